@@ -1,0 +1,63 @@
+# Thin on purpose: what a target does is in the `outbox` command, in pytest or in requirements/install.py.
+# `make demo` and `make test` need Linux, Python 3.11 or newer with venv, and make. Nothing else.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+# Test processes: as many as there are cores, at most four, since each brings connections to the same servers.
+WORKERS ?= 4
+PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
+SOURCES := outbox relay/outbox_relay migrations tests bench requirements
+# More options for the command behind a target: make demo ARGS=--help
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help venv venv-run venv-test demo test check features faults bench scale lock build clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: venv-test ## Make .venv from the lock file (every other target does it by itself)
+
+venv-run:
+	@$(PYTHON) requirements/install.py run
+
+venv-test:
+	@$(PYTHON) requirements/install.py test
+
+demo: venv-run ## Real flights from Postgres to Kafka on real local servers, proven at the end
+	@$(BIN)/outbox demo $(ARGS)
+
+test: venv-test ## All tests but faults, scale and bench: units and real servers
+	@$(PYTEST) tests --ignore=tests/faults -m "not scale" $(PARALLEL) $(ARGS)
+
+check: venv-test ## Format, lint, types and the tests without servers, in half a minute
+	@$(BIN)/ruff format --check --quiet . || { echo "ruff format . puts the files above in order"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy $(SOURCES)
+	@$(PYTEST) tests/unit $(PARALLEL) $(ARGS)
+
+features: venv-test ## Which rows of docs/features.md are proven, and by which tests
+	@$(PYTEST) tests --features $(ARGS)
+
+faults: venv-test ## Kill, pause and cut every part and look for a lost message (minutes)
+	@$(PYTEST) tests/faults $(ARGS)
+
+bench: venv-test ## Measure what the README states (minutes)
+	@$(BIN)/python -m bench $(ARGS)
+
+scale: venv-test ## Backlogs of 200,000 and 1,000,000 messages (minutes)
+	@$(PYTEST) tests -m scale $(ARGS)
+
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' $(ARGS)
+lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
+	@cd requirements && ../$(LOCK) installer.in -o installer.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo build.in -o run.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo -c run.txt build.in test.in -o test.txt
+
+build: venv-test ## Build the wheel into dist/
+	@$(BIN)/python -m build --no-isolation --outdir dist
+
+clean: ## Remove what was made here, except a running local stack
+	@rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
