@@ -1,0 +1,4 @@
+"""Names that the migration environment and its callers share."""
+
+SCHEMA = "outbox"
+VERSION_TABLE = "alembic_version"

@@ -1,0 +1,82 @@
+-- Partitions: message, publication and event are split at the same bounds and grow and shrink together.
+-- There is no DEFAULT partition: it would forbid DETACH … CONCURRENTLY, and every new partition would have to
+-- wait for a scan of it.
+
+-- What exists, by bounds.
+CREATE VIEW outbox.partition AS
+SELECT c.oid::regclass AS name,
+       substr(c.relname, length('message_p') + 1) AS suffix,
+       (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)'))[1]::bigint AS lower,
+       (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)'))[2]::bigint AS upper
+FROM pg_inherits i
+JOIN pg_class c ON c.oid = i.inhrelid
+WHERE i.inhparent = 'outbox.message'::regclass AND NOT i.inhdetachpending;
+COMMENT ON VIEW outbox.partition IS 'Partitions of outbox.message: ids from lower (inclusive) to upper (exclusive).';
+
+-- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE
+-- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE … PARTITION OF would take
+-- ACCESS EXCLUSIVE and queue every insert behind the oldest open transaction. lock_timeout bounds the wait for
+-- a vacuum or another DDL; the caller tries again later.
+CREATE FUNCTION outbox.add_partition(width bigint) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
+DECLARE
+    from_id bigint;
+    suffix  text;
+    parent  text;
+BEGIN
+    IF width IS NULL OR width < 1000 OR width > 1000000000 THEN
+        RAISE EXCEPTION 'partition width % is out of range: 1,000 to 1,000,000,000 ids', width
+            USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- One creator at a time; the second finds the first one's partition.
+    PERFORM pg_advisory_xact_lock(hashtextextended('outbox.add_partition', 0));
+    SELECT coalesce(max(p.upper), 1) INTO from_id FROM outbox.partition p;
+    suffix := lpad(from_id::text, 15, '0');
+    FOREACH parent IN ARRAY ARRAY['message', 'publication', 'event'] LOOP
+        EXECUTE format('CREATE TABLE outbox.%I (LIKE outbox.%I INCLUDING ALL)', parent || '_p' || suffix, parent);
+        EXECUTE format('ALTER TABLE outbox.%I ATTACH PARTITION outbox.%I FOR VALUES FROM (%s) TO (%s)',
+                       parent, parent || '_p' || suffix, from_id, from_id + width);
+    END LOOP;
+    RETURN 'message_p' || suffix;
+END $$;
+
+-- Partitions for the coming days: a width of about one day at the rate of the recent past (100,000 ids at
+-- least, 20,000,000 at most), and enough of them to last "days" and never fewer than two beyond the current
+-- one. Returns how many were added. Cheap when there is nothing to do; safe to call from any number of places.
+CREATE FUNCTION outbox.ensure_partitions(days integer DEFAULT 3) RETURNS integer
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    here     bigint;
+    since    timestamptz;
+    from_id  bigint;
+    per_day  numeric := 0;
+    width    bigint;
+    top      bigint;
+    ahead    integer;
+    added    integer := 0;
+BEGIN
+    IF days IS NULL OR days < 1 OR days > 60 THEN
+        RAISE EXCEPTION 'days % is out of range: 1 to 60', days USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT s.last_value INTO here FROM outbox.position s;
+    -- The oldest message of the partition before the current one tells when its ids were given out.
+    SELECT p.lower INTO from_id FROM outbox.partition p WHERE p.lower <= here ORDER BY p.lower DESC OFFSET 1 LIMIT 1;
+    from_id := coalesce(from_id, 1);
+    SELECT m.born_at, m.id INTO since, from_id FROM outbox.message m
+        WHERE m.id >= from_id AND m.id <= here ORDER BY m.id LIMIT 1;
+    IF since IS NOT NULL AND clock_timestamp() > since + interval '1 minute' THEN
+        per_day := (here - from_id) * 86400.0 / extract(epoch FROM clock_timestamp() - since);
+    END IF;
+    width := least(greatest(per_day, CASE WHEN per_day = 0 THEN 1000000 ELSE 100000 END), 20000000)::bigint;
+    LOOP
+        SELECT coalesce(max(p.upper), 1), count(*) FILTER (WHERE p.lower > here) INTO top, ahead
+            FROM outbox.partition p;
+        EXIT WHEN ahead >= 2 AND top - here >= per_day * days;
+        EXIT WHEN added >= 100;
+        PERFORM outbox.add_partition(width);
+        added := added + 1;
+    END LOOP;
+    RETURN added;
+END $$;
+
+SELECT outbox.ensure_partitions();

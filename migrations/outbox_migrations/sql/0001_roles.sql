@@ -1,0 +1,76 @@
+-- Least privilege: one role per job, without login; grant them to your own users.
+-- Roles belong to the whole cluster, so they may exist already; a user who may not create roles gets a notice
+-- and can create them later and run the grants below by hand (`outbox db sql` prints them).
+DO $$
+DECLARE
+    wanted text;
+BEGIN
+    FOREACH wanted IN ARRAY ARRAY['outbox_producer', 'outbox_relay', 'outbox_checker', 'outbox_consumer',
+                                  'outbox_etl', 'outbox_reader'] LOOP
+        IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted) THEN
+            BEGIN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
+            EXCEPTION
+                WHEN insufficient_privilege THEN
+                    RAISE NOTICE 'role % does not exist and % may not create it', wanted, current_user;
+                WHEN duplicate_object OR unique_violation THEN NULL;  -- another database's upgrade was faster
+            END;
+        END IF;
+    END LOOP;
+
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_producer') THEN
+        GRANT USAGE ON SCHEMA outbox TO outbox_producer;
+        GRANT USAGE ON SEQUENCE outbox.position TO outbox_producer;
+        GRANT INSERT (message_id, topic, key, body, headers, order_key, selector, queue, tags, index_keys, state,
+                      producer_group, transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+            ON outbox.message TO outbox_producer;
+        GRANT SELECT (id, message_id, topic, state, remark, decided_at, producer_group, transaction_id, born_at)
+            ON outbox.message TO outbox_producer;
+        GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;
+        GRANT SELECT, INSERT ON outbox.idempotency TO outbox_producer;
+        GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition TO outbox_producer;
+    END IF;
+
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN
+        GRANT USAGE ON SCHEMA outbox TO outbox_relay;
+        GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO outbox_relay;
+        GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA outbox TO outbox_relay;
+        GRANT INSERT ON outbox.publication, outbox.topic TO outbox_relay;
+        GRANT INSERT, DELETE ON outbox.waiting TO outbox_relay;
+        GRANT UPDATE ON outbox.lane TO outbox_relay;
+        GRANT UPDATE (xid, position) ON outbox.message TO outbox_relay;
+    END IF;
+
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_checker') THEN
+        GRANT USAGE ON SCHEMA outbox TO outbox_checker;
+        GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO outbox_checker;
+        GRANT USAGE ON SEQUENCE outbox.position TO outbox_checker;
+        GRANT UPDATE (state, remark) ON outbox.message TO outbox_checker;
+        GRANT INSERT ON outbox.event TO outbox_checker;
+    END IF;
+
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_consumer') THEN
+        GRANT USAGE ON SCHEMA outbox TO outbox_consumer;
+    END IF;
+
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_etl') THEN
+        GRANT USAGE ON SCHEMA outbox TO outbox_etl;
+        GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO outbox_etl;
+    END IF;
+
+    -- A reader sees that messages exist and what became of them, never a body or a header.
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_reader') THEN
+        GRANT USAGE ON SCHEMA outbox TO outbox_reader;
+        GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
+            outbox.waiting, outbox.topic, outbox.producer_group, outbox.lane, outbox.transition TO outbox_reader;
+        GRANT SELECT ON SEQUENCE outbox.position TO outbox_reader;
+    END IF;
+END $$;
+
+REVOKE ALL ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer) FROM PUBLIC;
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN
+        GRANT EXECUTE ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer) TO outbox_relay;
+    END IF;
+END $$;

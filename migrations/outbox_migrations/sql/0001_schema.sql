@@ -1,0 +1,356 @@
+-- The outbox: one table of messages, and beside it small tables that each have one job.
+-- Everything lives in the schema "outbox"; a host application's tables are never touched.
+
+CREATE SCHEMA IF NOT EXISTS outbox;
+COMMENT ON SCHEMA outbox IS 'Transactional outbox: messages written with business rows, published to Kafka by the relay.';
+
+-- Positions order the messages of one order key. CACHE must stay 1: a session that serves positions from a
+-- stale block would place a later message before an earlier one.
+CREATE SEQUENCE outbox.position AS bigint CACHE 1;
+-- Epochs name one relay's ownership of lanes; a new owner always has a higher one.
+CREATE SEQUENCE outbox.epoch AS bigint CACHE 1;
+
+
+-- States ----------------------------------------------------------------------------------------------------
+
+-- The state machine, written down once. A state that a message reaches without a predecessor has NULL.
+-- PUBLISHED is not stored: it is a COMMITTED message with a publication (see outbox.message_status).
+CREATE TABLE outbox.transition (
+    from_state text,
+    to_state   text NOT NULL,
+    meaning    text NOT NULL
+);
+CREATE UNIQUE INDEX transition_once ON outbox.transition (coalesce(from_state, ''), to_state);
+INSERT INTO outbox.transition (from_state, to_state, meaning) VALUES
+    (NULL,        'COMMITTED',   'sent inside the business transaction'),
+    (NULL,        'UNKNOWN',     'a half message: durable, undecided'),
+    ('UNKNOWN',   'COMMITTED',   'decided: publish'),
+    ('UNKNOWN',   'ROLLED_BACK', 'decided: never publish'),
+    ('UNKNOWN',   'EXHAUSTED',   'checks or age used up, left to an operator'),
+    ('EXHAUSTED', 'COMMITTED',   'an operator decided: publish'),
+    ('EXHAUSTED', 'ROLLED_BACK', 'an operator decided: never publish'),
+    ('COMMITTED', 'CANCELLED',   'cancelled before delivery'),
+    ('COMMITTED', 'DEAD',        'cannot be published'),
+    ('DEAD',      'COMMITTED',   'an operator retries'),
+    ('DEAD',      'SKIPPED',     'an operator gives up');
+
+
+-- Pure functions --------------------------------------------------------------------------------------------
+
+-- A message id made here carries the row's id in its first 48 bits and is of version 8 (RFC 9562: custom), so
+-- that looking a message up by its message id needs no second index. The remaining 62 bits are random: ids are
+-- issued again after a fail-over, message ids are not.
+CREATE FUNCTION outbox.new_message_id(id bigint) RETURNS uuid
+    LANGUAGE sql VOLATILE PARALLEL SAFE
+    RETURN (lpad(to_hex(id), 12, '0') || '8' || substr(gen_random_uuid()::text, 16))::uuid;
+
+-- The row's id inside a message id, or NULL when the id was made elsewhere.
+CREATE FUNCTION outbox.id_of(message_id uuid) RETURNS bigint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN substr(message_id::text, 15, 1) = '8'
+        THEN ('x' || substr(message_id::text, 1, 8) || substr(message_id::text, 10, 4))::bit(48)::bigint END;
+
+
+-- Messages --------------------------------------------------------------------------------------------------
+
+-- Column order matters: defaults are evaluated in it. The transaction id must exist before the position is
+-- taken ("a position taken implies a running xid"), and id repeats the position of the insert.
+-- What a row may hold is guarded by the triggers below, not by CHECK constraints or a generated column: those
+-- are parsed from the catalogue and planned again for every INSERT statement and cost ten times as much.
+CREATE TABLE outbox.message (
+    xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    position       bigint      NOT NULL DEFAULT nextval('outbox.position'),
+    id             bigint      NOT NULL DEFAULT currval('outbox.position'),
+    message_id     uuid        NOT NULL DEFAULT outbox.new_message_id(currval('outbox.position')),
+    born_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    decided_at     timestamptz,
+    deliver_at     timestamptz,
+    queue          integer,
+    lane           smallint    NOT NULL,
+    state          text        NOT NULL DEFAULT 'COMMITTED',
+    topic          text        NOT NULL,
+    key            bytea,
+    body           bytea,
+    headers        jsonb,
+    order_key      bytea,
+    selector       text,
+    tags           text[]      NOT NULL DEFAULT '{}',
+    index_keys     text[]      NOT NULL DEFAULT '{}',
+    producer_group text,
+    transaction_id text,
+    checker        text,
+    biz_type       text,
+    biz_id         text,
+    traceparent    text,
+    remark         text,
+    PRIMARY KEY (id)
+) PARTITION BY RANGE (id);
+
+COMMENT ON TABLE outbox.message IS 'One row per message; a plain INSERT inside the business transaction sends it.';
+COMMENT ON COLUMN outbox.message.xid IS 'the transaction that gave the row its state; the relay finds rows by it';
+COMMENT ON COLUMN outbox.message.position IS 'place in the order, taken when the message became COMMITTED';
+COMMENT ON COLUMN outbox.message.id IS 'place of the insert; decides the partition and never changes';
+COMMENT ON COLUMN outbox.message.order_key IS 'arg of the message queue selector; the key when null';
+COMMENT ON COLUMN outbox.message.selector IS 'name of the message queue selector: murmur2, modulo, random, round_robin';
+COMMENT ON COLUMN outbox.message.queue IS 'explicit partition; wins over the selector';
+COMMENT ON COLUMN outbox.message.deliver_at IS 'not published before this time';
+
+-- The finder: what became COMMITTED after the previous snapshot.
+CREATE INDEX message_finder ON outbox.message (xid, lane) WHERE state = 'COMMITTED';
+-- Everything that may still become COMMITTED keeps its partition live.
+CREATE INDEX message_unsettled ON outbox.message (producer_group, id)
+    WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD');
+-- Message ids made elsewhere; those made here carry the row's id.
+CREATE INDEX message_foreign_id ON outbox.message (message_id)
+    WHERE get_byte(uuid_send(message_id), 6) NOT BETWEEN 128 AND 143;
+-- Operators' look-ups. Block ranges instead of trees: an insert pays next to nothing for them.
+CREATE INDEX message_index_keys ON outbox.message USING gin (index_keys) WHERE index_keys <> '{}';
+CREATE INDEX message_born_at ON outbox.message USING brin (born_at)
+    WITH (pages_per_range = 32, autosummarize = on);
+CREATE INDEX message_key ON outbox.message USING brin (key bytea_bloom_ops, topic text_bloom_ops)
+    WITH (pages_per_range = 32, autosummarize = on);
+
+
+-- Publications ----------------------------------------------------------------------------------------------
+
+-- Append-only, one row per published batch: which positions went to which partitions and offsets, and how far
+-- that brought the relay. Marking each message instead would rewrite every row and leave a dead tuple for each.
+-- A row never spans the bounds of two partitions of outbox.message, so both are dropped together.
+CREATE TABLE outbox.publication (
+    xid           xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    epoch         bigint      NOT NULL,
+    batch         bigint      NOT NULL,
+    lo            bigint      NOT NULL,
+    hi            bigint      NOT NULL,
+    -- Progress: all that is visible in "snapshot" is published; while "after" is set, only of what was not
+    -- visible in "base" and only up to that position (a backlog, taken page by page).
+    base          pg_snapshot,
+    snapshot      pg_snapshot NOT NULL,
+    after         bigint,
+    published_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    positions     bigint[]    NOT NULL,
+    partitions    integer[]   NOT NULL,
+    offsets       bigint[]    NOT NULL,
+    PRIMARY KEY (epoch, batch, lo),
+    CONSTRAINT publication_is_complete CHECK (cardinality(positions) = cardinality(partitions)
+        AND cardinality(positions) = cardinality(offsets) AND cardinality(positions) > 0),
+    CONSTRAINT publication_after_has_a_base CHECK ((base IS NULL) = (after IS NULL))
+) PARTITION BY RANGE (lo);
+-- Out of line and uncompressed: compressing arrays of close numbers costs more than it saves.
+ALTER TABLE outbox.publication ALTER positions SET STORAGE EXTERNAL, ALTER partitions SET STORAGE EXTERNAL,
+    ALTER offsets SET STORAGE EXTERNAL;
+CREATE INDEX publication_span ON outbox.publication USING gist (int8range(lo, hi, '[]'));
+CREATE INDEX publication_published_at ON outbox.publication USING brin (published_at)
+    WITH (pages_per_range = 16, autosummarize = on);
+COMMENT ON TABLE outbox.publication IS 'One row per published batch; outbox.message_status joins it to messages.';
+
+
+-- Events ----------------------------------------------------------------------------------------------------
+
+-- Append-only: each transition and check of a half message, with who did it and why.
+CREATE TABLE outbox.event (
+    xid        xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    id         bigint      NOT NULL,
+    happened_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    message_id uuid        NOT NULL,
+    kind       text        NOT NULL CHECK (kind IN ('transition', 'check')),
+    from_state text,
+    to_state   text,
+    answer     text,
+    actor      text        NOT NULL,
+    reason     text
+) PARTITION BY RANGE (id);
+CREATE INDEX event_message ON outbox.event (id, happened_at);
+COMMENT ON COLUMN outbox.event.id IS 'the message''s id, so that its events share its partition';
+
+
+-- Beside the messages ---------------------------------------------------------------------------------------
+
+-- Committed, but not publishable now: delayed, held behind a failed message of the same order key, or parked
+-- with its topic. Taken and released by compare-and-set; the finder and the sweep leave these rows out.
+CREATE TABLE outbox.waiting (
+    id         bigint      PRIMARY KEY,
+    message_id uuid        NOT NULL,
+    reason     text        NOT NULL CHECK (reason IN ('delayed', 'held', 'parked')),
+    due_at     timestamptz,
+    since      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT waiting_delay_has_an_end CHECK (reason <> 'delayed' OR due_at IS NOT NULL)
+);
+CREATE INDEX waiting_due ON outbox.waiting (due_at) WHERE due_at IS NOT NULL;
+
+-- Topics: what may be sent to them, and the partition count that key hashing is pinned to.
+CREATE TABLE outbox.topic (
+    name              text        PRIMARY KEY,
+    message_type      text        NOT NULL DEFAULT 'MIXED'
+                                  CHECK (message_type IN ('NORMAL', 'FIFO', 'DELAY', 'TRANSACTION', 'MIXED')),
+    partitions        integer     NOT NULL CHECK (partitions > 0),
+    selector          text,
+    max_message_bytes integer     NOT NULL DEFAULT 1048588 CHECK (max_message_bytes > 0),
+    registered_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT topic_name_is_legal CHECK (name ~ '^[a-zA-Z0-9._-]{1,249}$' AND name NOT IN ('.', '..'))
+);
+
+-- Producer groups: how their half messages are asked about, and what happens to those never decided.
+CREATE TABLE outbox.producer_group (
+    name           text        PRIMARY KEY,
+    message_type   text        NOT NULL DEFAULT 'NORMAL' CHECK (message_type IN ('NORMAL', 'TRANSACTION')),
+    check_after    interval    NOT NULL DEFAULT '6 seconds' CHECK (check_after >= '0'),
+    check_interval interval    NOT NULL DEFAULT '30 seconds' CHECK (check_interval > '0'),
+    max_checks     integer     NOT NULL DEFAULT 15 CHECK (max_checks > 0),
+    max_age        interval    NOT NULL DEFAULT '72 hours' CHECK (max_age > '0'),
+    policy         text        NOT NULL DEFAULT 'ROLLBACK' CHECK (policy IN ('ROLLBACK', 'EXHAUSTED')),
+    callback       jsonb,
+    registered_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Lanes: one owner at a time, by lease. Progress is in the owner's publications from batch "joined" on; before
+-- its first one it is what is written here. Never updated per batch: under a held snapshot that would grow.
+CREATE TABLE outbox.lane (
+    lane              smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 7),
+    mode              text     NOT NULL DEFAULT 'at-least-once' CHECK (mode IN ('at-least-once', 'exactly-once')),
+    owner             text,
+    epoch             bigint   NOT NULL DEFAULT 0,
+    leased_until      timestamptz,
+    joined            bigint   NOT NULL DEFAULT 0,
+    base              pg_snapshot,
+    snapshot          pg_snapshot,
+    after             bigint,
+    system_identifier bigint,
+    stopped_error     text,
+    stopped_message   uuid,
+    stopped_at        timestamptz,
+    CONSTRAINT lane_after_has_a_base CHECK ((base IS NULL) = (after IS NULL))
+) WITH (fillfactor = 10);
+INSERT INTO outbox.lane (lane) SELECT generate_series(0, 7);
+
+-- The same send twice is one message.
+CREATE TABLE outbox.idempotency (
+    producer_group text        NOT NULL,
+    key            text        NOT NULL CHECK (length(key) BETWEEN 1 AND 255),
+    digest         bytea       NOT NULL,
+    id             bigint      NOT NULL,
+    message_id     uuid        NOT NULL,
+    born_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (producer_group, key)
+);
+CREATE INDEX idempotency_born_at ON outbox.idempotency USING brin (born_at);
+
+
+-- The table guards itself ------------------------------------------------------------------------------------
+
+-- What one row may hold, whoever inserts it, and the lane that follows from it. All messages of one order key
+-- (or of one explicit queue) of a topic share a lane, so that one owner publishes them in order; messages with
+-- neither are spread by id. hashtextextended is stable across versions: hash partitioning depends on it.
+CREATE FUNCTION outbox.admit_message() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    arg bytea := coalesce(NEW.order_key, NEW.key);
+BEGIN
+    IF length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' OR NEW.topic IN ('.', '..') THEN
+        RAISE EXCEPTION 'topic % is not a legal Kafka topic name', quote_literal(left(NEW.topic, 260))
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_topic_is_legal',
+                  HINT = 'Allowed: 1 to 249 of a-z, A-Z, 0-9, ".", "_" and "-"; not "." or "..".';
+    END IF;
+    IF NEW.state <> 'COMMITTED' THEN
+        IF NEW.state <> 'UNKNOWN' THEN
+            RAISE EXCEPTION 'a message cannot be born %', NEW.state
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_state_is_a_birth',
+                      HINT = 'Allowed: COMMITTED (the default), or UNKNOWN for a half message.';
+        END IF;
+        IF NEW.producer_group IS NULL THEN
+            RAISE EXCEPTION 'a half message needs a producer_group'
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group',
+                      HINT = 'Somebody must be asked when the producer falls silent.';
+        END IF;
+        PERFORM outbox.note_half_message(NEW.id, NEW.message_id);
+    END IF;
+    IF NEW.queue < 0 THEN
+        RAISE EXCEPTION 'queue % is not a partition', NEW.queue
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_queue_is_a_partition',
+                  HINT = 'Partitions are numbered from 0.';
+    END IF;
+    IF NEW.headers IS NOT NULL THEN
+        PERFORM outbox.admit_headers(NEW.headers);
+    END IF;
+    IF NEW.tags <> '{}' AND (array_position(NEW.tags, NULL) IS NOT NULL OR '' = ANY (NEW.tags)
+                             OR array_to_string(NEW.tags, ' ') ~ '\|') THEN
+        RAISE EXCEPTION 'tags must not be empty, null or contain "|"'
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_tags_are_separable',
+                  HINT = 'Tags are joined by "||" in the record header outbox-tags.';
+    END IF;
+    IF NEW.index_keys <> '{}' AND (array_position(NEW.index_keys, NULL) IS NOT NULL OR '' = ANY (NEW.index_keys)
+                                   OR array_to_string(NEW.index_keys, '') ~ '\s') THEN
+        RAISE EXCEPTION 'index_keys must not be empty, null or contain white space'
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_index_keys_are_separable',
+                  HINT = 'Index keys are joined by one space in the record header outbox-keys.';
+    END IF;
+    -- An id of version 8 carries the row's own id (see new_message_id); any other version may come from outside.
+    IF substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3, 6)
+       AND get_byte(uuid_send(NEW.message_id), 6) BETWEEN 128 AND 143 THEN
+        RAISE EXCEPTION 'message_id % is of version 8, which only the outbox makes', NEW.message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_id_is_ours_or_foreign',
+                  HINT = 'Leave message_id out, or give a UUID of version 4 or 7.';
+    END IF;
+    NEW.lane := CASE
+        WHEN NEW.queue IS NOT NULL THEN hashtextextended(NEW.topic || '/' || NEW.queue::text, 0) & 7
+        WHEN arg IS NOT NULL THEN hashtextextended(NEW.topic || ':' || encode(arg, 'hex'), 0) & 7
+        ELSE NEW.id & 7
+    END;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER message_admission BEFORE INSERT ON outbox.message
+    FOR EACH ROW EXECUTE FUNCTION outbox.admit_message();
+
+CREATE FUNCTION outbox.admit_headers(headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    bad text;
+BEGIN
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers must be a JSON object of strings, not %', jsonb_typeof(headers)
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_headers_are_text';
+    END IF;
+    SELECT h.key INTO bad FROM jsonb_each(headers) h WHERE jsonb_typeof(h.value) NOT IN ('string', 'null') LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'header % is not a string', quote_literal(bad)
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_headers_are_text';
+    END IF;
+    SELECT h.key INTO bad FROM jsonb_object_keys(headers) h(key)
+        WHERE h.key = '' OR starts_with(lower(h.key), 'outbox-') OR h.key = 'traceparent' LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'header name % is empty or reserved', quote_literal(bad)
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_header_is_not_reserved',
+                  HINT = 'Reserved: names beginning with "outbox-"; traceparent has a column of its own.';
+    END IF;
+END $$;
+
+CREATE FUNCTION outbox.note_half_message(id bigint, message_id uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO outbox.event (id, message_id, kind, to_state, actor)
+    VALUES (note_half_message.id, note_half_message.message_id, 'transition', 'UNKNOWN',
+            coalesce(nullif(current_setting('outbox.actor', true), ''), session_user));
+END $$;
+
+-- One statement decides, in any language:
+--   UPDATE outbox.message SET state = 'COMMITTED', remark = … WHERE id = … AND state = 'UNKNOWN'
+-- The row takes its xid and then its position at that moment, and the audit row is written with it.
+CREATE FUNCTION outbox.make_transition() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM outbox.transition t
+                   WHERE t.from_state = OLD.state AND t.to_state = NEW.state) THEN
+        RAISE EXCEPTION 'message % is % and cannot become %', OLD.message_id, OLD.state, NEW.state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_transition',
+                  HINT = 'The allowed transitions are in outbox.transition.';
+    END IF;
+    NEW.xid := pg_current_xact_id();
+    IF NEW.state = 'COMMITTED' THEN
+        NEW.position := nextval('outbox.position');
+    END IF;
+    NEW.decided_at := clock_timestamp();
+    INSERT INTO outbox.event (id, message_id, kind, from_state, to_state, actor, reason)
+    VALUES (OLD.id, OLD.message_id, 'transition', OLD.state, NEW.state,
+            coalesce(nullif(current_setting('outbox.actor', true), ''), session_user), NEW.remark);
+    RETURN NEW;
+END $$;
+CREATE TRIGGER message_transition BEFORE UPDATE OF state ON outbox.message
+    FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION outbox.make_transition();

@@ -1,0 +1,44 @@
+-- What people read: every message with the one status, partition and offset that it has.
+-- PUBLISHED appears here only. A message that was published twice (at-least-once, after a crash) shows its
+-- first appearance.
+CREATE VIEW outbox.message_status AS
+SELECT m.id,
+       m.message_id,
+       CASE WHEN p.published_at IS NOT NULL AND m.state = 'COMMITTED' THEN 'PUBLISHED' ELSE m.state END AS status,
+       m.topic,
+       p.partition,
+       p."offset",
+       m.key,
+       m.order_key,
+       m.tags,
+       m.index_keys,
+       m.producer_group,
+       m.transaction_id,
+       m.checker,
+       m.biz_type,
+       m.biz_id,
+       m.born_at,
+       m.decided_at,
+       m.deliver_at,
+       p.published_at,
+       w.reason AS waiting,
+       w.due_at,
+       m.lane,
+       m.position,
+       m.xid,
+       m.state,
+       m.remark
+FROM outbox.message m
+LEFT JOIN outbox.waiting w ON w.id = m.id
+LEFT JOIN LATERAL (
+    SELECT b.published_at,
+           b.partitions[array_position(b.positions, m.position)] AS partition,
+           b.offsets[array_position(b.positions, m.position)] AS "offset"
+    FROM outbox.publication b
+    WHERE int8range(b.lo, b.hi, '[]') @> m.position
+      AND b.lo <= m.position
+      AND b.positions @> ARRAY[m.position]
+    ORDER BY b.published_at
+    LIMIT 1
+) p ON m.state = 'COMMITTED';
+COMMENT ON VIEW outbox.message_status IS 'Messages with status (PUBLISHED included), partition, offset and times.';

@@ -1,0 +1,1 @@
+"""The migrations, one module per revision; their SQL is in ../sql."""

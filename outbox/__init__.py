@@ -1,0 +1,1 @@
+"""A Kafka-compatible transactional outbox on PostgreSQL."""

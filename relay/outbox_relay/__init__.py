@@ -1,0 +1,1 @@
+"""The service that publishes the outbox to Kafka, and the `outbox` command."""

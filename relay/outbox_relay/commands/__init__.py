@@ -1,0 +1,1 @@
+"""The commands of `outbox`, one module per subject, imported only when named."""
