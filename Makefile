@@ -38,10 +38,10 @@ check: venv-test ## Format, lint, types and the tests without servers, in half a
 	@$(PYTEST) tests/unit $(PARALLEL) $(ARGS)
 
 features: venv-test ## Which rows of docs/features.md are proven, and by which tests
-	@$(PYTEST) tests --features $(ARGS)
+	@$(BIN)/python -m tests.features $(ARGS)
 
-faults: venv-test ## Kill, pause and cut every part and look for a lost message (minutes)
-	@$(PYTEST) tests/faults $(ARGS)
+faults: venv-test ## Kill, pause and cut every part, look for lost messages (TIER=quick: the short ones)
+	@$(PYTEST) tests/faults $(if $(filter quick,$(TIER)),-m "not long") $(ARGS)
 
 bench: venv-test ## Measure what the README states (minutes)
 	@$(BIN)/python -m bench $(ARGS)
