@@ -1,0 +1,153 @@
+"""`outbox up`, `outbox down` and `outbox env`: a PostgreSQL and a Kafka broker on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from outbox_relay.stack.choice import Wanted
+from outbox_relay.stack.errors import StackError
+from outbox_relay.stack.lifecycle import bring_down, bring_up, running_stack
+from outbox_relay.stack.prepare import Wish
+from outbox_relay.stack.state import State, state_directory
+
+_state_option = click.option(
+    "--state",
+    envvar="OUTBOX_STATE",
+    default=".outbox",
+    show_default=True,
+    show_envvar=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the stack: data, logs and state file.",
+)
+_json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for machines.")
+
+
+@click.command()
+@_state_option
+@click.option(
+    "--from",
+    "wanted",
+    envvar="OUTBOX_STACK_FROM",
+    show_envvar=True,
+    type=click.Choice([wanted.value for wanted in Wanted]),
+    default=Wanted.AUTO.value,
+    show_default=True,
+    help="Where servers may come from. auto: Docker when an engine answers, else embedded. embedded: processes of "
+    "this machine's own programs, else of wheels. wheels: the same versions everywhere.",
+)
+@click.option(
+    "--dsn", envvar="OUTBOX_DSN", show_envvar=True, default="", help="Use this PostgreSQL; start none."
+)
+@click.option(
+    "--bootstrap-servers",
+    envvar="OUTBOX_BOOTSTRAP_SERVERS",
+    show_envvar=True,
+    default="",
+    help="Use this Kafka; start none.",
+)
+@_json_option
+def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool) -> None:
+    r"""Start a local PostgreSQL and Kafka broker, and say where they come from.
+
+    \b
+    Each server is chosen in this order, and the choice is printed with its reason:
+      1. one that is given (--dsn, --bootstrap-servers)
+      2. a container, when a Docker engine answers
+      3. a process of this machine's own PostgreSQL or Java
+      4. a process of a PostgreSQL or Java that is downloaded once, as a wheel
+
+    They listen on 127.0.0.1 only. Run it again and it says that they run; after a crash or a reboot it starts
+    them again with their data.
+
+    \b
+      outbox up
+      eval "$(outbox env)"
+    """
+    console = Console(stderr=as_json, highlight=False)
+    began = time.monotonic()
+    with _refusals(), console.status("looking at this machine") as status:
+
+        def report(line: str) -> None:
+            status.update(line)
+            if not line.startswith("fetching"):
+                console.print(line, markup=False)
+
+        wish = Wish(dsn, bootstrap_servers, Wanted(wanted))
+        running, started = bring_up(state_directory(state), wish, report=report)
+    if as_json:
+        click.echo(json.dumps({"started": started, **_described(running)}))
+    elif started:
+        console.print(
+            f'The stack is up after {time.monotonic() - began:.1f} s. Next: eval "$(outbox env)"',
+            markup=False,
+        )
+    else:
+        console.print(f'already running, in {running.directory}. Next: eval "$(outbox env)"', markup=False)
+
+
+@click.command()
+@_state_option
+@_json_option
+def env(state: Path, as_json: bool) -> None:
+    r"""Print the exports that point every command at the running stack.
+
+    \b
+      eval "$(outbox env)"
+
+    The DSN holds the password of the local database.
+    """
+    with _refusals():
+        running = running_stack(state_directory(state))
+    exports = {"OUTBOX_DSN": running.postgres.address, "OUTBOX_BOOTSTRAP_SERVERS": running.kafka.address}
+    if as_json:
+        click.echo(json.dumps(exports))
+        return
+    for name, value in exports.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+@click.command()
+@_state_option
+@click.option("--wipe", is_flag=True, help="Remove the data, the logs and the state file too.")
+@_json_option
+def down(state: Path, wipe: bool, as_json: bool) -> None:
+    """Stop exactly what `outbox up` started here; the data stays, unless --wipe."""
+    with _refusals():
+        stopped = bring_down(state_directory(state), with_data=wipe)
+    if as_json:
+        click.echo(json.dumps({"stopped": stopped is not None, "wiped": wipe}))
+    elif stopped is None:
+        click.echo(f"nothing to stop: no stack was started in {state_directory(state)}")
+    else:
+        click.echo(
+            "The stack is down"
+            + (", its data is removed." if wipe else "; `outbox up` starts it again with its data.")
+        )
+
+
+def _described(state: State) -> dict[str, object]:
+    """Describe a stack for machines; addresses are `outbox env`'s matter, because one holds a password."""
+    return {
+        "directory": str(state.directory),
+        "servers": {
+            name: {"from": server.kind.value, "reason": server.reason, "ports": server.ports}
+            for name, server in state.servers.items()
+        },
+    }
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Show what the stack refuses as an error of the command: its text, exit code 1."""
+    try:
+        yield
+    except StackError as error:
+        raise click.ClickException(str(error)) from error

@@ -1,0 +1,84 @@
+"""Which server is used and why: one pure function over what was given, wanted and found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from outbox_relay.stack.errors import StackError
+
+
+class Kind(StrEnum):
+    """Where a server of the stack comes from, in the order of preference."""
+
+    GIVEN = "given"
+    """Somebody else's server, named by its address; never started or stopped by us."""
+    DOCKER = "docker"
+    """A container, through Docker compose."""
+    MACHINE = "machine"
+    """A process of ours, running programs that the machine has."""
+    WHEEL = "wheel"
+    """A process of ours, running programs out of a Python wheel."""
+
+    @property
+    def embedded(self) -> bool:
+        """Tell whether the server is a process of ours."""
+        return self in (Kind.MACHINE, Kind.WHEEL)
+
+
+class Wanted(StrEnum):
+    """What the caller allows (`--from`, OUTBOX_STACK_FROM)."""
+
+    AUTO = "auto"
+    DOCKER = "docker"
+    EMBEDDED = "embedded"
+    WHEELS = "wheels"
+
+
+ORIGINS = {
+    Wanted.AUTO: (Kind.DOCKER, Kind.MACHINE, Kind.WHEEL),
+    Wanted.DOCKER: (Kind.DOCKER,),
+    Wanted.EMBEDDED: (Kind.MACHINE, Kind.WHEEL),
+    Wanted.WHEELS: (Kind.WHEEL,),
+}
+"""Which origins each wish allows for a server that is not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What looking for something found (`found`, for people), or why it is not to be had (`missing`)."""
+
+    found: str = ""
+    missing: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A server's origin and the reason, one sentence for people."""
+
+    kind: Kind
+    reason: str
+
+
+def choose(*, given: str, wanted: Wanted, docker: Probe, machine: Probe, wheel: str) -> Choice:
+    """Choose where one server comes from: given → Docker → the machine's own programs → a wheel.
+
+    `given` says who named the server's address ("" if nobody did), `wheel` describes what the wheel holds. Raises
+    StackError when Docker is demanded and no engine answers. A given address wins over everything: it is the
+    most explicit wish.
+    """
+    if given:
+        return Choice(Kind.GIVEN, f"{given} is given")
+    if wanted is Wanted.DOCKER and not docker:
+        raise StackError(f"Docker is demanded, but {docker.missing}: start the engine, or allow --from auto")
+    if wanted in (Wanted.AUTO, Wanted.DOCKER) and docker:
+        return Choice(Kind.DOCKER, docker.found)
+    if wanted is Wanted.WHEELS:
+        return Choice(Kind.WHEEL, f"wheels are demanded: {wheel}")
+    why = docker.missing if wanted is Wanted.AUTO else "embedded servers are demanded"
+    if machine:
+        return Choice(Kind.MACHINE, f"{why}; {machine.found}")
+    return Choice(Kind.WHEEL, f"{why}; {machine.missing}, so {wheel}")
