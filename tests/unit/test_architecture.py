@@ -1,0 +1,233 @@
+"""The house rules that a reader would otherwise have to remember: who may import whom, and what a file holds.
+
+Each rule reads the sources and runs none of them. A failing rule names the file, the line and what to do.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+LIBRARY = "outbox"
+SERVICE = "relay/outbox_relay"
+MIGRATIONS = "migrations/outbox_migrations"
+PYTHON = (LIBRARY, SERVICE, MIGRATIONS, "tests", "bench", "requirements")
+LONGEST = 400
+CODE = {".py", ".sql"}
+STATEMENT = re.compile(
+    r"""\s*(
+        SELECT\s | select\s+(\d|\*|[\w.]+\() | select\s[^.]*\sfrom\s
+        | insert\s+into\s | update\s+\S+\s+set\s | delete\s+from\s | with\s+(recursive\s+)?\w+\s+as\s*\(
+        | INSERT\s+INTO\s | UPDATE\s+\S+\s+SET\s | DELETE\s+FROM\s | WITH\s+(RECURSIVE\s+)?\w+\s+AS\s*\(
+    )""",
+    re.VERBOSE,
+)
+# In two parts, so that this file does not name them.
+REGISTRIES = [
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("repo.maven.apache", "org"),
+        ("repo1.maven", "org"),
+        ("registry.npmjs", "org"),
+        ("proxy.golang", "org"),
+        ("registry-1.docker", "io"),
+        ("files.conda", "io"),
+    )
+]
+
+
+def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+    """The Python files below the folders, parsed, with their names from the top of the checkout."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), parse(path)
+
+
+@functools.cache
+def parse(path: Path) -> ast.Module:
+    """The syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of every absolute import, also inside functions and by `import_module("…")`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name.partition(".")[0]) for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield node.lineno, module.partition(".")[0]
+            case ast.Call(
+                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                yield node.lineno, module.partition(".")[0]
+            case _:
+                pass
+
+
+def committed() -> Iterator[tuple[str, str]]:
+    """Name and text of every committed text file; of every file where this is no git checkout."""
+    for name in git_files() or walk():
+        path = ROOT / name
+        if path.is_file():
+            try:
+                yield name, path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+
+
+def git_files() -> list[str]:
+    """The names that git keeps; none in an unpacked archive or where there is no git."""
+    if not shutil.which("git"):
+        return []
+    # The checkout may belong to another user than the tests'.
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return [name for name in listing.stdout.split("\0") if name]
+
+
+def walk() -> list[str]:
+    """All files but those in hidden directories, for an unpacked archive."""
+    paths = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+    return [str(path) for path in paths if not any(part.startswith(".") for part in path.parts[:-1])]
+
+
+def test_library_imports_psycopg_and_standard_library_only() -> None:
+    allowed = {*sys.stdlib_module_names, "psycopg", LIBRARY}
+    assert [
+        f"{name}:{line} imports {module}: the library lives on psycopg and the standard library"
+        for name, tree in sources(LIBRARY)
+        for line, module in imports(tree)
+        if module not in allowed
+    ] == []
+
+
+@pytest.mark.parametrize("folder", [LIBRARY, MIGRATIONS])
+def test_nothing_below_the_service_imports_it(folder: str) -> None:
+    assert [
+        f"{name}:{line} imports outbox_relay: what both need belongs to outbox"
+        for name, tree in sources(folder)
+        for line, module in imports(tree)
+        if module == "outbox_relay"
+    ] == []
+
+
+def test_migrations_import_no_application_code() -> None:
+    assert [
+        f"{name}:{line} imports {module}: a migration must mean the same in ten years, so copy what it needs"
+        for name, tree in sources(MIGRATIONS)
+        for line, module in imports(tree)
+        if module == LIBRARY
+    ] == []
+
+
+def test_no_product_code_imports_tests_or_bench() -> None:
+    assert [
+        f"{name}:{line} imports {module}, which is not in the wheel"
+        for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS)
+        for line, module in imports(tree)
+        if module in {"tests", "bench", "relay", "migrations"}
+    ] == []
+
+
+def test_every_module_says_what_it_is_about() -> None:
+    faults = []
+    for name, tree in sources(*PYTHON):
+        paragraph = (ast.get_docstring(tree) or "").partition("\n\n")[0]
+        if not re.match(r"\S+\s+\S+.*?[.:!?](\s|$)", paragraph, re.DOTALL):
+            faults.append(f"{name}: begin with a docstring whose first sentence tells the file's one subject")
+    assert faults == []
+
+
+def test_no_file_is_long() -> None:
+    files = [path for folder in PYTHON for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+    lengths = {
+        path: len(path.read_text(encoding="utf-8").splitlines()) for path in files if path.suffix in CODE
+    }
+    assert [
+        f"{path.relative_to(ROOT)}: {lines} lines, at most {LONGEST}: which two subjects does it hold?"
+        for path, lines in lengths.items()
+        if lines > LONGEST
+    ] == []
+
+
+def test_tests_do_not_sleep() -> None:
+    faults = []
+    for name, tree in sources("tests"):
+        for node in ast.walk(tree):
+            match node:
+                case ast.Attribute(value=ast.Name(id="time"), attr="sleep"):
+                    sleeps = True
+                case ast.ImportFrom(module="time", names=names):
+                    sleeps = any(alias.name == "sleep" for alias in names)
+                case _:
+                    continue
+            if sleeps:
+                faults.append(f"{name}:{node.lineno} sleeps: wait for the condition that the test needs")
+    assert faults == []
+
+
+def test_statements_live_in_sql_files() -> None:
+    faults = []
+    for name, tree in sources(LIBRARY, SERVICE):
+        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        faults += [
+            f"{name}:{node.lineno} holds a statement: name and explain it in a .sql file"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+            if STATEMENT.match(node.value)
+        ]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_statement"),
+    [
+        ("SELECT 1", True),
+        ("\n  select id from outbox.message", True),
+        ("select pg_current_snapshot()", True),
+        ("update outbox.lane set epoch = 1", True),
+        ("WITH due AS (SELECT 1)", True),
+        ("Select a topic from the list.", False),
+        ("select one with --topic", False),
+        ("update the schema and set the role", False),
+        ("with messages as they come", False),
+        ("delete it", False),
+    ],
+)
+def test_a_statement_is_told_from_prose(text: str, is_statement: bool) -> None:
+    assert bool(STATEMENT.match(text)) is is_statement
+
+
+def test_committed_files_name_no_place_of_a_machine() -> None:
+    # A checkout right below the root, or in a home called /root, is too short a name to look for.
+    places = [re.escape(f"{place}/") for place in (ROOT, Path.home()) if len(place.parts) > 2]
+    pattern = re.compile("|".join([r"(?<![\w.}])/(home|Users)/[a-z][\w.-]*/", *places]))
+    assert [
+        f"{name}:{number} names a place of one machine: {found[0]}"
+        for name, text in committed()
+        for number, line in enumerate(text.splitlines(), 1)
+        if (found := pattern.search(line))
+    ] == []
+
+
+def test_committed_files_name_no_package_registry() -> None:
+    assert [
+        f"{name}:{number} names {host}: leave the choice of a registry to the machine's own settings"
+        for name, text in committed()
+        for number, line in enumerate(text.splitlines(), 1)
+        for host in REGISTRIES
+        if host in line
+    ] == []
