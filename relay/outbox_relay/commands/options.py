@@ -1,0 +1,141 @@
+"""What all commands share: options with their environment twins, and groups whose errors help."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from outbox_relay.errors import OperatorError
+from outbox_relay.masking import mask_text
+
+NO_DATABASE = (
+    'no database given: use --dsn, or set OUTBOX_DSN, or start a local one: outbox up; eval "$(outbox env)"'
+)
+NO_BROKER = (
+    "no Kafka broker given: use --bootstrap-servers, or set OUTBOX_BOOTSTRAP_SERVERS, "
+    'or start a local one: outbox up; eval "$(outbox env)"'
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Command(click.Command):
+    """A command whose refusals are one clear message and exit code 1, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; turn what a user can repair into an error message."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            text = explain(error)
+            if text is None:
+                raise
+            raise click.ClickException(text) from error
+
+
+class Group(click.Group):
+    """A group that suggests the nearest subcommand when none fits."""
+
+    command_class = Command
+    group_class = type
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Turn an unknown subcommand into an error that names the nearest one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.NoSuchOption:
+            raise
+        except click.UsageError:
+            near = difflib.get_close_matches(args[0], self.commands, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Commands: {', '.join(self.commands)}."
+            raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx) from None
+
+
+def explain(error: Exception) -> str | None:
+    """Say what a user can do about an error, or None when it is a defect that needs its traceback."""
+    if isinstance(error, OperatorError):
+        return str(error)
+    # By name, so that `outbox env` does not load the driver to ask.
+    if type(error).__module__.partition(".")[0] == "psycopg":
+        sqlstate = getattr(error, "sqlstate", None)
+        return f"PostgreSQL: {mask_text(str(error).strip())}" + (
+            f" (SQLSTATE {sqlstate})" if sqlstate else ""
+        )
+    return None
+
+
+def _need_dsn(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if not value and not ctx.resilient_parsing:
+        raise click.UsageError(NO_DATABASE, ctx)
+    return value
+
+
+def _need_bootstrap_servers(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if not value and not ctx.resilient_parsing:
+        raise click.UsageError(NO_BROKER, ctx)
+    return value
+
+
+def dsn_option(command: F) -> F:
+    """Add `--dsn`: the database, as a URL or as key=value pairs."""
+    return click.option(
+        "--dsn",
+        envvar="OUTBOX_DSN",
+        show_envvar=True,
+        metavar="DSN",
+        callback=_need_dsn,
+        help="PostgreSQL: postgresql://user@host:5432/database, or 'host=… dbname=…'.",
+    )(command)
+
+
+def bootstrap_servers_option(command: F) -> F:
+    """Add `--bootstrap-servers`: the Kafka brokers to ask first."""
+    return click.option(
+        "--bootstrap-servers",
+        envvar="OUTBOX_BOOTSTRAP_SERVERS",
+        show_envvar=True,
+        metavar="HOST:PORT,…",
+        callback=_need_bootstrap_servers,
+        help="Kafka brokers to ask first.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """Add `--json`: the same facts for machines."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        envvar="OUTBOX_JSON",
+        show_envvar=True,
+        help="Print JSON for machines.",
+    )(command)
+
+
+def log_options(command: F) -> F:
+    """Add `--log-format` and `--log-level`."""
+    command = click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        envvar="OUTBOX_LOG_LEVEL",
+        show_envvar=True,
+        help="Least level that is logged.",
+    )(command)
+    return click.option(
+        "--log-format",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        envvar="OUTBOX_LOG_FORMAT",
+        show_envvar=True,
+        help="Format of the log lines on standard error.",
+    )(command)
