@@ -47,6 +47,11 @@ REGISTRIES = [
 ]
 
 
+def report(faults: list[str]) -> None:
+    """Fail with all faults, one to a line; pytest would cut a compared list short."""
+    assert not faults, "\n" + "\n".join(faults)
+
+
 def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
     """The Python files below the folders, parsed, with their names from the top of the checkout."""
     for folder in folders:
@@ -106,40 +111,48 @@ def walk() -> list[str]:
 
 def test_library_imports_psycopg_and_standard_library_only() -> None:
     allowed = {*sys.stdlib_module_names, "psycopg", LIBRARY}
-    assert [
-        f"{name}:{line} imports {module}: the library lives on psycopg and the standard library"
-        for name, tree in sources(LIBRARY)
-        for line, module in imports(tree)
-        if module not in allowed
-    ] == []
+    report(
+        [
+            f"{name}:{line} imports {module}: the library lives on psycopg and the standard library"
+            for name, tree in sources(LIBRARY)
+            for line, module in imports(tree)
+            if module not in allowed
+        ]
+    )
 
 
 @pytest.mark.parametrize("folder", [LIBRARY, MIGRATIONS])
 def test_nothing_below_the_service_imports_it(folder: str) -> None:
-    assert [
-        f"{name}:{line} imports outbox_relay: what both need belongs to outbox"
-        for name, tree in sources(folder)
-        for line, module in imports(tree)
-        if module == "outbox_relay"
-    ] == []
+    report(
+        [
+            f"{name}:{line} imports outbox_relay: what both need belongs to outbox"
+            for name, tree in sources(folder)
+            for line, module in imports(tree)
+            if module == "outbox_relay"
+        ]
+    )
 
 
 def test_migrations_import_no_application_code() -> None:
-    assert [
-        f"{name}:{line} imports {module}: a migration must mean the same in ten years, so copy what it needs"
-        for name, tree in sources(MIGRATIONS)
-        for line, module in imports(tree)
-        if module == LIBRARY
-    ] == []
+    report(
+        [
+            f"{name}:{line} imports {module}: a migration means the same for ever, so copy what it needs"
+            for name, tree in sources(MIGRATIONS)
+            for line, module in imports(tree)
+            if module == LIBRARY
+        ]
+    )
 
 
 def test_no_product_code_imports_tests_or_bench() -> None:
-    assert [
-        f"{name}:{line} imports {module}, which is not in the wheel"
-        for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS)
-        for line, module in imports(tree)
-        if module in {"tests", "bench", "relay", "migrations"}
-    ] == []
+    report(
+        [
+            f"{name}:{line} imports {module}, which is not in the wheel"
+            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS)
+            for line, module in imports(tree)
+            if module in {"tests", "bench", "relay", "migrations"}
+        ]
+    )
 
 
 def test_every_module_says_what_it_is_about() -> None:
@@ -148,7 +161,7 @@ def test_every_module_says_what_it_is_about() -> None:
         paragraph = (ast.get_docstring(tree) or "").partition("\n\n")[0]
         if not re.match(r"\S+\s+\S+.*?[.:!?](\s|$)", paragraph, re.DOTALL):
             faults.append(f"{name}: begin with a docstring whose first sentence tells the file's one subject")
-    assert faults == []
+    report(faults)
 
 
 def test_no_file_is_long() -> None:
@@ -156,11 +169,13 @@ def test_no_file_is_long() -> None:
     lengths = {
         path: len(path.read_text(encoding="utf-8").splitlines()) for path in files if path.suffix in CODE
     }
-    assert [
-        f"{path.relative_to(ROOT)}: {lines} lines, at most {LONGEST}: which two subjects does it hold?"
-        for path, lines in lengths.items()
-        if lines > LONGEST
-    ] == []
+    report(
+        [
+            f"{path.relative_to(ROOT)}: {lines} lines, at most {LONGEST}: which two subjects does it hold?"
+            for path, lines in lengths.items()
+            if lines > LONGEST
+        ]
+    )
 
 
 def test_tests_do_not_sleep() -> None:
@@ -176,7 +191,7 @@ def test_tests_do_not_sleep() -> None:
                     continue
             if sleeps:
                 faults.append(f"{name}:{node.lineno} sleeps: wait for the condition that the test needs")
-    assert faults == []
+    report(faults)
 
 
 def test_statements_live_in_sql_files() -> None:
@@ -189,7 +204,7 @@ def test_statements_live_in_sql_files() -> None:
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
             if STATEMENT.match(node.value)
         ]
-    assert faults == []
+    report(faults)
 
 
 @pytest.mark.parametrize(
@@ -215,19 +230,23 @@ def test_committed_files_name_no_place_of_a_machine() -> None:
     # A checkout right below the root, or in a home called /root, is too short a name to look for.
     places = [re.escape(f"{place}/") for place in (ROOT, Path.home()) if len(place.parts) > 2]
     pattern = re.compile("|".join([r"(?<![\w.}])/(home|Users)/[a-z][\w.-]*/", *places]))
-    assert [
-        f"{name}:{number} names a place of one machine: {found[0]}"
-        for name, text in committed()
-        for number, line in enumerate(text.splitlines(), 1)
-        if (found := pattern.search(line))
-    ] == []
+    report(
+        [
+            f"{name}:{number} names a place of one machine: {found[0]}"
+            for name, text in committed()
+            for number, line in enumerate(text.splitlines(), 1)
+            if (found := pattern.search(line))
+        ]
+    )
 
 
 def test_committed_files_name_no_package_registry() -> None:
-    assert [
-        f"{name}:{number} names {host}: leave the choice of a registry to the machine's own settings"
-        for name, text in committed()
-        for number, line in enumerate(text.splitlines(), 1)
-        for host in REGISTRIES
-        if host in line
-    ] == []
+    report(
+        [
+            f"{name}:{number} names {host}: leave the choice of a registry to the machine's own settings"
+            for name, text in committed()
+            for number, line in enumerate(text.splitlines(), 1)
+            for host in REGISTRIES
+            if host in line
+        ]
+    )
