@@ -31,7 +31,7 @@ def up(state: State, report: Report) -> None:
         reserved.release()
     postgres, kafka = state.postgres, state.kafka
     if postgres.kind is Kind.DOCKER:
-        postgres.address = f"postgresql://outbox:{postgres.password}@{LOOPBACK}:{postgres.ports[0]}/outbox"
+        postgres.address = f"postgresql://postgres:{postgres.password}@{LOOPBACK}:{postgres.ports[0]}/outbox"
     if kafka.kind is Kind.DOCKER:
         kafka.address = f"{LOOPBACK}:{kafka.ports[0]}"
     report(f"starting containers: {', '.join(names)} (the first time fetches their images)")

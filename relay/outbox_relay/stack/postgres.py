@@ -19,7 +19,8 @@ from outbox_relay.stack.state import ServerState
 from outbox_relay.stack.users import ServiceUser
 
 DATABASE = "outbox"
-SUPERUSER = "outbox"
+SUPERUSER = "postgres"
+"""Not `outbox`: the schema of that name would then stand in the default search path and hide a missing prefix."""
 
 
 class Postgres(EmbeddedServer):
