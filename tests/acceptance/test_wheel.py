@@ -1,0 +1,178 @@
+"""The built wheel, installed as an application does it: in a clean environment, outside the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.servers import MakeDatabase
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+# Where each package lies in the checkout, by its name in the wheel.
+PACKAGES = {
+    "outbox": "outbox",
+    "outbox_relay": "relay/outbox_relay",
+    "outbox_migrations": "migrations/outbox_migrations",
+}
+# One worker builds and installs once for all of these.
+pytestmark = pytest.mark.xdist_group("wheel")
+
+
+class Environment(NamedTuple):
+    """A virtual environment that holds the wheel and what its metadata asks for."""
+
+    bin: Path
+    home: Path
+
+    def run(self, *command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run one of its programs away from the checkout, without the environment of this process."""
+        return subprocess.run(
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=self.home,
+            env={"PATH": os.defpath, "HOME": str(self.home), "LC_ALL": "C.UTF-8", **variables},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    def python(self, program: str) -> str:
+        """Run a Python program and answer what it printed."""
+        result = self.run("python", "-I", "-c", program)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source archive, so that the archive is known to be whole too."""
+    target = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(ROOT)]
+    built = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return next(target.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Environment]:
+    """Makes an environment with the wheel and the named extras, at the versions of our lock."""
+
+    def make(*requirements: str) -> Environment:
+        home = tmp_path_factory.mktemp("host")
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True)
+        lock = (ROOT / "requirements" / "run.txt").read_text(encoding="utf-8")
+        versions = home / "versions.txt"
+        versions.write_text("\n".join(re.findall(r"^[a-z][^\\\n]*", lock, re.MULTILINE)))
+        environment = Environment(home / "venv" / "bin", home)
+        target = str(environment.bin / "python")
+        uv = shutil.which("uv", path=str(Path(sys.executable).parent))
+        # As requirements/install.py does: uv where it serves this machine, else pip.
+        tools = [[uv, "pip", "install", "--system-certs", "--no-config", "--python", target]] if uv else []
+        tools.append([sys.executable, "-m", "pip", "--python", target, "install", "--no-compile"])
+        outputs = []
+        for tool in tools:
+            command = [*tool, "--quiet", "-c", str(versions), *requirements]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return environment
+            outputs.append(done.stdout + done.stderr)
+        raise AssertionError("\n".join(outputs))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def service(wheel: Path, install: Callable[..., Environment]) -> Environment:
+    """A host with every command: the wheel with the extra that brings all others."""
+    return install(f"outbox-kafka[demo] @ {wheel.as_uri()}")
+
+
+@pytest.fixture(scope="session")
+def library(wheel: Path, install: Callable[..., Environment]) -> Environment:
+    """A host that only sends: the wheel without extras, and psycopg's own binary."""
+    return install(f"outbox-kafka @ {wheel.as_uri()}", "psycopg[binary]")
+
+
+def test_wheel_holds_every_committed_file_of_the_packages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    expected = {
+        f"{name}/{path.relative_to(ROOT / folder)}"
+        for name, folder in PACKAGES.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert packed == expected
+    assert {f"{name}/py.typed" for name in PACKAGES} <= packed
+    assert any(name.startswith("outbox_migrations/") and name.endswith(".sql") for name in packed)
+
+
+def test_host_gets_three_names_and_no_common_one(service: Environment) -> None:
+    program = "import json, os, sysconfig; print(json.dumps(os.listdir(sysconfig.get_path('purelib'))))"
+    names = set(json.loads(service.python(program)))
+    assert set(PACKAGES) <= names
+    assert names.isdisjoint({"relay", "migrations", "tests", "bench", "docs", "requirements"})
+
+
+def test_host_may_have_its_own_relay_and_migrations(service: Environment) -> None:
+    found = service.python(
+        "import importlib.util as u; print([n for n in ('relay', 'migrations', 'tests') if u.find_spec(n)])"
+    )
+    assert found == "[]"
+
+
+def test_command_tells_its_version_and_its_commands(service: Environment) -> None:
+    version = service.run("outbox", "--version")
+    assert (version.returncode, version.stderr) == (0, "")
+    assert re.fullmatch(r"outbox, version \d+\.\d+\.\d+\S*\n", version.stdout)
+    help_ = service.run("outbox", "--help")
+    assert help_.returncode == 0
+    assert "relay" in help_.stdout
+
+
+def test_every_command_is_there(service: Environment) -> None:
+    names = service.python("from outbox_relay.cli import LazyGroup; print(*LazyGroup.sources)").split()
+    failed = [
+        (name, run.stderr) for name in names if (run := service.run("outbox", name, "--help")).returncode
+    ]
+    assert failed == []
+
+
+def test_migrations_are_found_and_printed(service: Environment) -> None:
+    printed = service.run("outbox", "db", "sql")
+    assert printed.returncode == 0, printed.stderr
+    assert "CREATE TABLE OUTBOX.MESSAGE" in printed.stdout.upper()
+
+
+def test_migrations_are_found_and_run(service: Environment, make_database: MakeDatabase) -> None:
+    dsn = make_database(migrated=False)
+    upgraded = service.run("outbox", "db", "upgrade", OUTBOX_DSN=dsn)
+    assert upgraded.returncode == 0, upgraded.stderr
+    checked = service.run("outbox", "db", "check", OUTBOX_DSN=dsn)
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_library_needs_psycopg_alone(library: Environment) -> None:
+    names = library.python(
+        "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"
+    )
+    assert names.split() == ["outbox-kafka", "psycopg", "psycopg-binary", "typing_extensions"]
+    assert library.python("import outbox; print(outbox.__name__)") == "outbox"
+
+
+def test_command_without_its_extra_says_which_one_to_install(library: Environment) -> None:
+    refused = library.run("outbox", "--help")
+    assert refused.returncode == 1
+    assert "pip install 'outbox-kafka[relay]'" in refused.stderr
+    assert "Traceback" not in refused.stderr
