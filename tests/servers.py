@@ -7,12 +7,14 @@ is never skipped.
     database             a migrated database of this test, by its DSN
     make_database        makes further ones; make_database(migrated=False): an empty one
     bootstrap_servers    the shared broker
-    topic, make_topic    a topic of this test with 4 partitions; make_topic(partitions=1, max_message_bytes="1000")
-    private_stack        servers that this test may kill, stop, pause and start (outbox_relay.stack.api.Stack)
-    private_database, make_private_database, private_topic, make_private_topic    the same there
+    topic, make_topic    a topic of this test with 4 partitions; make_topic(partitions=1,
+    max_message_bytes="1000") private_stack        servers that this test may kill, stop, pause and start
+    (outbox_relay.stack.api.Stack) private_database, make_private_database, private_topic, make_private_topic
+    the same there
 
-All processes of a run (pytest-xdist) share the shared stack: the first test that needs it starts it, and it ends with
-the run, even if pytest is killed. A private stack belongs to one process and is used by one test at a time.
+All processes of a run (pytest-xdist) share the shared stack: the first test that needs it starts it, and it
+ends with the run, even if pytest is killed. A private stack belongs to one process and is used by one test at
+a time.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+
 from outbox_relay.stack.api import Stack
 from outbox_relay.stack.choice import Wanted
 from outbox_relay.stack.lifecycle import bring_down, bring_up
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.process import Identity
 from outbox_relay.stack.state import State
-
 from tests.containers import Containers, engine_answers
 from tests.databases import Databases
 from tests.topics import Topics

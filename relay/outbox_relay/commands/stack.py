@@ -78,7 +78,7 @@ def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool
         def report(line: str) -> None:
             status.update(line)
             if not line.startswith("fetching"):
-                console.print(line, markup=False)
+                console.print(line, markup=False, soft_wrap=True)
 
         wish = Wish(dsn, bootstrap_servers, Wanted(wanted))
         running, started = bring_up(state_directory(state), wish, report=report)

@@ -26,7 +26,8 @@ def silent(line: str) -> None:
 class Stack:
     """A running stack that ends with the process that started it, unless it is detached.
 
-        with Stack.start(wish=Wish(wanted=Wanted.EMBEDDED)) as stack:   # a directory of its own, removed at the end
+        with Stack.start(wish=Wish(wanted=Wanted.EMBEDDED)) as stack:   # a directory of its own, removed at
+        the end
             psycopg.connect(stack.dsn)
             stack.kill_kafka()                                          # SIGKILL, as a power cut would
             stack.start_kafka()                                         # same port, same data
@@ -46,7 +47,8 @@ class Stack:
         """Start a stack, on the data of its directory if there is some; it serves when this returns.
 
         A stack that already runs in that directory is restarted. Without a directory it gets a temporary one,
-        which `stop` removes. `wish` says what is given and allowed, `report` is told of progress, a line at a time.
+        which `stop` removes. `wish` says what is given and allowed, `report` is told of progress, a line at a
+        time.
 
         Raises StackError when a server could not be had or did not start; nothing of ours runs then.
         """

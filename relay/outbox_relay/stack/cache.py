@@ -31,8 +31,8 @@ def locked(path: Path) -> Iterator[None]:
 def cached(name: str, fill: Callable[[Path], None]) -> Path:
     """Answer the cache's directory of that name, filled by `fill` if it is not there yet.
 
-    `fill` works in a directory beside it. Whatever interrupts it, nothing half-done appears under the name, and two
-    processes that want the same wait for each other.
+    `fill` works in a directory beside it. Whatever interrupts it, nothing half-done appears under the name,
+    and two processes that want the same wait for each other.
     """
     root = cache_directory()
     target = root / name

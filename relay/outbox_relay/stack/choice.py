@@ -66,9 +66,9 @@ class Choice:
 def choose(*, given: str, wanted: Wanted, docker: Probe, machine: Probe, wheel: str) -> Choice:
     """Choose where one server comes from: given → Docker → the machine's own programs → a wheel.
 
-    `given` says who named the server's address ("" if nobody did), `wheel` describes what the wheel holds. Raises
-    StackError when Docker is demanded and no engine answers. A given address wins over everything: it is the
-    most explicit wish.
+    `given` says who named the server's address ("" if nobody did), `wheel` describes what the wheel holds.
+    Raises StackError when Docker is demanded and no engine answers. A given address wins over everything: it
+    is the most explicit wish.
     """
     if given:
         return Choice(Kind.GIVEN, f"{given} is given")

@@ -18,13 +18,14 @@ ORDERLY_LIMIT = 40.0
 KILLED_LIMIT = 10.0
 
 
-def end_processes(state: State) -> None:
+def end_processes(state: State, *, at_once: bool = False) -> None:
     """End the supervisor and the servers of a state file, if those very processes still run.
 
-    Also after a crash: a server whose supervisor was killed is already ending; it is waited for.
+    In order; or `at_once`, with SIGKILL, when their data is not wanted any more. Also after a crash: a server
+    whose supervisor was killed is already ending; it is waited for.
     """
     if state.supervisor is not None:
-        state.supervisor.send(signal.SIGTERM)
+        state.supervisor.send(signal.SIGKILL if at_once else signal.SIGTERM)
         if not _gone([state.supervisor], ORDERLY_LIMIT):
             state.supervisor.send(signal.SIGKILL)
     servers = [server.process for server in state.servers.values() if server.process is not None]

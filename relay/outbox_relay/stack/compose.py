@@ -19,7 +19,8 @@ LIMIT = 600.0
 def up(state: State, report: Report) -> None:
     """Start those servers that Docker shall run, and note their addresses. Raises StackError when compose fails.
 
-    Ports are chosen here and not by Docker, because a Kafka broker must know the address its clients will use.
+    Ports are chosen here and not by Docker, because a Kafka broker must know the address its clients will
+    use.
     """
     names = [name for name, server in state.servers.items() if server.kind is Kind.DOCKER]
     if not names:

@@ -43,7 +43,8 @@ class Control:
     def ask(self, do: str, tell: Callable[[Event], None] | None = None, **details: object) -> None:
         """Send a command and wait until it is done; `tell` hears what happens on the way.
 
-        Raises StackError with the supervisor's reason when the command failed, and when the supervisor is gone.
+        Raises StackError with the supervisor's reason when the command failed, and when the supervisor is
+        gone.
         """
         with self._lock:
             try:

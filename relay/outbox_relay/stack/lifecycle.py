@@ -20,9 +20,9 @@ def bring_up(
 ) -> tuple[State, bool]:
     """Have a stack running in the directory, and answer it and whether it was started now.
 
-    One that runs and fits the wish is left alone. One that was cut off (a crash, a reboot, a killed server) is
-    started again on its data, and on its ports if they are free. Until this returns, the death of the calling process
-    ends the servers; afterwards only `bring_down`, or the death of the `owner`, does.
+    One that runs and fits the wish is left alone. One that was cut off (a crash, a reboot, a killed server)
+    is started again on its data, and on its ports if they are free. Until this returns, the death of the
+    calling process ends the servers; afterwards only `bring_down`, or the death of the `owner`, does.
 
     Raises StackError when a server could not be had or did not start.
     """
@@ -61,7 +61,7 @@ def bring_down(directory: Path, *, with_data: bool = False) -> State | None:
         state = State.load(directory)
         if state is None:
             return None
-        end_processes(state)
+        end_processes(state, at_once=with_data)
         compose.down(state, with_data=with_data)
         state.supervisor = None
         for server in state.servers.values():

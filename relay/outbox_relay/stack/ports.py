@@ -10,9 +10,9 @@ LOOPBACK = "127.0.0.1"
 class Reservation:
     """A loopback port held by a bound socket that never listens.
 
-    The server binds over it, because both sides set SO_REUSEADDR and only one listens. Everybody else is kept off:
-    the kernel does not hand out a bound port, and a connection to it is refused while the server is down. So
-    a server killed in a test comes back on its own port, whatever else runs on the machine.
+    The server binds over it, because both sides set SO_REUSEADDR and only one listens. Everybody else is kept
+    off: the kernel does not hand out a bound port, and a connection to it is refused while the server is
+    down. So a server killed in a test comes back on its own port, whatever else runs on the machine.
     """
 
     def __init__(self, wanted: int = 0) -> None:

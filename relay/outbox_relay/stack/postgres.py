@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -32,9 +32,11 @@ class Postgres(EmbeddedServer):
     # The immediate shutdown: the postmaster takes its backends along, which SIGKILL would not do at once.
     death_signal = signal.SIGQUIT
 
-    def __init__(self, state: ServerState, log: Path, user: ServiceUser | None) -> None:
+    def __init__(
+        self, state: ServerState, log: Path, changed: Callable[[], None], user: ServiceUser | None
+    ) -> None:
         """Reserve the port of the state, or any when it is taken; `user` runs the server in place of root."""
-        super().__init__(state, log)
+        super().__init__(state, log, changed)
         self.user = user
         self.data = Path(state.data)
         self.port = Reservation(*state.ports)
@@ -103,8 +105,8 @@ class Postgres(EmbeddedServer):
     def _remove_dead_lock(self) -> None:
         """Remove a dead postmaster's lock file whose pid now belongs to a stranger, as after a reboot.
 
-        PostgreSQL asks only whether some process has that pid and would refuse to start. Every process of this
-        cluster has its data directory as working directory, a stranger has not.
+        PostgreSQL asks only whether some process has that pid and would refuse to start. Every process of
+        this cluster has its data directory as working directory, a stranger has not.
         """
         lock = self.data / "postmaster.pid"
         try:

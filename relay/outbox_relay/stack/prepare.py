@@ -15,11 +15,13 @@ from outbox_relay.stack import survey
 from outbox_relay.stack.choice import ORIGINS, Choice, Kind, Probe, Wanted, choose
 from outbox_relay.stack.jars import KAFKA_VERSION, kafka_jars
 from outbox_relay.stack.state import ServerState, State
+from outbox_relay.stack.storage import storage_template
 from outbox_relay.stack.users import ServiceUser, postgres_user, reaches
 from outbox_relay.stack.wheels import JAVA_WHEEL, POSTGRES_WHEEL, java_from_wheel, postgres_from_wheel
 
 Report = Callable[[str], None]
 """Told one line of progress at a time."""
+_TITLES = {"postgres": "PostgreSQL", "kafka": "Kafka"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class Preparation:
     def _given(self, name: str, address: str, what: str) -> ServerState | None:
         """Use a given server, unless the address is that of our own last run.
 
-        `eval "$(outbox env)"` stays in a shell when its stack has gone down; the next `outbox up` there must not take
-        its own dead server for somebody else's.
+        `eval "$(outbox env)"` stays in a shell when its stack has gone down; the next `outbox up` there must
+        not take its own dead server for somebody else's.
         """
         before = self.old.servers[name] if self.old else None
         if not address or (before and before.kind is not Kind.GIVEN and before.address == address):
@@ -77,7 +79,7 @@ class Preparation:
     def _postgres(self) -> ServerState:
         user = postgres_user()
         machine = survey.postgres(user)
-        choice = self._choose("postgres", machine.probe, POSTGRES_WHEEL)
+        choice = self._choose("PostgreSQL", machine.probe, POSTGRES_WHEEL)
         server = ServerState(choice.kind, choice.reason, password=secrets.token_urlsafe(24))
         if choice.kind is Kind.WHEEL:
             server.program = str(self._within_reach(user, postgres_from_wheel()) / "bin")
@@ -89,7 +91,7 @@ class Preparation:
 
     def _kafka(self) -> ServerState:
         machine = survey.java()
-        choice = self._choose("kafka", machine.probe, JAVA_WHEEL)
+        choice = self._choose("Kafka", machine.probe, JAVA_WHEEL)
         server = ServerState(choice.kind, choice.reason)
         if choice.kind.embedded:
             server.reason += f"; Kafka {KAFKA_VERSION} from its pinned jars"
@@ -99,6 +101,7 @@ class Preparation:
                     lambda done, of: self.report(f"fetching Kafka {KAFKA_VERSION}: {done} of {of} jars")
                 )
             )
+            storage_template(server.program, server.library)
             server.data = str(self._own_data() / "kafka")
         return server
 
@@ -106,11 +109,11 @@ class Preparation:
         needs_docker = self.wish.wanted in (Wanted.AUTO, Wanted.DOCKER)
         docker = self._docker() if needs_docker else Probe(missing="Docker is not allowed")
         choice = choose(given="", wanted=self.wish.wanted, docker=docker, machine=machine, wheel=wheel)
-        self.report(f"{name}: {choice.kind}: {choice.reason}")
+        self.report(f"{name} from {choice.kind}: {choice.reason}")
         return choice
 
     def _told(self, name: str, server: ServerState) -> ServerState:
-        self.report(f"{name}: {server.kind}: {server.reason}")
+        self.report(f"{_TITLES[name]} from {server.kind}: {server.reason}")
         return server
 
     def _own_data(self) -> Path:

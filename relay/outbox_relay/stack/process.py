@@ -100,7 +100,7 @@ def spawn(
             user=user.uid if user else None,
             group=user.gid if user else None,
             extra_groups=[] if user else None,
-            preexec_fn=die_with_parent,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 (the caller has one thread; there is no other way)
         )
 
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from outbox_relay.stack.errors import StackError
@@ -25,18 +25,19 @@ _LOG_TAIL = 2_000
 class EmbeddedServer(abc.ABC):
     """A server process of the calling process.
 
-    `start` and `stop` are generators that yield while they wait, so that one thread starts two servers at once
-    and still hears that it shall give up.
+    `start` and `stop` are generators that yield while they wait, so that one thread starts two servers at
+    once and still hears that it shall give up.
     """
 
     title: str
     stop_signal: signal.Signals
     death_signal: signal.Signals
 
-    def __init__(self, state: ServerState, log: Path) -> None:
-        """Take the server's state, which is kept up to date, and its log file."""
+    def __init__(self, state: ServerState, log: Path, changed: Callable[[], None]) -> None:
+        """Take the server's state, which is kept up to date, its log file, and whom to tell of a new process."""
         self.state = state
         self.log = log
+        self.changed = changed
         self.child: subprocess.Popen[bytes] | None = None
         self._log_start = 0
 
@@ -64,6 +65,7 @@ class EmbeddedServer(abc.ABC):
         self._mark_log()
         self.child = self.launch()
         self.state.process = Identity.of(self.child.pid)
+        self.changed()
         while not self.ready():
             if not self.alive():
                 raise StackError(f"{self.title} ended while starting (log: {self.log}):\n{self.output()}")

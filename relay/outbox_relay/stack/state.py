@@ -1,7 +1,7 @@
 """The state file: what the stack consists of, where its data lies and which processes it owns.
 
-It holds the database's password and is readable by its owner only. It survives `outbox down`, so that the next
-`outbox up` finds the same data, ports and password.
+It holds the database's password and is readable by its owner only. It survives `outbox down`, so that the
+next `outbox up` finds the same data, ports and password.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The process that owns the embedded servers: while it lives they may live, and when it dies they die.
 
 It is started for one stack directory and obeys one client over a socket, a JSON object per line each way. It
-ends, and ends its servers, when it is told to, on SIGTERM, when its client is gone before `detach`, when its owner
-process is gone, or when its directory is. Killed with SIGKILL, it takes its servers along, because the kernel signals them
-(PR_SET_PDEATHSIG). It has one thread: the kernel watches the thread that started a server.
+ends, and ends its servers, when it is told to, on SIGTERM, when its client is gone before `detach`, when its
+owner process is gone, or when its directory is. Killed with SIGKILL, it takes its servers along, because the
+kernel signals them (PR_SET_PDEATHSIG). It has one thread: the kernel watches the thread that started a
+server.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ class Supervisor:
         log = state.log_directory
         self.servers: dict[str, EmbeddedServer] = {}
         if state.postgres.kind.embedded:
-            self.servers["postgres"] = Postgres(state.postgres, log / "postgres.log", postgres_user())
+            self.servers["postgres"] = Postgres(
+                state.postgres, log / "postgres.log", state.save, postgres_user()
+            )
         if state.kafka.kind.embedded:
-            self.servers["kafka"] = Kafka(state.kafka, log / "kafka.log")
+            self.servers["kafka"] = Kafka(state.kafka, log / "kafka.log", state.save)
         state.supervisor = Identity.of(os.getpid())
         state.save()
 

@@ -55,7 +55,8 @@ def postgres(user: ServiceUser | None) -> Program:
         if major < OLDEST_POSTGRES:
             problem = f"PostgreSQL {version} in {directory} is older than {OLDEST_POSTGRES}"
         elif not reaches(user, directory / "postgres"):
-            problem = f"PostgreSQL {version} lies in {directory}, where user {user.name if user else '?'} cannot reach it"
+            who = user.name if user else "this user"
+            problem = f"PostgreSQL {version} lies in {directory}, where {who} cannot reach it"
         elif best is None or major > best[0]:
             best = (major, version, directory)
     if best is None:

@@ -40,8 +40,8 @@ def postgres_user() -> ServiceUser | None:
 def reaches(user: ServiceUser | None, path: Path, permission: str = "x") -> bool:
     """Tell whether the user has a permission ("r", "w" or "x") on a path, through every directory above it.
 
-    The kernel is asked, as that user: modes, groups, access lists and read-only mounts all count. Nobody's mode
-    is ever changed to make it true.
+    The kernel is asked, as that user: modes, groups, access lists and read-only mounts all count. Nobody's
+    mode is ever changed to make it true.
     """
     if user is None:
         return os.access(path, {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}[permission])
