@@ -16,13 +16,15 @@ COMMENT ON VIEW outbox.partition IS 'Partitions of outbox.message: ids from lowe
 -- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE
 -- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE … PARTITION OF would take
 -- ACCESS EXCLUSIVE and queue every insert behind the oldest open transaction. lock_timeout bounds the wait for
--- a vacuum or another DDL; the caller tries again later.
+-- a vacuum or another DDL; the caller tries again later. Whoever may read a whole table may read its partitions
+-- by name, as the relay does.
 CREATE FUNCTION outbox.add_partition(width bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
     from_id bigint;
     suffix  text;
     parent  text;
+    reader  text;
 BEGIN
     IF width IS NULL OR width < 1000 OR width > 1000000000 THEN
         RAISE EXCEPTION 'partition width % is out of range: 1,000 to 1,000,000,000 ids', width
@@ -36,23 +38,35 @@ BEGIN
         EXECUTE format('CREATE TABLE outbox.%I (LIKE outbox.%I INCLUDING ALL)', parent || '_p' || suffix, parent);
         EXECUTE format('ALTER TABLE outbox.%I ATTACH PARTITION outbox.%I FOR VALUES FROM (%s) TO (%s)',
                        parent, parent || '_p' || suffix, from_id, from_id + width);
+        FOR reader IN
+            SELECT a.grantee::regrole::text FROM pg_class c, aclexplode(c.relacl) a
+            WHERE c.oid = format('outbox.%I', parent)::regclass AND a.privilege_type = 'SELECT'
+                AND a.grantee NOT IN (c.relowner, 0)
+        LOOP
+            EXECUTE format('GRANT SELECT ON outbox.%I TO %s', parent || '_p' || suffix, reader);
+        END LOOP;
     END LOOP;
     RETURN 'message_p' || suffix;
 END $$;
 
--- Partitions for the coming days: a width of about one day at the rate of the recent past (100,000 ids at
--- least, 20,000,000 at most), and enough of them to last "days" and never fewer than two beyond the current
--- one. Returns how many were added. Cheap when there is nothing to do; safe to call from any number of places.
+-- Partitions for the coming days: a width of about one day at the rate of the recent past, but 2,000,000 ids at
+-- least (a partition that is too small is too soon full: a bulk insert writes 200,000 rows/s, and a row without a
+-- partition fails) and 20,000,000 at most; enough of them to last "days", never fewer than two beyond the
+-- current one and never more than 24 (each costs every query over the whole table). Returns how many were
+-- added. Cheap when there is nothing to do; safe to call from any number of places.
 CREATE FUNCTION outbox.ensure_partitions(days integer DEFAULT 3) RETURNS integer
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
+    least_width CONSTANT bigint := 2000000;
+    most_width  CONSTANT bigint := 20000000;
+    most_ahead  CONSTANT integer := 24;
     here     bigint;
     since    timestamptz;
     from_id  bigint;
     per_day  numeric := 0;
-    width    bigint;
     top      bigint;
     ahead    integer;
+    locked   boolean := false;
     added    integer := 0;
 BEGIN
     IF days IS NULL OR days < 1 OR days > 60 THEN
@@ -67,14 +81,18 @@ BEGIN
     IF since IS NOT NULL AND clock_timestamp() > since + interval '1 minute' THEN
         per_day := (here - from_id) * 86400.0 / extract(epoch FROM clock_timestamp() - since);
     END IF;
-    width := least(greatest(per_day, CASE WHEN per_day = 0 THEN 1000000 ELSE 100000 END), 20000000)::bigint;
     LOOP
         SELECT coalesce(max(p.upper), 1), count(*) FILTER (WHERE p.lower > here) INTO top, ahead
             FROM outbox.partition p;
-        EXIT WHEN ahead >= 2 AND top - here >= per_day * days;
-        EXIT WHEN added >= 100;
-        PERFORM outbox.add_partition(width);
-        added := added + 1;
+        EXIT WHEN ahead >= most_ahead OR (ahead >= 2 AND top - here >= per_day * days);
+        IF locked THEN
+            PERFORM outbox.add_partition(least(greatest(per_day, least_width), most_width)::bigint);
+            added := added + 1;
+        ELSE
+            -- One creator at a time. The second looks again once the first has committed, and finds it done.
+            PERFORM pg_advisory_xact_lock(hashtextextended('outbox.add_partition', 0));
+            locked := true;
+        END IF;
     END LOOP;
     RETURN added;
 END $$;

@@ -1,6 +1,6 @@
 -- Least privilege: one role per job, without login; grant them to your own users.
 -- Roles belong to the whole cluster, so they may exist already; a user who may not create roles gets a notice
--- and can create them later and run the grants below by hand (`outbox db sql` prints them).
+-- and can create them later and run this file again (`outbox db sql --roles` prints it).
 DO $$
 DECLARE
     wanted text;
@@ -28,7 +28,8 @@ BEGIN
             ON outbox.message TO outbox_producer;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;
         GRANT SELECT, INSERT ON outbox.idempotency TO outbox_producer;
-        GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition TO outbox_producer;
+        GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition, outbox.alembic_version
+            TO outbox_producer;
     END IF;
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN
@@ -51,6 +52,7 @@ BEGIN
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_consumer') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_consumer;
+        GRANT SELECT ON outbox.alembic_version TO outbox_consumer;
     END IF;
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_etl') THEN
@@ -61,8 +63,13 @@ BEGIN
     -- A reader sees that messages exist and what became of them, never a body or a header.
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_reader') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_reader;
+        GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, queue, lane, state, topic, key,
+                      order_key, selector, tags, index_keys, producer_group, transaction_id, checker, biz_type,
+                      biz_id, traceparent, remark)
+            ON outbox.message TO outbox_reader;
         GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
-            outbox.waiting, outbox.topic, outbox.producer_group, outbox.lane, outbox.transition TO outbox_reader;
+            outbox.waiting, outbox.topic, outbox.producer_group, outbox.lane, outbox.transition,
+            outbox.alembic_version TO outbox_reader;
         GRANT SELECT ON SEQUENCE outbox.position TO outbox_reader;
     END IF;
 END $$;
