@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+from psycopg.rows import tuple_row
 
 from outbox_relay.errors import OperatorError
+from outbox_relay.statements import Statements
 
+STATEMENTS = Statements("schema.sql")
 REVISION = "0001"
 
 
@@ -24,11 +27,11 @@ def revision(conn: psycopg.Connection[Any]) -> str | None:
 
     Works inside or outside a transaction, and as every role of the outbox.
     """
-    with conn.cursor(row_factory=psycopg.rows.tuple_row) as cursor:
-        row = cursor.execute("SELECT to_regclass('outbox.alembic_version') IS NOT NULL").fetchone()
+    with conn.cursor(row_factory=tuple_row) as cursor:
+        row = cursor.execute(STATEMENTS["exists"]).fetchone()
         if row is None or not row[0]:
             return None
-        row = cursor.execute("SELECT version_num FROM outbox.alembic_version").fetchone()
+        row = cursor.execute(STATEMENTS["revision"]).fetchone()
         return None if row is None else str(row[0])
 
 

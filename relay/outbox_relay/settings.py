@@ -12,11 +12,14 @@ from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import conninfo
+from psycopg.rows import TupleRow
 
 from outbox_relay.errors import OperatorError
 from outbox_relay.masking import MASK, SECRETS, mask_text
 
 CONNECT_TIMEOUT_S = 10
+
+Connection = psycopg.Connection[TupleRow]
 
 
 class DsnError(OperatorError, ValueError):
@@ -94,7 +97,7 @@ def place(dsn: str) -> str:
 
 def connect(
     dsn: str, *, application_name: str = "outbox", autocommit: bool = True, **settings: Any
-) -> psycopg.Connection[psycopg.rows.TupleRow]:
+) -> Connection:
     """Connect, waiting 10 s at most unless the connection string says otherwise.
 
     Raises:

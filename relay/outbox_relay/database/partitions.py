@@ -1,0 +1,90 @@
+"""Partitions as operators see them: how full they are, and how long the ones ahead will last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from outbox_relay.errors import OperatorError
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("database/partitions.sql")
+
+
+class PartitionsBusyError(OperatorError):
+    """Partitions cannot be added now because another session holds a conflicting lock; nothing was changed."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition: ids from lower (inclusive) to upper (exclusive), rows estimated, size in bytes."""
+
+    name: str
+    lower: int
+    upper: int
+    rows: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """All partitions, oldest first; the newest id given out; ids per second (None: no message yet)."""
+
+    all: list[Partition]
+    newest_id: int
+    per_second: float | None
+
+    @property
+    def ahead(self) -> int:
+        """How many partitions begin after the newest id."""
+        return sum(1 for partition in self.all if partition.lower > self.newest_id)
+
+    @property
+    def has_current(self) -> bool:
+        """Whether the next insert has a partition."""
+        return any(p.lower <= self.newest_id + 1 < p.upper for p in self.all)
+
+    @property
+    def ids_left(self) -> int:
+        """How many ids can still be given out."""
+        return max((self.all[-1].upper if self.all else 1) - 1 - self.newest_id, 0)
+
+    def seconds_until(self, id: int) -> float | None:
+        """How long until this id is reached at the present rate; None when nobody can tell."""
+        if not self.per_second:
+            return None
+        return max(id - self.newest_id, 0) / self.per_second
+
+    def place(self, partition: Partition) -> str:
+        """Say where the partition is on the way: full, current or ahead."""
+        if partition.lower > self.newest_id:
+            return "ahead"
+        return "full" if partition.upper <= self.newest_id + 1 else "current"
+
+
+def read(conn: psycopg.Connection[Any]) -> Partitions:
+    """Read bounds, sizes and the present rate."""
+    found = [Partition(*row) for row in conn.execute(STATEMENTS["list"]).fetchall()]
+    newest_id, per_second = conn.execute(STATEMENTS["pace"]).fetchone() or (1, None)
+    return Partitions(found, newest_id, per_second)
+
+
+def ensure(conn: psycopg.Connection[Any], days: int) -> int:
+    """Make partitions for the coming days and return how many were added.
+
+    Inserts go on meanwhile. A conflicting lock (a vacuum or DDL of the same table) is waited for 200 ms.
+
+    Raises:
+        PartitionsBusyError: the lock was not free; nothing was changed.
+    """
+    try:
+        row = conn.execute(STATEMENTS["ensure"], {"days": days}).fetchone()
+    except psycopg.errors.LockNotAvailable as error:
+        raise PartitionsBusyError(
+            "partitions cannot be added now: another session works on outbox.message, outbox.publication or "
+            "outbox.event (VACUUM, ANALYZE, DDL) or adds partitions itself. Nothing was changed.\n"
+            f"try again: outbox db partitions --ensure {days}"
+        ) from error
+    return int(row[0]) if row else 0

@@ -1,0 +1,175 @@
+"""What commands print: tables for people at a terminal, plain aligned text in a pipe, JSON for machines.
+
+Nothing that comes from a database reaches a terminal as it is: control characters are shown as escapes, so that
+a key or a remark cannot move the cursor or change colours.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+NOTHING = "-"
+
+
+def emit_json(value: Any) -> None:
+    """Print one JSON document."""
+    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, (bytes, memoryview)):
+        return bytes_for_json(bytes(value))
+    return str(value)
+
+
+def bytes_for_json(value: bytes | None) -> str | dict[str, str] | None:
+    """Show bytes as a string when they are printable UTF-8, else as {"base64": "…"}."""
+    text = None if value is None else _text(value)
+    if value is None or text is not None:
+        return text
+    return {"base64": base64.b64encode(value).decode("ascii")}
+
+
+def bytes_for_people(value: bytes | None) -> str | None:
+    """Show bytes as text when they are printable UTF-8, else as `base64:` and its text."""
+    text = None if value is None else _text(value)
+    if value is None or text is not None:
+        return text
+    return f"base64:{base64.b64encode(value).decode('ascii')}"
+
+
+def _text(value: bytes) -> str | None:
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if all(letter.isprintable() or letter in "\n\t" for letter in text) else None
+
+
+def cell(value: Any) -> str:
+    """Turn a value into one line that is safe on a terminal."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, datetime):
+        return value.astimezone().isoformat(sep=" ", timespec="milliseconds")
+    if isinstance(value, (bytes, memoryview)):
+        value = bytes_for_people(bytes(value))
+    if isinstance(value, (list, tuple)):
+        value = ", ".join(cell(item) for item in value) or NOTHING
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """Show control characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in text
+    )
+
+
+def count(value: float | None) -> str:
+    """Group thousands: 1,234,567."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """Show a duration in seconds as its two largest units: 0.4 s, 12 s, 3 min 20 s, 5 h 2 min, 4 d 3 h."""
+    if value is None:
+        return NOTHING
+    if value < 10:
+        return f"{max(value, 0.0):.1f} s"
+    for size, unit, next_size, next_unit in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if value >= size:
+            rest = int(value % size // next_size)
+            return f"{int(value // size)} {unit}" + (f" {rest} {next_unit}" if rest else "")
+    return f"{value:.0f} s"
+
+
+def size(value: float | None) -> str:
+    """Show bytes in binary units: 512 B, 1.5 MiB."""
+    if value is None:
+        return NOTHING
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Collection[str] = (), title: str = ""
+) -> None:
+    """Print a table; `right` names the columns of numbers."""
+    cells = [[cell(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        click.echo(plain_table(columns, cells, right=right, title=title))
+        return
+    shown = Table(
+        box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, title_style="bold"
+    )
+    for column in columns:
+        shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    for row in cells:
+        shown.add_row(*(Text(value, style=STYLES.get(value, "")) for value in row))
+    Console(highlight=False).print(shown)
+
+
+STYLES = {
+    "ok": "green",
+    "warning": "yellow",
+    "FAILED": "bold red",
+    "PUBLISHED": "green",
+    "UNKNOWN": "yellow",
+    "EXHAUSTED": "bold red",
+    "DEAD": "bold red",
+    "stopped": "bold red",
+    "running": "green",
+    "no owner": "yellow",
+    NOTHING: "dim",
+}
+
+
+def plain_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), title: str = ""
+) -> str:
+    """Align a table with spaces; the header is in capitals, no line has trailing space."""
+    heads = [column.upper() for column in columns]
+    widths = [max(map(len, texts)) for texts in zip(heads, *rows, strict=True)]
+    lines = [
+        "  ".join(
+            text.rjust(width) if column in right else text.ljust(width)
+            for column, text, width in zip(columns, row, widths, strict=True)
+        ).rstrip()
+        for row in [heads, *rows]
+    ]
+    return "\n".join([title, *lines] if title else lines)
+
+
+def pairs(rows: Iterable[tuple[str, Any]]) -> None:
+    """Print names and values, one pair to a line, leaving out what is None."""
+    shown = [(name, cell(value)) for name, value in rows if value is not None]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        click.echo(f"{name.ljust(width)}  {value}")
