@@ -1,0 +1,87 @@
+"""Checks of single values: text, bytes, names. Each raises an error that names the argument and what is allowed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from outbox.errors import InvalidMessageError
+
+TOPIC_ALLOWED = '1 to 249 characters of a-z, A-Z, 0-9, ".", "_" and "-", and not "." or ".."'
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_SPACE = re.compile(r"\s")
+
+
+def topic_name(value: Any) -> str:
+    """Check Kafka's rule for topic names."""
+    if not isinstance(value, str):
+        raise InvalidMessageError("topic", f"is {type(value).__name__}", "str")
+    if not _TOPIC.fullmatch(value) or value in (".", ".."):
+        raise InvalidMessageError("topic", f"{_short(value)} is not a legal Kafka topic name", TOPIC_ALLOWED)
+    return value
+
+
+def text(argument: str, value: Any) -> str | None:
+    """Check text for a column: not empty, no NUL, and UTF-8 can express it."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise InvalidMessageError(argument, f"is {type(value).__name__}", "str or None")
+    if not value:
+        raise InvalidMessageError(argument, "is empty", "text, or None to leave it out")
+    storable(argument, value)
+    return value
+
+
+def storable(argument: str, value: str) -> None:
+    """Refuse text that PostgreSQL cannot hold: NUL, and surrogates without a partner."""
+    if "\0" in value:
+        raise InvalidMessageError(argument, f"{_short(value)} contains NUL", "text without the character NUL")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidMessageError(
+                argument, f"{_short(value)} contains a lone surrogate", "text that UTF-8 can express"
+            ) from None
+
+
+def content(argument: str, value: Any) -> bytes | None:
+    """Turn a key or a body into bytes; str becomes UTF-8."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise InvalidMessageError(
+                argument, "contains a lone surrogate", "bytes, or text that UTF-8 can express"
+            ) from None
+    if isinstance(value, bytes):
+        return bytes(value)
+    raise InvalidMessageError(argument, f"is {type(value).__name__}", "bytes, str (sent as UTF-8) or None")
+
+
+def labels(argument: str, value: Any, *, separator: str) -> tuple[str, ...]:
+    """Check tags or index keys: a sequence of texts that do not contain what joins them in a record header."""
+    if isinstance(value, bytes) or not isinstance(value, Iterable):
+        raise InvalidMessageError(argument, f"is {type(value).__name__}", "a sequence of str")
+    items = tuple(value)
+    for item in items:
+        if not isinstance(item, str):
+            raise InvalidMessageError(argument, f"contains {type(item).__name__}", "a sequence of str")
+        if not item:
+            raise InvalidMessageError(argument, "contains an empty string", "texts of at least one character")
+        if separator == "|" and "|" in item:
+            raise InvalidMessageError(argument, f'{_short(item)} contains "|"', 'texts without "|"')
+        if separator == " " and _SPACE.search(item):
+            raise InvalidMessageError(
+                argument, f"{_short(item)} contains white space", "texts without white space"
+            )
+        storable(argument, item)
+    return items
+
+
+def _short(value: str) -> str:
+    return repr(value if len(value) <= 60 else value[:57] + "…")

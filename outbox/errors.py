@@ -1,0 +1,63 @@
+"""The one tree of exceptions that this library raises; errors of the driver pass through unchanged.
+
+What a caller can do differs, so the leaves differ: repair the message, repair the configuration, or accept that
+another send won. All of them are raised before anything was written, so the transaction stays usable.
+"""
+
+from __future__ import annotations
+
+
+class OutboxError(Exception):
+    """Base of everything that the outbox library raises itself."""
+
+
+class InvalidMessageError(OutboxError, ValueError):
+    """A message cannot be sent as it is; the text names the argument, what is wrong and what is allowed."""
+
+    def __init__(self, argument: str, wrong: str, allowed: str) -> None:
+        super().__init__(f"{argument}: {wrong}; allowed: {allowed}")
+        self.argument = argument
+
+
+class MessageTooLargeError(InvalidMessageError):
+    """The record would be larger than its topic takes (`outbox.topic.max_message_bytes`)."""
+
+
+class WrongMessageTypeError(InvalidMessageError):
+    """The topic is registered for another type of message."""
+
+
+class SelectorError(InvalidMessageError):
+    """A message queue selector is unknown, cannot work with its argument, or answered outside the queues."""
+
+
+class InvalidTopicError(OutboxError, ValueError):
+    """A topic cannot be registered as asked, or is registered differently already."""
+
+
+class ConfigurationError(OutboxError, ValueError):
+    """An `Outbox` was made, or a call was given options, that cannot work."""
+
+
+class InvalidConnectionError(OutboxError, TypeError):
+    """What was given as the connection is none that this outbox works on."""
+
+
+class NoTransactionError(OutboxError):
+    """A message was sent on an autocommit connection outside a transaction: it would not be atomic."""
+
+
+class IdempotencyConflictError(OutboxError):
+    """The idempotency key was used before, for other content."""
+
+
+MIGRATION_HINT = "The outbox schema is missing or older than this library needs; run: outbox db upgrade"
+
+# SQLSTATEs of a schema that is not there or not new enough: undefined table, schema, column, function.
+_SCHEMA_STATES = frozenset({"42P01", "3F000", "42703", "42883"})
+
+
+def add_migration_hint(error: Exception, sqlstate: str | None) -> None:
+    """Note on a driver's error which command repairs the schema, if that is what the error is about."""
+    if sqlstate in _SCHEMA_STATES:
+        error.add_note(MIGRATION_HINT)

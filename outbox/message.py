@@ -1,0 +1,180 @@
+"""The message that an application sends: a value, checked when it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from outbox import checks, headers
+from outbox.errors import InvalidMessageError
+from outbox.selectors import MODULO, NEED_ARG, Arg, whole_number
+
+LARGEST_QUEUE = 2**31 - 1
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One Kafka record to be, with RocketMQ's attributes.
+
+    Text given for key, body or order key is sent as UTF-8. What can be checked without the topic is checked here,
+    so that the traceback points at the line that made the message; the rest is checked by `send`.
+
+    Raises:
+        InvalidMessageError: naming the argument, what is wrong with it and what is allowed.
+    """
+
+    topic: str
+    """Kafka topic; RocketMQ's destinations `"topic:tag"` and `"topic:tagA||tagB"` set the tags as well."""
+    key: bytes | str | None = None
+    """The record's key, and the order key unless one is given."""
+    body: bytes | str | None = field(default=b"", repr=False)
+    """The record's value; None is a tombstone."""
+    _: KW_ONLY
+    headers: Mapping[str, str | bytes | None] | None = field(default=None, repr=False, hash=False)
+    """Record headers: text or UTF-8 bytes, one value per name; `outbox-…` and `traceparent` are reserved."""
+    order_key: Arg = None
+    """The selector's arg: messages of one topic and order key keep their order. An int suits `modulo`."""
+    selector: str | None = None
+    """Message queue selector by name: murmur2 (default), modulo, random, round_robin, or one of the Outbox's."""
+    queue: int | None = None
+    """Explicit partition instead of a selector."""
+    tags: Iterable[str] = ()
+    """RocketMQ's TAGS, which consumers filter by: a sequence, or text like "a||b"."""
+    index_keys: Iterable[str] = ()
+    """RocketMQ's KEYS, which operators look messages up by: without white space."""
+    deliver_at: datetime | None = None
+    """Not published before this time, which must carry its time zone."""
+    transaction_id: str | None = None
+    checker: str | None = None
+    biz_type: str | None = None
+    biz_id: str | None = None
+    message_id: UUID | None = None
+    """The application's own id (any version but 8, which the outbox makes); None: the outbox makes one."""
+    traceparent: str | None = None
+    """W3C trace context of the producer; becomes the record header of that name."""
+
+    key_bytes: bytes | None = field(init=False, repr=False, compare=False)
+    body_bytes: bytes | None = field(init=False, repr=False, compare=False)
+    order_key_bytes: bytes | None = field(init=False, repr=False, compare=False)
+    headers_json: str | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        if self.__class__ is not Message:  # a subclass's fields would silently not be sent
+            raise TypeError("Message cannot be subclassed: pack what is yours into body or headers")
+        topic, tags = _destination(self.topic, self.tags)
+        put(self, "topic", checks.topic_name(topic))
+        put(self, "tags", tags)
+        put(self, "key_bytes", checks.content("key", self.key))
+        put(self, "body_bytes", checks.content("body", self.body))
+        put(self, "order_key_bytes", _order_key(self.order_key))
+        given = None if self.headers is None else headers.checked(self.headers)
+        put(self, "headers", given)
+        put(self, "headers_json", headers.as_json(given))
+        if self.index_keys != ():
+            if isinstance(self.index_keys, str):
+                raise InvalidMessageError("index_keys", "is str", "a sequence of str")
+            put(self, "index_keys", checks.labels("index_keys", self.index_keys, separator=" "))
+        for name in ("selector", "transaction_id", "checker", "biz_type", "biz_id", "traceparent"):
+            if (value := getattr(self, name)) is not None:
+                checks.text(name, value)
+        if self.queue is not None:
+            _check_queue(self.queue, self.selector)
+        if self.selector in NEED_ARG:
+            _check_arg(self.selector, self.arg_bytes)
+        if self.deliver_at is not None:
+            put(self, "deliver_at", _check_deliver_at(self.deliver_at))
+        if self.message_id is not None:
+            _check_message_id(self.message_id)
+        if self.traceparent is not None and not _TRACEPARENT.fullmatch(self.traceparent):
+            raise InvalidMessageError(
+                "traceparent",
+                f"{self.traceparent[:80]!r} is no W3C traceparent",
+                "version-traceid-parentid-flags",
+            )
+
+    @property
+    def arg(self) -> Arg:
+        """The selector's arg as it was given: the order key, or the key where there is none."""
+        return self.order_key if self.order_key is not None else self.key
+
+    @property
+    def arg_bytes(self) -> bytes | None:
+        """The selector's arg as the row holds it."""
+        return self.order_key_bytes if self.order_key_bytes is not None else self.key_bytes
+
+
+def _destination(topic: Any, tags: Any) -> tuple[Any, tuple[str, ...]]:
+    """Split RocketMQ's destination, and text of several tags."""
+    if isinstance(topic, str) and ":" in topic:
+        topic, _, expression = topic.partition(":")
+        if tags != ():
+            raise InvalidMessageError(
+                "tags", "are given in the topic as well", 'either "topic:tags" or tags='
+            )
+        tags = expression
+    if tags == ():
+        return topic, ()
+    if isinstance(tags, str):
+        tags = tuple(tag.strip() for tag in tags.split("||"))
+    return topic, checks.labels("tags", tags, separator="|")
+
+
+def _order_key(value: Any) -> bytes | None:
+    if type(value) is int:
+        return str(value).encode()
+    if value is None or isinstance(value, bytes | str):
+        return checks.content("order_key", value)
+    raise InvalidMessageError("order_key", f"is {type(value).__name__}", "bytes, str (UTF-8), int or None")
+
+
+def _check_queue(queue: Any, selector: str | None) -> None:
+    if type(queue) is not int:
+        raise InvalidMessageError("queue", f"is {type(queue).__name__}", "int or None")
+    if not 0 <= queue <= LARGEST_QUEUE:
+        raise InvalidMessageError(
+            "queue", f"{queue} is no partition", "0 up to the topic's partitions minus 1"
+        )
+    if selector is not None:
+        raise InvalidMessageError("queue", f"comes with selector {selector!r}", "either queue or selector")
+
+
+def _check_arg(selector: str | None, arg: bytes | None) -> None:
+    if selector == MODULO:
+        whole_number(arg)
+    elif arg is None:
+        raise InvalidMessageError("selector", f"{selector!r} has nothing to hash", "an order_key or a key")
+
+
+def _check_deliver_at(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise InvalidMessageError(
+            "deliver_at", f"is {type(value).__name__}", "datetime with a time zone, or None"
+        )
+    if value.utcoffset() is None:
+        raise InvalidMessageError(
+            "deliver_at",
+            f"{value} has no time zone",
+            "an aware datetime, as datetime.now(UTC) + timedelta(…)",
+        )
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise InvalidMessageError(
+            "deliver_at", f"{value} is out of range", "years 1 to 9999 in UTC"
+        ) from None
+
+
+def _check_message_id(value: Any) -> None:
+    if not isinstance(value, UUID):
+        raise InvalidMessageError("message_id", f"is {type(value).__name__}", "uuid.UUID or None")
+    # The nibble, not .version: the database looks at it whatever the variant says.
+    if value.bytes[6] >> 4 == 8:
+        raise InvalidMessageError(
+            "message_id", f"{value} is of version 8, which only the outbox makes", "a UUID of version 4 or 7"
+        )

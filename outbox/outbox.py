@@ -1,0 +1,125 @@
+"""`Outbox` and `AsyncOutbox`: what applications call, thin skins of one core over psycopg's two connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import psycopg
+
+from outbox.drivers import psycopg_async, psycopg_sync
+from outbox.message import Message
+from outbox.receipt import Receipt
+from outbox.sending import Sending
+from outbox.size import DEFAULT_MAX_MESSAGE_BYTES
+from outbox.topics import MessageType, Topic
+
+
+class Outbox(Sending):
+    """Sends on the caller's `psycopg.Connection`, inside the caller's transaction; see `Sending` for its options.
+
+    It never commits and never wraps or swallows an error of the driver. It keeps nothing of a connection, so
+    threads may share one outbox as long as each has its own connection.
+    """
+
+    def send(
+        self,
+        conn: psycopg.Connection[Any],
+        message: Message,
+        *,
+        ordered: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """Write one message, in one round trip (and one more when the topic has not been looked up lately).
+
+        Call it after the write that serialises the order key, as an UPDATE of the business row: then messages of
+        one key keep their order.
+
+        Args:
+            conn: A connection in, or able to begin, a transaction.
+            message: What to send.
+            ordered: Take a lock of (topic, order key) until the transaction ends, for callers without such a write.
+            idempotency_key: 1 to 255 characters; the same key again, in this producer group, sends nothing and
+                answers with the first receipt. One more round trip.
+
+        Raises:
+            NoTransactionError: the connection is in autocommit and outside a transaction.
+            InvalidMessageError: the topic does not take the message, or a selector cannot place it.
+            IdempotencyConflictError: the key stands for other content.
+            ConfigurationError: an option cannot work here.
+        """
+        return psycopg_sync.run(conn, self._send(message, ordered=ordered, idempotency_key=idempotency_key))
+
+    def send_many(
+        self, conn: psycopg.Connection[Any], messages: Iterable[Message], *, ordered: bool = False
+    ) -> list[Receipt]:
+        """Write many messages in the order given, up to 1,000 per round trip; all are checked before the first.
+
+        With `ordered=True` it first takes the locks of all order keys; the server's lock table holds some ten
+        thousand (`max_locks_per_transaction` × connections).
+
+        Raises:
+            NoTransactionError: as for `send`.
+            InvalidMessageError: as for `send`; nothing of the list was written.
+        """
+        return psycopg_sync.run(conn, self._send_many(messages, ordered=ordered))
+
+    def register_topic(
+        self,
+        conn: psycopg.Connection[Any],
+        name: str,
+        partitions: int,
+        *,
+        message_type: MessageType | str = MessageType.MIXED,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        selector: str | None = None,
+    ) -> Topic:
+        """Register a topic, or change its registration, inside the caller's transaction.
+
+        The partition count is pinned: it must be Kafka's, and another one later is refused, for it would move keys.
+        Other processes notice a change within their `topic_ttl`.
+
+        Raises:
+            InvalidTopicError: an argument is wrong, or the topic is pinned to another partition count.
+        """
+        return psycopg_sync.run(
+            conn, self._register_topic(name, partitions, message_type, max_message_bytes, selector)
+        )
+
+
+class AsyncOutbox(Sending):
+    """`Outbox` for a `psycopg.AsyncConnection`: the same calls, awaited."""
+
+    async def send(
+        self,
+        conn: psycopg.AsyncConnection[Any],
+        message: Message,
+        *,
+        ordered: bool = False,
+        idempotency_key: str | None = None,
+    ) -> Receipt:
+        """See `Outbox.send`."""
+        return await psycopg_async.run(
+            conn, self._send(message, ordered=ordered, idempotency_key=idempotency_key)
+        )
+
+    async def send_many(
+        self, conn: psycopg.AsyncConnection[Any], messages: Iterable[Message], *, ordered: bool = False
+    ) -> list[Receipt]:
+        """See `Outbox.send_many`."""
+        return await psycopg_async.run(conn, self._send_many(messages, ordered=ordered))
+
+    async def register_topic(
+        self,
+        conn: psycopg.AsyncConnection[Any],
+        name: str,
+        partitions: int,
+        *,
+        message_type: MessageType | str = MessageType.MIXED,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        selector: str | None = None,
+    ) -> Topic:
+        """See `Outbox.register_topic`."""
+        return await psycopg_async.run(
+            conn, self._register_topic(name, partitions, message_type, max_message_bytes, selector)
+        )

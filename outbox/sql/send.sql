@@ -1,0 +1,102 @@
+-- How the library inserts messages. Never listed: xid, position, id, lane, state. Their defaults are evaluated in
+-- column order (the transaction id before the position), which the relay's finder depends on.
+--
+-- Locks are named by a 64-bit hash, with a seed per purpose (lanes use 0), so that any language can take the same:
+--   1: order key of a topic    hashtextextended(topic || ':' || encode(order_key, 'hex'), 1)
+--   2: idempotency key         hashtextextended(producer_group || ':' || key, 2)
+
+-- name: send
+-- One message, one round trip.
+INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+RETURNING id, message_id;
+
+-- name: send_with_message_id
+-- The same with the application's own message id; a default cannot be asked for by a value, hence two statements.
+INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+RETURNING id, message_id;
+
+-- name: send_ordered
+-- Waits for the lock of the order key ($17, never null) and only then takes the position: the defaults are computed
+-- in the projection above the scan of the materialized CTE, so after its only row, the lock, was produced. Until
+-- this transaction ends nobody else takes a position for the key by way of this lock.
+WITH locked AS MATERIALIZED (
+    SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || encode($17::bytea, 'hex'), 1))
+)
+INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+SELECT $1::text, $2::bytea, $3::bytea, $4::jsonb, $5::bytea, $6::text, $7::integer, $8::text[], $9::text[], $10::text,
+       $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text
+FROM locked
+RETURNING id, message_id;
+
+-- name: lock_order_keys
+-- The locks of many messages at once ($1 topics, $2 order keys), in one order for all callers, so that two of them
+-- do not wait for each other in a circle. It is a statement of its own and ends before the first position is taken.
+WITH wanted AS MATERIALIZED (
+    SELECT DISTINCT hashtextextended(topic || ':' || encode(order_key, 'hex'), 1) AS lock
+    FROM unnest($1::text[], $2::bytea[]) AS given (topic, order_key)
+    ORDER BY lock
+)
+SELECT pg_advisory_xact_lock(lock) FROM wanted;
+
+-- name: send_many
+-- A chunk of messages in the order given: sorted before the defaults take positions. Arrays that would hold nothing
+-- but NULL come empty; unnest fills them up.
+INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+SELECT topic, key, body, headers::jsonb, order_key, selector, queue::integer, coalesce(tags::text[], '{}'),
+       coalesce(index_keys::text[], '{}'), producer_group, transaction_id, checker, biz_type, biz_id,
+       deliver_at::timestamptz, traceparent
+FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
+            $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[])
+     WITH ORDINALITY AS given (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, place)
+ORDER BY place
+RETURNING id, message_id;
+
+-- name: send_many_with_message_id
+-- The same with the application's own message ids.
+INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
+SELECT topic, key, body, headers::jsonb, order_key, selector, queue::integer, coalesce(tags::text[], '{}'),
+       coalesce(index_keys::text[], '{}'), producer_group, transaction_id, checker, biz_type, biz_id,
+       deliver_at::timestamptz, traceparent, message_id::uuid
+FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
+            $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
+            $17::text[])
+     WITH ORDINALITY AS given (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id, place)
+ORDER BY place
+RETURNING id, message_id;
+
+-- name: lock_idempotency_key
+-- Lets one sender at a time decide whether the key ($1 group, $2 key) is new. It is a statement of its own: the next
+-- one gets a snapshot taken after the wait, in which the first sender's row can be seen.
+SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || $2::text, 2));
+
+-- name: send_once
+-- Sends unless the key ($10 group, $17 key) is known, and notes it with the digest ($18) of what was sent. Answers the
+-- one message, and the digest it was sent with if that was earlier. ON CONFLICT only matters above READ COMMITTED: a
+-- row committed after this transaction's snapshot ends in a serialization failure, never in a second message.
+WITH known AS MATERIALIZED (
+    SELECT id, message_id, digest FROM outbox.idempotency WHERE producer_group = $10::text AND key = $17::text
+), sent AS (
+    INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
+                                transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+    SELECT $1::text, $2::bytea, $3::bytea, $4::jsonb, $5::bytea, $6::text, $7::integer, $8::text[], $9::text[],
+           $10::text, $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text
+    WHERE NOT EXISTS (SELECT FROM known)
+    RETURNING id, message_id
+), noted AS (
+    INSERT INTO outbox.idempotency (producer_group, key, digest, id, message_id)
+    SELECT $10::text, $17::text, $18::bytea, id, message_id FROM sent
+    ON CONFLICT DO NOTHING
+    RETURNING id, message_id
+)
+SELECT id, message_id, NULL::bytea AS digest FROM noted
+UNION ALL
+SELECT id, message_id, digest FROM known;
