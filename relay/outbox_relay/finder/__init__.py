@@ -1,0 +1,1 @@
+"""Finds what became COMMITTED, by the difference of two snapshots."""

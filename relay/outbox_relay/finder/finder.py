@@ -1,0 +1,177 @@
+"""The finder: reads what became COMMITTED since a snapshot, in position order, page by page.
+
+A row passes the difference of two snapshots exactly once, whatever order transactions commit in, and however
+long other transactions stay open. A scan by status would find it too, but walks all dead rows under a held
+snapshot; a cursor over positions or xids loses or reorders rows that commit late.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, LiteralString, NamedTuple, cast
+
+import psycopg
+from psycopg import sql
+
+from outbox_relay.finder.snapshot import BEGINNING, Snapshot
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("finder/finder.sql")
+
+PAGE = 5_000
+"""Messages per page. Larger pages drain a backlog a little faster and cost memory and latency."""
+PAGE_BYTES = 16 << 20
+"""Bytes of bodies per page; a single larger body is still a page of its own."""
+BACKLOG = 1_000_000
+"""Ids per list of a large difference: 8 MB."""
+
+
+class Row(NamedTuple):
+    """One message as the finder reads it; see `columns` in finder.sql."""
+
+    position: int
+    id: int
+    lane: int
+    topic: str
+    key: bytes | None
+    body: bytes | None
+    arg: bytes | None
+    queue: int | None
+    selector: str | None
+    message_id: str
+    born_at: str
+    headers: str | None
+    tags: str | None
+    index_keys: str | None
+    producer_group: str | None
+    transaction_id: str | None
+    traceparent: str | None
+    delayed: bool | None
+
+
+RawRow = tuple[Any, ...]
+"""The same fields in the same order, as the driver gives them: the hot path makes no object of its own."""
+
+
+@dataclass(slots=True)
+class Poll:
+    """The answer of one poll: the new snapshot, the first page of the difference, and whether there is more."""
+
+    snapshot: Snapshot
+    newest: int
+    rows: list[RawRow]
+    more: bool
+
+
+def prepare_session(conn: psycopg.Connection[Any]) -> None:
+    """Apply the session settings that the finder's plans need."""
+    conn.execute(STATEMENTS["settings"])
+
+
+class Finder:
+    """Runs the finder's statements over the given live partitions on one connection."""
+
+    def __init__(
+        self, conn: psycopg.Connection[Any], *, page: int = PAGE, page_bytes: int = PAGE_BYTES
+    ) -> None:
+        self.conn = conn
+        self.page_size = page
+        self.page_bytes = page_bytes
+        self._cursor = conn.cursor(binary=True)
+        self._tables: tuple[str, ...] = ()
+        self._poll: sql.Composed | None = None
+        self._backlog: sql.Composed | None = None
+        columns = sql.SQL(cast(LiteralString, STATEMENTS["columns"])).format()
+        self._columns = columns
+        self._page = sql.SQL(STATEMENTS["page"]).format(columns=columns)
+
+    def name_partitions(self, tables: tuple[str, ...]) -> None:
+        """Put the statements together for these partitions (tables of schema `outbox`)."""
+        if tables == self._tables:
+            return
+        self._tables = tables
+        self._poll = sql.SQL(STATEMENTS["poll"]).format(
+            branches=self._branches("branch"), columns=self._columns
+        )
+        self._backlog = sql.SQL(STATEMENTS["backlog"]).format(branches=self._branches("backlog_branch"))
+
+    def _branches(self, name: str) -> sql.Composed:
+        branch = sql.SQL(STATEMENTS[name])
+        return sql.SQL("\nUNION ALL\n").join(
+            branch.format(partition=sql.Identifier("outbox", table)) for table in self._tables
+        )
+
+    def poll(self, previous: Snapshot, lanes: Collection[int]) -> Poll:
+        """Read the first page of what is visible now and was not visible in `previous`."""
+        assert self._poll is not None  # noqa: S101  (name_partitions comes first)
+        cursor = self._cursor
+        cursor.execute(
+            self._poll,
+            {
+                "lanes": _array(lanes),
+                "xmax": str(previous.xmax),
+                "xip": previous.xip_array,
+                "page": self.page_size,
+                "bytes": self.page_bytes,
+            },
+            prepare=True,
+        )
+        rows = cursor.fetchall()
+        count, newest, _, snapshot, *_ = rows[0]
+        del rows[0]
+        more = count > len(rows) or count > self.page_size
+        if len(rows) > self.page_size:
+            rows.pop()
+        return Poll(Snapshot.parse(snapshot), newest, rows, more)
+
+    def backlog(
+        self, previous: Snapshot, current: Snapshot, lanes: Collection[int], after: int
+    ) -> array[int]:
+        """List the ids of what `current` sees and `previous` does not, beyond a position; at most a million."""
+        assert self._backlog is not None  # noqa: S101
+        bounds = {
+            "lanes": _array(lanes),
+            "cur_xmax": str(current.xmax),
+            "cur_xip": current.xip_array,
+            "after": after,
+            "most": BACKLOG,
+        }
+        if previous == BEGINNING:
+            # enable_seqscan is off for the session, but here nearly every row is wanted.
+            self._cursor.execute(STATEMENTS["unpublished"], bounds)
+        else:
+            bounds |= {"xmax": str(previous.xmax), "xip": previous.xip_array}
+            self._cursor.execute(self._backlog, bounds)
+        row = self._cursor.fetchone()
+        return _ids(row[0] if row else None)
+
+    def page(self, ids: array[int]) -> list[RawRow]:
+        """Read the rows of a backlog that are still to be published, in position order."""
+        self._cursor.execute(
+            self._page,
+            {"ids": _array(ids), "lowest": min(ids), "highest": max(ids), "bytes": self.page_bytes},
+            prepare=True,
+        )
+        return self._cursor.fetchall()
+
+    def here(self) -> tuple[Snapshot, int]:
+        """Return a snapshot and the newest position given out."""
+        row = self._cursor.execute(STATEMENTS["here"], prepare=True).fetchone()
+        assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
+        return Snapshot.parse(row[0]), row[1]
+
+
+def _array(values: Collection[int] | array[int]) -> str:
+    # The text of an array literal is bound several times faster than a list of numbers.
+    return f"{{{','.join(map(str, values))}}}"
+
+
+def _ids(packed: bytes | None) -> array[int]:
+    ids = array("q")
+    ids.frombytes(packed or b"")
+    if sys.byteorder == "little":
+        ids.byteswap()
+    return ids

@@ -1,0 +1,117 @@
+"""Live partitions: those that can still hold a row to publish, and so are named in the finder's statement.
+
+Why: each named partition costs every poll 20 microseconds or more, and there may be hundreds. A partition leaves
+in three steps, each of which needs what the previous one made true:
+
+1. The newest position is beyond it, and S1 is a snapshot taken after that was read. A position is taken only by
+   a transaction that already has an xid, so every insert into the partition is ended or running in S1.
+2. Every lane's floor has seen all of S1 end: no insert into it can appear any more. Then S2 is taken, in which
+   the partition holds nothing undecided, dead or waiting: nothing in it can become COMMITTED after S2.
+3. Every lane's floor has seen all of S2 end: whatever was COMMITTED in it has been published.
+
+A process that dies in between starts with all partitions again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from outbox_relay.finder.snapshot import Snapshot
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("finder/partitions.sql")
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition: its table in schema `outbox`, and its ids from lower (inclusive) to upper (exclusive)."""
+
+    table: str
+    lower: int
+    upper: int
+    full_at: Snapshot | None = None
+    settled_at: Snapshot | None = None
+
+
+class LivePartitions:
+    """The partitions that the finder has to name.
+
+    Only partitions up to the one after the newest position are named; the header row of every poll carries the
+    newest position, so that one beyond them is noticed before the snapshot advances (`reaches_beyond`).
+    """
+
+    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+        self._conn = conn
+        self._dropped: set[str] = set()
+        self.live: list[Partition] = []
+        self.top = 0
+        self.refresh(0)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names, oldest first."""
+        return tuple(p.table for p in self.live)
+
+    def refresh(self, newest: int) -> None:
+        """Read the catalogue again; keep what is known of partitions that stay."""
+        known = {p.table: p for p in self.live}
+        rows = self._conn.execute(STATEMENTS["all"]).fetchall()
+        partitions = [known.get(row[0]) or Partition(*row) for row in rows if row[0] not in self._dropped]
+        ahead = [p for p in partitions if p.lower > newest]
+        self.live = [p for p in partitions if p.lower <= newest] + ahead[:1]
+        self.top = self.live[-1].upper if self.live else 0
+
+    def revive(self, newest: int) -> None:
+        """Name all partitions again: rows anywhere may become COMMITTED (a repair)."""
+        self._dropped.clear()
+        self.live = []
+        self.refresh(newest)
+
+    def reaches_beyond(self, newest: int) -> bool:
+        """Whether a position was given out that may lie in a partition not named in the statement."""
+        return newest >= self.top
+
+    def bounds(self) -> list[int]:
+        """The upper bounds of all live partitions, ascending."""
+        return [p.upper for p in self.live]
+
+    def retire(self, newest: int, now: Snapshot, floors: Iterable[Snapshot]) -> list[str]:
+        """Take the next step of leaving for each full partition; return the tables that left.
+
+        Args:
+            newest: newest position given out, read before `now` was taken.
+            now: a snapshot.
+            floors: of every lane, what is certainly read.
+        """
+        floors = list(floors)
+        left = []
+        for partition in self.live:
+            if partition.upper > newest:
+                break
+            if partition.full_at is None:
+                partition.full_at = now
+            if not all(floor.sees_all_of(partition.full_at) for floor in floors):
+                continue
+            if partition.settled_at is None:
+                partition.settled_at = self._settled(partition)
+            if partition.settled_at is not None and all(f.sees_all_of(partition.settled_at) for f in floors):
+                left.append(partition.table)
+        if left:
+            self._dropped.update(left)
+            self.live = [p for p in self.live if p.table not in self._dropped]
+        return left
+
+    def _settled(self, partition: Partition) -> Snapshot | None:
+        statement = sql.SQL(STATEMENTS["unsettled"]).format(
+            partition=sql.Identifier("outbox", partition.table)
+        )
+        bounds = {"lower": partition.lower, "upper": partition.upper}
+        row = self._conn.execute(statement, bounds).fetchone()
+        if row is None or row[1]:
+            return None
+        return Snapshot.parse(row[0])

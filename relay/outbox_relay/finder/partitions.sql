@@ -1,0 +1,14 @@
+-- Which partitions can still hold something to publish.
+
+-- name: all
+-- Every partition of outbox.message with its bounds, oldest first.
+SELECT c.relname, p.lower, p.upper
+FROM outbox.partition p JOIN pg_class c ON c.oid = p.name
+ORDER BY p.lower
+
+-- name: unsettled
+-- Whether a partition holds anything that may still become COMMITTED, with the snapshot that says so. The
+-- snapshot is taken before the rows are read, in the same statement.
+SELECT pg_current_snapshot()::text,
+       EXISTS (SELECT FROM {partition} WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD'))
+           OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id >= %(lower)s AND w.id < %(upper)s)

@@ -1,0 +1,61 @@
+"""PostgreSQL snapshots as values: what was visible, and which transactions were still running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A `pg_snapshot`: every transaction below xmax had ended, except those in xip.
+
+    See "Transaction ID and snapshot information functions" in PostgreSQL's manual.
+    """
+
+    xmin: int
+    xmax: int
+    xip: tuple[int, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Snapshot:
+        """Read PostgreSQL's text form `xmin:xmax:xip,xip`."""
+        xmin, xmax, xip = text.split(":")
+        return cls(int(xmin), int(xmax), tuple(map(int, xip.split(","))) if xip else ())
+
+    def __str__(self) -> str:
+        return f"{self.xmin}:{self.xmax}:{','.join(map(str, self.xip))}"
+
+    @property
+    def xip_array(self) -> str:
+        """The running transactions as the text of a PostgreSQL array."""
+        return f"{{{','.join(map(str, self.xip))}}}"
+
+    def sees_all_of(self, other: Snapshot) -> bool:
+        """Whether every transaction that `other` saw running, or ended, has ended for this one."""
+        return self.xmin >= other.xmax
+
+
+BEGINNING = Snapshot(1, 1)
+"""Sees nothing: the difference to it is everything. Used when no progress is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a lane's messages are published.
+
+    `after` is None: all that `snapshot` sees. Otherwise a backlog is being taken page by page: of what
+    `snapshot` sees and `base` does not, all up to the position `after`.
+    """
+
+    snapshot: Snapshot
+    base: Snapshot | None = None
+    after: int | None = None
+
+    @property
+    def floor(self) -> Snapshot:
+        """The snapshot of which everything is certainly published."""
+        return self.snapshot if self.base is None else self.base
+
+
+START = Progress(BEGINNING)
+"""No progress is known: publish everything that has no publication."""

@@ -1,0 +1,1 @@
+"""Lanes: who owns them, by lease, and how far each is published."""

@@ -1,0 +1,70 @@
+-- Ownership and progress of lanes. Lease times are the database's.
+
+-- name: lock
+-- One relay at a time takes lanes; the others wait for its short transaction.
+SELECT lane FROM outbox.lane ORDER BY lane FOR UPDATE
+
+-- name: holders
+-- Who holds lanes now, and for how many more seconds. A holder whose database session is gone is dead: its lease
+-- need not be waited for. (A session of a pooler stays; then the lease decides.)
+SELECT DISTINCT owner, greatest(extract(epoch FROM leased_until - clock_timestamp()), 0)::float8 AS seconds
+FROM outbox.lane
+WHERE owner IS NOT NULL AND owner <> %(owner)s AND leased_until > clock_timestamp()
+    AND EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = lane.backend_pid)
+ORDER BY 2 DESC
+
+-- name: cluster
+-- Which cluster this is: xids mean nothing in another one.
+SELECT system_identifier FROM pg_control_system()
+
+-- name: epoch
+-- A new epoch, higher than every earlier one.
+SELECT nextval('outbox.epoch')
+
+-- name: progress
+-- How far each lane is published: by the last publication of its epoch that speaks for it, unless it is stopped.
+-- A lane that has never been published, or whose snapshots come from another cluster, has no progress.
+SELECT l.lane,
+       CASE WHEN l.system_identifier = %(system_identifier)s
+            THEN coalesce(p.snapshot, l.snapshot)::text END,
+       CASE WHEN p.snapshot IS NULL THEN l.base ELSE p.base END::text,
+       CASE WHEN p.snapshot IS NULL THEN l.after ELSE p.after END
+FROM outbox.lane l
+LEFT JOIN LATERAL (
+    SELECT b.snapshot, b.base, b.after FROM outbox.publication b
+    WHERE b.epoch = l.epoch AND b.batch >= l.joined AND b.lanes @> ARRAY[l.lane] AND l.stopped_error IS NULL
+    ORDER BY b.batch DESC, b.lo DESC LIMIT 1
+) p ON true
+ORDER BY l.lane
+
+-- name: take
+-- Take a lane under a new epoch, with the progress that it starts from.
+UPDATE outbox.lane
+SET owner = %(owner)s, backend_pid = pg_backend_pid(), epoch = %(epoch)s, joined = 0,
+    leased_until = clock_timestamp() + make_interval(secs => %(lease)s), system_identifier = %(system_identifier)s,
+    snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
+    stopped_error = NULL, stopped_message = NULL, stopped_at = NULL
+WHERE lane = %(lane)s
+
+-- name: renew
+-- Extend the lease of all lanes of this epoch; the number of rows tells whether they are all still ours.
+UPDATE outbox.lane SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
+WHERE epoch = %(epoch)s AND owner = %(owner)s
+
+-- name: release
+-- Give the lanes back on a clean stop, so that the next relay need not wait.
+UPDATE outbox.lane SET owner = NULL, backend_pid = NULL, leased_until = NULL
+WHERE epoch = %(epoch)s AND owner = %(owner)s
+
+-- name: stop
+-- A lane stops at a message that cannot be published: its progress is written here from now on.
+UPDATE outbox.lane
+SET snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
+    stopped_error = %(error)s, stopped_message = %(message_id)s,
+    stopped_at = CASE WHEN stopped_error = %(error)s THEN stopped_at ELSE clock_timestamp() END
+WHERE lane = %(lane)s AND epoch = %(epoch)s
+
+-- name: resume
+-- A stopped lane goes on; its progress is in publications again, from this batch on.
+UPDATE outbox.lane SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, joined = %(batch)s
+WHERE lane = %(lane)s AND epoch = %(epoch)s

@@ -1,0 +1,123 @@
+"""The lease: one relay owns the lanes, under an epoch, for as long as it renews in the database's time.
+
+What happens when the owner dies or pauses, between any two lines: its rows in outbox.lane stay as they are until
+the lease runs out (or its database session is gone), then another relay takes the lanes under a higher epoch
+and starts from the progress that was recorded. A paused owner that wakes up finds another epoch at its next
+barrier, before it publishes anything further; what it had already given to Kafka is at worst published twice,
+with the same message ids, and after the first appearance: each owner publishes a gap-free run, in order, that
+starts at or before the recorded progress.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from outbox_relay.finder.snapshot import START, Progress, Snapshot
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("lanes/lanes.sql")
+LANES = 8
+
+
+class LeaseLostError(RuntimeError):
+    """Another relay owns the lanes now; nothing more may be published under this epoch."""
+
+
+class LanesHeldError(RuntimeError):
+    """Another relay holds the lanes; `seconds` are left of its lease."""
+
+    def __init__(self, owner: str, seconds: float) -> None:
+        super().__init__(
+            f"the lanes are held by the relay {owner} (its lease ends in {seconds:.1f} s unless it renews it). "
+            "Only one relay may run at a time; see it with: outbox status"
+        )
+        self.owner = owner
+        self.seconds = seconds
+
+
+def owner_name() -> str:
+    """Name this process for people and for the lease: host, pid and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
+
+
+@dataclass(slots=True)
+class Lease:
+    """The ownership of all lanes under one epoch."""
+
+    owner: str
+    epoch: int
+    seconds: float
+    progress: dict[int, Progress]
+
+    def renew(self, conn: psycopg.Connection[Any]) -> None:
+        """Extend the lease.
+
+        Raises:
+            LeaseLostError: not all lanes are ours any more.
+        """
+        values = {"lease": self.seconds, "epoch": self.epoch, "owner": self.owner}
+        if conn.execute(STATEMENTS["renew"], values).rowcount != LANES:
+            raise LeaseLostError(f"another relay has taken lanes from {self.owner} (epoch {self.epoch})")
+
+    def release(self, conn: psycopg.Connection[Any]) -> None:
+        """Give the lanes back."""
+        conn.execute(STATEMENTS["release"], {"epoch": self.epoch, "owner": self.owner})
+
+
+def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
+    """Take all lanes under a new epoch, with the progress recorded by their last owner.
+
+    Raises:
+        LanesHeldError: a living relay holds some of them.
+    """
+    with conn.transaction():
+        conn.execute(STATEMENTS["lock"])
+        holder = conn.execute(STATEMENTS["holders"], {"owner": owner}).fetchone()
+        if holder is not None:
+            raise LanesHeldError(*holder)
+        system_identifier = _one(conn, "cluster")
+        epoch = _one(conn, "epoch")
+        rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
+        progress = {lane: _progress(snapshot, base, after) for lane, snapshot, base, after in rows}
+        for lane, known in progress.items():
+            conn.execute(
+                STATEMENTS["take"],
+                {
+                    "owner": owner,
+                    "epoch": epoch,
+                    "lease": seconds,
+                    "system_identifier": system_identifier,
+                    "lane": lane,
+                    **columns(known),
+                },
+            )
+    return Lease(owner, epoch, seconds, progress)
+
+
+def columns(progress: Progress) -> dict[str, Any]:
+    """Write a progress as the columns snapshot, base and after; START is all NULL."""
+    if progress == START:
+        return {"snapshot": None, "base": None, "after": None}
+    return {
+        "snapshot": str(progress.snapshot),
+        "base": None if progress.base is None else str(progress.base),
+        "after": progress.after,
+    }
+
+
+def _progress(snapshot: str | None, base: str | None, after: int | None) -> Progress:
+    if snapshot is None:
+        return START
+    return Progress(Snapshot.parse(snapshot), None if base is None else Snapshot.parse(base), after)
+
+
+def _one(conn: psycopg.Connection[Any], name: str) -> Any:
+    row = conn.execute(STATEMENTS[name]).fetchone()
+    assert row is not None  # noqa: S101  (a SELECT of one value)
+    return row[0]

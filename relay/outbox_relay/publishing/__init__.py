@@ -1,0 +1,1 @@
+"""Publishes batches to Kafka in order, and records what was acknowledged."""

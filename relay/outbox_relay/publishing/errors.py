@@ -1,0 +1,29 @@
+"""What can keep a message from being published, and what that means for its lane."""
+
+from __future__ import annotations
+
+
+class Unpublishable(Exception):
+    """A message that cannot be published as it is; its lane stops before it.
+
+    `code` names the reason for people and machines, such as UNKNOWN_TOPIC_OR_PART or MESSAGE_TOO_LARGE.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code = code
+
+
+class KafkaUnavailableError(ConnectionError):
+    """No broker answers: nothing is decided, the relay waits and tries again."""
+
+
+class DeliveryError(RuntimeError):
+    """Kafka refused or lost a message; its producer must not be used any further.
+
+    `lanes` are those whose message was refused for good; empty when a new producer may simply try again.
+    """
+
+    def __init__(self, text: str, refused: dict[int, tuple[int, str, str]]) -> None:
+        super().__init__(text)
+        self.refused = refused

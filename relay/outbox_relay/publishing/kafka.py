@@ -1,0 +1,98 @@
+"""The Kafka producer and its settings: idempotent, acks=all, never timing a message out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+
+from outbox_relay.logs import ROOT, Log
+
+log = Log("kafka")
+
+PROMISED: dict[str, tuple[frozenset[str], str]] = {
+    "acks": (frozenset({"all", "-1"}), "a message acknowledged by one broker only can be lost with it"),
+    "request.required.acks": (frozenset({"all", "-1"}), "as acks"),
+    "enable.idempotence": (frozenset({"true", "1"}), "retries would reorder and double messages"),
+    "enable.gapless.guarantee": (
+        frozenset({"true", "1"}),
+        "a message would be delivered after an earlier one failed",
+    ),
+    "message.timeout.ms": (frozenset({"0"}), "a message that timed out would be skipped"),
+    "delivery.timeout.ms": (frozenset({"0"}), "a message that timed out would be skipped"),
+    "transactional.id": (frozenset(), "transactions belong to the relay's exactly-once mode"),
+    "partitioner": (frozenset(), "partitions are computed by the outbox"),
+}
+"""Settings that keep a promise: the values they may have, and what breaks with any other."""
+
+BATCH_BYTES = 1_000_000
+
+
+class KafkaSettingError(ValueError):
+    """A librdkafka setting that is unknown or would break a promise."""
+
+
+def producer_settings(bootstrap_servers: str, extra: Mapping[str, str] | None = None) -> dict[str, object]:
+    """Return librdkafka's settings for the relay, with the user's own added.
+
+    Raises:
+        KafkaSettingError: a setting of the user's would break a promise; names it, why, and what is allowed.
+    """
+    for name, value in (extra or {}).items():
+        allowed, why = PROMISED.get(name, (None, ""))
+        if allowed is not None and value.lower() not in allowed:
+            options = f"allowed: {', '.join(sorted(allowed))}" if allowed else "it cannot be set"
+            raise KafkaSettingError(f"{name}={value} would break a promise: {why}; {options}")
+    return {
+        "client.id": "outbox-relay",
+        "linger.ms": 0,
+        "batch.size": BATCH_BYTES,
+        "batch.num.messages": 10_000,
+        # The size limit is each topic's own, and checked before a message is produced.
+        "message.max.bytes": 1_000_000_000,
+        "queue.buffering.max.messages": 100_000,
+        "queue.buffering.max.kbytes": 65_536,
+        "topic.metadata.propagation.max.ms": 10_000,
+        "socket.keepalive.enable": True,
+        "reconnect.backoff.max.ms": 1_000,
+        **(extra or {}),
+        "bootstrap.servers": bootstrap_servers,
+        "acks": "all",
+        "enable.idempotence": True,
+        "enable.gapless.guarantee": True,
+        "message.timeout.ms": 0,
+    }
+
+
+def new_producer(settings: Mapping[str, object]) -> Producer:
+    """Make a producer whose own log lines and connection errors go to our log.
+
+    Raises:
+        KafkaSettingError: librdkafka does not know a setting or its value.
+    """
+    try:
+        return Producer(
+            {**settings, "error_cb": _log_error, "logger": logging.getLogger(f"{ROOT}.librdkafka")}
+        )
+    except Exception as error:
+        # confluent_kafka raises KafkaException for what librdkafka refuses, and TypeError for odd types.
+        raise KafkaSettingError(f"Kafka settings refused: {error}") from error
+
+
+def new_admin(settings: Mapping[str, object]) -> AdminClient:
+    """Make an admin client with the same connection settings (security and addresses)."""
+    kept = {
+        name: value
+        for name, value in settings.items()
+        if name.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "client.", "socket.", "reconnect."))
+    }
+    return AdminClient({**kept, "logger": logging.getLogger(f"{ROOT}.librdkafka")})
+
+
+def _log_error(error: KafkaError) -> None:
+    if error.fatal():
+        log.error("fatal producer error", code=error.name(), text=error.str())
+    else:
+        log.warning("kafka", code=error.name(), text=error.str())

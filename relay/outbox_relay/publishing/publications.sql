@@ -1,0 +1,23 @@
+-- Recording what is published. Every statement here is one flushed commit, and so also the barrier of the batch
+-- that was read before it.
+
+-- name: record
+-- One publication, if all our lanes still have our epoch. No row back: the lease is lost.
+INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, positions, partitions, offsets)
+SELECT %(epoch)s, %(batch)s, %(lo)s, %(hi)s, %(lanes)s::smallint[], %(base)s::pg_snapshot,
+       %(snapshot)s::pg_snapshot, %(after)s, %(positions)s::bigint[], %(partitions)s::integer[],
+       %(offsets)s::bigint[]
+WHERE (SELECT count(*) FROM outbox.lane WHERE epoch = %(epoch)s AND owner = %(owner)s) = %(owned)s
+
+-- name: barrier
+-- A flushed commit that writes no table. After it, nothing that an earlier snapshot saw can be forgotten by a
+-- crash, and no xid below that snapshot's xmax can be issued again.
+SELECT pg_logical_emit_message(true, 'outbox', '')
+WHERE (SELECT count(*) FROM outbox.lane WHERE epoch = %(epoch)s AND owner = %(owner)s) = %(owned)s
+
+-- name: claim
+-- Delayed messages wait apart until they are due. Claimed with the barrier, before progress passes them.
+INSERT INTO outbox.waiting (id, message_id, reason, due_at)
+SELECT m.id, m.message_id, 'delayed', m.deliver_at FROM outbox.message m
+WHERE m.id = ANY (%(ids)s::bigint[]) AND m.state = 'COMMITTED'
+ON CONFLICT (id) DO NOTHING

@@ -1,0 +1,238 @@
+"""The publisher: turns rows into Kafka records, and knows which batches are acknowledged.
+
+The loop over rows is the hottest of the system; it makes nothing per message but the record's headers.
+
+Any delivery error ends the producer: with idempotence and `enable.gapless.guarantee` librdkafka stops before it
+would deliver a later message of the partition, and the relay starts again from what is recorded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from outbox.errors import SelectorError
+from outbox.selectors import partition_of
+from outbox_relay.finder.finder import RawRow
+from outbox_relay.finder.snapshot import Progress, Snapshot
+from outbox_relay.publishing.batch import Batch, Slot, Stop
+from outbox_relay.publishing.errors import DeliveryError, Unpublishable
+from outbox_relay.publishing.topics import KEYS_CACHED, ROOM, Topic, TopicBook
+
+Headers = list[tuple[str, str | bytes | None]]
+
+REFUSED = frozenset(
+    {
+        "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
+        "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
+        "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MSG_SIZE_TOO_LARGE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+    }
+)  # fmt: skip
+"""Errors that the same message would meet again: its lane stops. After any other a new producer tries again."""
+
+SERVE_EVERY = 500
+"""Messages between two looks at deliveries while producing."""
+
+
+class Publisher:
+    """Produces pages of rows and collects their offsets.
+
+    After `DeliveryError` it must be closed and replaced: nothing it still delivers is recorded.
+    """
+
+    def __init__(self, producer: Producer, topics: TopicBook) -> None:
+        self._producer = producer
+        self._topics = topics
+        self._failure: tuple[Slot, KafkaError] | None = None
+        self.in_flight: deque[Batch] = deque()
+        self.unacknowledged = 0
+
+    def prepare(self, rows: Iterable[RawRow]) -> None:
+        """Look up the topics of a page; see `TopicBook.prepare`.
+
+        Raises:
+            KafkaUnavailableError: no broker answers about a topic; nothing was produced.
+        """
+        self._topics.prepare({row[3] for row in rows})
+
+    def publish(
+        self, rows: Iterable[RawRow], progress: Progress, before: Progress, lanes: Collection[int]
+    ) -> Batch:
+        """Give rows to Kafka, in order; stop lanes at messages that cannot be published.
+
+        Args:
+            rows: one page, in position order; those of other lanes than `lanes` are left out.
+            progress: how far this page brings the lanes.
+            before: how far they were before it; a lane that stops stays between the two.
+            lanes: the lanes that this page speaks for.
+
+        Raises:
+            DeliveryError: an earlier message was not delivered.
+        """
+        batch = Batch((), progress)
+        running = set(lanes)
+        positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
+        produce, poll = self._producer.produce, self._producer.poll
+        slots = batch.slots
+        topic: Topic | None = None
+        last_topic = ""
+        count = 0
+        for row in rows:
+            (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at,
+             headers, tags, index_keys, group, transaction_id, traceparent, delayed) = row  # fmt: skip
+            if delayed or lane not in running:
+                continue
+            try:
+                if topic is None or name != last_topic:
+                    topic, last_topic = self._topics.known(name), name
+                if queue is None and selector is None and topic.selector is None and arg is not None:
+                    cached = topic.cache.get(arg)
+                    partition = self._hash(topic, arg) if cached is None else cached
+                else:
+                    partition = _select(topic, queue, selector, arg, position)
+                if (body is not None and len(body) > topic.small) or (headers and len(headers) > ROOM // 2):
+                    _check_size(topic, row)
+                record: Headers = [("outbox-id", message_id), ("outbox-born-at", born_at)]
+                if tags is not None:
+                    record.append(("outbox-tags", tags))
+                if index_keys is not None:
+                    record.append(("outbox-keys", index_keys))
+                if group is not None:
+                    record.append(("outbox-producer-group", group))
+                if transaction_id is not None:
+                    record.append(("outbox-transaction-id", transaction_id))
+                if traceparent is not None:
+                    record.append(("traceparent", traceparent))
+                if headers is not None:
+                    record.extend(json.loads(headers).items())
+                slot = slots.get((name, partition))
+                if slot is None:
+                    slot = slots[(name, partition)] = Slot(name, partition, self._fail)
+                while True:
+                    try:
+                        produce(name, body, key, partition, slot.delivered, headers=record)
+                        break
+                    except BufferError:
+                        # The local queue is full: the lane waits for Kafka, nothing is skipped.
+                        poll(0.05)
+                        self.raise_failure()
+            except (Unpublishable, KafkaException) as error:
+                running.discard(lane)
+                batch.stops.append(_stop(lane, row, error, progress, before))
+                topic = None
+                continue
+            slot.indexes.append(count)
+            positions.append(position)
+            row_lanes.append(lane)
+            message_ids.append(message_id)
+            count += 1
+            if not count % SERVE_EVERY:
+                poll(0)
+        batch.lanes = tuple(sorted(running))
+        self.unacknowledged += count
+        self.in_flight.append(batch)
+        return batch
+
+    def _hash(self, topic: Topic, arg: bytes) -> int:
+        partition = partition_of(None, arg, topic.partitions)
+        if len(topic.cache) >= KEYS_CACHED:
+            topic.cache.clear()
+        topic.cache[arg] = partition
+        return partition
+
+    def _fail(self, slot: Slot, error: KafkaError) -> None:
+        if self._failure is None:
+            self._failure = (slot, error)
+
+    def serve(self, seconds: float = 0.0) -> None:
+        """Collect deliveries, waiting up to `seconds` for the first.
+
+        Raises:
+            DeliveryError: a message was not delivered; the producer is of no further use.
+        """
+        self._producer.poll(seconds)
+        self.raise_failure()
+
+    def raise_failure(self) -> None:
+        """Raise what a delivery callback has noted."""
+        if self._failure is None:
+            return
+        slot, error = self._failure
+        refused: dict[int, tuple[int, str, str]] = {}
+        if error.name() in REFUSED:
+            for batch in self.in_flight:
+                if slot in batch.slots.values() and len(slot.offsets) < len(slot.indexes):
+                    index = slot.indexes[len(slot.offsets)]
+                    refused[batch.row_lanes[index]] = (
+                        batch.positions[index],
+                        batch.message_ids[index],
+                        f"topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
+                    )
+                    break
+        text = f"delivery to {slot.topic}[{slot.partition}] failed: {error.name()}: {error.str()}"
+        raise DeliveryError(
+            text, {lane: (p, m, f"{error.name()}: {t}") for lane, (p, m, t) in refused.items()}
+        )
+
+    def take_acknowledged(self) -> list[Batch]:
+        """Return the batches that are acknowledged in full, oldest first, up to the first that is not."""
+        done = []
+        while self.in_flight and self.in_flight[0].is_acknowledged:
+            batch = self.in_flight.popleft()
+            self.unacknowledged -= len(batch.positions)
+            done.append(batch)
+        return done
+
+    def close(self) -> None:
+        """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""
+        self._producer.purge()
+        self._producer.poll(0)
+
+
+def _select(topic: Topic, queue: int | None, selector: str | None, arg: bytes | None, position: int) -> int:
+    """Choose the partition when it is not the cached hash of the order key."""
+    if queue is None:
+        try:
+            return partition_of(selector or topic.selector, arg, topic.partitions, position)
+        except SelectorError as error:
+            raise Unpublishable("SELECTOR_FAILED", str(error)) from error
+    if queue >= topic.partitions:
+        raise Unpublishable(
+            "QUEUE_OUT_OF_RANGE",
+            f"queue {queue} does not exist in topic {topic.name!r}: it has 0 to {topic.partitions - 1}",
+        )
+    return queue
+
+
+def _check_size(topic: Topic, row: RawRow) -> None:
+    # Kafka's limit counts the record batch: 61 bytes of batch header, up to 21 of the record's own, and for each
+    # header two lengths of up to 5 bytes. https://kafka.apache.org/documentation/#recordbatch
+    texts = [row[name] for name in (9, 10, 12, 13, 14, 15, 16) if row[name]]
+    size = 82 + len(row[4] or b"") + len(row[5] or b"") + sum(len(text.encode()) + 32 for text in texts)
+    if row[11]:
+        pairs: dict[str, Any] = json.loads(row[11])
+        size += sum(len(name.encode()) + len((value or "").encode()) + 10 for name, value in pairs.items())
+    if size > topic.max_message_bytes:
+        raise Unpublishable(
+            "MESSAGE_TOO_LARGE",
+            f"{size} bytes with headers; topic {topic.name!r} takes {topic.max_message_bytes}",
+        )
+
+
+def _stop(
+    lane: int, row: RawRow, error: Unpublishable | KafkaException, progress: Progress, before: Progress
+) -> Stop:
+    if isinstance(error, KafkaException):
+        reason = error.args[0]
+        error = Unpublishable(reason.name(), reason.str())
+    return Stop(lane, _just_before(row[0], progress, before), row[9], error)
+
+
+def _just_before(position: int, progress: Progress, before: Progress) -> Progress:
+    """Say that of the difference being taken, all below `position` is published."""
+    base: Snapshot = before.snapshot if before.base is None else before.base
+    return Progress(progress.snapshot, base, position - 1)

@@ -1,0 +1,59 @@
+"""Groups of lanes that share a progress, so that one statement finds the rows of all of them.
+
+In steady state there is one group. A lane that was stopped, or taken over with another progress, is a group of
+its own until it has caught up: then all groups are polled in one snapshot and become one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from outbox_relay.finder.snapshot import START, Progress
+
+
+@dataclass(slots=True)
+class Group:
+    """Lanes, how far they are read, and the ids of a large difference that are still to be taken.
+
+    `cut`: the list of ids was cut at its limit, so that there are more behind it.
+    `careful`: up to this position one message at a time, alone on the wire, because Kafka refused one of them.
+    """
+
+    lanes: set[int]
+    progress: Progress
+    backlog: array[int] | None = None
+    cut: bool = False
+    careful: int | None = None
+
+    @property
+    def is_level(self) -> bool:
+        """Whether a poll from its snapshot finds its rows (no difference is open)."""
+        return self.backlog is None and self.progress.base is None and self.progress != START
+
+
+def by_progress(progress: Mapping[int, Progress]) -> list[Group]:
+    """Put lanes of equal progress together."""
+    groups: dict[Progress, Group] = {}
+    for lane, known in progress.items():
+        groups.setdefault(known, Group(set(), known)).lanes.add(lane)
+    return list(groups.values())
+
+
+def merge(groups: Iterable[Group]) -> list[Group]:
+    """Put level groups of equal progress together, and leave empty ones out."""
+    merged: list[Group] = []
+    level: dict[Progress, Group] = {}
+    for group in groups:
+        if not group.lanes:
+            continue
+        twin = level.get(group.progress) if group.is_level else None
+        if twin is not None:
+            twin.lanes |= group.lanes
+            continue
+        if group.is_level:
+            group.careful = None
+            level[group.progress] = group
+        merged.append(group)
+    return merged

@@ -1,0 +1,124 @@
+"""The reader: the next pages of all groups of lanes, each with the progress that it brings."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from psycopg import IsolationLevel
+
+from outbox_relay.finder.finder import BACKLOG, Finder, Poll, RawRow
+from outbox_relay.finder.partitions import LivePartitions
+from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
+from outbox_relay.service.groups import Group
+
+
+@dataclass(slots=True)
+class Page:
+    """Rows in position order, for the lanes of a group: from the progress `before` to `progress`."""
+
+    group: Group
+    rows: list[RawRow]
+    before: Progress
+    progress: Progress
+
+
+class Reader:
+    """Reads pages. What it has read is remembered in the groups only: a successor starts from the records."""
+
+    def __init__(self, finder: Finder, partitions: LivePartitions) -> None:
+        self._finder = finder
+        self._partitions = partitions
+        self.newest = 0
+
+    def here(self) -> Snapshot:
+        """Return a snapshot, taken after `newest` was read."""
+        return self._finder.here()[0]
+
+    def read(self, groups: Iterable[Group]) -> Iterator[Page]:
+        """Yield one page of each group that has one."""
+        level = []
+        for group in groups:
+            if group.is_level:
+                level.append(group)
+            else:
+                yield from self._next_of_backlog(group)
+        if level:
+            yield from self._poll(level)
+
+    def _poll(self, groups: list[Group]) -> Iterator[Page]:
+        polls = self._answers(groups)
+        for group, poll in zip(groups, polls, strict=True):
+            before = group.progress
+            if poll.more:
+                # A difference of more than a page is listed once and taken by id: polling it page by page
+                # would read all that is left for every page.
+                group.progress = Progress(poll.snapshot, before.snapshot, poll.rows[-1][0])
+                self._list(group)
+            else:
+                group.progress = Progress(poll.snapshot)
+            if poll.rows:
+                yield Page(group, poll.rows, before, group.progress)
+
+    def _answers(self, groups: list[Group]) -> list[Poll]:
+        while True:
+            self._finder.name_partitions(self._partitions.tables)
+            if len(groups) == 1:
+                polls = [self._finder.poll(groups[0].progress.snapshot, groups[0].lanes)]
+            else:
+                polls = self._in_one_snapshot(groups)
+            self.newest = max(poll.newest for poll in polls)
+            if not self._partitions.reaches_beyond(self.newest):
+                return polls
+            # Rows may lie in a partition that the statement did not name: forget this answer.
+            known = self._partitions.tables
+            self._partitions.refresh(self.newest)
+            if self._partitions.tables == known:
+                return polls  # there is no such partition yet, so there is no row in it
+
+    def _in_one_snapshot(self, groups: list[Group]) -> list[Poll]:
+        conn = self._finder.conn
+        conn.isolation_level = IsolationLevel.REPEATABLE_READ
+        try:
+            with conn.transaction():
+                return [self._finder.poll(group.progress.snapshot, group.lanes) for group in groups]
+        finally:
+            conn.isolation_level = None
+
+    def _next_of_backlog(self, group: Group) -> Iterator[Page]:
+        if group.backlog is None:
+            self._open(group)
+        elif not group.backlog:
+            self._list(group)
+        ids = (group.backlog or array("q"))[: 1 if group.careful is not None else self._finder.page_size]
+        rows = self._finder.page(ids) if ids else []
+        before = group.progress
+        taken = ids.index(rows[-1][1]) + 1 if rows else len(ids)
+        if group.backlog:
+            del group.backlog[:taken]
+        if group.backlog or group.cut:
+            if rows:
+                group.progress = Progress(before.snapshot, before.base, rows[-1][0])
+        else:
+            group.backlog = None
+            group.progress = Progress(before.snapshot)
+        if rows:
+            yield Page(group, rows, before, group.progress)
+
+    def _open(self, group: Group) -> None:
+        """Find out what a group that joins has still to publish."""
+        if group.progress == START:
+            snapshot, self.newest = self._finder.here()
+            group.progress = Progress(snapshot, BEGINNING, 0)
+            self._partitions.refresh(self.newest)
+        self._list(group)
+
+    def _list(self, group: Group) -> None:
+        progress = group.progress
+        assert progress.base is not None  # noqa: S101  (level groups are polled)
+        self._finder.name_partitions(self._partitions.tables)
+        group.backlog = self._finder.backlog(
+            progress.base, progress.snapshot, group.lanes, progress.after or 0
+        )
+        group.cut = len(group.backlog) == BACKLOG

@@ -1,0 +1,304 @@
+"""One session of the relay: one database connection, one lease, one producer, until something is in doubt.
+
+Whatever is in doubt (a lost connection, a failed delivery, a lost lease) ends the session or its producer; what
+is not recorded is read again from the database. So there is one way to recover, and it is taken at every start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from outbox_relay.finder.finder import Finder
+from outbox_relay.finder.partitions import LivePartitions
+from outbox_relay.lanes.lease import Lease
+from outbox_relay.logs import Log
+from outbox_relay.publishing.batch import Batch, Stop
+from outbox_relay.publishing.errors import DeliveryError, Unpublishable
+from outbox_relay.publishing.publisher import Publisher
+from outbox_relay.publishing.recorder import Recorder
+from outbox_relay.service.delayed import Delayed
+from outbox_relay.service.groups import Group, by_progress, merge
+from outbox_relay.service.reader import Page, Reader
+
+log = Log("relay")
+
+MAX_UNACKNOWLEDGED = 20_000
+"""Messages on the wire; above it the relay waits for Kafka before it reads on."""
+RETRY_FIRST_S = 2.0
+RETRY_LAST_S = 60.0
+RETIRE_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Stopped:
+    """A stopped lane: where and why, and when it is tried again (seconds, monotonic)."""
+
+    stop: Stop
+    retry_at: float
+    pause: float
+    careful: int | None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What this session has done so far."""
+
+    published: int = 0
+    recorded: int = 0
+    batches: int = 0
+    polls: int = 0
+    released: int = 0
+    last_found: float = field(default_factory=time.monotonic)
+
+
+class Session:
+    """Publishes all lanes of a lease; `run_once()` is one turn of the relay's loop."""
+
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        lease: Lease,
+        new_publisher: Callable[[psycopg.Connection[Any]], Publisher],
+        *,
+        page: int,
+    ) -> None:
+        self._conn = conn
+        self._lease = lease
+        self._new_publisher = new_publisher
+        self._publisher = new_publisher(conn)
+        self._recorder = Recorder(conn, lease)
+        self._partitions = LivePartitions(conn)
+        self._reader = Reader(Finder(conn, page=page), self._partitions)
+        self._delayed = Delayed(conn)
+        self._groups = by_progress(lease.progress)
+        self._stopped: dict[int, Stopped] = {}
+        self._pages: list[Page] = []
+        self._renew_at = time.monotonic() + lease.seconds / 3
+        self._retire_at = 0.0
+        self.counts = Counts()
+
+    # One turn --------------------------------------------------------------------------------------------
+
+    def run_once(self, wait: float) -> bool:
+        """Read, secure, publish and record once; return whether anything was found.
+
+        Args:
+            wait: seconds to wait for deliveries when nothing is to be done.
+
+        Raises:
+            LeaseLostError: another relay has taken over.
+            psycopg.OperationalError: the connection is gone.
+            KafkaUnavailableError: no broker answers about a topic.
+        """
+        self._look_after()
+        try:
+            found = self._turn()
+            self._publisher.serve(0 if found else wait)
+        except DeliveryError as error:
+            self._start_over(error)
+            return True
+        if not found:
+            self._record()
+        return found
+
+    def _turn(self) -> bool:
+        if self._publisher.unacknowledged >= MAX_UNACKNOWLEDGED:
+            self._publisher.serve(0.005)
+            self._record()
+            return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
+        for group in [group for group in self._groups if group.careful is not None]:
+            self._turn_of([group], alone=True)
+        return self._turn_of([group for group in self._groups if group.careful is None], alone=False)
+
+    def _turn_of(self, groups: list[Group], *, alone: bool) -> bool:
+        """Take one page of each group. `alone`: with nothing else on the wire, and waiting for its delivery.
+
+        Pages that were read stay until they are published: if Kafka does not answer about a topic, the next
+        turn goes on with them.
+        """
+        if alone:
+            self._settle()
+        if not self._pages:
+            self._pages = list(self._reader.read(groups))
+            self.counts.polls += 1
+        pages = self._pages
+        if pages:
+            for page in pages:
+                self._publisher.prepare(page.rows)
+            self._secure(pages)
+            self._pages = []
+            for page in pages:
+                self._publish(page)
+        if alone:
+            self._settle()
+        self._level()
+        return bool(pages)
+
+    def _level(self) -> None:
+        """Let groups that have caught up become one, and forget that their lanes were stopped."""
+        for group in self._groups:
+            if group.careful is not None and (group.progress.after or 0) >= group.careful:
+                group.careful = None
+        self._groups = merge(self._groups)
+        back = {
+            lane for group in self._groups if group.is_level for lane in group.lanes if lane in self._stopped
+        }
+        if back:
+            self._recorder.resumed(back)
+            for lane in back:
+                del self._stopped[lane]
+            log.info("lanes go on", lanes=sorted(back))
+
+    def _secure(self, pages: list[Page]) -> None:
+        """Make the barrier, with what there is to record and the delayed messages to put aside."""
+        claims = [row[1] for page in pages for row in page.rows if row[17]]
+        acknowledged = self._publisher.take_acknowledged()
+        self._note(
+            acknowledged,
+            self._recorder.commit(acknowledged, self._partitions.bounds(), claims=claims, barrier=True),
+        )
+        if claims:
+            self._delayed.claimed()
+
+    def _publish(self, page: Page) -> None:
+        group = page.group
+        batch = self._publisher.publish(page.rows, page.progress, page.before, group.lanes)
+        self.counts.published += len(batch.positions)
+        self.counts.last_found = time.monotonic()
+        for stop in batch.stops:
+            group.lanes.discard(stop.lane)
+            self._stop(stop, careful=group.careful)
+
+    def _record(self) -> None:
+        acknowledged = self._publisher.take_acknowledged()
+        if acknowledged:
+            self._note(acknowledged, self._recorder.commit(acknowledged, self._partitions.bounds()))
+
+    def _note(self, acknowledged: list[Batch], messages: int) -> None:
+        self.counts.recorded += messages
+        self.counts.batches += sum(1 for batch in acknowledged if batch.positions)
+
+    def _settle(self, deadline: float | None = None) -> bool:
+        """Wait until nothing is on the wire, and record it; return whether that was so by the deadline."""
+        while self._publisher.in_flight:
+            self._record()
+            if not self._publisher.in_flight:
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            self._publisher.serve(0.01)
+            self._renew()
+        return True
+
+    # Between turns ---------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        self._renew()
+        self.counts.released += self._delayed.release()
+        for lane, stopped in list(self._stopped.items()):
+            if now >= stopped.retry_at:
+                self._retry(lane, stopped)
+        if now >= self._retire_at:
+            self._retire_at = now + RETIRE_EVERY_S
+            self._retire()
+
+    def _renew(self) -> None:
+        if time.monotonic() >= self._renew_at:
+            self._lease.renew(self._conn)
+            self._renew_at = time.monotonic() + self._lease.seconds / 3
+
+    def _retire(self) -> None:
+        """Leave partitions out of the statement that hold nothing to publish any more."""
+        newest = self._reader.newest
+        if not self._partitions.live or self._partitions.live[0].upper > newest:
+            return
+        floors = [group.progress.floor for group in self._groups]
+        floors += [stopped.stop.progress.floor for stopped in self._stopped.values()]
+        left = self._partitions.retire(newest, self._reader.here(), floors)
+        if left:
+            log.info("partitions done", tables=left, live=list(self._partitions.tables))
+
+    # Lanes that stop -------------------------------------------------------------------------------------
+
+    def _stop(self, stop: Stop, *, careful: int | None) -> None:
+        before = self._stopped.get(stop.lane)
+        same = before is not None and str(before.stop.reason) == str(stop.reason)
+        pause = min(before.pause * 2, RETRY_LAST_S) if before is not None and same else RETRY_FIRST_S
+        self._stopped[stop.lane] = Stopped(stop, time.monotonic() + pause, pause, careful)
+        log.error(
+            "lane stopped",
+            lane=stop.lane,
+            message_id=stop.message_id,
+            reason=str(stop.reason),
+            retry_in_s=pause,
+        )
+
+    def _retry(self, lane: int, stopped: Stopped) -> None:
+        """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed."""
+        stopped.retry_at = float("inf")
+        self._recorder.resume(lane)
+        self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful))
+
+    def _start_over(self, error: DeliveryError) -> None:
+        """Replace the producer after a failed delivery, and go back to what is recorded.
+
+        What was acknowledged in front of the failed message is recorded first. A lane whose message was refused
+        goes on carefully, one message at a time, so that its progress is exact when it meets that message again,
+        and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
+        """
+        log.error("delivery failed", text=str(error))
+        self._record()
+        self._publisher.close()
+        self._publisher = self._new_publisher(self._conn)
+        recorded = self._recorder.recorded
+        careful = {lane: g.careful for g in self._groups if g.careful is not None for lane in g.lanes}
+        halted = set(self.stopped)
+        for lane, (position, message_id, reason) in error.refused.items():
+            if lane in careful:
+                code, _, text = reason.partition(": ")
+                stop = Stop(lane, recorded[lane], message_id, Unpublishable(code, text))
+                self._recorder.stop(stop)
+                self._stop(stop, careful=position)
+                halted.add(lane)
+            else:
+                careful[lane] = position
+        self._pages = []
+        self._groups = by_progress(
+            {lane: known for lane, known in recorded.items() if lane not in halted and lane not in careful}
+        )
+        self._groups += [
+            Group({lane}, recorded[lane], careful=until)
+            for lane, until in careful.items()
+            if lane not in halted
+        ]
+        self._partitions.revive(self._reader.newest)
+
+    # The end ---------------------------------------------------------------------------------------------
+
+    def finish(self, seconds: float) -> int:
+        """Settle what is on the wire, record it and give the lanes back; return the messages left unsettled."""
+        try:
+            settled = self._settle(time.monotonic() + seconds)
+        except DeliveryError as error:
+            log.error("delivery failed", text=str(error))
+            self._record()
+            settled = False
+        left = 0 if settled else self._publisher.unacknowledged
+        self._lease.release(self._conn)
+        self._publisher.close()
+        return left
+
+    def abandon(self) -> None:
+        """Let go of the producer after the connection was lost; nothing is recorded any more."""
+        self._publisher.close()
+
+    @property
+    def stopped(self) -> dict[int, Stop]:
+        """The lanes that are stopped now, with where and why."""
+        return {lane: s.stop for lane, s in self._stopped.items() if s.retry_at != float("inf")}
