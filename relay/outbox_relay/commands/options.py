@@ -107,6 +107,43 @@ def bootstrap_servers_option(command: F) -> F:
     )(command)
 
 
+def optional_bootstrap_servers_option(command: F) -> F:
+    """Add `--bootstrap-servers` to a command that can do without a broker."""
+    return click.option(
+        "--bootstrap-servers",
+        envvar="OUTBOX_BOOTSTRAP_SERVERS",
+        show_envvar=True,
+        metavar="HOST:PORT,…",
+        help="Kafka brokers to ask first; without them Kafka is not looked at.",
+    )(command)
+
+
+def _settings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in value:
+        name, equals, setting = text.partition("=")
+        if not name.strip() or not equals:
+            # Not repeated in the error: the text may be half of a password.
+            raise click.BadParameter("give NAME=VALUE, such as security.protocol=SASL_SSL", ctx, param)
+        settings[name.strip()] = setting.strip()
+    return settings
+
+
+def kafka_config_option(command: F) -> F:
+    """Add `--kafka-config NAME=VALUE`: settings of the Kafka client, for security above all."""
+    return click.option(
+        "--kafka-config",
+        "kafka",
+        multiple=True,
+        envvar="OUTBOX_KAFKA_CONFIG",
+        show_envvar=True,
+        metavar="NAME=VALUE",
+        callback=_settings,
+        help="Setting of librdkafka, such as security.protocol=SASL_SSL; repeatable (in the environment: "
+        "separated by spaces).",
+    )(command)
+
+
 def json_option(command: F) -> F:
     """Add `--json`: the same facts for machines."""
     return click.option(

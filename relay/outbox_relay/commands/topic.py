@@ -1,0 +1,302 @@
+"""`outbox topic`: make topics in Kafka and register what may be sent to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from outbox import checks
+from outbox.errors import OutboxError
+from outbox.selectors import BUILT_IN
+from outbox.topics import MessageType
+from outbox_relay import output, schema, settings
+from outbox_relay.commands.options import (
+    Group,
+    bootstrap_servers_option,
+    dsn_option,
+    json_option,
+    kafka_config_option,
+    optional_bootstrap_servers_option,
+)
+from outbox_relay.topics import registry, rendering
+from outbox_relay.topics.errors import TopicError
+from outbox_relay.topics.kafka import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    KafkaTopic,
+    KafkaTopics,
+    KafkaUnreachableError,
+)
+
+Decorator = Callable[[Any], Any]
+
+MOST_BYTES = 2_147_483_647
+
+
+def _type_option(default: str | None) -> Decorator:
+    return click.option(
+        "--type",
+        "message_type",
+        type=click.Choice([str(kind) for kind in MessageType], case_sensitive=False),
+        default=default,
+        show_default=default is not None,
+        help="What may be sent: NORMAL (no order key), FIFO (with one), DELAY (deliver_at), TRANSACTION (half "
+        "messages), MIXED (all).",
+    )
+
+
+def _selector_option(text: str) -> Decorator:
+    return click.option("--selector", metavar="NAME", help=text)
+
+
+SELECTOR_HELP = (
+    f"Default message queue selector: {', '.join(BUILT_IN)}, or the name of a custom one that every producer "
+    "registers. [default: murmur2 of the order key]"
+)
+
+
+def _legal(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    try:
+        return checks.topic_name(value)
+    except OutboxError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
+
+
+_name_argument = click.argument("name", callback=_legal)
+
+
+def _settings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
+    pairs = dict(text.partition("=")[::2] for text in value)
+    for name, setting in pairs.items():
+        if not name or not setting:
+            raise click.BadParameter(
+                f"{name}={setting}: give NAME=VALUE, such as retention.ms=604800000", ctx, param
+            )
+    return pairs
+
+
+@click.group(cls=Group)
+def topic() -> None:
+    """Register topics: type, partitions, size limit.
+
+    A topic's partition count is pinned when it is registered: keys are hashed over the pinned count for ever, so
+    that partitions added in Kafka later move no key. The relay registers a topic that nobody registered at its
+    first message, as MIXED.
+    """
+
+
+@topic.command()
+@_name_argument
+@click.option(
+    "--partitions", type=click.IntRange(1, 100_000), default=12, show_default=True, help="Partitions; pinned."
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(1, 32_767),
+    help="Copies of each partition. [default: the broker's default.replication.factor]",
+)
+@click.option(
+    "--config",
+    "config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=_settings,
+    help="Kafka topic setting; repeatable.",
+)
+@_type_option("MIXED")
+@_selector_option(SELECTOR_HELP)
+@dsn_option
+@bootstrap_servers_option
+@kafka_config_option
+@json_option
+def create(
+    *,
+    name: str,
+    partitions: int,
+    replication_factor: int | None,
+    config: dict[str, str],
+    message_type: str,
+    selector: str | None,
+    dsn: str,
+    bootstrap_servers: str,
+    kafka: dict[str, str],
+    as_json: bool,
+) -> None:
+    r"""Create a topic in Kafka and register it.
+
+    \b
+      outbox topic create orders --partitions 12 --type FIFO
+      outbox topic create audit --partitions 3 --config retention.ms=604800000
+    """
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        # Before Kafka is touched: a topic made there and then refused here would be left behind.
+        if registry.find(conn, name) is not None:
+            raise TopicError(f"topic {name!r} is registered already; see: outbox topic show {name}")
+        made = KafkaTopics(bootstrap_servers, kafka).create(
+            name, partitions, replication_factor or -1, config
+        )
+        registered, _ = registry.add(conn, name, **_as_made(made, message_type, selector))
+    rendering.one(
+        registered, made, as_json, f"created topic {name} with {made.partitions} partitions and registered it"
+    )
+
+
+@topic.command()
+@_name_argument
+@_type_option("MIXED")
+@_selector_option(SELECTOR_HELP)
+@dsn_option
+@bootstrap_servers_option
+@kafka_config_option
+@json_option
+def register(
+    *,
+    name: str,
+    message_type: str,
+    selector: str | None,
+    dsn: str,
+    bootstrap_servers: str,
+    kafka: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Register a topic that Kafka has; its present partition count is pinned.
+
+    The size limit is the topic's max.message.bytes. Registering the same again changes nothing and is no error.
+    """
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        found = KafkaTopics(bootstrap_servers, kafka).get(name)
+        registered, new = registry.add(conn, name, **_as_made(found, message_type, selector))
+    rendering.one(
+        registered,
+        found,
+        as_json,
+        f"registered topic {name}" if new else f"topic {name} is registered already",
+    )
+
+
+def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict[str, Any]:
+    limit = found.max_message_bytes
+    if limit is None:
+        limit = DEFAULT_MAX_MESSAGE_BYTES
+        click.echo(
+            f"warning: the size limit of {found.name} may not be read; {limit} bytes are assumed. Change it with: "
+            f"outbox topic alter {found.name} --max-message-bytes N",
+            err=True,
+        )
+    if selector is not None and selector not in BUILT_IN:
+        click.echo(
+            f"note: {selector!r} is no built-in selector ({', '.join(BUILT_IN)}); every producer must register it",
+            err=True,
+        )
+    return {
+        "message_type": message_type.upper(),
+        "partitions": found.partitions,
+        "selector": selector,
+        "max_message_bytes": limit,
+    }
+
+
+@topic.command()
+@_name_argument
+@_type_option(None)
+@click.option(
+    "--max-message-bytes",
+    type=click.IntRange(1, MOST_BYTES),
+    help="Largest record that may be sent, in bytes; at most the Kafka topic's max.message.bytes.",
+)
+@click.option("--partitions", type=click.IntRange(1, 100_000), help="New pinned count; needs --move-keys.")
+@_selector_option("New default selector; needs --move-keys.")
+@click.option(
+    "--move-keys",
+    is_flag=True,
+    help="Let keys go to other partitions: their order across the change is not kept.",
+)
+@dsn_option
+@bootstrap_servers_option
+@kafka_config_option
+@json_option
+def alter(
+    *,
+    name: str,
+    message_type: str | None,
+    max_message_bytes: int | None,
+    partitions: int | None,
+    selector: str | None,
+    move_keys: bool,
+    dsn: str,
+    bootstrap_servers: str,
+    kafka: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Change a registered topic's type or size limit; its partition count or selector only with --move-keys.
+
+    Producers notice within a minute, the relay within half a minute. What is already in the outbox is not
+    looked at again.
+    """
+    if message_type is None and max_message_bytes is None and partitions is None and selector is None:
+        raise click.UsageError(
+            "nothing to change: give --type, --max-message-bytes, --partitions or --selector"
+        )
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        old = registry.get(conn, name)
+        found = KafkaTopics(bootstrap_servers, kafka).get(name)
+        if max_message_bytes is not None and max_message_bytes > (found.max_message_bytes or MOST_BYTES):
+            raise TopicError(
+                f"--max-message-bytes {max_message_bytes}: Kafka's topic {name!r} takes {found.max_message_bytes} at "
+                "most (max.message.bytes); raise it there first"
+            )
+        if partitions is not None and partitions > found.partitions:
+            raise TopicError(
+                f"--partitions {partitions}: Kafka's topic {name!r} has {found.partitions}; add partitions there first"
+            )
+        changed = registry.change(
+            conn,
+            old,
+            message_type=(message_type or old.message_type).upper(),
+            partitions=partitions or old.partitions,
+            selector=selector or old.selector,
+            max_message_bytes=max_message_bytes or old.max_message_bytes,
+            move_keys=move_keys,
+        )
+    rendering.one(changed, found, as_json, f"changed topic {name}")
+
+
+@topic.command("ls")
+@dsn_option
+@json_option
+def ls(dsn: str, as_json: bool) -> None:
+    """List the registered topics."""
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        found = registry.everything(conn)
+    if as_json:
+        output.emit_json([asdict(one) for one in found])
+        return
+    rendering.many(found)
+
+
+@topic.command()
+@_name_argument
+@dsn_option
+@optional_bootstrap_servers_option
+@kafka_config_option
+@json_option
+def show(name: str, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_json: bool) -> None:
+    """Show one registered topic, next to what Kafka has when a broker is given."""
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        registered = registry.get(conn, name)
+    found = None
+    if bootstrap_servers:
+        try:
+            found = KafkaTopics(bootstrap_servers, kafka).find(name)
+            if found is None:
+                click.echo(f"warning: Kafka at {bootstrap_servers} has no topic {name!r}", err=True)
+        except KafkaUnreachableError as error:
+            click.echo(f"warning: {error}", err=True)
+    rendering.one(registered, found, as_json)

@@ -1,0 +1,155 @@
+"""Reads and changes `outbox.topic`: message type, pinned partition count, selector, size limit.
+
+The partition count and the selector decide where a key goes. They are pinned: changing them sends keys to other
+partitions, where their later messages may overtake the earlier ones, so it has to be asked for by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from outbox_relay.statements import Statements
+from outbox_relay.topics.errors import TopicError, did_you_mean
+
+STATEMENTS = Statements("topics/registry.sql")
+
+MOVES_KEYS = (
+    "keys are hashed over {what}: with another one they go to other partitions, and there a key's later messages "
+    "can be read before its earlier ones. If that is meant, stop the producers of this topic, wait until "
+    "`outbox status` shows no backlog for it and its consumers have read all, and repeat with --move-keys"
+)
+
+
+@dataclass(frozen=True)
+class Registered:
+    """One row of the registry."""
+
+    name: str
+    message_type: str
+    partitions: int
+    selector: str | None
+    max_message_bytes: int
+    registered_at: datetime
+
+
+def everything(conn: psycopg.Connection[Any]) -> list[Registered]:
+    """All registered topics, by name."""
+    with conn.cursor(row_factory=class_row(Registered)) as cursor:
+        return cursor.execute(STATEMENTS["all"]).fetchall()
+
+
+def find(conn: psycopg.Connection[Any], name: str) -> Registered | None:
+    """One topic, or None."""
+    with conn.cursor(row_factory=class_row(Registered)) as cursor:
+        return cursor.execute(STATEMENTS["get"], {"name": name}).fetchone()
+
+
+def get(conn: psycopg.Connection[Any], name: str) -> Registered:
+    """One topic.
+
+    Raises:
+        TopicError: it is not registered; with the nearest names.
+    """
+    found = find(conn, name)
+    if found is None:
+        names = [topic.name for topic in everything(conn)]
+        raise TopicError(
+            f"topic {name!r} is not registered. {did_you_mean(name, names)}\n"
+            f"register an existing Kafka topic: outbox topic register {name}"
+        )
+    return found
+
+
+def add(
+    conn: psycopg.Connection[Any],
+    name: str,
+    *,
+    message_type: str,
+    partitions: int,
+    selector: str | None,
+    max_message_bytes: int,
+) -> tuple[Registered, bool]:
+    """Register a topic; the same again is fine. Answers the row and whether it is new.
+
+    Raises:
+        TopicError: it is registered with other properties; names them and the command that changes them.
+    """
+    values = {
+        "name": name,
+        "message_type": message_type,
+        "partitions": partitions,
+        "selector": selector,
+        "max_message_bytes": max_message_bytes,
+    }
+    with conn.cursor(row_factory=class_row(Registered)) as cursor:
+        made = cursor.execute(STATEMENTS["add"], values).fetchone()
+    if made is not None:
+        return made, True
+    found = get(conn, name)
+    different = [
+        f"{what} {was if was is not None else 'murmur2'}, not {wanted if wanted is not None else 'murmur2'}"
+        for what, was, wanted in (
+            ("type", found.message_type, message_type),
+            ("pinned partitions", found.partitions, partitions),
+            ("selector", found.selector, selector),
+            ("max_message_bytes", found.max_message_bytes, max_message_bytes),
+        )
+        if was != wanted
+    ]
+    if different:
+        raise TopicError(
+            f"topic {name!r} is registered already, with {'; '.join(different)}\n"
+            f"change it with: outbox topic alter {name} --help"
+        )
+    return found, False
+
+
+def change(
+    conn: psycopg.Connection[Any],
+    old: Registered,
+    *,
+    message_type: str,
+    partitions: int,
+    selector: str | None,
+    max_message_bytes: int,
+    move_keys: bool,
+) -> Registered:
+    """Change a registered topic, if nobody else has changed it since it was read.
+
+    Raises:
+        TopicError: it would move keys and `move_keys` is false, or it was changed meanwhile.
+    """
+    if not move_keys:
+        if partitions != old.partitions:
+            raise TopicError(
+                f"topic {old.name!r} is pinned to {old.partitions} partitions, not changed to {partitions}: "
+                + MOVES_KEYS.format(what="the pinned count")
+            )
+        if (selector or "murmur2") != (old.selector or "murmur2"):
+            raise TopicError(
+                f"topic {old.name!r} has the selector {old.selector or 'murmur2'}, not changed to "
+                f"{selector or 'murmur2'}: " + MOVES_KEYS.format(what="partitions by the selector")
+            )
+    values = {
+        "name": old.name,
+        "message_type": message_type,
+        "partitions": partitions,
+        "selector": selector,
+        "max_message_bytes": max_message_bytes,
+        "old_message_type": old.message_type,
+        "old_partitions": old.partitions,
+        "old_selector": old.selector,
+        "old_max_message_bytes": old.max_message_bytes,
+    }
+    with conn.cursor(row_factory=class_row(Registered)) as cursor:
+        changed = cursor.execute(STATEMENTS["change"], values).fetchone()
+    if changed is None:
+        raise TopicError(
+            f"topic {old.name!r} was changed by somebody else meanwhile; look again: outbox topic show {old.name}"
+        )
+    return changed

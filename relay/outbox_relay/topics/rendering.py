@@ -1,0 +1,74 @@
+"""Shows topics: one with what Kafka has beside it, or the whole registry."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from outbox_relay import output
+from outbox_relay.topics.kafka import KafkaTopic
+from outbox_relay.topics.registry import Registered
+
+
+def many(topics: Sequence[Registered]) -> None:
+    """Print the registry as a table."""
+    if not topics:
+        click.echo("no topic is registered; create one: outbox topic create NAME")
+        return
+    output.table(
+        ["topic", "type", "partitions", "selector", "max bytes", "registered"],
+        [
+            (
+                one.name,
+                one.message_type,
+                one.partitions,
+                one.selector or "murmur2",
+                output.count(one.max_message_bytes),
+                one.registered_at.astimezone().isoformat(sep=" ", timespec="seconds"),
+            )
+            for one in topics
+        ],
+        right=("partitions", "max bytes"),
+    )
+
+
+def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: str = "") -> None:
+    """Print one topic, and what to know where Kafka and the registry differ."""
+    if as_json:
+        output.emit_json({**asdict(registered), "kafka": None if found is None else asdict(found)})
+        return
+    if said:
+        click.echo(said)
+    rows: list[tuple[str, Any]] = [
+        ("topic", registered.name),
+        ("type", registered.message_type),
+        ("pinned partitions", registered.partitions),
+        ("selector", registered.selector or "murmur2 (default)"),
+        ("max message", f"{output.count(registered.max_message_bytes)} bytes"),
+        ("registered", registered.registered_at),
+    ]
+    if found is not None:
+        limit = (
+            "not readable"
+            if found.max_message_bytes is None
+            else f"{output.count(found.max_message_bytes)} bytes"
+        )
+        rows += [
+            ("Kafka partitions", found.partitions),
+            ("Kafka replicas", found.replication_factor),
+            ("Kafka max message", limit),
+        ]
+    output.pairs(rows)
+    if found is not None and found.partitions > registered.partitions:
+        click.echo(
+            f"note: Kafka has {found.partitions} partitions; keys stay on the first {registered.partitions}, "
+            "which are pinned"
+        )
+    if found is not None and found.partitions < registered.partitions:
+        click.echo(
+            f"warning: Kafka has {found.partitions} partitions, fewer than the {registered.partitions} pinned: "
+            "the relay cannot publish to it"
+        )
