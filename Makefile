@@ -52,8 +52,9 @@ scale: venv-test ## Backlogs of 200,000 and 1,000,000 messages (minutes)
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' $(ARGS)
 lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) installer.in -o installer.txt
-	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo build.in -o run.txt
-	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo -c run.txt build.in test.in -o test.txt
+	@cd requirements && ../$(LOCK) build.in -o build.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo -c build.txt -o run.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo -c build.txt -c run.txt test.in -o test.txt
 
 build: venv-test ## Build the wheel into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist

@@ -22,12 +22,14 @@ Rules it keeps:
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 OLDEST = (3, 11)
@@ -49,8 +51,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in SERVED_BY:
         return fail(f"name one lock: {' or '.join(SERVED_BY)}")
     wish = arguments[0]
-    guard = os.open(LOCKS, os.O_RDONLY)
-    fcntl.flock(guard, fcntl.LOCK_EX)
+    wait_for_others()
     if any(is_current(lock) for lock in SERVED_BY[wish]):
         return 0
     started = time.monotonic()
@@ -60,9 +61,7 @@ def main(arguments: list[str]) -> int:
         fill_environment(wish)
     except subprocess.CalledProcessError as error:
         command = " ".join(map(str, error.cmd))
-        return fail(
-            f"`{command}` ended with {error.returncode}; its own words are above. Run make again to retry."
-        )
+        return fail(f"this ended with {error.returncode}, its own words are above: {command}")
     except KeyboardInterrupt:
         return fail("interrupted; the next run starts afresh")
     stamp(wish).write_text(fingerprint(wish))
@@ -84,6 +83,16 @@ def use_newer_python() -> int:
     )
 
 
+def wait_for_others() -> None:
+    """Hold the only right to change `.venv` until this process ends."""
+    guard = os.open(LOCKS, os.O_RDONLY)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        say("waiting for another run that makes .venv")
+        fcntl.flock(guard, fcntl.LOCK_EX)
+
+
 def stamp(lock: str) -> Path:
     """Where a finished install of a lock is noted."""
     return VENV / f".installed-{lock}"
@@ -92,8 +101,9 @@ def stamp(lock: str) -> Path:
 def fingerprint(lock: str) -> str:
     """All that a finished install depends on: the place, the interpreter, the lock, our own metadata."""
     digest = hashlib.sha256()
-    for source in (LOCKS / f"{lock}.txt", ROOT / "pyproject.toml"):
-        digest.update(source.read_bytes())
+    for name in ("installer", "build", lock):
+        digest.update((LOCKS / f"{name}.txt").read_bytes())
+    digest.update((ROOT / "pyproject.toml").read_bytes())
     return f"{VENV}\n{PYTHON.resolve()}\n{digest.hexdigest()}\n"
 
 
@@ -130,18 +140,33 @@ def make_environment() -> None:
 
 def fill_environment(lock: str) -> None:
     """Install the lock and this project, the latter in place, so that edits need no second install."""
-    packages = ["--require-hashes", "-r", str(LOCKS / f"{lock}.txt")]
-    project = ["--no-deps", "--no-build-isolation", "-e", str(ROOT)]
     settings = pip_settings()
+    install: Callable[..., None] = pip
     routes = [name for name in ROUTES if name in settings]
     if routes:
         say(f"pip's own {', '.join(routes)} is set: pip installs, which takes longer than uv")
-    elif uv_installs(packages, project, settings):
-        return
+        install_locked(pip, lock)
     else:
-        say("uv does not work on this machine: pip installs, which takes longer")
-    for wanted in (packages, project):
-        pip("install", "--no-compile", *wanted)
+        try:
+            pip(*locked("installer"))
+            install = functools.partial(uv, environment=uv_environment(settings))
+            install_locked(install, lock)
+        except (subprocess.CalledProcessError, OSError):
+            say("uv does not work on this machine: pip installs, which takes longer")
+            install = pip
+            install_locked(pip, lock)
+    install("--no-deps", "--no-build-isolation", "-e", str(ROOT))
+
+
+def install_locked(install: Callable[..., None], lock: str) -> None:
+    """Install what builds packages, then the lock: a build of its own would fetch tools that no lock names."""
+    install(*locked("build"))
+    install("--no-build-isolation", *locked(lock))
+
+
+def locked(lock: str) -> list[str]:
+    """The arguments that install a lock, and nothing whose hash differs."""
+    return ["--require-hashes", "-r", str(LOCKS / f"{lock}.txt")]
 
 
 def pip_settings() -> dict[str, str]:
@@ -153,29 +178,25 @@ def pip_settings() -> dict[str, str]:
     return {name.rpartition(".")[2]: value.strip("'\"") for name, _, value in lines}
 
 
-def pip(*arguments: str) -> None:
-    """Run the environment's pip, without its notes on newer releases and on being root."""
+def pip(*wanted: str) -> None:
+    """Install with the environment's pip, without its notes on newer releases and on being root."""
     quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore", "PIP_USER": "0"}
-    subprocess.run([PYTHON, "-m", "pip", *arguments, "--quiet"], check=True, env={**os.environ, **quiet})
+    command = [str(PYTHON), "-m", "pip", "install", "--quiet", "--no-compile", *wanted]
+    subprocess.run(command, check=True, env={**os.environ, **quiet})
 
 
-def uv_installs(packages: list[str], project: list[str], settings: dict[str, str]) -> bool:
-    """Install with uv; False where uv itself cannot be had or does not get through."""
-    environment = {
-        **os.environ,
-        "UV_SYSTEM_CERTS": "1",
-        "UV_LINK_MODE": os.environ.get("UV_LINK_MODE", "copy"),
-    }
+def uv_environment(settings: dict[str, str]) -> dict[str, str]:
+    """The variables for uv: trust what the system and pip trust; copy, so that the cache may lie anywhere."""
+    environment = {"UV_LINK_MODE": "copy", **os.environ, "UV_SYSTEM_CERTS": "1"}
     if "cert" in settings:
         environment.setdefault("SSL_CERT_FILE", settings["cert"])
-    uv = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--no-config", "--python", str(PYTHON)]
-    try:
-        pip("install", "--require-hashes", "-r", str(LOCKS / "installer.txt"))
-        for wanted in (packages, project):
-            subprocess.run([*uv, *wanted], check=True, env=environment)
-    except (subprocess.CalledProcessError, OSError):
-        return False
-    return True
+    return environment
+
+
+def uv(*wanted: str, environment: dict[str, str]) -> None:
+    """Install with the environment's uv."""
+    command = [str(VENV / "bin" / "uv"), "pip", "install", "--quiet", "--python", str(PYTHON)]
+    subprocess.run([*command, *wanted], check=True, env=environment)
 
 
 def say(text: str) -> None:

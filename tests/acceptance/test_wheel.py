@@ -78,7 +78,7 @@ def install(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
         target = str(environment.bin / "python")
         uv = shutil.which("uv", path=str(Path(sys.executable).parent))
         # As requirements/install.py does: uv where it serves this machine, else pip.
-        tools = [[uv, "pip", "install", "--system-certs", "--no-config", "--python", target]] if uv else []
+        tools = [[uv, "pip", "install", "--system-certs", "--python", target]] if uv else []
         tools.append([sys.executable, "-m", "pip", "--python", target, "install", "--no-compile"])
         outputs = []
         for tool in tools:
