@@ -122,8 +122,9 @@ CREATE TABLE outbox.publication (
     batch         bigint      NOT NULL,
     lo            bigint      NOT NULL,
     hi            bigint      NOT NULL,
-    -- Progress: all that is visible in "snapshot" is published; while "after" is set, only of what was not
-    -- visible in "base" and only up to that position (a backlog, taken page by page).
+    -- Progress of these lanes: all that is visible in "snapshot" is published; while "after" is set, what was
+    -- not visible in "base" only up to that position (a backlog, taken page by page).
+    lanes         smallint[]  NOT NULL,
     base          pg_snapshot,
     snapshot      pg_snapshot NOT NULL,
     after         bigint,
@@ -203,12 +204,15 @@ CREATE TABLE outbox.producer_group (
     registered_at  timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
--- Lanes: one owner at a time, by lease. Progress is in the owner's publications from batch "joined" on; before
--- its first one it is what is written here. Never updated per batch: under a held snapshot that would grow.
+-- Lanes: one owner at a time, by lease. Progress is in the last publication of the owner's epoch, from batch
+-- "joined" on, that speaks for the lane; before there is one, and while the lane is stopped, it is what is
+-- written here (NULL: unknown; everything that has no publication is to be published). Never updated per batch:
+-- under a held snapshot every version of the row would have to be walked.
 CREATE TABLE outbox.lane (
     lane              smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 7),
     mode              text     NOT NULL DEFAULT 'at-least-once' CHECK (mode IN ('at-least-once', 'exactly-once')),
     owner             text,
+    backend_pid       integer,
     epoch             bigint   NOT NULL DEFAULT 0,
     leased_until      timestamptz,
     joined            bigint   NOT NULL DEFAULT 0,
@@ -241,58 +245,27 @@ CREATE INDEX idempotency_born_at ON outbox.idempotency USING brin (born_at);
 -- What one row may hold, whoever inserts it, and the lane that follows from it. All messages of one order key
 -- (or of one explicit queue) of a topic share a lane, so that one owner publishes them in order; messages with
 -- neither are spread by id. hashtextextended is stable across versions: hash partitioning depends on it.
+-- One cheap condition finds whatever might be wrong (and half messages); only those rows are looked at closely.
 CREATE FUNCTION outbox.admit_message() RETURNS trigger LANGUAGE plpgsql AS $$
-DECLARE
-    arg bytea := coalesce(NEW.order_key, NEW.key);
 BEGIN
-    IF length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' OR NEW.topic IN ('.', '..') THEN
-        RAISE EXCEPTION 'topic % is not a legal Kafka topic name', quote_literal(left(NEW.topic, 260))
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_topic_is_legal',
-                  HINT = 'Allowed: 1 to 249 of a-z, A-Z, 0-9, ".", "_" and "-"; not "." or "..".';
-    END IF;
-    IF NEW.state <> 'COMMITTED' THEN
-        IF NEW.state <> 'UNKNOWN' THEN
-            RAISE EXCEPTION 'a message cannot be born %', NEW.state
-                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_state_is_a_birth',
-                      HINT = 'Allowed: COMMITTED (the default), or UNKNOWN for a half message.';
-        END IF;
-        IF NEW.producer_group IS NULL THEN
-            RAISE EXCEPTION 'a half message needs a producer_group'
-                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group',
-                      HINT = 'Somebody must be asked when the producer falls silent.';
-        END IF;
-        PERFORM outbox.note_half_message(NEW.id, NEW.message_id);
-    END IF;
-    IF NEW.queue < 0 THEN
-        RAISE EXCEPTION 'queue % is not a partition', NEW.queue
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_queue_is_a_partition',
-                  HINT = 'Partitions are numbered from 0.';
-    END IF;
-    IF NEW.headers IS NOT NULL THEN
-        PERFORM outbox.admit_headers(NEW.headers);
-    END IF;
-    IF NEW.tags <> '{}' AND (array_position(NEW.tags, NULL) IS NOT NULL OR '' = ANY (NEW.tags)
-                             OR array_to_string(NEW.tags, ' ') ~ '\|') THEN
-        RAISE EXCEPTION 'tags must not be empty, null or contain "|"'
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_tags_are_separable',
-                  HINT = 'Tags are joined by "||" in the record header outbox-tags.';
-    END IF;
-    IF NEW.index_keys <> '{}' AND (array_position(NEW.index_keys, NULL) IS NOT NULL OR '' = ANY (NEW.index_keys)
-                                   OR array_to_string(NEW.index_keys, '') ~ '\s') THEN
-        RAISE EXCEPTION 'index_keys must not be empty, null or contain white space'
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_index_keys_are_separable',
-                  HINT = 'Index keys are joined by one space in the record header outbox-keys.';
-    END IF;
-    -- An id of version 8 carries the row's own id (see new_message_id); any other version may come from outside.
-    IF substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3, 6)
-       AND get_byte(uuid_send(NEW.message_id), 6) BETWEEN 128 AND 143 THEN
-        RAISE EXCEPTION 'message_id % is of version 8, which only the outbox makes', NEW.message_id
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_id_is_ours_or_foreign',
-                  HINT = 'Leave message_id out, or give a UUID of version 4 or 7.';
+    IF NEW.state <> 'COMMITTED'
+       OR length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' OR NEW.topic IN ('.', '..')
+       OR NEW.queue < 0
+       OR (NEW.tags <> '{}' AND NEW.tags::text ~ '[|"]|NULL')
+       OR (NEW.index_keys <> '{}' AND NEW.index_keys::text ~ '[\s"]|NULL')
+       OR (NEW.headers IS NOT NULL
+           AND (NEW.headers::text ~* '"(outbox-|traceparent|")|\\u'
+                OR jsonb_path_exists(NEW.headers, '$.* ? (@.type() != "string" && @.type() != "null")')
+                OR jsonb_typeof(NEW.headers) <> 'object'))
+       OR (substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3, 6)
+           AND get_byte(uuid_send(NEW.message_id), 6) BETWEEN 128 AND 143) THEN
+        PERFORM outbox.look_closely(NEW.id, NEW.message_id, NEW.topic, NEW.state, NEW.producer_group, NEW.queue,
+                                    NEW.tags, NEW.index_keys, NEW.headers);
     END IF;
     NEW.lane := CASE
         WHEN NEW.queue IS NOT NULL THEN hashtextextended(NEW.topic || '/' || NEW.queue::text, 0) & 7
-        WHEN arg IS NOT NULL THEN hashtextextended(NEW.topic || ':' || encode(arg, 'hex'), 0) & 7
+        WHEN NEW.order_key IS NOT NULL THEN hashtextextended(NEW.topic || ':' || encode(NEW.order_key, 'hex'), 0) & 7
+        WHEN NEW.key IS NOT NULL THEN hashtextextended(NEW.topic || ':' || encode(NEW.key, 'hex'), 0) & 7
         ELSE NEW.id & 7
     END;
     RETURN NEW;
@@ -300,10 +273,44 @@ END $$;
 CREATE TRIGGER message_admission BEFORE INSERT ON outbox.message
     FOR EACH ROW EXECUTE FUNCTION outbox.admit_message();
 
-CREATE FUNCTION outbox.admit_headers(headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
+-- Refuses what is wrong, by name; notes the birth of a half message; lets pass what only looked wrong.
+CREATE FUNCTION outbox.look_closely(id bigint, message_id uuid, topic text, state text, producer_group text,
+                                    queue integer, tags text[], index_keys text[], headers jsonb) RETURNS void
+    LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
 BEGIN
+    IF length(topic) NOT BETWEEN 1 AND 249 OR topic ~ '[^a-zA-Z0-9._-]' OR topic IN ('.', '..') THEN
+        RAISE EXCEPTION 'topic % is not a legal Kafka topic name', quote_literal(left(topic, 260))
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_topic_is_legal',
+                  HINT = 'Allowed: 1 to 249 of a-z, A-Z, 0-9, ".", "_" and "-"; not "." or "..".';
+    END IF;
+    IF state NOT IN ('COMMITTED', 'UNKNOWN') THEN
+        RAISE EXCEPTION 'a message cannot be born %', state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_state_is_a_birth',
+                  HINT = 'Allowed: COMMITTED (the default), or UNKNOWN for a half message.';
+    END IF;
+    IF state = 'UNKNOWN' AND producer_group IS NULL THEN
+        RAISE EXCEPTION 'a half message needs a producer_group'
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group',
+                  HINT = 'Somebody must be asked when the producer falls silent.';
+    END IF;
+    IF queue < 0 THEN
+        RAISE EXCEPTION 'queue % is not a partition', queue
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_queue_is_a_partition',
+                  HINT = 'Partitions are numbered from 0.';
+    END IF;
+    IF array_position(tags, NULL) IS NOT NULL OR '' = ANY (tags) OR array_to_string(tags, ' ') ~ '\|' THEN
+        RAISE EXCEPTION 'tags must not be empty, null or contain "|"'
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_tags_are_separable',
+                  HINT = 'Tags are joined by "||" in the record header outbox-tags.';
+    END IF;
+    IF array_position(index_keys, NULL) IS NOT NULL OR '' = ANY (index_keys)
+       OR array_to_string(index_keys, '') ~ '\s' THEN
+        RAISE EXCEPTION 'index_keys must not be empty, null or contain white space'
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_index_keys_are_separable',
+                  HINT = 'Index keys are joined by one space in the record header outbox-keys.';
+    END IF;
     IF jsonb_typeof(headers) <> 'object' THEN
         RAISE EXCEPTION 'headers must be a JSON object of strings, not %', jsonb_typeof(headers)
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_headers_are_text';
@@ -314,11 +321,20 @@ BEGIN
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_headers_are_text';
     END IF;
     SELECT h.key INTO bad FROM jsonb_object_keys(headers) h(key)
-        WHERE h.key = '' OR starts_with(lower(h.key), 'outbox-') OR h.key = 'traceparent' LIMIT 1;
+        WHERE h.key = '' OR starts_with(lower(h.key), 'outbox-') OR lower(h.key) = 'traceparent' LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'header name % is empty or reserved', quote_literal(bad)
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_header_is_not_reserved',
                   HINT = 'Reserved: names beginning with "outbox-"; traceparent has a column of its own.';
+    END IF;
+    -- An id of version 8 carries the row's own id (see new_message_id); any other version may come from outside.
+    IF outbox.id_of(message_id) <> id THEN
+        RAISE EXCEPTION 'message_id % is of version 8, which only the outbox makes', message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_id_is_ours_or_foreign',
+                  HINT = 'Leave message_id out, or give a UUID of version 4 or 7.';
+    END IF;
+    IF state = 'UNKNOWN' THEN
+        PERFORM outbox.note_half_message(id, message_id);
     END IF;
 END $$;
 
