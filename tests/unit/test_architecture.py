@@ -207,7 +207,7 @@ def test_tests_do_not_sleep() -> None:
                 case _:
                     continue
             if sleeps:
-                faults.append(f"{name}:{node.lineno} sleeps: wait for the condition that the test needs")
+                faults.append(f"{name}:{node.lineno} sleeps: use wait_until of tests.waiting")
     report(faults)
 
 

@@ -1,0 +1,26 @@
+"""Waiting for a condition: the one place where tests let time pass."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T | None], what: str, *, seconds: float = 30.0) -> T:
+    """Ask again and again until the answer is true, and return it.
+
+    The limit is there for a test that fails; one that passes never waits for it, so it may be generous.
+
+    Raises:
+        AssertionError: naming what did not come true within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, f"did not come true within {seconds:g} s: {what}"
+        pause.wait(0.01)
+    return answer
