@@ -16,7 +16,9 @@ def run(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
     """Run pytest with our plugin over one test file."""
     pytester.makeini("[pytest]\nmarkers =\n    feature(*ids): rows\n")
     pytester.makepyfile(source)
-    return pytester.runpytest_inprocess("-p", "tests.features", "-p", "no:cacheprovider")
+    return pytester.runpytest_inprocess(
+        "--disable-plugin-autoload", "-p", "tests.features", "-p", "no:cacheprovider"
+    )
 
 
 def test_unknown_row_is_a_collection_error_that_names_the_nearest(pytester: pytest.Pytester) -> None:
