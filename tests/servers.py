@@ -94,12 +94,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Start containers in the steering process, where there is an engine: they end with it, not with a worker.
 
-    Not for a run of unit tests alone: whether a test needs servers is known to workers only, and later.
+    Not for a run of unit tests alone, or one that only collects: whether a test needs servers is known to workers
+    only, and later.
     """
     config = session.config
     run = config.stash[_RUN]
     units = all("unit" in Path(argument.split("::")[0]).parts for argument in config.args)
-    if hasattr(config, "workerinput") or units or (run.dsn and run.bootstrap_servers) or not engine_answers():
+    idle = units or config.getoption("collectonly")
+    if hasattr(config, "workerinput") or idle or (run.dsn and run.bootstrap_servers) or not engine_answers():
         return
     containers = Containers.start(run.directory)
     config.stash[_CONTAINERS] = containers
