@@ -244,6 +244,8 @@ def alter(
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
         old = registry.get(conn, name)
+        if not move_keys:
+            registry.require_keys_stay(old, partitions, selector)
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
         if max_message_bytes is not None and max_message_bytes > (found.max_message_bytes or MOST_BYTES):
             raise TopicError(
@@ -261,7 +263,6 @@ def alter(
             partitions=partitions or old.partitions,
             selector=selector or old.selector,
             max_message_bytes=max_message_bytes or old.max_message_bytes,
-            move_keys=move_keys,
         )
     rendering.one(changed, found, as_json, f"changed topic {name}")
 

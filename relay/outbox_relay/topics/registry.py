@@ -109,6 +109,24 @@ def add(
     return found, False
 
 
+def require_keys_stay(old: Registered, partitions: int | None, selector: str | None) -> None:
+    """Refuse a change that would send keys to other partitions; None is no change.
+
+    Raises:
+        TopicError: with what would happen, and how to do it in safety.
+    """
+    if partitions not in (None, old.partitions):
+        raise TopicError(
+            f"topic {old.name!r} is pinned to {old.partitions} partitions, not changed to {partitions}: "
+            + MOVES_KEYS.format(what="the pinned count")
+        )
+    if selector not in (None, old.selector or "murmur2"):
+        raise TopicError(
+            f"topic {old.name!r} has the selector {old.selector or 'murmur2'}, not changed to "
+            f"{selector}: " + MOVES_KEYS.format(what="partitions by the selector")
+        )
+
+
 def change(
     conn: psycopg.Connection[Any],
     old: Registered,
@@ -117,24 +135,12 @@ def change(
     partitions: int,
     selector: str | None,
     max_message_bytes: int,
-    move_keys: bool,
 ) -> Registered:
     """Change a registered topic, if nobody else has changed it since it was read.
 
     Raises:
-        TopicError: it would move keys and `move_keys` is false, or it was changed meanwhile.
+        TopicError: it was changed meanwhile.
     """
-    if not move_keys:
-        if partitions != old.partitions:
-            raise TopicError(
-                f"topic {old.name!r} is pinned to {old.partitions} partitions, not changed to {partitions}: "
-                + MOVES_KEYS.format(what="the pinned count")
-            )
-        if (selector or "murmur2") != (old.selector or "murmur2"):
-            raise TopicError(
-                f"topic {old.name!r} has the selector {old.selector or 'murmur2'}, not changed to "
-                f"{selector or 'murmur2'}: " + MOVES_KEYS.format(what="partitions by the selector")
-            )
     values = {
         "name": old.name,
         "message_type": message_type,

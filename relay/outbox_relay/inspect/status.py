@@ -1,0 +1,205 @@
+"""How the outbox stands: backlog, oldest age and rates per topic and lane, and what waits or is undecided.
+
+The backlog is the difference between now and the progress that the relay recorded, so that it costs the same
+whether a thousand or a hundred million messages have been published.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row, dict_row
+
+from outbox_relay.database import partitions
+from outbox_relay.finder.snapshot import Snapshot
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("inspect/status.sql")
+LANES = Statements("lanes/lanes.sql")
+WINDOW_S = 10.0
+"""Seconds over which rates are taken."""
+
+
+@dataclass
+class Share:
+    """What belongs to one topic or lane: messages to publish, age in seconds of the oldest, messages/s (sampled)."""
+
+    backlog: int = 0
+    oldest: float | None = None
+    published_per_second: float = 0.0
+
+    def add(self, backlog: int, oldest: float | None) -> None:
+        """Add a part of it."""
+        self.backlog += backlog
+        if oldest is not None:
+            self.oldest = max(oldest, 0.0, self.oldest or 0.0)
+
+
+@dataclass
+class Lane:
+    """A lane's owner, the seconds left of its lease, and the error it stopped with."""
+
+    lane: int
+    mode: str
+    owner: str | None
+    epoch: int
+    lease: float | None
+    stopped_error: str | None
+    stopped_message: str | None
+    stopped_at: datetime | None
+    share: Share = field(default_factory=Share)
+
+    @property
+    def state(self) -> str:
+        """Say in a word whether the lane is being published."""
+        if self.stopped_error is not None:
+            return "stopped"
+        if self.owner is None:
+            return "no owner"
+        return "running" if self.lease is not None and self.lease > 0 else "lease expired"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Committed messages that may not be published now, by reason; next_due and oldest in seconds."""
+
+    reason: str
+    messages: int
+    next_due: float | None
+    oldest: float | None
+
+
+@dataclass(frozen=True)
+class Unsettled:
+    """Messages in a state that somebody has to decide, by producer group; the oldest in seconds."""
+
+    state: str
+    producer_group: str | None
+    messages: int
+    oldest: float
+
+
+@dataclass
+class Status:
+    """One look at the outbox."""
+
+    total: Share
+    topics: dict[str | None, Share]
+    lanes: list[Lane]
+    waiting: list[Waiting]
+    unsettled: list[Unsettled]
+    partitions: partitions.Partitions
+    window: float
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """How far some lanes are published; see `Progress` in finder/snapshot.py."""
+
+    snapshot: Snapshot
+    base: Snapshot | None
+    after: int | None
+
+
+def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
+    """Read everything as of one moment; needs no more than the role outbox_reader.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        window: seconds over which rates are taken.
+    """
+    conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    conn.read_only = True
+    with conn.transaction():
+        with conn.cursor(row_factory=class_row(Lane)) as cursor:
+            lanes = cursor.execute(STATEMENTS["lanes"]).fetchall()
+        with conn.cursor(row_factory=class_row(Waiting)) as cursor:
+            waiting = cursor.execute(STATEMENTS["waiting"]).fetchall()
+        with conn.cursor(row_factory=class_row(Unsettled)) as cursor:
+            unsettled = cursor.execute(STATEMENTS["unsettled"]).fetchall()
+        status = Status(
+            total=Share(),
+            topics=defaultdict(Share),
+            lanes=lanes,
+            waiting=waiting,
+            unsettled=unsettled,
+            partitions=partitions.read(conn),
+            window=window,
+        )
+        _backlog(conn, status)
+        _rates(conn, status)
+    return status
+
+
+def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
+    by_lane = {lane.lane: lane.share for lane in status.lanes}
+    delayed = 0
+    for row in _differences(conn, status):
+        for share in (by_lane[row["lane"]], status.topics[row["topic"]], status.total):
+            share.add(row["messages"], row["oldest"])
+        delayed += row["delayed"]
+    if delayed:
+        known = [w for w in status.waiting if w.reason == "delayed"]
+        others = [w for w in status.waiting if w.reason != "delayed"]
+        sum_ = delayed + sum(w.messages for w in known)
+        next_due = known[0].next_due if known else None
+        status.waiting = [Waiting("delayed", sum_, next_due, known[0].oldest if known else None), *others]
+
+
+def _differences(conn: psycopg.Connection[Any], status: Status) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    groups = _progress(conn, status)
+    with conn.cursor(row_factory=dict_row) as cursor:
+        from_start = groups.pop(None, None)
+        if from_start:
+            rows += cursor.execute(STATEMENTS["backlog_from_start"], {"lanes": from_start}).fetchall()
+        if groups:
+            cursor.execute(STATEMENTS["settings"])
+        for progress, lanes in groups.items():
+            assert progress is not None  # noqa: S101  (popped above)
+            floor = progress.base or progress.snapshot
+            values = {
+                "lanes": lanes,
+                "xmax": str(floor.xmax),
+                "xip": floor.xip_array,
+                "after": progress.after,
+                "newer_xmax": str(progress.snapshot.xmax),
+                "newer_xip": progress.snapshot.xip_array,
+            }
+            rows += cursor.execute(STATEMENTS["backlog"], values).fetchall()
+    return rows
+
+
+def _progress(conn: psycopg.Connection[Any], status: Status) -> dict[_Progress | None, list[int]]:
+    """Group the lanes by progress: those of one relay nearly always share it."""
+    (cluster,) = conn.execute(STATEMENTS["cluster"]).fetchone() or (None,)
+    groups: dict[_Progress | None, list[int]] = defaultdict(list)
+    for lane, snapshot, base, after in conn.execute(
+        LANES["progress"], {"system_identifier": cluster}
+    ).fetchall():
+        if snapshot is None:
+            groups[None].append(lane)
+        else:
+            known = _Progress(Snapshot.parse(snapshot), None if base is None else Snapshot.parse(base), after)
+            groups[known].append(lane)
+    return groups
+
+
+def _rates(conn: psycopg.Connection[Any], status: Status) -> None:
+    by_lane = {lane.lane: lane.share for lane in status.lanes}
+    with conn.cursor(row_factory=dict_row) as cursor:
+        rows = cursor.execute(STATEMENTS["published"], {"window": status.window}).fetchall()
+    if not rows:
+        return
+    total = rows[0]["total"]
+    weights = sum(row["weight"] for row in rows) or 1.0
+    status.total.published_per_second = total / status.window
+    for row in rows:
+        rate = total / status.window * row["weight"] / weights
+        status.topics[row["topic"]].published_per_second += rate
+        if row["lane"] is not None:
+            by_lane[row["lane"]].published_per_second += rate

@@ -1,0 +1,109 @@
+-- What `outbox status` asks. All statements of one look run in one REPEATABLE READ transaction: progress and
+-- messages are of the same moment. How far lanes are published is read by "progress" of lanes/lanes.sql.
+
+-- name: settings
+-- For this transaction: no plan that walks whole tables because statistics are young, no worker processes.
+SELECT set_config('enable_seqscan', 'off', true),
+       set_config('jit', 'off', true),
+       set_config('max_parallel_workers_per_gather', '0', true)
+
+-- name: lanes
+-- Who owns each lane, and for how many more seconds.
+SELECT lane, mode, owner, epoch,
+       extract(epoch FROM leased_until - clock_timestamp())::float8 AS lease,
+       stopped_error, stopped_message::text, stopped_at
+FROM outbox.lane ORDER BY lane
+
+-- name: backlog
+-- What is committed and not recorded as published: the difference between now and the progress of these lanes,
+-- which two index scans find however much has been published. While a backlog is taken page by page ("after" is
+-- set), what the newer snapshot saw is published up to that position. Messages that wait are left out and those
+-- whose time has not come are counted apart. The age is that of the commit, as near as it is known: when the
+-- message was inserted or decided, or fell due.
+SELECT topic, lane,
+       count(*) FILTER (WHERE NOT delayed) AS messages,
+       extract(epoch FROM clock_timestamp() - min(since) FILTER (WHERE NOT delayed))::float8 AS oldest,
+       count(*) FILTER (WHERE delayed) AS delayed
+FROM (
+    SELECT m.id, m.topic, m.lane, m.position, m.xid,
+           greatest(m.born_at, m.decided_at, m.deliver_at) AS since,
+           coalesce(m.deliver_at > statement_timestamp(), false) AS delayed
+    FROM outbox.message m
+    WHERE m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::smallint[]) AND m.xid >= %(xmax)s::xid8
+    UNION ALL
+    SELECT m.id, m.topic, m.lane, m.position, m.xid,
+           greatest(m.born_at, m.decided_at, m.deliver_at),
+           coalesce(m.deliver_at > statement_timestamp(), false)
+    FROM outbox.message m
+    WHERE m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::smallint[]) AND m.xid = ANY (%(xip)s::xid8[])
+) m
+WHERE (%(after)s::bigint IS NULL OR m.position > %(after)s::bigint
+       OR m.xid >= %(newer_xmax)s::xid8 OR m.xid = ANY (%(newer_xip)s::xid8[]))
+    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
+GROUP BY topic, lane
+
+-- name: backlog_from_start
+-- The same for lanes without any progress (a new schema, a restore): everything that has no publication.
+SELECT m.topic, m.lane,
+       count(*) FILTER (WHERE NOT delayed) AS messages,
+       extract(epoch FROM clock_timestamp() - min(since) FILTER (WHERE NOT delayed))::float8 AS oldest,
+       count(*) FILTER (WHERE delayed) AS delayed
+FROM (
+    SELECT m.id, m.topic, m.lane, m.position,
+           greatest(m.born_at, m.decided_at, m.deliver_at) AS since,
+           coalesce(m.deliver_at > statement_timestamp(), false) AS delayed
+    FROM outbox.message m
+    WHERE m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::smallint[])
+) m
+WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
+    AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
+                    WHERE p.position = m.position)
+GROUP BY m.topic, m.lane
+
+-- name: published
+-- Messages published in the last seconds, in all, and a sample of which topics and lanes they belong to. Bounded:
+-- the newest 20,000 batches of each present owner are looked at, and at most some 2,000 messages of them looked
+-- up. The number of messages of a batch is the size of its array of positions, of 8 bytes each behind 20 (24 with
+-- the length word, which is not always counted), so that the arrays need not be read. A half message's
+-- position is not its id, so its topic is not found here: it is counted without one.
+WITH newest AS (
+    SELECT o.epoch, (SELECT b.batch FROM outbox.publication b
+                     WHERE b.epoch = o.epoch ORDER BY b.batch DESC LIMIT 1) AS batch
+    FROM (SELECT DISTINCT l.epoch FROM outbox.lane l) o
+), recent AS MATERIALIZED (
+    SELECT b.epoch, b.batch, b.lo, (pg_column_size(b.positions) - 20) / 8 AS messages,
+           row_number() OVER () AS number, count(*) OVER () AS batches
+    FROM newest n
+    JOIN outbox.publication b ON b.epoch = n.epoch AND b.batch > n.batch - 20000
+    WHERE b.published_at > statement_timestamp() - make_interval(secs => %(window)s)
+), picked AS (
+    SELECT b.positions[i] AS position, r.messages::float8 / ceil(r.messages / step::numeric)::float8 AS weight
+    FROM recent r
+    CROSS JOIN LATERAL (SELECT greatest(r.messages / 20, 1) AS step) s
+    JOIN outbox.publication b USING (epoch, batch, lo)
+    CROSS JOIN LATERAL generate_series(1, r.messages, step) i
+    WHERE r.number %% greatest(r.batches / 100, 1) = 0
+)
+SELECT m.topic, m.lane, sum(p.weight) AS weight,
+       (SELECT coalesce(sum(r.messages), 0) FROM recent r)::float8 AS total
+FROM picked p
+LEFT JOIN outbox.message m ON m.id = p.position
+GROUP BY m.topic, m.lane
+
+-- name: waiting
+-- What is committed but may not be published now, and why.
+SELECT reason, count(*) AS messages,
+       extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS next_due,
+       extract(epoch FROM clock_timestamp() - min(since))::float8 AS oldest
+FROM outbox.waiting GROUP BY reason ORDER BY reason
+
+-- name: unsettled
+-- Half messages nobody has decided, and messages left to an operator, by state and producer group.
+SELECT state, producer_group, count(*) AS messages,
+       extract(epoch FROM clock_timestamp() - min(coalesce(decided_at, born_at)))::float8 AS oldest
+FROM outbox.message WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')
+GROUP BY state, producer_group ORDER BY state, producer_group
+
+-- name: cluster
+-- Which cluster this is: progress recorded on another one means nothing here.
+SELECT system_identifier FROM pg_control_system()

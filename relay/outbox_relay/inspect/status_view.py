@@ -1,0 +1,168 @@
+"""Shows a status: tables for people, one document for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+import click
+
+from outbox_relay import output
+from outbox_relay.inspect.status import Share, Status
+
+MOST_TOPICS = 20
+"""Topics shown to people; machines get all."""
+
+
+def as_document(status: Status) -> dict[str, Any]:
+    """Everything for machines: counts, seconds and messages/s; a topic named null was not identified."""
+    return {
+        "backlog": status.total.backlog,
+        "oldest_age_seconds": status.total.oldest,
+        "published_per_second": status.total.published_per_second,
+        "window_seconds": status.window,
+        "topics": [{"topic": name, **_share(share)} for name, share in _by_backlog(status)],
+        "lanes": [
+            {
+                "lane": lane.lane,
+                "state": lane.state,
+                "mode": lane.mode,
+                "owner": lane.owner,
+                "epoch": lane.epoch,
+                "lease_seconds": lane.lease,
+                "stopped_error": lane.stopped_error,
+                "stopped_message": lane.stopped_message,
+                "stopped_at": lane.stopped_at,
+                **_share(lane.share),
+            }
+            for lane in status.lanes
+        ],
+        "waiting": [asdict(one) for one in status.waiting],
+        "unsettled": [asdict(one) for one in status.unsettled],
+        "partitions": {
+            "newest_id": status.partitions.newest_id,
+            "ahead": status.partitions.ahead,
+            "ids_left": status.partitions.ids_left,
+            "alarm": status.partitions.ahead < 1,
+        },
+    }
+
+
+def _share(share: Share) -> dict[str, Any]:
+    return {
+        "backlog": share.backlog,
+        "oldest_age_seconds": share.oldest,
+        "published_per_second": round(share.published_per_second, 3),
+    }
+
+
+def _by_backlog(status: Status) -> list[tuple[str | None, Share]]:
+    return sorted(
+        status.topics.items(),
+        key=lambda item: (-item[1].backlog, -item[1].published_per_second, item[0] or ""),
+    )
+
+
+def show(status: Status, place: str) -> None:
+    """Print the status for people."""
+    click.echo(f"{place}, {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}")
+    output.pairs(_summary(status))
+    click.echo()
+    _topics(status)
+    _lanes(status)
+    _alarms(status)
+
+
+def _summary(status: Status) -> list[tuple[str, Any]]:
+    total = status.total
+    oldest = f", the oldest {output.seconds(total.oldest)} old" if total.backlog else ""
+    rows: list[tuple[str, Any]] = [
+        ("backlog", f"{output.count(total.backlog)} messages{oldest}"),
+        ("published", f"{_rate(total.published_per_second)}/s over the last {output.seconds(status.window)}"),
+    ]
+    for waiting in status.waiting:
+        due = "" if waiting.next_due is None else f", the next due in {output.seconds(waiting.next_due)}"
+        rows.append((waiting.reason, f"{output.count(waiting.messages)} messages{due}"))
+    for state, what in (
+        ("UNKNOWN", "half messages undecided"),
+        ("EXHAUSTED", "half messages left to an operator"),
+        ("DEAD", "messages that cannot be published"),
+    ):
+        found = [one for one in status.unsettled if one.state == state]
+        if found:
+            messages = sum(one.messages for one in found)
+            age = output.seconds(max(one.oldest for one in found))
+            rows.append((state, f"{output.count(messages)} {what}, the oldest {age} old"))
+    left = status.partitions.seconds_until(status.partitions.newest_id + status.partitions.ids_left)
+    rate = "" if left is None else f", {output.seconds(left)} at the present rate"
+    rows.append(
+        (
+            "partitions",
+            f"{status.partitions.ahead} ahead, room for {output.count(status.partitions.ids_left)} messages{rate}",
+        )
+    )
+    return rows
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _topics(status: Status) -> None:
+    found = _by_backlog(status)
+    if not found:
+        return
+    output.table(
+        ["topic", "backlog", "oldest", "published/s ~"],
+        [
+            (
+                "(half messages)" if name is None else name,
+                output.count(share.backlog),
+                output.seconds(share.oldest),
+                _rate(share.published_per_second),
+            )
+            for name, share in found[:MOST_TOPICS]
+        ],
+        right=("backlog", "oldest", "published/s ~"),
+    )
+    if len(found) > MOST_TOPICS:
+        click.echo(f"… and {len(found) - MOST_TOPICS} more topics (--json has all)")
+    click.echo()
+
+
+def _lanes(status: Status) -> None:
+    output.table(
+        ["lane", "state", "owner", "lease", "backlog", "oldest", "published/s ~"],
+        [
+            (
+                lane.lane,
+                lane.state,
+                lane.owner,
+                output.seconds(lane.lease) if lane.state == "running" else None,
+                output.count(lane.share.backlog),
+                output.seconds(lane.share.oldest),
+                _rate(lane.share.published_per_second),
+            )
+            for lane in status.lanes
+        ],
+        right=("lane", "lease", "backlog", "oldest", "published/s ~"),
+    )
+
+
+def _alarms(status: Status) -> None:
+    """Say what an operator has to do something about."""
+    for lane in status.lanes:
+        if lane.stopped_error is not None:
+            message = (
+                "" if lane.stopped_message is None else f"\n  outbox message show {lane.stopped_message}"
+            )
+            click.secho(
+                f"lane {lane.lane} stopped at {output.cell(lane.stopped_at)}: "
+                f"{output.printable(lane.stopped_error)}{message}",
+                fg="red",
+            )
+    if status.total.backlog and not any(lane.state == "running" for lane in status.lanes):
+        click.secho("no relay is running; start one: outbox relay run", fg="yellow")
+    if status.partitions.ahead < 1:
+        click.secho("the next partition is missing; run: outbox db partitions --ensure 3", fg="red")
