@@ -1,0 +1,66 @@
+"""The size of a record: refused at send when its topic would not take it, never smaller than the broker counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox import InvalidMessageError, Message, MessageTooLargeError
+from outbox.size import DEFAULT_MAX_MESSAGE_BYTES, record_size, require_fitting
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def varint(number: int) -> int:
+    """Bytes of a zigzag varint of a length."""
+    number *= 2
+    return max(1, -(-number.bit_length() // 7))
+
+
+def broker_size(key: bytes, body: bytes, headers: dict[str, bytes]) -> int:
+    """A batch of one record in Kafka's message format version 2, counted field by field."""
+    fields = 1 + 1 + 1 + varint(len(key)) + len(key) + varint(len(body)) + len(body) + varint(len(headers))
+    for name, value in headers.items():
+        fields += varint(len(name.encode())) + len(name.encode()) + varint(len(value)) + len(value)
+    return 61 + varint(fields) + fields
+
+
+def test_size_covers_what_the_broker_counts_with_every_header_of_ours() -> None:
+    message = Message(
+        "orders",
+        key="订单",
+        body=b"x" * 70_000,
+        headers={"h": "值" * 100, "none": None},
+        tags=["a", "创建"],
+        index_keys=["k1", "k2"],
+        transaction_id="t" * 30,
+        traceparent=TRACE,
+    )
+    ours = {
+        "outbox-id": b"i" * 36,
+        "outbox-born-at": b"2026-11-21T21:09:53.784779+00:00",
+        "outbox-tags": "a||创建".encode(),
+        "outbox-keys": b"k1 k2",
+        "outbox-producer-group": b"group",
+        "outbox-transaction-id": b"t" * 30,
+        "traceparent": TRACE.encode(),
+        "h": ("值" * 100).encode(),
+        "none": b"",
+    }
+    needed = broker_size("订单".encode(), b"x" * 70_000, ours)
+    assert needed <= record_size(message, "group") <= needed + 150
+
+
+def test_message_that_just_fits_is_taken_and_one_byte_more_is_refused() -> None:
+    empty = record_size(Message("orders"), None)
+    require_fitting(Message("orders", body=b"x" * (1000 - empty)), None, 1000)
+    with pytest.raises(
+        MessageTooLargeError, match=r"takes 1,001 bytes .* topic 'orders'; allowed: up to 1,000 bytes"
+    ):
+        require_fitting(Message("orders", body=b"x" * (1001 - empty)), None, 1000)
+
+
+def test_too_large_is_an_invalid_message() -> None:
+    with pytest.raises(InvalidMessageError):
+        require_fitting(
+            Message("orders", body=b"x" * DEFAULT_MAX_MESSAGE_BYTES), None, DEFAULT_MAX_MESSAGE_BYTES
+        )
