@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from testcontainers.compose import DockerCompose
+
 from outbox_relay.stack import survey
 from outbox_relay.stack.ports import LOOPBACK, Reservation
-from testcontainers.compose import DockerCompose
 
 
 def engine_answers() -> bool:

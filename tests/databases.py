@@ -9,10 +9,11 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
-from outbox_migrations.api import upgrade
-from outbox_relay.stack.cache import locked
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
+
+from outbox_migrations.api import upgrade
+from outbox_relay.stack.cache import locked
 
 
 class Databases:

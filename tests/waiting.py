@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T | None], what: str, *, seconds: float = 30.0) -> T:
+def wait_until(condition: Callable[[], T | None], what: str, *, seconds: float = 120.0) -> T:
     """Ask again and again until the answer is true, and return it.
 
     The limit is there for a test that fails; one that passes never waits for it, so it may be generous.

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from outbox_relay.stack.process import Identity
 from outbox_relay.stack.state import State
 
 LIMIT = 120.0
-"""Seconds after which a condition counts as never true."""
+"""Seconds after which a command counts as hanging."""
 
 
 class StackCommand:
@@ -102,14 +100,6 @@ def _working_in(entry: Path, places: list[str]) -> Identity | None:
     if any(place in command or cwd.startswith(place) for place in places):
         return Identity.of(int(entry.name))
     return None
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition; fails, naming it, when it does not come true."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, f"never true: {what}"
-        time.sleep(0.02)
 
 
 def kill(process: Identity | None) -> None:

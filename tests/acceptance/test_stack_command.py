@@ -14,7 +14,8 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.acceptance.stack_command import StackCommand, wait_until
+from tests.acceptance.stack_command import StackCommand
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import pytest
 from outbox_relay.stack.process import Identity, boot_id
 from outbox_relay.stack.state import State
 from outbox_relay.stack.users import postgres_user
-from tests.acceptance.stack_command import StackCommand, kill, wait_until
+from tests.acceptance.stack_command import StackCommand, kill
+from tests.waiting import wait_until
 
 
 @pytest.fixture
