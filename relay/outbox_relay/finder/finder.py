@@ -27,6 +27,8 @@ PAGE_BYTES = 16 << 20
 """Bytes of bodies per page; a single larger body is still a page of its own."""
 BACKLOG = 1_000_000
 """Ids per list of a large difference: 8 MB."""
+DENSE = 2
+"""A page whose ids span no more than this many times their number is read as a range."""
 
 
 class Row(NamedTuple):
@@ -49,7 +51,7 @@ class Row(NamedTuple):
     producer_group: str | None
     transaction_id: str | None
     traceparent: str | None
-    delayed: bool | None
+    waiting: bool | None
 
 
 RawRow = tuple[Any, ...]
@@ -87,6 +89,7 @@ class Finder:
         columns = sql.SQL(cast(LiteralString, STATEMENTS["columns"])).format()
         self._columns = columns
         self._page = sql.SQL(STATEMENTS["page"]).format(columns=columns)
+        self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(columns=columns)
 
     def name_partitions(self, tables: tuple[str, ...]) -> None:
         """Put the statements together for these partitions (tables of schema `outbox`)."""
@@ -149,13 +152,21 @@ class Finder:
         return _ids(row[0] if row else None)
 
     def page(self, ids: array[int]) -> list[RawRow]:
-        """Read the rows of a backlog that are still to be published, in position order."""
-        self._cursor.execute(
-            self._page,
-            {"ids": _array(ids), "lowest": min(ids), "highest": max(ids), "bytes": self.page_bytes},
-            prepare=True,
+        """Read the rows of a backlog that are still COMMITTED, in position order."""
+        lowest, highest = min(ids), max(ids)
+        span = highest - lowest + 1
+        bounds = {"lowest": lowest, "highest": highest, "bytes": self.page_bytes}
+        if span > DENSE * len(ids):
+            return self._cursor.execute(self._page, bounds | {"ids": _array(ids)}, prepare=True).fetchall()
+        rows = self._cursor.execute(self._dense_page, bounds, prepare=True).fetchall()
+        if span == len(ids):
+            return rows
+        wanted = set(ids)
+        rows = [row for row in rows if row[1] in wanted]
+        # The bytes of rows that are not wanted may have filled the page.
+        return (
+            rows or self._cursor.execute(self._page, bounds | {"ids": _array(ids)}, prepare=True).fetchall()
         )
-        return self._cursor.fetchall()
 
     def here(self) -> tuple[Snapshot, int]:
         """Return a snapshot and the newest position given out."""

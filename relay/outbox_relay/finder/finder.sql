@@ -31,26 +31,28 @@ SELECT (SELECT count(*) FROM found) AS position, (SELECT last_value FROM outbox.
        NULL::bytea AS arg, NULL::integer AS queue, NULL::text AS selector, NULL::text AS message_id,
        NULL::text AS born_at, NULL::text AS headers, NULL::text AS tags, NULL::text AS index_keys,
        NULL::text AS producer_group, NULL::text AS transaction_id, NULL::text AS traceparent,
-       NULL::boolean AS delayed
+       NULL::boolean AS waiting
 UNION ALL
 SELECT {columns} FROM cut m WHERE bytes_before < %(bytes)s
 
 -- name: branch
 -- One live partition of the difference. Each half is an index scan of its own: an OR would not use the index.
--- What waits (delayed, held, parked) is left out, by a look-up per row found: a join would read all of it.
 SELECT * FROM {partition} WHERE lane = ANY (%(lanes)s::smallint[]) AND xid >= %(xmax)s::xid8
-    AND state = 'COMMITTED' AND (SELECT w.id FROM outbox.waiting w WHERE w.id = {partition}.id) IS NULL
+    AND state = 'COMMITTED'
 UNION ALL
 SELECT * FROM {partition} WHERE lane = ANY (%(lanes)s::smallint[]) AND xid = ANY (%(xip)s::xid8[])
-    AND state = 'COMMITTED' AND (SELECT w.id FROM outbox.waiting w WHERE w.id = {partition}.id) IS NULL
+    AND state = 'COMMITTED'
 
 -- name: columns
--- What a Kafka record is made of, in types that are cheap to read.
+-- What a Kafka record is made of, in types that are cheap to read. The last one: null is to be published; true
+-- has to be put aside, because it is not due; false is put aside already (waiting for whatever reason). It is
+-- looked up per row that is returned: a join would read all that waits at every poll.
 position, id, lane, topic, key, body, coalesce(order_key, key), queue, selector, message_id::text,
        (date_part('epoch', born_at) * 1000)::bigint::text, headers::text,
        CASE WHEN tags <> '{{}}' THEN array_to_string(tags, '||') END,
        CASE WHEN index_keys <> '{{}}' THEN array_to_string(index_keys, ' ') END,
-       producer_group, transaction_id, traceparent, CASE WHEN deliver_at > clock_timestamp() THEN true END
+       producer_group, transaction_id, traceparent, CASE WHEN (SELECT w.id FROM outbox.waiting w WHERE w.id = m.id) IS NOT NULL THEN false
+            WHEN deliver_at > clock_timestamp() THEN true END
 
 -- name: backlog
 -- A large difference, once, as a list of ids in position order (8 bytes each, big-endian): what "cur" sees and the
@@ -82,16 +84,26 @@ FROM (
 
 -- name: page
 -- Rows of a backlog by id, in position order. The bounds prune partitions when the statement starts.
-WITH found AS MATERIALIZED (
-    SELECT * FROM outbox.message m
-    WHERE m.id = ANY (%(ids)s::bigint[]) AND m.id BETWEEN %(lowest)s AND %(highest)s AND m.state = 'COMMITTED'
-        AND (SELECT w.id FROM outbox.waiting w WHERE w.id = m.id) IS NULL
-), cut AS (
-    SELECT *, coalesce(sum(octet_length(body)) OVER (
-        ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before
-    FROM found
-)
-SELECT {columns} FROM cut m WHERE bytes_before < %(bytes)s ORDER BY position + 0
+SELECT {columns} FROM (
+    SELECT *, sum(octet_length(body)) OVER (
+        ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    FROM outbox.message
+    WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s AND state = 'COMMITTED'
+) m
+WHERE bytes_before IS NULL OR bytes_before < %(bytes)s
+ORDER BY position + 0
+
+-- name: dense_page
+-- The same where the ids follow each other closely: one walk over their range instead of one descent per id.
+-- Rows between them that are not on the list are left out by the caller.
+SELECT {columns} FROM (
+    SELECT *, sum(octet_length(body)) OVER (
+        ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
+    FROM outbox.message
+    WHERE id BETWEEN %(lowest)s AND %(highest)s AND state = 'COMMITTED'
+) m
+WHERE bytes_before IS NULL OR bytes_before < %(bytes)s
+ORDER BY position + 0
 
 -- name: here
 -- A snapshot and the newest position given out, for a lane that joins.

@@ -39,11 +39,11 @@ class Topic:
     max_message_bytes: int
     read_at: float
     cache: dict[bytes, int] = field(default_factory=dict)
+    small: int = 0
+    """A body up to this many bytes certainly fits."""
 
-    @property
-    def small(self) -> int:
-        """A body up to this many bytes certainly fits."""
-        return max(self.max_message_bytes - ROOM, 0)
+    def __post_init__(self) -> None:
+        self.small = max(self.max_message_bytes - ROOM, 0)
 
 
 class TopicBook:

@@ -11,6 +11,7 @@ from psycopg import IsolationLevel
 from outbox_relay.finder.finder import BACKLOG, Finder, Poll, RawRow
 from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
+from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.groups import Group
 
 
@@ -27,8 +28,9 @@ class Page:
 class Reader:
     """Reads pages. What it has read is remembered in the groups only: a successor starts from the records."""
 
-    def __init__(self, finder: Finder, partitions: LivePartitions) -> None:
+    def __init__(self, finder: Finder, partitions: LivePartitions, ahead: ReadAhead) -> None:
         self._finder = finder
+        self._ahead = ahead
         self._partitions = partitions
         self.newest = 0
 
@@ -54,7 +56,8 @@ class Reader:
             if poll.more:
                 # A difference of more than a page is listed once and taken by id: polling it page by page
                 # would read all that is left for every page.
-                group.progress = Progress(poll.snapshot, before.snapshot, poll.rows[-1][0])
+                after = poll.rows[-1][0] if poll.rows else 0
+                group.progress = Progress(poll.snapshot, before.snapshot, after)
                 self._list(group)
             else:
                 group.progress = Progress(poll.snapshot)
@@ -91,8 +94,9 @@ class Reader:
             self._open(group)
         elif not group.backlog:
             self._list(group)
-        ids = (group.backlog or array("q"))[: 1 if group.careful is not None else self._finder.page_size]
-        rows = self._finder.page(ids) if ids else []
+        size = 1 if group.careful is not None else self._finder.page_size
+        ids = (group.backlog or array("q"))[:size]
+        rows = self._read(ids)
         before = group.progress
         taken = ids.index(rows[-1][1]) + 1 if rows else len(ids)
         if group.backlog:
@@ -103,8 +107,16 @@ class Reader:
         else:
             group.backlog = None
             group.progress = Progress(before.snapshot)
+        if group.backlog and size > 1:
+            self._ahead.start(group.backlog[:size])
         if rows:
             yield Page(group, rows, before, group.progress)
+
+    def _read(self, ids: array[int]) -> list[RawRow]:
+        if not ids:
+            return []
+        rows = self._ahead.take(ids)
+        return self._finder.page(ids) if rows is None else rows
 
     def _open(self, group: Group) -> None:
         """Find out what a group that joins has still to publish."""

@@ -23,6 +23,7 @@ from outbox_relay.publishing.kafka import new_admin, new_producer, producer_sett
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.topics import TopicBook
 from outbox_relay.schema import require_current
+from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.session import Session
 from outbox_relay.settings import DatabaseUnreachableError, connect
 
@@ -82,7 +83,7 @@ class Relay:
         while not self._stopping:
             try:
                 self._wait_for_kafka()
-                with connect(self._options.dsn, application_name="outbox relay") as conn:
+                with self._connect() as conn:
                     self._session(conn)
                 pause = FIRST_PAUSE_S
             except (DatabaseUnreachableError, psycopg.OperationalError, psycopg.InterfaceError) as error:
@@ -90,13 +91,17 @@ class Relay:
                 self._sleep(pause)
                 pause = min(pause * 2, LAST_PAUSE_S)
 
+    def _connect(self) -> psycopg.Connection[Any]:
+        return connect(self._options.dsn, application_name="outbox relay")
+
     def _session(self, conn: psycopg.Connection[Any]) -> None:
         require_current(conn)
         prepare_session(conn)
         held = self._take(conn)
         if held is None:
             return
-        session = Session(conn, held, self._publisher, page=self._options.page)
+        ahead = ReadAhead(self._connect, self._options.page)
+        session = Session(conn, held, self._publisher, ahead, page=self._options.page)
         log.info("lanes taken", owner=self._owner, epoch=held.epoch, lanes=sorted(held.progress))
         self._started = True
         try:
@@ -104,6 +109,8 @@ class Relay:
         except (psycopg.Error, LeaseLostError):
             session.abandon()
             raise
+        finally:
+            ahead.close()
         left = session.finish(self._options.shutdown_timeout)
         log.info("stopped", published=session.counts.published, unsettled=left)
         if left:

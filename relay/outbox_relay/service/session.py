@@ -21,6 +21,7 @@ from outbox_relay.publishing.batch import Batch, Stop
 from outbox_relay.publishing.errors import DeliveryError, Unpublishable
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.recorder import Recorder
+from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group, by_progress, merge
 from outbox_relay.service.reader import Page, Reader
@@ -64,6 +65,7 @@ class Session:
         conn: psycopg.Connection[Any],
         lease: Lease,
         new_publisher: Callable[[psycopg.Connection[Any]], Publisher],
+        ahead: ReadAhead,
         *,
         page: int,
     ) -> None:
@@ -73,7 +75,7 @@ class Session:
         self._publisher = new_publisher(conn)
         self._recorder = Recorder(conn, lease)
         self._partitions = LivePartitions(conn)
-        self._reader = Reader(Finder(conn, page=page), self._partitions)
+        self._reader = Reader(Finder(conn, page=page), self._partitions, ahead)
         self._delayed = Delayed(conn)
         self._groups = by_progress(lease.progress)
         self._stopped: dict[int, Stopped] = {}
