@@ -17,6 +17,9 @@ from confluent_kafka.admin import AdminClient
 from tests.acceptance.stack_command import StackCommand
 from tests.waiting import wait_until
 
+# One process runs them all: they share a stack.
+pytestmark = pytest.mark.xdist_group("stack command")
+
 
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackCommand]:

@@ -95,6 +95,11 @@ class Stack:
         """Where each server comes from and why, for people."""
         return {name: f"{server.kind}: {server.reason}" for name, server in self._state.servers.items()}
 
+    def process(self, server: str) -> Identity | None:
+        """The process of "postgres" (its postmaster) or "kafka"; None while it is down or not ours."""
+        now = State.load(self._state.directory)
+        return now.servers[server].process if now else None
+
     def stop(self) -> None:
         """Stop what this started; a temporary directory goes with it. Idempotent."""
         if self._control is not None:

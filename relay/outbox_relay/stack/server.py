@@ -78,7 +78,7 @@ class EmbeddedServer(abc.ABC):
     def stop(self) -> Iterator[None]:
         """Shut the server down as an operator would; kill it when that takes too long."""
         if self.child is not None and self.alive():
-            self.child.send_signal(signal.SIGCONT)
+            self.resume()  # a paused process hears nothing
             self.child.send_signal(self.stop_signal)
             deadline = time.monotonic() + STOP_LIMIT
             while self.alive() and time.monotonic() < deadline:

@@ -45,12 +45,6 @@ def reaches(user: ServiceUser | None, path: Path, permission: str = "x") -> bool
     """
     if user is None:
         return os.access(path, {"r": os.R_OK, "w": os.W_OK, "x": os.X_OK}[permission])
-    asked = subprocess.run(
-        ["test", f"-{permission}", str(path)],
-        user=user.uid,
-        group=user.gid,
-        extra_groups=[],
-        check=False,
-        cwd="/",
-    )
+    question = ["/bin/sh", "-c", 'test "-$1" "$2"', "sh", permission, str(path)]
+    asked = subprocess.run(question, user=user.uid, group=user.gid, extra_groups=[], check=False, cwd="/")
     return asked.returncode == 0
