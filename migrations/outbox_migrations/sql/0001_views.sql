@@ -36,7 +36,9 @@ LEFT JOIN LATERAL (
            b.offsets[array_position(b.positions, m.position)] AS "offset"
     FROM outbox.publication b
     WHERE int8range(b.lo, b.hi, '[]') @> m.position
+      -- Said again for a plan without the index: cheap to check before the arrays are read, in this order.
       AND b.lo <= m.position
+      AND b.hi >= m.position
       AND b.positions @> ARRAY[m.position]
     ORDER BY b.published_at
     LIMIT 1

@@ -10,13 +10,17 @@ FROM outbox.partition p
 ORDER BY p.lower
 
 -- name: pace
--- The newest id given out, and ids per second over the last 100,000 ids up to now (NULL: no message yet).
+-- The newest id given out, and ids per second: over the last 10,000, 100,000 … ids, whichever first reach back ten
+-- minutes, so that one bulk insert is not taken for the pace of the day (NULL: no message yet).
 SELECT s.last_value,
-       (SELECT (s.last_value - m.id)
-               / greatest(extract(epoch FROM clock_timestamp() - m.born_at), 1)::float8
-        FROM outbox.message m
-        WHERE m.id BETWEEN s.last_value - 100000 AND s.last_value
-        ORDER BY m.id LIMIT 1)
+       (SELECT (s.last_value - m.id) / greatest(m.elapsed, 600)::float8
+        FROM unnest(ARRAY[10000, 100000, 1000000, 10000000]) span
+        CROSS JOIN LATERAL (
+            SELECT o.id, extract(epoch FROM clock_timestamp() - o.born_at) AS elapsed
+            FROM outbox.message o WHERE o.id BETWEEN s.last_value - span AND s.last_value
+            ORDER BY o.id LIMIT 1
+        ) m
+        ORDER BY m.elapsed >= 600 DESC, CASE WHEN m.elapsed >= 600 THEN span ELSE -span END LIMIT 1)
 FROM outbox.position s
 
 -- name: has_default

@@ -15,11 +15,11 @@ import psycopg
 from psycopg.rows import class_row, dict_row
 
 from outbox_relay.database import partitions
-from outbox_relay.finder.snapshot import Snapshot
+from outbox_relay.finder.snapshot import START, Progress
+from outbox_relay.inspect import progress
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("inspect/status.sql")
-LANES = Statements("lanes/lanes.sql")
 WINDOW_S = 10.0
 """Seconds over which rates are taken."""
 
@@ -96,15 +96,6 @@ class Status:
     window: float
 
 
-@dataclass(frozen=True)
-class _Progress:
-    """How far some lanes are published; see `Progress` in finder/snapshot.py."""
-
-    snapshot: Snapshot
-    base: Snapshot | None
-    after: int | None
-
-
 def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
     """Read everything as of one moment; needs no more than the role outbox_reader.
 
@@ -115,6 +106,7 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
     conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     conn.read_only = True
     with conn.transaction():
+        conn.execute(STATEMENTS["settings"])
         with conn.cursor(row_factory=class_row(Lane)) as cursor:
             lanes = cursor.execute(STATEMENTS["lanes"]).fetchall()
         with conn.cursor(row_factory=class_row(Waiting)) as cursor:
@@ -138,7 +130,7 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
 def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
     by_lane = {lane.lane: lane.share for lane in status.lanes}
     delayed = 0
-    for row in _differences(conn, status):
+    for row in _differences(conn):
         for share in (by_lane[row["lane"]], status.topics[row["topic"]], status.total):
             share.add(row["messages"], row["oldest"])
         delayed += row["delayed"]
@@ -150,43 +142,30 @@ def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
         status.waiting = [Waiting("delayed", sum_, next_due, known[0].oldest if known else None), *others]
 
 
-def _differences(conn: psycopg.Connection[Any], status: Status) -> list[dict[str, Any]]:
+def _differences(conn: psycopg.Connection[Any]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    groups = _progress(conn, status)
+    # The lanes of one relay nearly always share their progress.
+    groups: dict[Progress, list[int]] = defaultdict(list)
+    for lane, known in progress.read(conn).items():
+        groups[known].append(lane)
     with conn.cursor(row_factory=dict_row) as cursor:
-        from_start = groups.pop(None, None)
+        # Here nearly every row is wanted, so it comes before indexes are preferred.
+        from_start = groups.pop(START, None)
         if from_start:
             rows += cursor.execute(STATEMENTS["backlog_from_start"], {"lanes": from_start}).fetchall()
         if groups:
-            cursor.execute(STATEMENTS["settings"])
-        for progress, lanes in groups.items():
-            assert progress is not None  # noqa: S101  (popped above)
-            floor = progress.base or progress.snapshot
+            cursor.execute(STATEMENTS["prefer_indexes"])
+        for known, lanes in groups.items():
             values = {
                 "lanes": lanes,
-                "xmax": str(floor.xmax),
-                "xip": floor.xip_array,
-                "after": progress.after,
-                "newer_xmax": str(progress.snapshot.xmax),
-                "newer_xip": progress.snapshot.xip_array,
+                "xmax": str(known.floor.xmax),
+                "xip": known.floor.xip_array,
+                "after": known.after,
+                "newer_xmax": str(known.snapshot.xmax),
+                "newer_xip": known.snapshot.xip_array,
             }
             rows += cursor.execute(STATEMENTS["backlog"], values).fetchall()
     return rows
-
-
-def _progress(conn: psycopg.Connection[Any], status: Status) -> dict[_Progress | None, list[int]]:
-    """Group the lanes by progress: those of one relay nearly always share it."""
-    (cluster,) = conn.execute(STATEMENTS["cluster"]).fetchone() or (None,)
-    groups: dict[_Progress | None, list[int]] = defaultdict(list)
-    for lane, snapshot, base, after in conn.execute(
-        LANES["progress"], {"system_identifier": cluster}
-    ).fetchall():
-        if snapshot is None:
-            groups[None].append(lane)
-        else:
-            known = _Progress(Snapshot.parse(snapshot), None if base is None else Snapshot.parse(base), after)
-            groups[known].append(lane)
-    return groups
 
 
 def _rates(conn: psycopg.Connection[Any], status: Status) -> None:

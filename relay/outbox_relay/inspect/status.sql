@@ -2,10 +2,12 @@
 -- messages are of the same moment. How far lanes are published is read by "progress" of lanes/lanes.sql.
 
 -- name: settings
--- For this transaction: no plan that walks whole tables because statistics are young, no worker processes.
-SELECT set_config('enable_seqscan', 'off', true),
-       set_config('jit', 'off', true),
-       set_config('max_parallel_workers_per_gather', '0', true)
+-- For this transaction: compiling a plan takes a second, and worker processes are for others.
+SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gather', '0', true)
+
+-- name: prefer_indexes
+-- For this transaction: no plan that walks whole tables because statistics are young.
+SELECT set_config('enable_seqscan', 'off', true)
 
 -- name: lanes
 -- Who owns each lane, and for how many more seconds.
@@ -77,11 +79,11 @@ WITH newest AS (
     JOIN outbox.publication b ON b.epoch = n.epoch AND b.batch > n.batch - 20000
     WHERE b.published_at > statement_timestamp() - make_interval(secs => %(window)s)
 ), picked AS (
-    SELECT b.positions[i] AS position, r.messages::float8 / ceil(r.messages / step::numeric)::float8 AS weight
+    SELECT b.positions[1 + floor(random() * r.messages)::integer] AS position,
+           r.messages / least(r.messages, 20)::float8 AS weight
     FROM recent r
-    CROSS JOIN LATERAL (SELECT greatest(r.messages / 20, 1) AS step) s
     JOIN outbox.publication b USING (epoch, batch, lo)
-    CROSS JOIN LATERAL generate_series(1, r.messages, step) i
+    CROSS JOIN LATERAL generate_series(1, least(r.messages, 20)) i
     WHERE r.number %% greatest(r.batches / 100, 1) = 0
 )
 SELECT m.topic, m.lane, sum(p.weight) AS weight,

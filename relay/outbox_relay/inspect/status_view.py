@@ -110,7 +110,9 @@ def _rate(value: float) -> str:
 
 
 def _topics(status: Status) -> None:
-    found = _by_backlog(status)
+    found = [
+        (name, share) for name, share in _by_backlog(status) if share.backlog or share.published_per_second
+    ]
     if not found:
         return
     output.table(

@@ -1,0 +1,143 @@
+"""What to look for: turns the options of `outbox message ls` into conditions with bound values."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from outbox_relay.errors import OperatorError
+
+STATUSES = (
+    "UNKNOWN",
+    "COMMITTED",
+    "PUBLISHED",
+    "ROLLED_BACK",
+    "EXHAUSTED",
+    "DEAD",
+    "CANCELLED",
+    "SKIPPED",
+)
+INDEXED = frozenset({"UNKNOWN", "EXHAUSTED", "DEAD"})
+LARGEST_ID = 2**63 - 1
+
+_SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>s|m|min|h|d|w)")
+_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MOST_SECONDS = 100 * 365 * 86_400
+
+
+class FilterError(OperatorError):
+    """An option of a search cannot be read; names it, the problem and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The options of a search; None is no condition."""
+
+    id: int | None = None
+    message_id: uuid.UUID | None = None
+    topic: str | None = None
+    key: bytes | None = None
+    index_key: str | None = None
+    tag: str | None = None
+    status: str | None = None
+    producer_group: str | None = None
+    since: float | datetime | None = None
+    until: float | datetime | None = None
+
+    @property
+    def statement(self) -> str:
+        """The statement (a block of messages.sql) that finds them."""
+        return {"COMMITTED": "search_unpublished", "PUBLISHED": "search_published"}.get(
+            self.status or "", "search"
+        )
+
+    @property
+    def windowed(self) -> bool:
+        """Whether to search window by window from the newest id backwards; else one index answers at once."""
+        return self.id is None and self.message_id is None and self.status not in {"COMMITTED", *INDEXED}
+
+    def conditions(self) -> tuple[list[str], dict[str, Any]]:
+        """Name the conditions (blocks of messages.sql) and give the values they bind."""
+        names: list[str] = []
+        values: dict[str, Any] = {}
+        for name in ("id", "topic", "key", "index_key", "tag", "producer_group"):
+            value = getattr(self, name)
+            if value is not None:
+                names.append(f"by_{name}")
+                values[name] = value
+        if self.message_id is not None:
+            # Only the outbox makes ids of version 8; see outbox.new_message_id.
+            names.append("by_own_message_id" if self.message_id.version == 8 else "by_foreign_message_id")
+            values["message_id"] = self.message_id
+        if self.status is not None and self.statement == "search":
+            # With an id the state is a mere filter; the audit is looked through window by window only.
+            names.append("by_past_transition" if self.windowed else "by_state")
+            values["state"] = self.status
+        for name in ("since", "until"):
+            value = getattr(self, name)
+            if value is not None:
+                ago = "" if isinstance(value, datetime) else "_ago"
+                names.append(f"by_{name}{ago}")
+                values[f"{name}{ago}"] = value
+        if self.windowed:
+            names.append("by_window")
+        return names, values
+
+
+def identity(text: str) -> tuple[int | None, uuid.UUID | None]:
+    """Read what names one message: its id (a number) or its message id (a UUID).
+
+    Raises:
+        FilterError: it is neither.
+    """
+    stripped = text.strip()
+    if stripped.isascii() and stripped.isdigit() and 0 < int(stripped) <= LARGEST_ID:
+        return int(stripped), None
+    try:
+        return None, uuid.UUID(stripped)
+    except ValueError:
+        raise FilterError(
+            f"{text!r} names no message: give its id (a number, as `outbox message ls` shows it) or its message id "
+            "(a UUID, as in the record header outbox-id)"
+        ) from None
+
+
+def key(text: str) -> bytes:
+    """Read a key: UTF-8 text, or `base64:…` as binary keys are shown.
+
+    Raises:
+        FilterError: what follows `base64:` is not base64.
+    """
+    if not text.startswith("base64:"):
+        return text.encode()
+    try:
+        return base64.b64decode(text.removeprefix("base64:"), validate=True)
+    except (binascii.Error, ValueError):
+        raise FilterError(f"--key {text!r}: what follows 'base64:' is not base64") from None
+
+
+def moment(option: str, text: str) -> float | datetime:
+    """Read a time: so many seconds ago (`10m`, `2h`, `3d`), or an ISO time (without a zone: local time).
+
+    Raises:
+        FilterError: it is neither.
+    """
+    span = _SPAN.fullmatch(text.strip())
+    if span is not None:
+        found = float(span["number"]) * _UNITS[span["unit"]]
+        if found <= _MOST_SECONDS:
+            return found
+    else:
+        try:
+            return datetime.fromisoformat(text.strip()).astimezone()
+        except (ValueError, OverflowError):
+            pass
+    raise FilterError(
+        f"{option} {text!r} is no time: give a span such as 30s, 10m, 2h, 3d, 1w (ago), or an ISO time such as "
+        "2026-11-21T20:00 (local) or 2026-11-21T20:00Z"
+    )

@@ -1,0 +1,159 @@
+"""Shows messages: a list of them, or one's whole life; bodies only where they were asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from outbox_relay import output
+from outbox_relay.inspect.messages import Life, Row
+
+LONGEST_CELL = 24
+BYTES = ("key", "order_key")
+
+
+def as_document(row: Row) -> dict[str, Any]:
+    """One message for machines: bytes as text where they are printable UTF-8, else {"base64": …}."""
+    return {
+        name: output.bytes_for_json(value) if name in BYTES else _plain(value) for name, value in row.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Keep what JSON has; a UUID becomes text."""
+    return value if isinstance(value, (bool, int, float, list, dict, datetime, type(None))) else str(value)
+
+
+def show_list(rows: Sequence[Row], limit: int, more: bool) -> None:
+    """Print messages as a table, newest first."""
+    output.table(
+        ["id", "status", "topic", "key", "tags", "kafka", "born"],
+        [
+            (
+                row["id"],
+                f"{row['status']} {row['waiting']}" if row["waiting"] else row["status"],
+                row["topic"],
+                _short(output.bytes_for_people(row["key"])),
+                _short(", ".join(row["tags"]) or None),
+                _place(row),
+                _moment(row["born_at"]),
+            )
+            for row in rows
+        ],
+        right=("id",),
+    )
+    if more:
+        click.echo(f"the newest {limit}; there are more: --limit N, or narrow the search", err=True)
+
+
+def _short(text: str | None) -> str | None:
+    if text is None or len(text) <= LONGEST_CELL:
+        return text
+    return f"{text[: LONGEST_CELL - 1]}…"
+
+
+def _place(row: Row) -> str | None:
+    return None if row["offset"] is None else f"{row['partition']}/{row['offset']}"
+
+
+def _moment(value: datetime) -> str:
+    """Give a full time in a pipe, a short one at a terminal: today's hour, or another day's date."""
+    local = value.astimezone()
+    if not sys.stdout.isatty():
+        return local.isoformat(timespec="milliseconds")
+    today = local.date() == datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M}"
+
+
+def life_document(life: Life) -> dict[str, Any]:
+    """One message's life for machines."""
+    document = {
+        **as_document(life.message),
+        **life.routing,
+        "events": life.events,
+        "publications": life.publications,
+    }
+    if life.content is not None:
+        document["headers"] = life.content["headers"]
+        document["body"] = output.bytes_for_json(life.content["body"])
+    return document
+
+
+def show_life(life: Life) -> None:
+    """Print everything about one message."""
+    row = life.message
+    output.pairs(
+        [
+            ("message id", row["message_id"]),
+            ("id", row["id"]),
+            ("status", row["status"]),
+            ("remark", row["remark"]),
+            ("topic", row["topic"]),
+            ("partition", row["partition"]),
+            ("offset", row["offset"]),
+            ("key", row["key"]),
+            ("order key", row["order_key"]),
+            ("queue", life.routing.get("queue")),
+            ("selector", life.routing.get("selector")),
+            ("tags", row["tags"] or None),
+            ("index keys", row["index_keys"] or None),
+            ("producer group", row["producer_group"]),
+            ("transaction id", row["transaction_id"]),
+            ("checker", row["checker"]),
+            ("business", " ".join(filter(None, (row["biz_type"], row["biz_id"]))) or None),
+            ("trace", life.routing.get("traceparent")),
+            ("lane", row["lane"]),
+            ("position", row["position"]),
+            ("xid", row["xid"]),
+        ]
+    )
+    click.echo()
+    for when, what in _story(life):
+        click.echo(f"{output.cell(when)}  {what}")
+    if life.content is not None:
+        click.echo()
+        _content(life.content)
+
+
+def _story(life: Life) -> list[tuple[datetime, str]]:
+    """What happened, in order of time."""
+    row = life.message
+    story = [(event["happened_at"], _event(event)) for event in life.events]
+    if not any(event["from_state"] is None and event["kind"] == "transition" for event in life.events):
+        story.append((row["born_at"], "born COMMITTED"))
+    if row["deliver_at"] is not None:
+        story.append((row["deliver_at"], "not published before this time (deliver_at)"))
+    if row["waiting"] is not None:
+        until = "" if row["due_at"] is None else f", due at {output.cell(row['due_at'])}"
+        story.append((row["born_at"], f"waiting: {row['waiting']}{until}"))
+    for number, one in enumerate(life.publications):
+        again = " again" if number else ""
+        place = f"{row['topic']}, partition {one['partition']}, offset {one['offset']}"
+        batch = f"(epoch {one['epoch']}, batch {one['batch']})"
+        story.append((one["published_at"], f"published{again} to {place} {batch}"))
+    return sorted(story, key=lambda entry: entry[0])
+
+
+def _event(event: Row) -> str:
+    reason = "" if event["reason"] is None else f": {output.printable(event['reason'])}"
+    actor = output.printable(event["actor"])
+    if event["kind"] == "check":
+        return f"checked by {actor}, answer {event['answer'] or '-'}{reason}"
+    if event["from_state"] is None:
+        return f"born {event['to_state']} by {actor}{reason}"
+    return f"{event['from_state']} → {event['to_state']} by {actor}{reason}"
+
+
+def _content(content: Row) -> None:
+    for name, value in (content["headers"] or {}).items():
+        click.echo(f"header {output.printable(name)}: {output.cell(value)}")
+    body = content["body"]
+    if body is None:
+        click.echo("body: none (a tombstone)")
+        return
+    click.echo(f"body: {output.count(len(body))} bytes")
+    click.echo(output.bytes_for_people(body))

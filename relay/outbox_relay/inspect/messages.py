@@ -1,0 +1,125 @@
+"""Finds messages, and tells everything that happened to one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from outbox_relay.finder.snapshot import START, Progress
+from outbox_relay.inspect import progress
+from outbox_relay.inspect.filters import Filters
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("inspect/messages.sql")
+SETTINGS = Statements("inspect/status.sql")
+
+FIRST_WINDOW = 2_000
+LARGEST_WINDOW = 5_000_000
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One message: its row as in outbox.message_status, how it is routed, and what happened to it."""
+
+    message: Row
+    routing: Row
+    events: list[Row]
+    publications: list[Row]
+    content: Row | None
+
+
+def search(
+    conn: psycopg.Connection[Any],
+    filters: Filters,
+    limit: int,
+    on_progress: Callable[[int], None] = lambda id: None,
+) -> list[Row]:
+    """Find the newest messages that fit, newest first; needs no more than the role outbox_reader.
+
+    What no single index answers is searched in windows of ids, from the newest backwards, each ten times the last up
+    to five million: a frequent match ends the search early, a rare one is left to the indexes.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        filters: what to look for.
+        limit: how many at most.
+        on_progress: called with the id down to which everything has been searched.
+    """
+    statement, values = compose(filters)
+    conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    conn.read_only = True
+    found: list[Row] = []
+    with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
+        cursor.execute(SETTINGS["settings"])
+        if filters.statement != "search":
+            values |= bind_progress(progress.read(conn))
+        if not filters.windowed:
+            cursor.execute(SETTINGS["prefer_indexes"])
+            return cursor.execute(statement, values | {"limit": limit}).fetchall()
+        first, newest = conn.execute(STATEMENTS["span"]).fetchone() or (1, 0)
+        for below, top in windows(first, newest):
+            bounds = {"below": below, "top": top, "limit": limit - len(found)}
+            found += cursor.execute(statement, values | bounds, prepare=False).fetchall()
+            if len(found) >= limit:
+                break
+            on_progress(below + 1)
+    return found
+
+
+def windows(first: int, newest: int) -> Iterator[tuple[int, int]]:
+    """Cut the ids from `newest` down to `first` into windows (below, top], small ones first."""
+    size, top = FIRST_WINDOW, newest
+    while top >= first:
+        below = max(top - size, first - 1)
+        yield below, top
+        top, size = below, min(size * 10, LARGEST_WINDOW)
+
+
+def compose(filters: Filters) -> tuple[sql.Composed, dict[str, Any]]:
+    """Put the statement of a search together, with the values it binds."""
+    names, values = filters.conditions()
+    blocks = [sql.SQL(STATEMENTS[name]).format() for name in names]
+    conditions = sql.SQL(" AND ").join(blocks) if blocks else sql.SQL("true")
+    return sql.SQL(STATEMENTS[filters.statement]).format(conditions=conditions), values
+
+
+def bind_progress(lanes: dict[int, Progress]) -> dict[str, Any]:
+    """Give the lanes' progress as the arrays that messages.sql takes, and the lowest xid beyond any of them."""
+    known: Iterable[Progress] = lanes.values()
+    return {
+        "lanes": list(lanes),
+        "floors": [str(one.floor) for one in known],
+        "snapshots": [str(one.snapshot) for one in known],
+        "afters": [one.after for one in known],
+        "known": [one != START for one in known],
+        "lowest": str(min((one.floor.xmin for one in known), default=1)),
+    }
+
+
+def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = False) -> Life | None:
+    """Tell everything about one message, or None when there is none.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        filters: its id or message id.
+        content: also read headers and body, which the role outbox_reader may not.
+    """
+    found = search(conn, filters, 1)
+    if not found:
+        return None
+    message = found[0]
+    with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
+        return Life(
+            message=message,
+            routing=cursor.execute(STATEMENTS["routing"], message).fetchone() or {},
+            events=cursor.execute(STATEMENTS["events"], message).fetchall(),
+            publications=cursor.execute(STATEMENTS["publications"], message).fetchall(),
+            content=cursor.execute(STATEMENTS["content"], message).fetchone() if content else None,
+        )

@@ -1,0 +1,25 @@
+"""How far each lane is published, for whoever looks from outside the relay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from outbox_relay.finder.snapshot import START, Progress, Snapshot
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("inspect/status.sql")
+LANES = Statements("lanes/lanes.sql")
+
+
+def read(conn: psycopg.Connection[Any]) -> dict[int, Progress]:
+    """Read the recorded progress of every lane; START where none is known, or another cluster's."""
+    (cluster,) = conn.execute(STATEMENTS["cluster"]).fetchone() or (None,)
+    rows = conn.execute(LANES["progress"], {"system_identifier": cluster}).fetchall()
+    return {
+        lane: START
+        if snapshot is None
+        else Progress(Snapshot.parse(snapshot), None if base is None else Snapshot.parse(base), after)
+        for lane, snapshot, base, after in rows
+    }
