@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psycopg
@@ -131,6 +132,35 @@ def test_given_servers_are_used_and_never_stopped(up: StackCommand, new: StackCo
     new.succeed("down")
     assert up.query("select 1") == [(1,)]
     assert up.state().running()
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        (
+            ("--dsn", "postgresql://u:s3cret@127.0.0.1:1/x"),
+            "the given PostgreSQL (--dsn, OUTBOX_DSN) does not answer",
+        ),
+        (("--dsn", "nonsense s3cret"), "the given PostgreSQL (--dsn, OUTBOX_DSN) does not answer"),
+        (("--bootstrap-servers", "127.0.0.1:1,[::1]:1"), "no given Kafka broker"),
+        (("--bootstrap-servers", "127.0.0.1:port"), "'127.0.0.1:port': the port must be a number"),
+    ],
+)
+def test_given_server_that_does_not_answer_is_refused(
+    new: StackCommand, option: tuple[str, str], problem: str
+) -> None:
+    refused = new.run("up", *option)
+    assert refused.returncode == 1
+    assert problem in refused.stderr
+    assert "s3cret" not in refused.stdout + refused.stderr
+    assert new.processes() == []
+
+
+def test_two_ups_at_once_start_one_stack(new: StackCommand) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(lambda _: json.loads(new.succeed("up", "--json"))["started"], range(2)))
+    assert sorted(told) == [False, True]
+    assert new.state().running()
 
 
 def test_removing_the_directory_ends_the_servers(new: StackCommand) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from outbox_relay.commands.options import Command
 from outbox_relay.stack.choice import Wanted
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.lifecycle import bring_down, bring_up, running_stack
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.state import State, state_directory
@@ -30,7 +28,7 @@ _state_option = click.option(
 _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for machines.")
 
 
-@click.command()
+@click.command(cls=Command)
 @_state_option
 @click.option(
     "--from",
@@ -73,7 +71,7 @@ def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool
     """
     console = Console(stderr=as_json, highlight=False)
     began = time.monotonic()
-    with _refusals(), console.status("looking at this machine") as status:
+    with console.status("looking at this machine") as status:
 
         def report(line: str) -> None:
             status.update(line)
@@ -93,7 +91,7 @@ def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool
         console.print(f'already running, in {running.directory}. Next: eval "$(outbox env)"', markup=False)
 
 
-@click.command()
+@click.command(cls=Command)
 @_state_option
 @_json_option
 def env(state: Path, as_json: bool) -> None:
@@ -104,8 +102,7 @@ def env(state: Path, as_json: bool) -> None:
 
     The DSN holds the password of the local database.
     """
-    with _refusals():
-        running = running_stack(state_directory(state))
+    running = running_stack(state_directory(state))
     exports = {"OUTBOX_DSN": running.postgres.address, "OUTBOX_BOOTSTRAP_SERVERS": running.kafka.address}
     if as_json:
         click.echo(json.dumps(exports))
@@ -114,14 +111,13 @@ def env(state: Path, as_json: bool) -> None:
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-@click.command()
+@click.command(cls=Command)
 @_state_option
 @click.option("--wipe", is_flag=True, help="Remove the data, the logs and the state file too.")
 @_json_option
 def down(state: Path, wipe: bool, as_json: bool) -> None:
     """Stop exactly what `outbox up` started here; the data stays, unless --wipe."""
-    with _refusals():
-        stopped = bring_down(state_directory(state), with_data=wipe)
+    stopped = bring_down(state_directory(state), with_data=wipe)
     if as_json:
         click.echo(json.dumps({"stopped": stopped is not None, "wiped": wipe}))
     elif stopped is None:
@@ -142,12 +138,3 @@ def _described(state: State) -> dict[str, object]:
             for name, server in state.servers.items()
         },
     }
-
-
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """Show what the stack refuses as an error of the command: its text, exit code 1."""
-    try:
-        yield
-    except StackError as error:
-        raise click.ClickException(str(error)) from error

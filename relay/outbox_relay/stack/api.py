@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -57,7 +58,11 @@ class Stack:
                 return cls.start_locked(directory, wish=wish, report=report)
         place = Path(tempfile.mkdtemp(prefix="outbox-stack-"))
         place.chmod(0o711)  # PostgreSQL's user passes through to its data
-        return cls.start_locked(place, wish=wish, report=report, ephemeral=True)
+        try:
+            return cls.start_locked(place, wish=wish, report=report, ephemeral=True)
+        except BaseException:
+            shutil.rmtree(place, ignore_errors=True)
+            raise
 
     @classmethod
     def start_locked(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from outbox_relay.stack import survey
 from outbox_relay.stack.choice import ORIGINS, Choice, Kind, Probe, Wanted, choose
+from outbox_relay.stack.given import check_kafka, check_postgres
 from outbox_relay.stack.jars import KAFKA_VERSION, kafka_jars
 from outbox_relay.stack.state import ServerState, State
 from outbox_relay.stack.storage import storage_template
@@ -46,14 +47,16 @@ class Preparation:
     def state(self) -> State:
         """Choose and fetch; raises StackError when something that is needed cannot be had."""
         postgres = (
-            self._given("postgres", self.wish.dsn, "a DSN") or self._kept("postgres") or self._postgres()
+            self._given("postgres", self.wish.dsn, "a DSN", check_postgres)
+            or self._kept("postgres")
+            or self._postgres()
         )
-        kafka = self._given("kafka", self.wish.bootstrap_servers, "a list of bootstrap servers")
+        kafka = self._given("kafka", self.wish.bootstrap_servers, "a list of bootstrap servers", check_kafka)
         kafka = kafka or self._kept("kafka") or self._kafka()
         return State(self.directory, postgres, kafka, self.scratch)
 
-    def _given(self, name: str, address: str, what: str) -> ServerState | None:
-        """Use a given server, unless the address is that of our own last run.
+    def _given(self, name: str, address: str, what: str, check: Callable[[str], None]) -> ServerState | None:
+        """Use a given server that answers, unless the address is that of our own last run.
 
         `eval "$(outbox env)"` stays in a shell when its stack has gone down; the next `outbox up` there must
         not take its own dead server for somebody else's.
@@ -61,6 +64,7 @@ class Preparation:
         before = self.old.servers[name] if self.old else None
         if not address or (before and before.kind is not Kind.GIVEN and before.address == address):
             return None
+        check(address)
         choice = choose(given=what, wanted=self.wish.wanted, docker=Probe(), machine=Probe(), wheel="")
         return self._told(name, ServerState(choice.kind, choice.reason, address))
 
