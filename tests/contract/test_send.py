@@ -104,7 +104,7 @@ def test_what_is_left_out_is_null_or_empty(make_session: MakeSession) -> None:
     session = make_session()
     receipt = session.send(Message("orders", body=None))
     nothing = [None] * 6
-    row: tuple[Any, ...] = ("orders", *nothing, [], [], "COMMITTED", None, *nothing)
+    row: tuple[object, ...] = ("orders", *nothing, [], [], "COMMITTED", None, *nothing)
     assert session.execute(COLUMNS, [receipt.id]) == [row]
 
 
