@@ -1,0 +1,175 @@
+"""What arrived in Kafka, read with a stock consumer, and what it must look like.
+
+Nothing here knows the outbox's tables: records are compared with what producers know they committed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+LIMIT = 15.0
+"""Seconds for the broker to answer."""
+
+
+class Record(NamedTuple):
+    """One Kafka record; `headers` in the order they were written."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def header(self, name: str) -> str | None:
+        """The text of a header that occurs once at most."""
+        values = [value for key, value in self.headers if key == name]
+        assert len(values) <= 1, f"header {name} occurs {len(values)} times"
+        return None if not values or values[0] is None else values[0].decode()
+
+    @property
+    def message_id(self) -> str:
+        """The outbox's id of the message."""
+        found = self.header("outbox-id")
+        assert found is not None, "a record without outbox-id"
+        return found
+
+
+class TopicReader:
+    """Reads a topic from its beginning, partition by partition in offset order, as often as it is asked."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.topic = topic
+        self.records: list[Record] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "checker",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        known = self._consumer.list_topics(topic, timeout=LIMIT).topics[topic]
+        self._next = dict.fromkeys(sorted(known.partitions), 0)
+        self._consumer.assign([TopicPartition(topic, number, 0) for number in self._next])
+
+    def read(self) -> list[Record]:
+        """Read up to what the broker has now; return all records read so far."""
+        ends = {
+            number: self._consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=LIMIT)[1]
+            for number in self._next
+        }
+        while any(self._next[number] < end for number, end in ends.items()):
+            message = self._consumer.poll(LIMIT)
+            assert message is not None, f"the broker stopped delivering at {self._next} of {ends}"
+            error = message.error()
+            if error is not None:
+                assert error.code() == KafkaError._TRANSPORT, error  # a broker that was restarted
+                continue
+            record = _record(message)
+            self.records.append(record)
+            self._next[record.partition] = record.offset + 1
+        return self.records
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+
+def _record(message: Message) -> Record:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None
+    assert partition is not None
+    assert offset is not None
+    headers = message.headers() or []
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    texts = tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
+    return Record(topic, partition, offset, message.key(), message.value(), texts)
+
+
+def read_topic(bootstrap_servers: str, topic: str) -> list[Record]:
+    """Read all that a topic has now; records of one partition are in offset order."""
+    reader = TopicReader(bootstrap_servers, topic)
+    try:
+        return reader.read()
+    finally:
+        reader.close()
+
+
+@dataclass(slots=True)
+class Findings:
+    """What is wrong with the records of a topic; empty lists are good news."""
+
+    lost: list[str] = field(default_factory=list)
+    ghosts: list[str] = field(default_factory=list)
+    inversions: list[str] = field(default_factory=list)
+    doubles: list[str] = field(default_factory=list)
+    duplicate_records: int = 0
+
+    @property
+    def broken(self) -> str:
+        """The violations in words; empty when every promise was kept. Duplicates of one id are none."""
+        wrong = [
+            f"{name}: {len(found)} ({', '.join(found[:5])})"
+            for name in ("lost", "ghosts", "inversions", "doubles")
+            if (found := getattr(self, name))
+        ]
+        return "; ".join(wrong)
+
+
+def by_key_and_version(record: Record) -> tuple[str, int]:
+    """Read the body that the tests' writers use: `key:version`."""
+    assert record.value is not None
+    key, _, version = record.value.decode().rpartition(":")
+    return key, int(version)
+
+
+def compare(
+    records: Iterable[Record],
+    committed: Iterable[tuple[str, int]],
+    identify: Callable[[Record], tuple[str, int]] = by_key_and_version,
+) -> Findings:
+    """Compare first appearances with the committed versions of each key.
+
+    Args:
+        records: a whole topic; those of one partition in offset order.
+        committed: each (key, version) that a transaction committed a message for; versions of a key rise in the
+            order of its transactions.
+        identify: how to read (key, version) from a record.
+    """
+    found = Findings()
+    wanted = set(committed)
+    owner: dict[tuple[str, int], str] = {}
+    partition: dict[str, int] = {}
+    newest: dict[str, int] = {}
+    for record in sorted(records, key=lambda r: (r.partition, r.offset)):
+        version = identify(record)
+        name = f"{version[0]}:{version[1]}"
+        if version in owner:
+            if owner[version] == record.message_id:
+                found.duplicate_records += 1
+            else:
+                found.doubles.append(f"{name} as {owner[version]} and {record.message_id}")
+            continue
+        owner[version] = record.message_id
+        if version not in wanted:
+            found.ghosts.append(name)
+        if partition.setdefault(version[0], record.partition) != record.partition:
+            found.inversions.append(f"{name} in partition {record.partition} and {partition[version[0]]}")
+        if newest.get(version[0], -1) > version[1]:
+            found.inversions.append(f"{name} after {newest[version[0]]}")
+        newest[version[0]] = max(newest.get(version[0], -1), version[1])
+    found.lost = sorted(f"{key}:{version}" for key, version in wanted - owner.keys())
+    return found
+
+
+def message_ids(records: Sequence[Record]) -> Counter[str]:
+    """How often each message id occurs."""
+    return Counter(record.message_id for record in records)

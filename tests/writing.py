@@ -1,0 +1,77 @@
+"""Short ways for tests to write messages by plain INSERT, and to wait until the relay is done with them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from tests.waiting import wait_until
+
+Connection = psycopg.Connection[Any]
+
+PENDING = """
+    SELECT m.message_id::text FROM outbox.message_status m
+    WHERE m.status = 'COMMITTED' AND m.waiting IS NULL ORDER BY m.position LIMIT 5
+"""
+LANE = "SELECT stopped_error FROM outbox.lane WHERE stopped_error IS NOT NULL ORDER BY lane"
+
+
+def connect(dsn: str) -> Connection:
+    """Connect in autocommit."""
+    return psycopg.connect(dsn, autocommit=True)
+
+
+def insert(
+    conn: Connection, topic: str, key: str | bytes | None, body: str | bytes | None, **columns: Any
+) -> str:
+    """Write one message as any language would; answer its message id."""
+    values: dict[str, Any] = {"topic": topic, "key": _bytes(key), "body": _bytes(body), **columns}
+    names = list(values)
+    statement = sql.SQL("INSERT INTO outbox.message ({}) VALUES ({}) RETURNING message_id::text").format(
+        sql.SQL(", ").join(map(sql.Identifier, names)), sql.SQL(", ").join(map(sql.Placeholder, names))
+    )
+    row = conn.execute(statement, values).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def insert_numbered(conn: Connection, topic: str, count: int, *, keys: int = 50, start: int = 0) -> None:
+    """Write `count` messages in one transaction; bodies are `key:version` as `tests.checker` reads them."""
+    conn.execute(
+        """
+        INSERT INTO outbox.message (topic, key, body)
+        SELECT %(topic)s, convert_to('k' || i %% %(keys)s, 'UTF8'),
+               convert_to(format('k%%s:%%s', i %% %(keys)s, i), 'UTF8')
+        FROM generate_series(%(start)s::bigint, %(start)s + %(count)s - 1) i
+        """,
+        {"topic": topic, "keys": keys, "start": start, "count": count},
+    )
+
+
+def numbered(count: int, *, keys: int = 50, start: int = 0) -> list[tuple[str, int]]:
+    """Name the (key, version) pairs that `insert_numbered` writes."""
+    return [(f"k{i % keys}", i) for i in range(start, start + count)]
+
+
+def decide(conn: Connection, message_id: str, state: str) -> int:
+    """Decide a half message by the documented statement; answer the number of rows."""
+    return conn.execute(
+        "UPDATE outbox.message SET state = %s WHERE message_id = %s AND state = 'UNKNOWN'",
+        [state, message_id],
+    ).rowcount
+
+
+def wait_published(conn: Connection, *, seconds: float = 60.0) -> None:
+    """Wait until every committed message that does not wait for something has a publication."""
+    wait_until(lambda: conn.execute(PENDING).fetchone() is None, "everything is published", seconds=seconds)
+
+
+def stopped(conn: Connection) -> list[str]:
+    """The errors of the lanes that are stopped."""
+    return [row[0] for row in conn.execute(LANE).fetchall()]
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
