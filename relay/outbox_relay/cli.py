@@ -56,7 +56,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from None
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "OUTBOX"})
 @click.version_option(package_name="outbox-kafka")
 def main() -> None:
     """A transactional outbox on PostgreSQL that speaks Kafka.

@@ -126,7 +126,7 @@ class JsonFormatter(logging.Formatter):
 
 def _logfmt(value: Any) -> str:
     if value is None or isinstance(value, bool):
-        return str(value).lower()
+        return json.dumps(value)
     if isinstance(value, list):
         value = ",".join(str(item) for item in value)
     text = str(value)

@@ -9,7 +9,7 @@ MASK = "***"
 
 _URL_SECRET = re.compile(r"(://[^:/?#\s]*:)\S*(@)")
 _PAIR_SECRET = re.compile(
-    rf"(?i)\b((?:{'|'.join(sorted(SECRETS))}|sasl\.password|ssl\.key\.password)\s*[=:]\s*)"
+    rf"(?i)\b((?:{'|'.join(sorted(SECRETS))}|sasl\.password|ssl\.key\.password)[\"']?\s*[=:]\s*)"
     r"('(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&,;]+)"
 )
 

@@ -127,7 +127,12 @@ def table(
         click.echo(plain_table(columns, cells, right=right, title=title))
         return
     shown = Table(
-        box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False, title_style="bold"
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        title=title or None,
+        title_justify="left",
+        title_style="bold",
     )
     for column in columns:
         shown.add_column(column, justify="right" if column in right else "left", overflow="fold")

@@ -49,7 +49,7 @@ BEGIN
     RETURN 'message_p' || suffix;
 END $$;
 
--- Partitions for the coming days: a width of about one day at the rate of the recent past, but 2,000,000 ids at
+-- Partitions for the coming days: a width of about one day at the rate of the recent past, but 5,000,000 ids at
 -- least (a partition that is too small is too soon full: a bulk insert writes 200,000 rows/s, and a row without a
 -- partition fails) and 20,000,000 at most; enough of them to last "days", never fewer than two beyond the
 -- current one and never more than 24 (each costs every query over the whole table). Returns how many were
@@ -57,7 +57,7 @@ END $$;
 CREATE FUNCTION outbox.ensure_partitions(days integer DEFAULT 3) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
-    least_width CONSTANT bigint := 2000000;
+    least_width CONSTANT bigint := 5000000;
     most_width  CONSTANT bigint := 20000000;
     most_ahead  CONSTANT integer := 24;
     here     bigint;
@@ -78,8 +78,10 @@ BEGIN
     from_id := coalesce(from_id, 1);
     SELECT m.born_at, m.id INTO since, from_id FROM outbox.message m
         WHERE m.id >= from_id AND m.id <= here ORDER BY m.id LIMIT 1;
-    IF since IS NOT NULL AND clock_timestamp() > since + interval '1 minute' THEN
-        per_day := (here - from_id) * 86400.0 / extract(epoch FROM clock_timestamp() - since);
+    -- Over an hour at least: one bulk insert into a young database is not the rate of the day.
+    IF since IS NOT NULL THEN
+        per_day := (here - from_id) * 86400.0
+            / greatest(extract(epoch FROM clock_timestamp() - since), 3600);
     END IF;
     LOOP
         SELECT coalesce(max(p.upper), 1), count(*) FILTER (WHERE p.lower > here) INTO top, ahead

@@ -128,7 +128,8 @@ def sql(from_revision: str | None, roles: bool) -> None:
 def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
     """List the partitions: bounds, rows, size, and how long they last.
 
-    Rows are estimated from statistics. Sizes cover messages, publications and events with their indexes.
+    Rows are estimated from statistics. Sizes cover messages, publications and events with their indexes. A table
+    is named after its first id: outbox.message_p000000002000001 (--json has the names).
     """
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
@@ -153,10 +154,9 @@ def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
     if added is not None:
         click.echo(f"{added} partitions added" if added else "nothing to add")
     output.table(
-        ["partition", "place", "from id", "to id", "rows ~", "size", "full in"],
+        ["place", "from id", "to id", "rows ~", "size", "full in"],
         [
             (
-                p.name,
                 found.place(p),
                 output.count(p.lower),
                 output.count(p.upper - 1),

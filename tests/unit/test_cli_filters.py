@@ -1,0 +1,87 @@
+"""What `outbox message ls` can be asked: reading its options, and the windows of a search."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+
+from outbox_relay.inspect.filters import STATUSES, FilterError, Filters, identity, key, moment
+from outbox_relay.inspect.messages import LARGEST_WINDOW, compose, windows
+
+OURS = uuid.UUID("00000000-0005-86af-ab5b-00854e350e2e")
+FOREIGN = uuid.UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
+
+
+def test_a_message_is_named_by_number_or_uuid() -> None:
+    assert identity(" 42 ") == (42, None)
+    assert identity(str(OURS)) == (None, OURS)
+    assert identity(OURS.hex) == (None, OURS)
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "4.5", "abc", "٤٢", "9223372036854775808", "o-17"])
+def test_anything_else_names_no_message(text: str) -> None:
+    with pytest.raises(FilterError, match="its id"):
+        identity(text)
+
+
+def test_a_key_is_text_or_marked_base64() -> None:
+    assert key("订单") == "订单".encode()
+    assert key("base64:/wA=") == b"\xff\x00"
+    with pytest.raises(FilterError, match="not base64"):
+        key("base64:!")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("30s", 30), ("10m", 600), ("1.5h", 5400), ("3d", 259_200), ("1w", 604_800), ("5 min", 300)],
+)
+def test_a_span_is_so_many_seconds_ago(text: str, seconds: float) -> None:
+    assert moment("--since", text) == seconds
+
+
+def test_an_iso_time_keeps_its_zone_and_gets_the_local_one_without() -> None:
+    assert moment("--since", "2026-11-21T20:00Z") == datetime(2026, 11, 21, 20, tzinfo=UTC)
+    local = moment("--since", "2026-11-21T20:00")
+    assert isinstance(local, datetime)
+    assert local.tzinfo is not None
+    assert local.replace(tzinfo=None) == datetime(2026, 11, 21, 20)
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "10", "10x", "-5m", "2026-13-01", "1e9d", "99999w"])
+def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
+    with pytest.raises(FilterError, match=r"--until .* is no time: give a span such as"):
+        moment("--until", text)
+
+
+@pytest.mark.parametrize(
+    ("message_id", "condition"), [(OURS, "by_own_message_id"), (FOREIGN, "by_foreign_message_id")]
+)
+def test_the_version_of_a_message_id_tells_which_index_knows_it(
+    message_id: uuid.UUID, condition: str
+) -> None:
+    names, _ = Filters(message_id=message_id).conditions()
+    assert names == [condition]
+
+
+@pytest.mark.parametrize("status", [None, *STATUSES])
+def test_every_status_makes_a_statement_whose_values_are_bound(status: str | None) -> None:
+    hostile = "x'; DROP TABLE outbox.message; --"
+    filters = Filters(
+        topic=hostile, key=hostile.encode(), tag=hostile, index_key=hostile, status=status, since=5.0
+    )
+    statement, values = compose(filters)
+    assert hostile not in statement.as_string(None)
+    assert values["topic"] == hostile
+
+
+def test_windows_cover_every_id_once_from_the_newest_backwards() -> None:
+    found = list(windows(7, 12_345_678))
+    assert found[0][1] == 12_345_678
+    assert found[-1][0] == 6
+    assert all(later[1] == earlier[0] for earlier, later in itertools.pairwise(found))
+    assert max(top - below for below, top in found) == LARGEST_WINDOW
+    assert list(windows(1, 0)) == []
+    assert list(windows(1, 1)) == [(0, 1)]

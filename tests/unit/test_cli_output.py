@@ -1,0 +1,85 @@
+"""Output: aligned and colourless in a pipe, harmless on a terminal, exact for machines."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+
+from outbox_relay import output
+
+
+def test_a_plain_table_is_aligned_without_colours_or_trailing_space(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.table(["name", "count"], [("a", 1), ("longer", 1234), (None, None)], right=("count",))
+    assert capsys.readouterr().out == "NAME    COUNT\na           1\nlonger   1234\n-           -\n"
+
+
+def test_control_characters_are_shown_as_escapes() -> None:
+    assert output.cell("\x1b[31mred\x1b[0m\n\x07") == "\\x1b[31mred\\x1b[0m\\n\\x07"
+    assert output.cell("中文 é") == "中文 é"
+
+
+@pytest.mark.parametrize(
+    ("value", "people", "machines"),
+    [
+        (None, None, None),
+        (b"o-17", "o-17", "o-17"),
+        ("订单".encode(), "订单", "订单"),
+        (b"\xff\x00", "base64:/wA=", {"base64": "/wA="}),
+        (b"\x1b[2J", "base64:G1sySg==", {"base64": "G1sySg=="}),
+        (b"", "", ""),
+    ],
+)
+def test_bytes_are_text_when_printable_and_base64_with_a_mark_when_not(
+    value: bytes | None, people: str | None, machines: object
+) -> None:
+    assert output.bytes_for_people(value) == people
+    assert output.bytes_for_json(value) == machines
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (0.04, "0.0 s"),
+        (-3, "0.0 s"),
+        (3.25, "3.2 s"),
+        (59, "59 s"),
+        (60, "1 min"),
+        (200, "3 min 20 s"),
+        (18_120, "5 h 2 min"),
+        (356_400, "4 d 3 h"),
+    ],
+)
+def test_durations_show_their_two_largest_units(value: float | None, shown: str) -> None:
+    assert output.seconds(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "-"), (512, "512 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")],
+)
+def test_sizes_are_in_binary_units(value: float | None, shown: str) -> None:
+    assert output.size(value) == shown
+
+
+def test_json_carries_times_ids_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    identity = uuid.uuid4()
+    output.emit_json({"at": datetime(2026, 1, 2, tzinfo=UTC), "id": identity, "key": b"\xff", "name": "名"})
+    text = capsys.readouterr().out
+    assert "名" in text
+    assert json.loads(text) == {
+        "at": "2026-01-02T00:00:00+00:00",
+        "id": str(identity),
+        "key": {"base64": "/w=="},
+        "name": "名",
+    }
+
+
+def test_pairs_leave_out_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    output.pairs([("a", 1), ("gone", None), ("longer", False)])
+    assert capsys.readouterr().out == "a       1\nlonger  no\n"

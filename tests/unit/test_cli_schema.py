@@ -1,0 +1,20 @@
+"""The revision that the service works with is the newest that the migrations bring."""
+
+from __future__ import annotations
+
+import re
+
+from alembic.script import ScriptDirectory
+
+from outbox_migrations import api
+from outbox_relay import schema
+
+
+def test_the_service_expects_the_newest_revision() -> None:
+    assert api.head() == schema.REVISION
+
+
+def test_revisions_are_numbers_so_that_older_and_newer_can_be_told() -> None:
+    revisions = [script.revision for script in ScriptDirectory.from_config(api._config()).walk_revisions()]
+    assert revisions == sorted(revisions, reverse=True)
+    assert all(re.fullmatch(r"\d{4}", revision) for revision in revisions)

@@ -1,0 +1,116 @@
+"""Connection strings: no password is ever shown, whatever the form, and errors say what to do."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from outbox_relay.masking import mask_text
+from outbox_relay.settings import DsnError, connect, masked, parameters, place, unreachable
+
+SECRET = "s3cr3t"
+
+
+@pytest.mark.parametrize(
+    ("dsn", "shown"),
+    [
+        (f"postgresql://u:{SECRET}@h:5433/shop", "postgresql://u:***@h:5433/shop"),
+        (f"postgres://u:{SECRET}@h/shop?sslmode=require", "postgresql://u:***@h/shop?sslmode=require"),
+        (f"postgresql://h/shop?user=u&password={SECRET}", "postgresql://u:***@h/shop"),
+        (f"postgresql://u:{SECRET}%40x@h1:1,h2:2/shop", "postgresql://u:***@h1:1,h2:2/shop"),
+        (f"postgresql://u:{SECRET}@[::1]:5432/shop", "postgresql://u:***@[::1]:5432/shop"),
+        (f"postgresql://u:{SECRET}@/shop?host=/tmp", "postgresql://u:***@/shop?host=/tmp"),
+        ("postgresql://u@h/shop", "postgresql://u@h/shop"),
+        (f"host=h dbname=shop user=u password={SECRET}", "host=h dbname=shop user=u password=***"),
+        (f"host=h dbname=shop password='{SECRET} \\' x'", "host=h dbname=shop password=***"),
+        (f"host=h dbname=shop sslpassword={SECRET}", "host=h dbname=shop sslpassword=***"),
+    ],
+)
+def test_a_password_is_masked_in_every_form(dsn: str, shown: str) -> None:
+    hidden = masked(dsn)
+    assert SECRET not in hidden
+    if dsn.startswith("postgres"):
+        assert hidden == shown
+    else:
+        assert sorted(hidden.split()) == sorted(shown.split())
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        SECRET,
+        f"host=h password=a {SECRET}",
+        f"postgresql://u:a@{SECRET}@h/shop",
+        f"postgresql://u:a/{SECRET}@h/shop",
+        f"postgresql://u:{SECRET}@h:port:x/shop?what",
+    ],
+)
+def test_a_connection_string_that_cannot_be_read_is_not_repeated(dsn: str) -> None:
+    assert SECRET not in masked(dsn)
+    with pytest.raises(DsnError) as caught:
+        parameters(dsn)
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert "--dsn" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"connection to postgresql://u:{SECRET}@h/x failed",
+        f"password={SECRET} host=h",
+        f"PASSWORD = '{SECRET}'",
+        f'{{"password": "{SECRET}"}}',
+        f"sasl.password={SECRET}",
+        f"user=u&password={SECRET}&x=1",
+    ],
+)
+def test_text_that_looks_like_a_password_is_masked_anywhere(text: str) -> None:
+    assert SECRET not in mask_text(text)
+
+
+def test_text_without_a_password_is_left_alone() -> None:
+    text = "relation outbox.message at postgresql://h:5432/shop does not exist (password authentication)"
+    assert mask_text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("dsn", "named"),
+    [
+        ("postgresql://u@h:5433/shop", 'database "shop" at h:5433'),
+        ("host=h dbname=shop", 'database "shop" at h:5432'),
+        ("postgresql://u@h1:1,h2:2/shop", 'database "shop" at h1:1, h2:2'),
+        ("dbname=shop host=/run/postgresql", 'database "shop" at /run/postgresql:5432'),
+    ],
+)
+def test_a_place_is_named_by_database_host_and_port(
+    dsn: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PGHOST", "PGPORT", "PGDATABASE", "PGUSER"):
+        monkeypatch.delenv(name, raising=False)
+    assert place(dsn) == named
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ('FATAL:  database "shop" does not exist', "createdb shop"),
+        ('FATAL:  password authentication failed for user "u"', "password"),
+        ('FATAL:  role "u" does not exist', "Create the role"),
+        ("Connection refused", "outbox up"),
+        (f"invalid sslpassword {SECRET}", "outbox up"),
+    ],
+)
+def test_a_failed_connection_names_the_place_and_the_next_step(reason: str, step: str) -> None:
+    text = unreachable(
+        f"postgresql://u:{SECRET}@h:5433/shop",
+        psycopg.OperationalError(f'connection to server at "h", port 5433 failed: {reason}'),
+    )
+    assert text.startswith('cannot reach database "shop" at h:5433: ')
+    assert step in text
+    assert SECRET not in text
+
+
+def test_connecting_with_an_unreadable_connection_string_says_so_before_any_server_is_asked() -> None:
+    with pytest.raises(DsnError, match="neither a URL"):
+        connect(f"host=h password=a {SECRET}")
