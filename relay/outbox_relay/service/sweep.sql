@@ -1,0 +1,21 @@
+-- The sweep: a safety net under the finder.
+
+-- name: lost
+-- Messages that count as published by the recorded progress, and have no publication and do not wait. There are
+-- none, unless a restore or a fail-over took publications away, or progress was changed by hand. Only what was
+-- not visible in the previous sweep is looked at, so the work is in proportion to the traffic.
+SELECT m.id FROM outbox.message m
+WHERE m.id >= %(lowest)s AND m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::smallint[])
+    AND m.xid < %(xmax)s::xid8 AND NOT m.xid = ANY (%(xip)s::xid8[])
+    AND (m.xid >= %(since_xmax)s::xid8 OR m.xid = ANY (%(since_xip)s::xid8[]))
+    AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
+                                 WHERE b.lo >= %(lowest)s) p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
+ORDER BY m.position
+LIMIT 10000
+
+-- name: repair
+-- Let lost messages be found: a new xid and position, in the order that they had.
+UPDATE outbox.message m SET xid = pg_current_xact_id(), position = nextval('outbox.position')
+FROM (SELECT u.id FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY u (id, place) ORDER BY u.place) l
+WHERE m.id = l.id AND m.state = 'COMMITTED'

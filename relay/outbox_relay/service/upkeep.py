@@ -1,0 +1,148 @@
+"""Upkeep beside publishing: partitions made ahead, and the sweep for messages that were lost.
+
+Runs on a thread and connection of its own, so that a wait for a lock or a long query stalls nothing. It decides
+nothing that publishing depends on: what the sweep finds is repaired by the session itself, between two turns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from outbox_relay.finder.snapshot import BEGINNING, Snapshot
+from outbox_relay.lanes.lease import LANES
+from outbox_relay.logs import Log
+from outbox_relay.settings import DatabaseUnreachableError
+from outbox_relay.statements import Statements
+
+SWEEP = Statements("service/sweep.sql")
+PARTITIONS = Statements("service/partitions.sql")
+
+log = Log("upkeep")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a sweep may rely on: for these lanes, all that `snapshot` sees is recorded as published.
+
+    `lowest` is the first id of the oldest live partition.
+    """
+
+    snapshot: Snapshot
+    lanes: tuple[int, ...]
+    lowest: int
+
+
+class Upkeep:
+    """Makes partitions every minute and sweeps every ten; both also soon after the start.
+
+    Args:
+        connect: opens a connection of its own.
+        partitions_every, sweep_every: seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        *,
+        partitions_every: float = 60.0,
+        sweep_every: float = 600.0,
+    ) -> None:
+        self._connect = connect
+        self._partitions_every = partitions_every
+        self._sweep_every = sweep_every
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._mark: Mark | None = None
+        self._swept = BEGINNING
+        self._lost: list[int] = []
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(work, every), name=work.__name__, daemon=True)
+            for work, every in ((self.make_partitions, partitions_every), (self.sweep, sweep_every))
+        ]
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Ask the threads to end; a query under way ends with its connection."""
+        self._stopping.set()
+
+    def mark(self, mark: Mark) -> None:
+        """Tell the sweep how far is recorded."""
+        with self._lock:
+            self._mark = mark
+
+    def take_lost(self) -> list[int]:
+        """Return, once, the ids that the sweep found, in the order of their positions."""
+        if not self._lost:
+            return []
+        with self._lock:
+            lost, self._lost = self._lost, []
+        return lost
+
+    def _repeat(self, work: Callable[[psycopg.Connection[Any]], bool], every: float) -> None:
+        pause = min(1.0, every)
+        while not self._stopping.wait(pause):
+            pause = every
+            try:
+                with self._connect() as conn:
+                    done = work(conn)
+            except (psycopg.Error, DatabaseUnreachableError) as error:
+                log.warning("upkeep failed, trying again", work=work.__name__, error=str(error).strip())
+                done = False
+            if not done:
+                pause = min(5.0, every)
+
+    def make_partitions(self, conn: psycopg.Connection[Any]) -> bool:
+        """Make partitions ahead; raise the alarm when even the next one is missing."""
+        try:
+            made = _one(conn, "ensure")
+            if made:
+                log.info("partitions made", count=made)
+        except psycopg.errors.LockNotAvailable:
+            log.warning("partitions not made: somebody holds a lock on outbox.message, trying again")
+        finally:
+            if not conn.closed and _one(conn, "ahead") == 0:
+                log.error(
+                    "the next partition is missing: when the present one is full, every send fails",
+                    repair="outbox db partitions --ensure 3",
+                )
+        return True
+
+    def sweep(self, conn: psycopg.Connection[Any]) -> bool:
+        """Look for messages recorded as published that have no publication."""
+        with self._lock:
+            mark, since = self._mark, self._swept
+        if mark is None:
+            return False
+        conn.execute("SELECT set_config('max_parallel_workers_per_gather', '0', false)")
+        rows = conn.execute(
+            SWEEP["lost"],
+            {
+                "lowest": mark.lowest,
+                "lanes": f"{{{','.join(map(str, mark.lanes))}}}",
+                "xmax": str(mark.snapshot.xmax),
+                "xip": mark.snapshot.xip_array,
+                "since_xmax": str(since.xmax),
+                "since_xip": since.xip_array,
+            },
+        ).fetchall()
+        with self._lock:
+            self._lost = [row[0] for row in rows]
+            # Lanes that were not level stay to be swept: only a mark of all lanes moves the beginning.
+            if not rows and len(mark.lanes) == LANES:
+                self._swept = mark.snapshot
+        return True
+
+
+def _one(conn: psycopg.Connection[Any], name: str) -> Any:
+    row = conn.execute(PARTITIONS[name]).fetchone()
+    assert row is not None  # noqa: S101  (a SELECT of one value)
+    return row[0]
