@@ -151,11 +151,17 @@ class Finder:
         row = self._cursor.fetchone()
         return _ids(row[0] if row else None)
 
-    def page(self, ids: array[int]) -> list[RawRow]:
-        """Read the rows of a backlog that are still COMMITTED, in position order."""
+    def page(self, ids: array[int], current: Snapshot) -> list[RawRow]:
+        """Read the rows of a backlog that are COMMITTED as `current` saw them, in position order."""
         lowest, highest = min(ids), max(ids)
         span = highest - lowest + 1
-        bounds = {"lowest": lowest, "highest": highest, "bytes": self.page_bytes}
+        bounds = {
+            "lowest": lowest,
+            "highest": highest,
+            "bytes": self.page_bytes,
+            "cur_xmax": str(current.xmax),
+            "cur_xip": current.xip_array,
+        }
         if span > DENSE * len(ids):
             return self._cursor.execute(self._page, bounds | {"ids": _array(ids)}, prepare=True).fetchall()
         rows = self._cursor.execute(self._dense_page, bounds, prepare=True).fetchall()

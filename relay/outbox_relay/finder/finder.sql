@@ -83,12 +83,14 @@ FROM (
 ) m
 
 -- name: page
--- Rows of a backlog by id, in position order. The bounds prune partitions when the statement starts.
+-- Rows of a backlog by id, in position order. The bounds prune partitions when the statement starts. A row that got
+-- a new xid and position since it was listed (released when it fell due, retried) belongs to a later difference.
 SELECT {columns} FROM (
     SELECT *, sum(octet_length(body)) OVER (
         ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM outbox.message
     WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s AND state = 'COMMITTED'
+        AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
 ) m
 WHERE bytes_before IS NULL OR bytes_before < %(bytes)s
 ORDER BY position + 0
@@ -101,6 +103,7 @@ SELECT {columns} FROM (
         ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM outbox.message
     WHERE id BETWEEN %(lowest)s AND %(highest)s AND state = 'COMMITTED'
+        AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
 ) m
 WHERE bytes_before IS NULL OR bytes_before < %(bytes)s
 ORDER BY position + 0

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NoReturn
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -53,6 +53,8 @@ class Publisher:
         self._failure: tuple[Slot, KafkaError] | None = None
         self.in_flight: deque[Batch] = deque()
         self.unacknowledged = 0
+        self.while_full: Callable[[], None] = _go_on
+        """Called while Kafka is waited for because the local queue is full; what it raises ends `publish`."""
 
     def prepare(self, rows: Iterable[RawRow]) -> None:
         """Look up the topics of a page; see `TopicBook.prepare`.
@@ -74,9 +76,12 @@ class Publisher:
             lanes: the lanes that this page speaks for.
 
         Raises:
-            DeliveryError: an earlier message was not delivered.
+            DeliveryError: a message was not delivered, or the producer takes no more.
         """
         batch = Batch((), progress)
+        # A message of this very batch may be refused while the rest is produced. Until the end it speaks for no
+        # lane: were it recorded half, no progress would come of it.
+        self.in_flight.append(batch)
         running = set(lanes)
         positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
         produce, poll, decode = self._producer.produce, self._producer.poll, _decode
@@ -123,7 +128,11 @@ class Publisher:
                         # The local queue is full: the lane waits for Kafka, nothing is skipped.
                         poll(0.05)
                         self.raise_failure()
+                        self.while_full()
             except (Unpublishable, KafkaException) as error:
+                if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
+                    # The producer, not the message: after a refused message it takes nothing more (_FATAL).
+                    self._raise_end(error.args[0])
                 running.discard(lane)
                 batch.stops.append(_stop(lane, row, error, progress, before))
                 topic = None
@@ -137,7 +146,6 @@ class Publisher:
                 poll(0)
         batch.lanes = tuple(sorted(running))
         self.unacknowledged += count
-        self.in_flight.append(batch)
         return batch
 
     def _hash(self, topic: Topic, arg: bytes) -> int:
@@ -150,6 +158,12 @@ class Publisher:
     def _fail(self, slot: Slot, error: KafkaError) -> None:
         if self._failure is None:
             self._failure = (slot, error)
+
+    def _raise_end(self, error: KafkaError) -> NoReturn:
+        """Raise why the producer ended: the message that it reports, if it does so soon."""
+        for _ in range(20):
+            self.serve(0.1)
+        raise DeliveryError(f"the producer takes no more messages: {error.name()}: {error.str()}", {})
 
     def serve(self, seconds: float = 0.0) -> None:
         """Collect deliveries, waiting up to `seconds` for the first.
@@ -194,6 +208,10 @@ class Publisher:
         """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""
         self._producer.purge()
         self._producer.poll(0)
+
+
+def _go_on() -> None:
+    """Wait for as long as it takes."""
 
 
 def _select(topic: Topic, queue: int | None, selector: str | None, arg: bytes | None, position: int) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 import psycopg
 
 from outbox_relay.finder.finder import Finder, RawRow, prepare_session
+from outbox_relay.finder.snapshot import Snapshot
 
 
 class ReadAhead:
@@ -27,9 +28,9 @@ class ReadAhead:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._next: tuple[array[int], Future[list[RawRow]]] | None = None
 
-    def start(self, ids: array[int]) -> None:
-        """Begin to read these rows."""
-        self._next = (ids, self._pool.submit(self._read, ids))
+    def start(self, ids: array[int], current: Snapshot) -> None:
+        """Begin to read these rows, listed from the snapshot `current`."""
+        self._next = (ids, self._pool.submit(self._read, ids, current))
 
     def take(self, ids: array[int]) -> list[RawRow] | None:
         """Return the rows if exactly these were begun, else None.
@@ -43,12 +44,12 @@ class ReadAhead:
         self._next = None
         return rows.result() if begun == ids else None
 
-    def _read(self, ids: array[int]) -> list[RawRow]:
+    def _read(self, ids: array[int], current: Snapshot) -> list[RawRow]:
         if self._finder is None:
             conn = self._connect()
             prepare_session(conn)
             self._finder = Finder(conn, page=self._page)
-        return self._finder.page(ids)
+        return self._finder.page(ids, current)
 
     def close(self) -> None:
         """Wait for what was begun, and close the connection."""

@@ -35,4 +35,8 @@ class Delayed:
         if seconds > 0:
             self._look_at = now + min(seconds, LOOK_EVERY_S)
             return 0
-        return self._conn.execute(STATEMENTS["release"], prepare=True).rowcount
+        released = self._conn.execute(STATEMENTS["release"], prepare=True).rowcount
+        if not released:
+            # What is due is locked by somebody: do not ask at every turn.
+            self._look_at = now + LOOK_EVERY_S
+        return released

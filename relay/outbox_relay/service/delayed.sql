@@ -6,13 +6,16 @@ SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 FROM outbox.w
 
 -- name: release
 -- Let due messages go: out of waiting, and with a new xid and position, as if they were committed now. One
--- statement, so that a message is either waiting or to be found, whatever dies.
-WITH due AS (
-    DELETE FROM outbox.waiting w
-    WHERE w.id IN (SELECT d.id FROM outbox.waiting d
-                   WHERE d.reason = 'delayed' AND d.due_at <= clock_timestamp()
-                   ORDER BY d.due_at, d.id LIMIT 1000)
+-- statement, so that a message is either waiting or to be found, whatever dies. A message that somebody holds a
+-- lock on (a cancellation under way) is left for the next look: the relay waits for nobody.
+WITH due AS MATERIALIZED (
+    SELECT w.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
+    WHERE w.reason = 'delayed' AND w.due_at <= clock_timestamp()
+    ORDER BY w.due_at, w.id LIMIT 1000
+    FOR NO KEY UPDATE OF m SKIP LOCKED
+), released AS (
+    DELETE FROM outbox.waiting w USING due WHERE w.id = due.id
     RETURNING w.id
 )
 UPDATE outbox.message m SET xid = pg_current_xact_id(), position = nextval('outbox.position')
-FROM due WHERE m.id = due.id AND m.state = 'COMMITTED'
+FROM released WHERE m.id = released.id AND m.state = 'COMMITTED'

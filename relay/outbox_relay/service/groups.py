@@ -42,18 +42,16 @@ def by_progress(progress: Mapping[int, Progress]) -> list[Group]:
 
 
 def merge(groups: Iterable[Group]) -> list[Group]:
-    """Put level groups of equal progress together, and leave empty ones out."""
+    """Put level groups of equal progress together, except careful ones, and leave empty ones out."""
     merged: list[Group] = []
     level: dict[Progress, Group] = {}
     for group in groups:
         if not group.lanes:
             continue
-        twin = level.get(group.progress) if group.is_level else None
-        if twin is not None:
-            twin.lanes |= group.lanes
-            continue
-        if group.is_level:
-            group.careful = None
-            level[group.progress] = group
+        if group.is_level and group.careful is None:
+            twin = level.setdefault(group.progress, group)
+            if twin is not group:
+                twin.lanes |= group.lanes
+                continue
         merged.append(group)
     return merged

@@ -42,6 +42,8 @@ class Reader:
         """Yield one page of each group that has one."""
         level = []
         for group in groups:
+            if group.is_level and group.careful is not None:
+                self._list_difference(group)
             if group.is_level:
                 level.append(group)
             else:
@@ -96,8 +98,8 @@ class Reader:
             self._list(group)
         size = 1 if group.careful is not None else self._finder.page_size
         ids = (group.backlog or array("q"))[:size]
-        rows = self._read(ids)
         before = group.progress
+        rows = self._read(ids, before.snapshot)
         taken = ids.index(rows[-1][1]) + 1 if rows else len(ids)
         if group.backlog:
             del group.backlog[:taken]
@@ -106,17 +108,24 @@ class Reader:
                 group.progress = Progress(before.snapshot, before.base, rows[-1][0])
         else:
             group.backlog = None
+            group.careful = None
             group.progress = Progress(before.snapshot)
         if group.backlog and size > 1:
-            self._ahead.start(group.backlog[:size])
+            self._ahead.start(group.backlog[:size], before.snapshot)
         if rows:
             yield Page(group, rows, before, group.progress)
 
-    def _read(self, ids: array[int]) -> list[RawRow]:
+    def _read(self, ids: array[int], current: Snapshot) -> list[RawRow]:
         if not ids:
             return []
         rows = self._ahead.take(ids)
-        return self._finder.page(ids) if rows is None else rows
+        return self._finder.page(ids, current) if rows is None else rows
+
+    def _list_difference(self, group: Group) -> None:
+        """Take what a careful group has still to publish as a list: a poll would bring a whole page."""
+        (poll,) = self._answers([group])
+        group.progress = Progress(poll.snapshot, group.progress.snapshot, 0)
+        self._list(group)
 
     def _open(self, group: Group) -> None:
         """Find out what a group that joins has still to publish."""
