@@ -21,6 +21,7 @@ Rules it keeps:
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -29,7 +30,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 OLDEST = (3, 11)
@@ -51,9 +52,12 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in SERVED_BY:
         return fail(f"name one lock: {' or '.join(SERVED_BY)}")
     wish = arguments[0]
-    wait_for_others()
-    if any(is_current(lock) for lock in SERVED_BY[wish]):
-        return 0
+    with only_one():
+        return 0 if any(is_current(lock) for lock in SERVED_BY[wish]) else install(wish)
+
+
+def install(wish: str) -> int:
+    """Make or complete `.venv`; answer the exit code."""
     started = time.monotonic()
     say(f"making .venv from requirements/{wish}.txt (once per lock; a minute at most on a usual line)")
     try:
@@ -83,14 +87,19 @@ def use_newer_python() -> int:
     )
 
 
-def wait_for_others() -> None:
-    """Hold the only right to change `.venv` until this process ends."""
+@contextlib.contextmanager
+def only_one() -> Iterator[None]:
+    """Hold the only right to change `.venv`; the system gives it back should this process die."""
     guard = os.open(LOCKS, os.O_RDONLY)
     try:
-        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say("waiting for another run that makes .venv")
-        fcntl.flock(guard, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another run that makes .venv")
+            fcntl.flock(guard, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(guard)
 
 
 def stamp(lock: str) -> Path:
@@ -132,16 +141,21 @@ def make_environment() -> None:
         shutil.rmtree(VENV, ignore_errors=True)
         VENV.mkdir()
         UNFINISHED.touch()
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
+        create_environment()
     UNFINISHED.touch()
     for path in VENV.glob(".installed-*"):
         path.unlink()
 
 
+def create_environment() -> None:
+    """Make an environment with pip in it."""
+    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+
+
 def fill_environment(lock: str) -> None:
     """Install the lock and this project, the latter in place, so that edits need no second install."""
     settings = pip_settings()
-    install: Callable[..., None] = pip
+    tool: Callable[..., None] = pip
     routes = [name for name in ROUTES if name in settings]
     if routes:
         say(f"pip's own {', '.join(routes)} is set: pip installs, which takes longer than uv")
@@ -149,19 +163,19 @@ def fill_environment(lock: str) -> None:
     else:
         try:
             pip(*locked("installer"))
-            install = functools.partial(uv, environment=uv_environment(settings))
-            install_locked(install, lock)
+            tool = functools.partial(uv, environment=uv_environment(settings))
+            install_locked(tool, lock)
         except (subprocess.CalledProcessError, OSError):
             say("uv does not work on this machine: pip installs, which takes longer")
-            install = pip
+            tool = pip
             install_locked(pip, lock)
-    install("--no-deps", "--no-build-isolation", "-e", str(ROOT))
+    tool("--no-deps", "--no-build-isolation", "-e", str(ROOT))
 
 
-def install_locked(install: Callable[..., None], lock: str) -> None:
+def install_locked(tool: Callable[..., None], lock: str) -> None:
     """Install what builds packages, then the lock: a build of its own would fetch tools that no lock names."""
-    install(*locked("build"))
-    install("--no-build-isolation", *locked(lock))
+    tool(*locked("build"))
+    tool("--no-build-isolation", *locked(lock))
 
 
 def locked(lock: str) -> list[str]:
