@@ -74,11 +74,18 @@ def send_once(message: Message, row: Row, queue: int | None, key: str) -> Plan[R
 
     Raises:
         IdempotencyConflictError: the key was used for other content.
+        psycopg.errors.UniqueViolation: another program noted the key without its lock; the transaction has failed.
     """
     group = row[9]
     yield Statement(_SQL["lock_idempotency_key"], (group, key))
     digest = digest_of(message)
-    ((id, message_id, earlier),) = yield Statement(_SQL["send_once"], (*row, key, digest))
+    rows = yield Statement(_SQL["send_once"], (*row, key, digest))
+    if not rows:
+        yield Statement(_SQL["refuse_unlocked_key"], (group, key))
+        raise IdempotencyConflictError(
+            f"idempotency_key {key!r} of producer group {group!r} changed hands; roll back"
+        )
+    id, message_id, earlier = rows[0]
     if earlier is not None and earlier != digest:
         raise IdempotencyConflictError(
             f"idempotency_key {key!r} of producer group {group!r} stands for message {message_id} "

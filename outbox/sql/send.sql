@@ -100,3 +100,9 @@ WITH known AS MATERIALIZED (
 SELECT id, message_id, NULL::bytea AS digest FROM noted
 UNION ALL
 SELECT id, message_id, digest FROM known;
+
+-- name: refuse_unlocked_key
+-- send_once answered nothing: somebody noted the key ($1 group, $2 key) without taking its lock, and committed while our
+-- message was written. This fails on the primary key, so that the second message cannot be committed.
+INSERT INTO outbox.idempotency (producer_group, key, digest, id, message_id)
+VALUES ($1, $2, '', 0, gen_random_uuid());

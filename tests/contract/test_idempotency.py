@@ -92,6 +92,23 @@ def test_stricter_isolation_ends_in_a_serialization_failure_and_never_in_two_mes
     assert count(observer) == 1
 
 
+def test_writer_that_ignores_the_lock_cannot_make_a_second_message(
+    session: Session, second: Session, observer: Session, pool: ThreadPoolExecutor
+) -> None:
+    second.execute(
+        """INSERT INTO outbox.idempotency (producer_group, key, digest, id, message_id)
+           VALUES ('orders', 'request-1', '', 1, gen_random_uuid())"""
+    )
+    future = pool.submit(lambda: session.send(MESSAGE, idempotency_key="request-1"))
+    wait_until(lambda: future.done() or is_blocked(observer, session.pid), "blocked by the other writer")
+    assert not future.done()
+    second.commit()
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        future.result(WAIT)
+    session.commit()
+    assert count(observer) == 0
+
+
 CHANGES: list[dict[str, Any]] = [
     {"topic": "returns"},
     {"key": "o-2"},
