@@ -1,0 +1,102 @@
+"""A whole demo: servers, performance, proof, figures; and what is left behind."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from outbox_relay.demo.figures import Figures, measure
+from outbox_relay.demo.flights import read_flights
+from outbox_relay.demo.journal import Crash
+from outbox_relay.demo.outcome import Outcome
+from outbox_relay.demo.performance import Piece, play
+from outbox_relay.demo.proof import prove
+from outbox_relay.demo.sabotage import Sabotage, sabotage
+from outbox_relay.demo.show import Show
+from outbox_relay.demo.venue import Venue, venue
+from outbox_relay.stack.prepare import Wish
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """What is asked of a demo."""
+
+    flights: int
+    producers: int
+    seed: int
+    rate: float | None
+    sabotage: Sabotage | None
+    stack_directory: Path
+    """Where a stack may be running that the demo can use."""
+    wish: Wish
+    keep: bool
+
+
+def run(programme: Programme, console: Console) -> Outcome:
+    """Play and prove.
+
+    The journals are removed at the end, unless they are to be kept or the proof has failed: they are its evidence.
+    """
+    began = time.monotonic()
+    flights = read_flights(programme.flights)
+    directory = Path(tempfile.mkdtemp(prefix="outbox-demo-"))
+    keep_journals = programme.keep
+    try:
+        console.print(
+            f"{programme.flights:,} flights, {programme.producers} producers, seed {programme.seed}"
+        )
+        piece = Piece(flights, programme.producers, programme.seed, programme.rate, directory)
+        crash = _perform(programme, piece, console)
+        console.print("proving from the source, the producers' journals and the consumer's …")
+        records = piece.records()
+        if programme.sabotage is not None:
+            records = iter(sabotage(records, programme.sabotage, programme.seed))
+        verdict = prove(flights, piece.entries(), records, seed=programme.seed, crash=crash)
+        keep_journals = keep_journals or not verdict.holds
+        return Outcome(
+            flights=programme.flights,
+            producers=programme.producers,
+            seed=programme.seed,
+            sabotage=programme.sabotage,
+            verdict=verdict,
+            figures=_figures(piece, crash),
+            seconds=time.monotonic() - began,
+            journals=directory if keep_journals else None,
+        )
+    finally:
+        if not keep_journals:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _perform(programme: Programme, piece: Piece, console: Console) -> Crash:
+    def report(line: str) -> None:
+        if not line.startswith("fetching"):
+            console.print(line, markup=False, soft_wrap=True)
+
+    with venue(programme.stack_directory, programme.wish, keep=programme.keep, report=report) as place:
+        with Show(console, len(piece.flights)) as show:
+            crash = play(piece, place, show)
+        if programme.keep:
+            _tell_what_is_kept(place, console)
+        return crash
+
+
+def _tell_what_is_kept(place: Venue, console: Console) -> None:
+    console.print(
+        f"kept: database {place.database} and topic {place.topic} on {place.servers}. Look at them:\n"
+        f'  eval "$(outbox env)"; export OUTBOX_DSN="${{OUTBOX_DSN%/*}}/{place.database}"; outbox status',
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _figures(piece: Piece, crash: Crash) -> Figures | None:
+    try:
+        return measure(piece.entries(), piece.records(), crash)
+    except ValueError:
+        return None
