@@ -112,6 +112,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need servers, so that `-m "not servers"` leaves them out."""
+    for item in items:
+        if {"_shared", "_private_stack"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("servers")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: _Node) -> None:
     """Tell a worker of pytest-xdist about the run."""

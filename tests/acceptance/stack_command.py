@@ -25,6 +25,8 @@ class StackCommand:
     def __init__(self, directory: Path, **environment: str) -> None:
         """Take the stack's directory and what the user's environment adds."""
         self.directory = directory
+        self.told = ""
+        """What the first `outbox up` printed, where somebody kept it."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
         if cache := os.environ.get("OUTBOX_CACHE"):
             clean["OUTBOX_CACHE"] = cache

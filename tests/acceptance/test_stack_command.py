@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("stack command")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackCommand]:
     """A stack that runs, for tests that leave it running."""
     command = StackCommand(tmp_path_factory.mktemp("stack") / ".outbox")
-    command.succeed("up")
+    command.told = command.succeed("up")
     yield command
     command.succeed("down", "--wipe")
 
@@ -78,11 +78,11 @@ def test_up_in_a_shell_that_has_eval_ed_env_finds_its_own_stack(up: StackCommand
     assert up.state() == before
 
 
-def test_output_names_origin_and_reason_and_no_secret(new: StackCommand) -> None:
-    told = new.succeed("up")
+def test_output_names_origin_and_reason_and_no_secret(up: StackCommand) -> None:
+    told = up.told
     assert "PostgreSQL from machine: embedded servers are demanded; PostgreSQL" in told or "wheel" in told
     assert "Kafka from " in told
-    assert new.state().postgres.password not in told
+    assert up.state().postgres.password not in told
 
 
 def test_down_keeps_the_data_and_up_brings_it_back_on_the_same_ports(new: StackCommand) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from outbox_relay.stack.cache import cache_directory, cached
+from outbox_relay.stack.cache import cache_directory, cached, locked
 from outbox_relay.stack.download import download
 from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.jars import Jar, pinned
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +57,31 @@ def test_interrupted_fill_leaves_nothing_and_is_repeated(cache: Path) -> None:
     assert [path.name for path in cache.iterdir() if path.is_dir()] == []
     whole = cached("thing", lambda part: (part / "whole").touch())
     assert [path.name for path in whole.iterdir()] == ["whole"]
+
+
+def test_lock_whose_file_was_removed_meanwhile_is_taken_anew(tmp_path: Path) -> None:
+    path, order = tmp_path / "lock", []
+    with ThreadPoolExecutor(1) as pool:
+
+        def second() -> None:
+            with locked(path):
+                order.append("second")
+                assert path.exists()
+
+        with locked(path):
+            waiting = pool.submit(second)
+            wait_until(lambda: _waiters(path), "somebody waits for the lock")
+            path.unlink()
+            order.append("first")
+        waiting.result()
+    assert order == ["first", "second"]
+
+
+def _waiters(path: Path) -> bool:
+    """Tell whether somebody waits for a lock on the file, as the kernel tells (its lines with an arrow)."""
+    inode = str(path.stat().st_ino)
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any("->" in line and f":{inode} " in line for line in lines)
 
 
 def test_rubble_of_a_killed_fill_is_removed(cache: Path) -> None:

@@ -22,10 +22,22 @@ def cache_directory() -> Path:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a file lock; a process that dies gives it back, however it dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is(path, file.fileno()):
+                continue  # removed while we waited (`outbox down --wipe`): who comes next would not meet us here
+            yield
+            return
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    """Tell whether a path still names the file that is open."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def cached(name: str, fill: Callable[[Path], None]) -> Path:
