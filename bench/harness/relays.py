@@ -1,0 +1,103 @@
+"""The relay under test: a real process of `outbox relay run`, with its CPU and memory."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+
+from bench.harness.cpu import peak_bytes
+from bench.harness.servers import Servers
+from outbox_relay.stack.process import spawn
+from outbox_relay.statements import Statements
+
+WATCH = Statements("sql/watch.sql", package="bench")
+START_LIMIT = 20.0
+STOP_LIMIT = 30.0
+
+
+class RelayProcess:
+    """One relay with its default options; it owns the lanes when the `with` block begins."""
+
+    def __init__(self, servers: Servers, dsn: str) -> None:
+        self.log: Path = servers.directory / "logs" / "relay.log"
+        self._dsn = dsn
+        self.began = time.time()
+        self._process: subprocess.Popen[bytes] = spawn(
+            [
+                *(sys.executable, "-m", "outbox_relay.cli", "relay", "run"),
+                *("--dsn", dsn, "--bootstrap-servers", servers.bootstrap_servers),
+            ],
+            log=self.log,
+            death_signal=signal.SIGKILL,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The process, for a `Meter`."""
+        return self._process.pid
+
+    @property
+    def peak_bytes(self) -> int:
+        """The relay's largest resident size so far."""
+        return peak_bytes(self.pid)
+
+    def check(self) -> None:
+        """Raise RuntimeError, with the end of its log, when the relay has ended."""
+        if self._process.poll() is not None:
+            end = self.log.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"the relay ended with code {self._process.returncode}:\n{end}")
+
+    def __enter__(self) -> Self:
+        try:
+            with psycopg.connect(self._dsn, autocommit=True) as conn:
+                deadline = time.monotonic() + START_LIMIT
+                while not conn.execute(WATCH["owned"]).fetchone():
+                    self.check()
+                    if time.monotonic() > deadline:
+                        raise TimeoutError(
+                            f"the relay took no lanes within {START_LIMIT:.0f} s (log: {self.log})"
+                        )
+                    time.sleep(0.005)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            if error is None:
+                raise RuntimeError(f"the relay did not stop within {STOP_LIMIT:.0f} s") from None
+        if error is None and self._process.returncode != 0:
+            self.check()
+
+
+def wait_published(conn: psycopg.Connection, relay: RelayProcess, position: int, limit: float) -> None:
+    """Wait until the relay has recorded everything up to a position.
+
+    Raises:
+        TimeoutError: it took longer than `limit` seconds.
+    """
+    deadline = time.monotonic() + limit
+    while True:
+        row = conn.execute(WATCH["published_to"]).fetchone()
+        if row and row[0] >= position:
+            return
+        relay.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"position {position} was not published within {limit:.0f} s; reached: {row}")
+        time.sleep(0.02)

@@ -1,0 +1,142 @@
+"""Latency: from the commit of a business transaction to a stock consumer, next to producing right after the commit."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from contextlib import ExitStack
+from typing import Any
+
+import psycopg
+
+from bench.harness.cpu import Meter
+from bench.harness.relays import RelayProcess
+from bench.harness.report import Floor, Section, Table
+from bench.harness.statistics import percentile
+from bench.harness.workers import Worker
+from bench.load.consumer import consume
+from bench.load.generator import Job, generate
+from bench.plan import PARTITIONS, Bench
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("sql/load.sql", package="bench")
+PER_GENERATOR = 250.0
+"""Transactions per second that one generator begins at most: it has the time to begin each when it is due."""
+PERCENTS = (50, 95, 99)
+COLUMNS = ("relay", "PostgreSQL", "broker", "producers", "consumer")
+METHOD = (
+    "Open loop: transactions begin at fixed times in processes of their own, whatever became of the one before: one "
+    "INSERT of a business row, one `Outbox.send`, COMMIT. The clock (CLOCK_REALTIME of the one machine) is read right "
+    "before COMMIT is sent, right after it has returned, and when `Consumer.poll()` returns the message. The floor "
+    "holds for the longer way, *from before COMMIT*, which includes the commit itself. Lower limit: the same "
+    "transactions without the outbox, `produce()` right after the commit (which a crash in between would lose). "
+    "The first seconds are left out. CPU in cores, over the measured time."
+)
+
+
+def run(bench: Bench) -> Section:
+    """Measure each rate of the plan through the outbox and by producing directly."""
+    section = Section("latency", "Latency from commit to consumer", METHOD)
+    table = Table(
+        "Milliseconds (p50 / p95 / p99) and CPU cores",
+        ["", "transactions/s", "from before COMMIT", "from after COMMIT", *COLUMNS],
+    )
+    bench.say("warming up the broker")
+    _measure(bench, max(bench.plan.rates), bench.plan.warm_up, through_outbox=True)
+    for rate in bench.plan.rates:
+        for through_outbox in (True, False):
+            seconds = bench.plan.latency_seconds if through_outbox else bench.plan.peer_seconds
+            found = _measure(bench, rate, seconds, through_outbox=through_outbox)
+            name = "outbox" if through_outbox else "commit, then produce()"
+            section.figures[f"{name}, {rate}/s"] = found
+            table.rows.append([f"{name}, {rate:,}/s", f"{found['rate']:,.0f}", *_shown(found)])
+            bench.say(f"{name} at {rate}/s: {_three(found['before_commit_ms'])} ms, {found['cores']}")
+            if through_outbox:
+                middle, _, last = found["before_commit_ms"]
+                section.floors += [
+                    Floor(f"latency p50 at {rate:,} tx/s", middle, 5.0, "ms"),
+                    Floor(f"latency p99 at {rate:,} tx/s", last, 12.0, "ms"),
+                ]
+    section.tables.append(table)
+    return section
+
+
+def _shown(found: dict[str, Any]) -> list[str]:
+    names = ("relay", "postgres", "kafka", "producers", "consumer")
+    cores = [f"{found['cores'][name]:.2f}" if name in found["cores"] else "" for name in names]
+    return [_three(found["before_commit_ms"]), _three(found["after_commit_ms"]), *cores]
+
+
+def _three(values: list[float]) -> str:
+    return " / ".join(f"{value:.1f}" for value in values)
+
+
+def _measure(bench: Bench, rate: int, seconds: float, *, through_outbox: bool) -> dict[str, Any]:
+    servers = bench.servers
+    topic = servers.topic(PARTITIONS)
+    generators = max(2, -(-rate // int(PER_GENERATOR)))
+    warm = int(bench.plan.warm_up * rate)
+    count = warm + int(seconds * rate)
+    with ExitStack() as stack:
+        dsn = stack.enter_context(servers.database())
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            conn.execute(STATEMENTS["orders"])
+        servers.settle()
+        jobs = [
+            Job(dsn, servers.bootstrap_servers, topic, through_outbox, index, generators, rate, count)
+            for index in range(generators)
+        ]
+        pids = servers.pids
+        if through_outbox:
+            pids["relay"] = stack.enter_context(RelayProcess(servers, dsn)).pid
+        arguments = (servers.bootstrap_servers, topic, PARTITIONS, count)
+        consumer = stack.enter_context(Worker(consume, *arguments))
+        workers = [stack.enter_context(Worker(generate, job)) for job in jobs]
+        for worker in (consumer, *workers):
+            worker.receive(30)
+        pids |= {"consumer": consumer.pid, **{f"producer{n}": each.pid for n, each in enumerate(workers)}}
+        began = time.monotonic() + 0.2
+        for worker in workers:
+            worker.send(began)
+        _sleep_until(began + bench.plan.warm_up)
+        meter = Meter(pids)
+        _sleep_until(began + count / rate)
+        cores = meter.cores()
+        noted = [worker.receive(60) for worker in workers]
+        consumer.send("all has been sent")
+        arrived = array("q", consumer.receive(60))
+    cores["producers"] = sum(cores.pop(name) for name in list(cores) if name.startswith("producer"))
+    return {
+        "rate": (count - warm) / _span([note[1] for note in noted], generators, warm),
+        "messages": count - warm,
+        "latest_start_s": max(note[2] for note in noted),
+        "before_commit_ms": _percentiles([note[0] for note in noted], arrived, warm),
+        "after_commit_ms": _percentiles([note[1] for note in noted], arrived, warm),
+        "cores": {name: round(value, 3) for name, value in cores.items()},
+    }
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(moment - time.monotonic(), 0))
+
+
+def _by_number(noted: list[bytes], count: int) -> array[int]:
+    """The generators' notes, in the order of the messages' numbers."""
+    merged = array("q", bytes(8 * count))
+    for index, packed in enumerate(noted):
+        merged[index :: len(noted)] = array("q", packed)
+    return merged
+
+
+def _span(after: list[bytes], generators: int, warm: int) -> float:
+    """Seconds between the first and the last measured commit."""
+    times = [time for packed in after for time in array("q", packed)[-(-warm // generators) :]]
+    return (max(times) - min(times)) / 1e9
+
+
+def _percentiles(noted: list[bytes], arrived: array[int], warm: int) -> list[float]:
+    times = _by_number(noted, len(arrived))
+    if missing := arrived.count(0):
+        raise RuntimeError(f"{missing} of {len(arrived)} messages never reached the consumer")
+    late = sorted((there - here) / 1e6 for here, there in zip(times[warm:], arrived[warm:], strict=True))
+    return [percentile(late, percent) for percent in PERCENTS]

@@ -1,0 +1,1 @@
+"""Load: processes that write messages, and the consumer that waits for them."""

@@ -1,0 +1,26 @@
+"""The backlog: messages committed in transactions of 1,000 by several sessions at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("sql/drain.sql", package="bench")
+TRANSACTION = 1_000
+SESSIONS = 3
+
+
+def fill(dsn: str, topic: str, messages: int, *, transaction: int = TRANSACTION) -> None:
+    """Write messages; the sessions wait for no flush, which says nothing about the relay."""
+
+    def session(number: int) -> None:
+        with psycopg.connect(dsn, autocommit=True, options="-c synchronous_commit=off") as conn:
+            for first in range(1 + number * transaction, messages + 1, SESSIONS * transaction):
+                last = min(first + transaction - 1, messages)
+                conn.execute(STATEMENTS["fill"], {"topic": topic, "first": first, "last": last})
+
+    with ThreadPoolExecutor(SESSIONS) as threads:
+        list(threads.map(session, range(SESSIONS)))

@@ -1,0 +1,70 @@
+"""The load generator: one process and session that begins transactions at set times, whatever became of the last."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+import psycopg
+from confluent_kafka import Producer
+
+from bench.load import messages
+from outbox import Message, Outbox
+from outbox_relay.publishing.kafka import producer_settings
+from outbox_relay.statements import Statements
+
+ORDER = Statements("sql/load.sql", package="bench")["order"]
+HEADERS: dict[str, str | bytes | None] = {"source": "bench"}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one of several generators does: message `index`, `index + generators`, … at `rate` per second in all."""
+
+    dsn: str
+    bootstrap_servers: str
+    topic: str
+    through_outbox: bool
+    index: int
+    generators: int
+    rate: float
+    count: int
+
+
+def generate(pipe: Connection, job: Job) -> None:
+    """Job of a worker: say "ready", be told when to begin (monotonic seconds), then send what it noted.
+
+    Sent are two packed arrays of nanoseconds, per message of this generator: the clock right before COMMIT was sent and
+    right after it returned; and how late the last transaction began, in seconds.
+    """
+    before, after = array("q"), array("q")
+    outbox = Outbox("bench")
+    producer = None if job.through_outbox else Producer(producer_settings(job.bootstrap_servers))
+    if producer is not None:
+        producer.list_topics(job.topic, timeout=10)
+    with psycopg.connect(job.dsn) as conn:
+        conn.execute("select 1")
+        conn.commit()
+        pipe.send("ready")
+        began: float = pipe.recv()
+        late = 0.0
+        for number in range(job.index, job.count, job.generators):
+            due = began + number / job.rate
+            if (pause := due - time.monotonic()) > 0:
+                time.sleep(pause)
+            conn.execute(ORDER, (f"customer-{number % 5003}", number % 1000), prepare=True)
+            key, body = messages.key(number), messages.body(number)
+            if producer is None:
+                outbox.send(conn, Message(job.topic, key, body, headers=HEADERS, tags=["created"]))
+            before.append(time.time_ns())
+            conn.commit()
+            after.append(time.time_ns())
+            if producer is not None:
+                producer.produce(job.topic, body, key, headers=HEADERS)
+                producer.poll(0)
+            late = time.monotonic() - due
+    if producer is not None:
+        producer.flush(30)
+    pipe.send((before.tobytes(), after.tobytes(), late))

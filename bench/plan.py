@@ -1,0 +1,66 @@
+"""The plan: how large and how long each benchmark is, and what a benchmark is handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bench.harness.servers import Say, Servers
+
+PARTITIONS = 12
+"""Kafka partitions of every topic here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes; the defaults take some seven minutes on four cores. Times in seconds."""
+
+    rounds: int = 3
+    backlog: int = 200_000
+    backlog_rounds: int = 3
+    raw_messages: int = 200_000
+    rates: tuple[int, ...] = (500, 2_000)
+    warm_up: float = 3.0
+    latency_seconds: float = 20.0
+    peer_seconds: float = 10.0
+    idle_rows: int = 600_000
+    idle_polls: int = 1_000
+    clients: tuple[int, ...] = (1, 4, 16)
+    pgbench_seconds: int = 2
+    accounts: int = 100_000
+    python_calls: int = 3_000
+    burst: int = 50_000
+    held_seconds: float = 30.0
+
+
+QUICK = Plan(
+    rounds=1,
+    backlog=30_000,
+    backlog_rounds=1,
+    raw_messages=30_000,
+    rates=(200,),
+    warm_up=1.0,
+    latency_seconds=3.0,
+    peer_seconds=2.0,
+    idle_rows=30_000,
+    idle_polls=100,
+    clients=(1, 4),
+    pgbench_seconds=1,
+    accounts=10_000,
+    python_calls=300,
+    burst=10_000,
+    held_seconds=4.0,
+)
+"""To see that everything runs; the figures mean nothing."""
+
+SCALE = Plan(backlog=1_000_000, backlog_rounds=1)
+"""The backlog that `--scale` drains besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a benchmark works with."""
+
+    servers: Servers
+    plan: Plan
+    scale: bool
+    say: Say
