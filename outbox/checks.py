@@ -22,10 +22,8 @@ def topic_name(value: Any) -> str:
     return value
 
 
-def text(argument: str, value: Any) -> str | None:
+def text(argument: str, value: Any) -> str:
     """Check text for a column: not empty, no NUL, and UTF-8 can express it."""
-    if value is None:
-        return None
     if not isinstance(value, str):
         raise InvalidMessageError(argument, f"is {type(value).__name__}", "str or None")
     if not value:

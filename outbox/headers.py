@@ -33,9 +33,9 @@ def checked(headers: Any) -> dict[str, str | None] | None:
     return {_name(name): _value(name, value) for name, value in headers.items()} or None
 
 
-def as_json(headers: Mapping[str, str | None] | None) -> str | None:
+def as_json(headers: Mapping[str, str | None]) -> str:
     """The column's text."""
-    return None if headers is None else _encode(headers)
+    return _encode(headers)
 
 
 def _name(name: Any) -> str:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from outbox import checks, headers
 from outbox.errors import InvalidMessageError
-from outbox.selectors import MODULO, NEED_ARG, Arg, whole_number
+from outbox.selectors import MODULO, MURMUR2, Arg, whole_number
 
 LARGEST_QUEUE = 2**31 - 1
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -64,9 +64,9 @@ class Message:
     headers_json: str | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
         if self.__class__ is not Message:  # a subclass's fields would silently not be sent
             raise TypeError("Message cannot be subclassed: pack what is yours into body or headers")
+        put = object.__setattr__
         topic, tags = _destination(self.topic, self.tags)
         put(self, "topic", checks.topic_name(topic))
         put(self, "tags", tags)
@@ -75,28 +75,27 @@ class Message:
         put(self, "order_key_bytes", _order_key(self.order_key))
         given = None if self.headers is None else headers.checked(self.headers)
         put(self, "headers", given)
-        put(self, "headers_json", headers.as_json(given))
+        put(self, "headers_json", None if given is None else headers.as_json(given))
         if self.index_keys != ():
-            if isinstance(self.index_keys, str):
-                raise InvalidMessageError("index_keys", "is str", "a sequence of str")
-            put(self, "index_keys", checks.labels("index_keys", self.index_keys, separator=" "))
-        for name in ("selector", "transaction_id", "checker", "biz_type", "biz_id", "traceparent"):
-            if (value := getattr(self, name)) is not None:
-                checks.text(name, value)
+            put(self, "index_keys", _index_keys(self.index_keys))
+        if self.selector is not None:
+            _check_arg(checks.text("selector", self.selector), self.arg_bytes)
         if self.queue is not None:
             _check_queue(self.queue, self.selector)
-        if self.selector in NEED_ARG:
-            _check_arg(self.selector, self.arg_bytes)
         if self.deliver_at is not None:
             put(self, "deliver_at", _check_deliver_at(self.deliver_at))
         if self.message_id is not None:
             _check_message_id(self.message_id)
-        if self.traceparent is not None and not _TRACEPARENT.fullmatch(self.traceparent):
-            raise InvalidMessageError(
-                "traceparent",
-                f"{self.traceparent[:80]!r} is no W3C traceparent",
-                "version-traceid-parentid-flags",
-            )
+        if self.traceparent is not None:
+            _check_traceparent(self.traceparent)
+        if self.transaction_id is not None:
+            checks.text("transaction_id", self.transaction_id)
+        if self.checker is not None:
+            checks.text("checker", self.checker)
+        if self.biz_type is not None:
+            checks.text("biz_type", self.biz_type)
+        if self.biz_id is not None:
+            checks.text("biz_id", self.biz_id)
 
     @property
     def arg(self) -> Arg:
@@ -133,6 +132,12 @@ def _order_key(value: Any) -> bytes | None:
     raise InvalidMessageError("order_key", f"is {type(value).__name__}", "bytes, str (UTF-8), int or None")
 
 
+def _index_keys(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):  # one key or several? the letters of it for sure not
+        raise InvalidMessageError("index_keys", "is str", "a sequence of str")
+    return checks.labels("index_keys", value, separator=" ")
+
+
 def _check_queue(queue: Any, selector: str | None) -> None:
     if type(queue) is not int:
         raise InvalidMessageError("queue", f"is {type(queue).__name__}", "int or None")
@@ -144,10 +149,10 @@ def _check_queue(queue: Any, selector: str | None) -> None:
         raise InvalidMessageError("queue", f"comes with selector {selector!r}", "either queue or selector")
 
 
-def _check_arg(selector: str | None, arg: bytes | None) -> None:
+def _check_arg(selector: str, arg: bytes | None) -> None:
     if selector == MODULO:
         whole_number(arg)
-    elif arg is None:
+    elif selector == MURMUR2 and arg is None:
         raise InvalidMessageError("selector", f"{selector!r} has nothing to hash", "an order_key or a key")
 
 
@@ -177,4 +182,11 @@ def _check_message_id(value: Any) -> None:
     if value.bytes[6] >> 4 == 8:
         raise InvalidMessageError(
             "message_id", f"{value} is of version 8, which only the outbox makes", "a UUID of version 4 or 7"
+        )
+
+
+def _check_traceparent(value: Any) -> None:
+    if not _TRACEPARENT.fullmatch(checks.text("traceparent", value)):
+        raise InvalidMessageError(
+            "traceparent", f"{value[:80]!r} is no W3C traceparent", "version-traceid-parentid-flags"
         )

@@ -22,7 +22,6 @@ MODULO = "modulo"
 RANDOM = "random"
 ROUND_ROBIN = "round_robin"
 BUILT_IN = (MURMUR2, MODULO, RANDOM, ROUND_ROBIN)
-NEED_ARG = frozenset({MURMUR2, MODULO})
 
 Arg: TypeAlias = bytes | str | int | None
 MessageQueueSelector: TypeAlias = Callable[[int, "Message", Any], int]

@@ -57,7 +57,9 @@ class Sending:
             ConfigurationError: naming the argument.
         """
         try:
-            self.producer_group = checks.text("producer_group", producer_group)
+            self.producer_group = (
+                None if producer_group is None else checks.text("producer_group", producer_group)
+            )
         except InvalidMessageError as error:
             raise ConfigurationError(str(error)) from None
         self._selectors = Selectors(selectors)
