@@ -13,6 +13,7 @@ from pathlib import Path
 
 from outbox_relay.stack import survey
 from outbox_relay.stack.choice import ORIGINS, Choice, Kind, Probe, Wanted, choose
+from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.given import check_kafka, check_postgres
 from outbox_relay.stack.jars import KAFKA_VERSION, kafka_jars
 from outbox_relay.stack.state import ServerState, State
@@ -91,6 +92,7 @@ class Preparation:
             server.program = str(machine.path)
         if choice.kind.embedded:
             server.data = str(self._data_directory(user) / "postgres")
+            refuse_other_version(Path(server.data), Path(server.program))
         return server
 
     def _kafka(self) -> ServerState:
@@ -155,6 +157,19 @@ class Preparation:
             made.chmod(0o711)  # others may pass through to what is theirs, and list nothing
             self.scratch = str(made)
         return Path(self.scratch)
+
+
+def refuse_other_version(data: Path, program: Path) -> None:
+    """Refuse programs of another major version than the one that made the data: they could not read it."""
+    made_by = data / "PG_VERSION"
+    if not made_by.exists():
+        return
+    found, version = made_by.read_text().strip(), survey.postgres_version(program) or "?"
+    if found != version.split(".")[0]:
+        raise StackError(
+            f"the data in {data} was made by PostgreSQL {found}, and {program} is PostgreSQL {version}: "
+            "allow what made it (--from auto), or remove the data (outbox down --wipe)"
+        )
 
 
 def _ours(scratch: str) -> bool:

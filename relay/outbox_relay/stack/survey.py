@@ -48,7 +48,7 @@ def postgres(user: ServiceUser | None) -> Program:
     for directory in dict.fromkeys(_postgres_directories()):
         if not all((directory / name).is_file() for name in ("initdb", "postgres")):
             continue
-        version = _version(_output([str(directory / "postgres"), "--version"], _PROGRAM_LIMIT))
+        version = postgres_version(directory)
         if version is None:
             continue
         major = int(version.split(".")[0])
@@ -62,6 +62,11 @@ def postgres(user: ServiceUser | None) -> Program:
     if best is None:
         return Program(None, Probe(missing=problem))
     return Program(best[2], Probe(found=f"PostgreSQL {best[1]} found in {best[2]}"))
+
+
+def postgres_version(directory: Path) -> str | None:
+    """Ask the PostgreSQL in a program directory for its version, such as "15.18"."""
+    return _version(_output([str(directory / "postgres"), "--version"], _PROGRAM_LIMIT))
 
 
 def java() -> Program:
