@@ -52,22 +52,16 @@ def _measure(bench: Bench, section: Section, messages: int, rounds: int) -> None
     least, greatest = found[0]["body_bytes"]
     table = Table(
         f"{messages:,} messages, bodies of {least} to {greatest} B, {rounds} rounds",
-        ["", "messages/s", "of the limit", "client CPU µs", "PostgreSQL CPU µs", "broker CPU µs"],
+        ["", "messages/s", "of the limit", "client CPU µs", "PostgreSQL CPU µs", "broker CPU µs", "in all"],
     )
-    used = [f"{middle(relay, name):.1f}" for name in ("relay_us", "postgres_us", "kafka_us")]
-    by_client = [f"{middle(each, 'client_us'):.1f}" for each in (read, produce)]
+    used = [f"{middle(relay, name):.1f}" for name in ("relay_us", "postgres_us", "kafka_us", "all_us")]
+    of_read = [f"{middle(read, name):.1f}" for name in ("client_us", "postgres_us")]
+    of_produce = [f"{middle(produce, name):.1f}" for name in ("client_us", "broker_us")]
     table.rows += [
         ["relay", f"{median(rates):,.0f} ({spread(rates)})", f"{ratio(rates, limits):.0%}", *used],
-        ["raw read", f"{median(reads):,.0f}", "", by_client[0], "", ""],
-        [
-            "raw produce",
-            f"{median(produces):,.0f}",
-            "",
-            by_client[1],
-            "",
-            f"{middle(produce, 'broker_us'):.1f}",
-        ],
-        ["limit: one thread reads and produces", f"{median(limits):,.0f}", "100%", "", "", ""],
+        ["raw read", f"{median(reads):,.0f}", "", *of_read, "", ""],
+        ["raw produce", f"{median(produces):,.0f}", "", of_produce[0], "", of_produce[1], ""],
+        ["limit: one thread reads and produces", f"{median(limits):,.0f}", "100%", "", "", "", ""],
     ]
     wall = Table(
         "The relay's wall time and memory",
@@ -120,7 +114,7 @@ def _publish_one(bench: Bench, dsn: str, conn: psycopg.Connection, topic: str) -
 def _raw(bench: Bench, dsn: str, topic: str, messages: int) -> dict[str, Any]:
     wanted = min(messages, bench.plan.raw_messages)
     servers = bench.servers
-    job = Job(dsn, servers.bootstrap_servers, topic, PARTITIONS, wanted, servers.pids["kafka"])
+    job = Job(dsn, servers.bootstrap_servers, topic, PARTITIONS, wanted, servers.pids)
     with Worker(measure, job) as worker:
         found = worker.receive(LIMIT)
     count = found["messages"]
@@ -146,13 +140,15 @@ def _drain(bench: Bench, dsn: str, topic: str, messages: int) -> dict[str, Any]:
     in_kafka = _count(bench, topic)
     if (published, in_kafka) != (messages, messages + 1):
         raise RuntimeError(f"{messages} messages: {published} recorded, {in_kafka - 1} in Kafka")
+    per_message = {f"{name}_us": spent / messages * 1e6 for name, spent in used.items()}
     return {
         "rate": (messages - in_first) / seconds if seconds else messages / wall,
         "wall_s": wall,
         "wall_from_start_s": wall + owned - began,
         "batches": batches,
         "peak_mb": peak / 1e6,
-        **{f"{name}_us": spent / messages * 1e6 for name, spent in used.items()},
+        **per_message,
+        "all_us": sum(per_message.values()),
     }
 
 

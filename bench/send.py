@@ -90,6 +90,10 @@ def _pgbench(
     )
 
 
+def _clients(count: int) -> str:
+    return f"{count} client" + ("s" if count > 1 else "")
+
+
 def _send() -> str:
     """The library's statement with pgbench's variables in place of its parameters."""
     return re.sub(r"\$(\d+)", lambda found: VALUES.get(int(found[1]), "NULL"), SEND)
@@ -112,7 +116,7 @@ def _report(
     clients = bench.plan.clients
     table = Table(
         f"Business transaction: {business}; transactions/s (share of business alone)",
-        ["", *(f"{count} clients" for count in clients), f"PostgreSQL CPU µs each, {clients[-1]} clients"],
+        ["", *(_clients(count) for count in clients), f"PostgreSQL CPU µs each, {_clients(clients[-1])}"],
     )
     for variant in VARIANTS:
         cells = []

@@ -11,6 +11,7 @@ import psycopg
 from confluent_kafka import Producer
 
 from bench.load import messages
+from bench.load.raw import QUIET
 from outbox import Message, Outbox
 from outbox_relay.publishing.kafka import producer_settings
 from outbox_relay.statements import Statements
@@ -41,7 +42,7 @@ def generate(pipe: Connection, job: Job) -> None:
     """
     before, after = array("q"), array("q")
     outbox = Outbox("bench")
-    producer = None if job.through_outbox else Producer(producer_settings(job.bootstrap_servers))
+    producer = None if job.through_outbox else Producer(producer_settings(job.bootstrap_servers, QUIET))
     if producer is not None:
         producer.list_topics(job.topic, timeout=10)
     with psycopg.connect(job.dsn) as conn:

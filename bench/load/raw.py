@@ -13,7 +13,7 @@ import psycopg
 from confluent_kafka import KafkaError, Message, Producer
 from psycopg import sql
 
-from bench.harness.cpu import family_seconds
+from bench.harness.cpu import Meter
 from bench.load.backlog import STATEMENTS
 from outbox.selectors import partition_of
 from outbox_relay.finder.finder import PAGE
@@ -22,6 +22,7 @@ from outbox_relay.publishing.kafka import producer_settings
 
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, str | bytes | None]]]
 SERVE_EVERY = 500
+QUIET = {"log_level": "3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +34,33 @@ class Job:
     topic: str
     partitions: int
     messages: int
-    broker: int
-    """The broker's process."""
+    servers: dict[str, int]
+    """Their processes."""
 
 
 def measure(pipe: Connection, job: Job) -> None:
     """Job of a worker: read the newest messages, then produce them; send seconds and CPU seconds of both."""
+    meter = Meter(job.servers)
     began, cpu = time.perf_counter(), time.process_time()
     rows = _read(job.dsn, job.messages)
-    read = {"seconds": time.perf_counter() - began, "client_cpu": time.process_time() - cpu}
+    read = {
+        "seconds": time.perf_counter() - began,
+        "client_cpu": time.process_time() - cpu,
+        "postgres_cpu": meter.seconds()["postgres"],
+    }
     records = [_record(row, job.partitions) for row in rows]
     del rows
     gc.collect()
     gc.freeze()  # the relay does not hold all messages at once; neither shall the collector walk them
-    producer = Producer(producer_settings(job.bootstrap_servers))
+    producer = Producer(producer_settings(job.bootstrap_servers, QUIET))
     producer.list_topics(job.topic, timeout=10)
-    before = family_seconds(job.broker)
+    meter = Meter(job.servers)
     began, cpu = time.perf_counter(), time.process_time()
     delivered = _produce(producer, job.topic, records)
     produced = {
         "seconds": time.perf_counter() - began,
         "client_cpu": time.process_time() - cpu,
-        "broker_cpu": family_seconds(job.broker) - before,
+        "broker_cpu": meter.seconds()["kafka"],
     }
     if delivered != len(records):
         raise RuntimeError(f"{len(records) - delivered} of {len(records)} raw messages were not delivered")

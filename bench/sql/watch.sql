@@ -5,8 +5,8 @@
 SELECT owner FROM outbox.lane WHERE owner IS NOT NULL LIMIT 1
 
 -- name: published_to
--- The highest position that was recorded; one relay records in order.
-SELECT coalesce(max(hi), 0) FROM outbox.publication
+-- The last position of the last record; one relay records in order. By the primary key, however many there are.
+SELECT hi FROM outbox.publication ORDER BY epoch DESC, batch DESC, lo DESC LIMIT 1
 
 -- name: newest
 -- The newest position given out; 0 before the first.
