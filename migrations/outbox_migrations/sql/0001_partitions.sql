@@ -10,7 +10,8 @@ SELECT c.oid::regclass AS name,
        (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''(\d+)''\) TO \(''(\d+)''\)'))[2]::bigint AS upper
 FROM pg_inherits i
 JOIN pg_class c ON c.oid = i.inhrelid
-WHERE i.inhparent = 'outbox.message'::regclass AND NOT i.inhdetachpending;
+WHERE i.inhparent = 'outbox.message'::regclass AND NOT i.inhdetachpending
+    AND pg_get_expr(c.relpartbound, c.oid) <> 'DEFAULT';
 COMMENT ON VIEW outbox.partition IS 'Partitions of outbox.message: ids from lower (inclusive) to upper (exclusive).';
 
 -- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE

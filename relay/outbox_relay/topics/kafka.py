@@ -100,18 +100,26 @@ class KafkaTopics:
             TopicError: the broker refuses, with its reason (the name exists, an unknown setting, too few
                 brokers for the replication factor), or it is made but has no leaders yet.
         """
+        if name in self.counts():
+            raise TopicError(_exists(name))
         new = NewTopic(
             name, num_partitions=partitions, replication_factor=replication_factor, config=dict(config)
         )
         try:
-            self._admin.create_topics([new], operation_timeout=TIMEOUT_S)[name].result(TIMEOUT_S + 5)
+            future = self._admin.create_topics([new], request_timeout=TIMEOUT_S, operation_timeout=TIMEOUT_S)[
+                name
+            ]
+            future.result(TIMEOUT_S + 5)
         except KafkaException as error:
             reason = error.args[0]
-            if reason.name() == "TOPIC_ALREADY_EXISTS":
-                raise TopicError(
-                    f"Kafka has a topic {name!r} already\nregister it: outbox topic register {name}"
-                ) from None
+            if reason.name() == "TOPIC_ALREADY_EXISTS":  # made by somebody else since we looked
+                raise TopicError(_exists(name)) from None
             raise TopicError(f"Kafka refuses to create topic {name!r}: {reason.str()}") from None
+        except TimeoutError:
+            raise KafkaUnreachableError(
+                f"Kafka at {self.bootstrap_servers} has not answered whether topic {name!r} is created; look at it "
+                f"and, if it is there, register it: outbox topic register {name}"
+            ) from None
         deadline = time.monotonic() + TIMEOUT_S
         while not self._led(name, partitions):
             if time.monotonic() > deadline:
@@ -135,5 +143,9 @@ class KafkaTopics:
         try:
             answers = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)
             return int(answers[resource].result(TIMEOUT_S)["max.message.bytes"].value)
-        except (KafkaException, KeyError, ValueError):
+        except (KafkaException, TimeoutError, KeyError, ValueError):
             return None
+
+
+def _exists(name: str) -> str:
+    return f"Kafka has a topic {name!r} already\nregister it: outbox topic register {name}"
