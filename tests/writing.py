@@ -73,5 +73,19 @@ def stopped(conn: Connection) -> list[str]:
     return [row[0] for row in conn.execute(LANE).fetchall()]
 
 
+def keys_of_lanes(conn: Connection, topic: str, *lanes: int) -> list[str]:
+    """Find one key for each of these lanes, as the table's trigger assigns them."""
+    rows = conn.execute(
+        """
+        SELECT DISTINCT ON (1)
+            hashtextextended(%s || ':' || encode(convert_to('k' || i, 'UTF8'), 'hex'), 0) & 7, 'k' || i
+        FROM generate_series(0, 499) i ORDER BY 1, i
+        """,
+        [topic],
+    ).fetchall()
+    found = dict(rows)
+    return [found[lane] for lane in lanes]
+
+
 def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value

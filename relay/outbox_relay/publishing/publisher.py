@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NoReturn
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
 from outbox.errors import SelectorError
 from outbox.selectors import partition_of
@@ -21,6 +21,7 @@ from outbox_relay.finder.finder import RawRow
 from outbox_relay.finder.snapshot import Progress, Snapshot
 from outbox_relay.publishing.batch import Batch, Slot, Stop
 from outbox_relay.publishing.errors import DeliveryError, Unpublishable
+from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.topics import KEYS_CACHED, ROOM, Topic, TopicBook
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -37,6 +38,9 @@ REFUSED = frozenset(
 _decode = json.JSONDecoder().raw_decode
 """Half the cost of json.loads(): PostgreSQL's text of a jsonb has no white space around it."""
 
+LONG = ROOM // 16
+"""A key or header longer than this is not taken for granted when the size is checked."""
+
 SERVE_EVERY = 500
 """Messages between two looks at deliveries while producing."""
 
@@ -47,8 +51,8 @@ class Publisher:
     After `DeliveryError` it must be closed and replaced: nothing it still delivers is recorded.
     """
 
-    def __init__(self, producer: Producer, topics: TopicBook) -> None:
-        self._producer = producer
+    def __init__(self, producers: Producers, topics: TopicBook) -> None:
+        self._producers = producers
         self._topics = topics
         self._failure: tuple[Slot, KafkaError] | None = None
         self.in_flight: deque[Batch] = deque()
@@ -84,7 +88,7 @@ class Publisher:
         self.in_flight.append(batch)
         running = set(lanes)
         positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
-        produce, poll, decode = self._producer.produce, self._producer.poll, _decode
+        produce, poll, decode = self._producers.main.produce, self._producers.poll, _decode
         slots = batch.slots
         topic: Topic | None = None
         last_topic = ""
@@ -97,12 +101,21 @@ class Publisher:
             try:
                 if topic is None or name != last_topic:
                     topic, last_topic = self._topics.known(name), name
+                    produce = self._producers.of(name, topic.max_message_bytes).produce
                 if queue is None and selector is None and topic.selector is None and arg is not None:
                     cached = topic.cache.get(arg)
                     partition = self._hash(topic, arg) if cached is None else cached
                 else:
                     partition = _select(topic, queue, selector, arg, position)
-                if (body is not None and len(body) > topic.small) or (headers and len(headers) > ROOM // 2):
+                if (
+                    (body is not None and len(body) > topic.small)
+                    or (key is not None and len(key) > LONG)
+                    or (headers is not None and len(headers) > LONG)
+                    or (tags is not None and len(tags) > LONG)
+                    or (index_keys is not None and len(index_keys) > LONG)
+                    or (transaction_id is not None and len(transaction_id) > LONG)
+                    or (group is not None and len(group) > LONG)
+                ):
                     _check_size(topic, row)
                 record: Headers = [("outbox-id", message_id), ("outbox-born-at", born_at)]
                 if tags is not None:
@@ -135,6 +148,10 @@ class Publisher:
                     self._raise_end(error.args[0])
                 running.discard(lane)
                 batch.stops.append(_stop(lane, row, error, progress, before))
+                if topic is not None:
+                    topic.read_at = float(
+                        "-inf"
+                    )  # what is known may be what is wrong: asked anew at the retry
                 topic = None
                 continue
             slot.indexes.append(count)
@@ -156,13 +173,14 @@ class Publisher:
         return partition
 
     def _fail(self, slot: Slot, error: KafkaError) -> None:
-        if self._failure is None:
+        if self._failure is None or (error.name() in REFUSED and self._failure[1].name() not in REFUSED):
             self._failure = (slot, error)
 
     def _raise_end(self, error: KafkaError) -> NoReturn:
         """Raise why the producer ended: the message that it reports, if it does so soon."""
         for _ in range(20):
-            self.serve(0.1)
+            self._producers.poll(0.1)
+            self.raise_failure()
         raise DeliveryError(f"the producer takes no more messages: {error.name()}: {error.str()}", {})
 
     def serve(self, seconds: float = 0.0) -> None:
@@ -171,13 +189,20 @@ class Publisher:
         Raises:
             DeliveryError: a message was not delivered; the producer is of no further use.
         """
-        self._producer.poll(seconds)
+        self._producers.poll(seconds)
         self.raise_failure()
+        if self._producers.ended is not None:
+            self._raise_end(self._producers.ended)
 
     def raise_failure(self) -> None:
         """Raise what a delivery callback has noted."""
         if self._failure is None:
             return
+        # Other messages that go down with the producer may be reported before the one that was refused.
+        for _ in range(5):
+            if self._failure[1].name() in REFUSED:
+                break
+            self._producers.poll(0.02)
         slot, error = self._failure
         refused: dict[int, tuple[int, str, str]] = {}
         if error.name() in REFUSED:
@@ -206,8 +231,7 @@ class Publisher:
 
     def close(self) -> None:
         """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""
-        self._producer.purge()
-        self._producer.poll(0)
+        self._producers.close()
 
 
 def _go_on() -> None:

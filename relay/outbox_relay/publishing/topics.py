@@ -22,6 +22,8 @@ from outbox_relay.statements import Statements
 STATEMENTS = Statements("publishing/topics.sql")
 METADATA_TIMEOUT_S = 2.0
 REFRESH_S = 30.0
+DEFAULT_LIMIT = 1_048_588
+"""Kafka's own default of max.message.bytes."""
 KEYS_CACHED = 100_000
 ROOM = 8_192
 """Bytes below a topic's limit within which a message's full size is computed before it is produced."""
@@ -37,6 +39,7 @@ class Topic:
     partitions: int
     selector: str | None
     max_message_bytes: int
+    """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
     read_at: float
     cache: dict[bytes, int] = field(default_factory=dict)
     small: int = 0
@@ -54,6 +57,7 @@ class TopicBook:
         self._producer = producer
         self._admin = admin
         self._topics: dict[str, Topic | Unpublishable] = {}
+        self._unreadable: set[str] = set()
 
     def prepare(self, names: Iterable[str]) -> None:
         """Look up what is not known, or was last looked up half a minute ago.
@@ -92,12 +96,12 @@ class TopicBook:
     def _read(self, name: str) -> Topic:
         partitions = self._partitions_in_kafka(name)
         row = self._conn.execute(STATEMENTS["topic"], {"name": name}).fetchone()
+        in_kafka = self._limit_in_kafka(name) or DEFAULT_LIMIT
         if row is None:
-            limit = self._limit_in_kafka(name)
             self._conn.execute(
-                STATEMENTS["pin"], {"name": name, "partitions": partitions, "max_message_bytes": limit}
+                STATEMENTS["pin"], {"name": name, "partitions": partitions, "max_message_bytes": in_kafka}
             )
-            log.info("topic registered", topic=name, partitions=partitions, max_message_bytes=limit)
+            log.info("topic registered", topic=name, partitions=partitions, max_message_bytes=in_kafka)
             row = self._conn.execute(STATEMENTS["topic"], {"name": name}).fetchone()
             assert row is not None  # noqa: S101  (just inserted; topics are never deleted by us)
         pinned, selector, limit = row
@@ -107,7 +111,7 @@ class TopicBook:
                 f"topic {name!r} is pinned to {pinned} partitions, Kafka has {partitions}; "
                 f"add partitions in Kafka, or see: outbox topic alter --help",
             )
-        return Topic(name, pinned, selector, limit, time.monotonic())
+        return Topic(name, pinned, selector, min(limit, in_kafka), time.monotonic())
 
     def _partitions_in_kafka(self, name: str) -> int:
         try:
@@ -123,12 +127,14 @@ class TopicBook:
             )
         return len(metadata.partitions)
 
-    def _limit_in_kafka(self, name: str) -> int:
+    def _limit_in_kafka(self, name: str) -> int | None:
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
             answers = self._admin.describe_configs([resource], request_timeout=METADATA_TIMEOUT_S)
             return int(answers[resource].result(METADATA_TIMEOUT_S)["max.message.bytes"].value)
         except (KafkaException, KeyError, ValueError, TimeoutError) as error:
-            # Not every relay may describe configurations; Kafka's own default is the safe guess.
-            log.warning("size limit of a topic is not readable", topic=name, error=str(error))
-            return 1_048_588
+            # Not every relay may describe configurations.
+            if name not in self._unreadable:
+                self._unreadable.add(name)
+                log.warning("size limit of a topic is not readable", topic=name, error=str(error))
+            return None

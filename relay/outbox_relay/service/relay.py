@@ -20,11 +20,13 @@ from outbox_relay.lanes.lease import LanesHeldError, LeaseLostError
 from outbox_relay.logs import Log
 from outbox_relay.publishing.errors import KafkaUnavailableError
 from outbox_relay.publishing.kafka import new_admin, new_producer, producer_settings
+from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.topics import TopicBook
 from outbox_relay.schema import require_current
 from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.session import Session
+from outbox_relay.service.upkeep import Upkeep
 from outbox_relay.settings import DatabaseUnreachableError, connect
 
 log = Log("relay")
@@ -51,6 +53,7 @@ class RelayOptions:
     page: int = PAGE
     shutdown_timeout: float = 30.0
     report_every: float = 10.0
+    sweep_every: float = 600.0
 
 
 class Relay:
@@ -101,15 +104,19 @@ class Relay:
         if held is None:
             return
         ahead = ReadAhead(self._connect, self._options.page)
-        session = Session(conn, held, self._publisher, ahead, page=self._options.page)
+        upkeep = Upkeep(self._connect, sweep_every=self._options.sweep_every)
+        session = Session(conn, held, self._publisher, ahead, upkeep, page=self._options.page)
+        session.stopping = lambda: self._stopping
         log.info("lanes taken", owner=self._owner, epoch=held.epoch, lanes=sorted(held.progress))
         self._started = True
+        upkeep.start()
         try:
             self._loop(session)
         except (psycopg.Error, LeaseLostError):
             session.abandon()
             raise
         finally:
+            upkeep.stop()
             ahead.close()
         left = session.finish(self._options.shutdown_timeout)
         log.info("stopped", published=session.counts.published, unsettled=left)
@@ -168,8 +175,8 @@ class Relay:
                 report_at = now + options.report_every
 
     def _publisher(self, conn: psycopg.Connection[Any]) -> Publisher:
-        producer = new_producer(self._settings)
-        return Publisher(producer, TopicBook(conn, producer, new_admin(self._settings)))
+        producers = Producers(self._settings)
+        return Publisher(producers, TopicBook(conn, producers.main, new_admin(self._settings)))
 
     def _wait_for_kafka(self) -> None:
         """Wait until a broker answers, so that lanes are not held by a relay that cannot publish."""

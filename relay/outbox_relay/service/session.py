@@ -15,16 +15,18 @@ import psycopg
 
 from outbox_relay.finder.finder import Finder
 from outbox_relay.finder.partitions import LivePartitions
+from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.lanes.lease import Lease
 from outbox_relay.logs import Log
 from outbox_relay.publishing.batch import Batch, Stop
-from outbox_relay.publishing.errors import DeliveryError, Unpublishable
+from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Unpublishable
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.recorder import Recorder
 from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group, by_progress, merge
 from outbox_relay.service.reader import Page, Reader
+from outbox_relay.service.upkeep import SWEEP, Mark, Upkeep
 
 log = Log("relay")
 
@@ -33,6 +35,10 @@ MAX_UNACKNOWLEDGED = 20_000
 RETRY_FIRST_S = 2.0
 RETRY_LAST_S = 60.0
 RETIRE_EVERY_S = 1.0
+PAUSE_FIRST_S = 0.05
+PAUSE_LAST_S = 5.0
+CALM_S = 10.0
+"""After a failed delivery the next producer waits; longer each time, until this long nothing failed."""
 
 
 @dataclass(slots=True)
@@ -66,23 +72,33 @@ class Session:
         lease: Lease,
         new_publisher: Callable[[psycopg.Connection[Any]], Publisher],
         ahead: ReadAhead,
+        upkeep: Upkeep,
         *,
         page: int,
     ) -> None:
         self._conn = conn
         self._lease = lease
         self._new_publisher = new_publisher
-        self._publisher = new_publisher(conn)
+        self._publisher = self._open_publisher()
         self._recorder = Recorder(conn, lease)
         self._partitions = LivePartitions(conn)
         self._reader = Reader(Finder(conn, page=page), self._partitions, ahead)
         self._delayed = Delayed(conn)
+        self._upkeep = upkeep
         self._groups = by_progress(lease.progress)
         self._stopped: dict[int, Stopped] = {}
         self._pages: list[Page] = []
         self._renew_at = time.monotonic() + lease.seconds / 3
         self._retire_at = 0.0
+        self._pause = PAUSE_FIRST_S
+        self._calm_at = 0.0
         self.counts = Counts()
+        self.stopping: Callable[[], bool] = lambda: False
+
+    def _open_publisher(self) -> Publisher:
+        publisher = self._new_publisher(self._conn)
+        publisher.while_full = self._while_full
+        return publisher
 
     # One turn --------------------------------------------------------------------------------------------
 
@@ -99,7 +115,7 @@ class Session:
         """
         self._look_after()
         try:
-            found = self._turn()
+            found = self._turn_or_serve()
             self._publisher.serve(0 if found else wait)
         except DeliveryError as error:
             self._start_over(error)
@@ -107,6 +123,15 @@ class Session:
         if not found:
             self._record()
         return found
+
+    def _turn_or_serve(self) -> bool:
+        try:
+            return self._turn()
+        except KafkaUnavailableError:
+            # A topic that Kafka does not tell about must not keep deliveries of others from being recorded.
+            self._publisher.serve(0)
+            self._record()
+            raise
 
     def _turn(self) -> bool:
         if self._publisher.unacknowledged >= MAX_UNACKNOWLEDGED:
@@ -123,8 +148,8 @@ class Session:
         Pages that were read stay until they are published: if Kafka does not answer about a topic, the next
         turn goes on with them.
         """
-        if alone:
-            self._settle()
+        if alone and not self._settle():
+            return False
         if not self._pages:
             self._pages = list(self._reader.read(groups))
             self.counts.polls += 1
@@ -188,6 +213,8 @@ class Session:
     def _settle(self, deadline: float | None = None) -> bool:
         """Wait until nothing is on the wire, and record it; return whether that was so by the deadline."""
         while self._publisher.in_flight:
+            if deadline is None and self.stopping():
+                return False
             self._record()
             if not self._publisher.in_flight:
                 break
@@ -204,11 +231,21 @@ class Session:
         self._renew()
         self.counts.released += self._delayed.release()
         for lane, stopped in list(self._stopped.items()):
-            if now >= stopped.retry_at:
+            # Not before its stop is recorded: the record of the stop would undo that of going on.
+            if now >= stopped.retry_at and self._recorder.recorded[lane] == stopped.stop.progress:
                 self._retry(lane, stopped)
+        lost = self._upkeep.take_lost()
+        if lost:
+            self._repair(lost)
         if now >= self._retire_at:
             self._retire_at = now + RETIRE_EVERY_S
             self._retire()
+            self._mark()
+
+    def _while_full(self) -> None:
+        self._renew()
+        if self.stopping():
+            raise KafkaUnavailableError("Kafka takes no more messages, and the relay is to stop")
 
     def _renew(self) -> None:
         if time.monotonic() >= self._renew_at:
@@ -225,6 +262,22 @@ class Session:
         left = self._partitions.retire(newest, self._reader.here(), floors)
         if left:
             log.info("partitions done", tables=left, live=list(self._partitions.tables))
+
+    def _mark(self) -> None:
+        """Tell the sweep which lanes are recorded as published up to one snapshot."""
+        lanes: dict[Progress, list[int]] = {}
+        for lane, known in self._recorder.recorded.items():
+            if known.base is None and known != START and lane not in self._stopped:
+                lanes.setdefault(known, []).append(lane)
+        if lanes and self._partitions.live:
+            progress, level = max(lanes.items(), key=lambda item: len(item[1]))
+            self._upkeep.mark(Mark(progress.snapshot, tuple(level), self._partitions.live[0].lower))
+
+    def _repair(self, ids: list[int]) -> None:
+        """Let messages be found that the sweep saw to be lost, wherever they lie."""
+        log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
+        self._partitions.revive(self._reader.newest)
+        self._conn.execute(SWEEP["repair"], {"ids": ids})
 
     # Lanes that stop -------------------------------------------------------------------------------------
 
@@ -254,12 +307,21 @@ class Session:
         goes on carefully, one message at a time, so that its progress is exact when it meets that message again,
         and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
         """
-        log.error("delivery failed", text=str(error))
+        now = time.monotonic()
+        self._pause = min(self._pause * 2, PAUSE_LAST_S) if now < self._calm_at else PAUSE_FIRST_S
+        self._calm_at = now + self._pause + CALM_S
+        log.error("delivery failed", text=str(error), next_try_in_s=self._pause)
         self._record()
         self._publisher.close()
-        self._publisher = self._new_publisher(self._conn)
+        self._rest(self._pause)
+        self._publisher = self._open_publisher()
         recorded = self._recorder.recorded
         careful = {lane: g.careful for g in self._groups if g.careful is not None for lane in g.lanes}
+        for lane, stopped in list(self._stopped.items()):
+            if recorded[lane] != stopped.stop.progress:
+                # Messages in front of the one it stopped at went down with the producer. Reading on from what is
+                # recorded, the lane meets that message again.
+                del self._stopped[lane]
         halted = set(self.stopped)
         for lane, (position, message_id, reason) in error.refused.items():
             if lane in careful:
@@ -280,6 +342,12 @@ class Session:
             if lane not in halted
         ]
         self._partitions.revive(self._reader.newest)
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.stopping():
+            self._renew()
+            time.sleep(0.01)
 
     # The end ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,216 @@
+"""Messages that cannot be published: they stop their own lane with a named error, and it goes on when they can."""
+
+from __future__ import annotations
+
+import uuid
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from psycopg import Rollback
+
+from tests.checker import compare, read_topic
+from tests.relay_process import RelayProcess
+from tests.servers import MakeTopic
+from tests.waiting import wait_until
+from tests.writing import (
+    Connection,
+    connect,
+    insert,
+    insert_numbered,
+    keys_of_lanes,
+    numbered,
+    stopped,
+    wait_published,
+)
+
+
+def register(
+    conn: Connection, topic: str, *, partitions: int = 4, max_message_bytes: int = 1_048_588
+) -> None:
+    conn.execute(
+        "INSERT INTO outbox.topic (name, partitions, max_message_bytes) VALUES (%s, %s, %s)",
+        [topic, partitions, max_message_bytes],
+    )
+
+
+def limit_in_kafka(bootstrap_servers: str, topic: str, value: int | None) -> None:
+    """Set or delete a topic's max.message.bytes, behind the outbox's back."""
+    operation = AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET
+    entry = ConfigEntry("max.message.bytes", str(value or 0), incremental_operation=operation)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    admin.incremental_alter_configs([resource])[resource].result(15)
+
+
+@pytest.mark.feature("S-38")
+def test_an_unknown_topic_stops_its_lane_only_and_goes_on_when_it_is_created(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    missing = f"missing-{uuid.uuid4().hex[:12]}"
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+        relay.wait_until_running()
+        (bad,) = keys_of_lanes(conn, missing, 3)
+        same_lane, other_lane = keys_of_lanes(conn, topic, 3, 5)
+        insert(conn, topic, same_lane, f"{same_lane}:1")
+        for version in range(3):
+            insert(conn, missing, bad, f"{bad}:{version}")
+        insert(conn, topic, same_lane, f"{same_lane}:2")
+        wait_until(lambda: stopped(conn), "the lane stops")
+        insert(conn, topic, other_lane, f"{other_lane}:1")
+        wait_until(lambda: len(read_topic(bootstrap_servers, topic)) == 2, "other lanes flow")
+        (error,) = stopped(conn)
+        assert error.startswith("UNKNOWN_TOPIC_OR_PART")
+        assert missing in error
+        assert f"outbox topic create {missing}" in error
+        relay.wait_for("lane stopped", lane=3)
+
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        admin.create_topics([NewTopic(missing, num_partitions=2, replication_factor=1)])[missing].result(15)
+        wait_published(conn)
+        wait_until(lambda: not stopped(conn), "the lane is no longer stopped")
+        relay.wait_for("lanes go on")
+        relay.stop()
+    late = read_topic(bootstrap_servers, missing)
+    assert [record.value for record in late] == [f"{bad}:{version}".encode() for version in range(3)]
+    records = read_topic(bootstrap_servers, topic)
+    found = compare(records, [(same_lane, 1), (same_lane, 2), (other_lane, 1)])
+    assert not found.broken
+    assert found.duplicate_records == 0
+
+
+UNPUBLISHABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "queue": ("QUEUE_OUT_OF_RANGE", {"queue": 4}),
+    "modulo": ("SELECTOR_FAILED", {"selector": "modulo", "order_key": b"seven"}),
+    "selector": ("SELECTOR_FAILED", {"selector": "by-moon-phase", "order_key": b"7"}),
+    "body": ("MESSAGE_TOO_LARGE", {"body": b"x" * 20_000}),
+    "headers": ("MESSAGE_TOO_LARGE", {"headers": '{"much": "%s"}' % ("y" * 20_000)}),
+    "tags": ("MESSAGE_TOO_LARGE", {"tags": ["z" * 20_000]}),
+    "key": ("MESSAGE_TOO_LARGE", {"key": b"k" * 20_000}),
+}
+
+
+@pytest.mark.feature("S-38")
+def test_a_message_that_cannot_be_published_stops_its_lane_by_name_and_no_other(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    bad: dict[str, str] = {}
+    with connect(database) as conn:
+        topics = {name: make_topic() for name in UNPUBLISHABLE}
+        good = next(iter(topics.values()))
+        lanes = dict.fromkeys(range(8))
+        for name, (code, columns) in UNPUBLISHABLE.items():
+            register(conn, topics[name], max_message_bytes=10_000)
+            lane, message_id = insert_into_free_lane(conn, topics[name], list(lanes), columns)
+            del lanes[lane]
+            bad[message_id] = code
+            (behind,) = keys_of_lanes(conn, topics[name], lane)
+            insert(conn, topics[name], behind, f"{behind}:1")
+        (free,) = keys_of_lanes(conn, good, *lanes)
+        insert(conn, good, free, f"{free}:1")
+        with RelayProcess(database, bootstrap_servers) as relay:
+            for message_id, code in bad.items():
+                event = relay.wait_for("lane stopped", message_id=message_id)
+                assert event["reason"].startswith(code)
+                assert (
+                    wait_until(partial(error_of, conn, message_id), "it stands in outbox.lane")
+                    == event["reason"]
+                )
+            wait_until(lambda: read_topic(bootstrap_servers, good), "the free lane flows")
+            relay.stop()
+    for topic in topics.values():
+        values = [record.value for record in read_topic(bootstrap_servers, topic)]
+        assert values == ([f"{free}:1".encode()] if topic == good else []), "nothing overtakes"
+
+
+def error_of(conn: Connection, message_id: str) -> str | None:
+    row = conn.execute(
+        "SELECT stopped_error FROM outbox.lane WHERE stopped_message = %s", [message_id]
+    ).fetchone()
+    return row and str(row[0])
+
+
+def insert_into_free_lane(
+    conn: Connection, topic: str, lanes: list[int], columns: dict[str, Any]
+) -> tuple[int, str]:
+    """Write a message that cannot be published, varied until the trigger gives it one of these lanes."""
+    for number in range(200):
+        given = dict(columns)
+        if "queue" in given:
+            given["queue"] += number
+        elif "order_key" in given:
+            given["order_key"] += f"/{number}".encode()
+        elif "key" in given:
+            given["key"] += b"/%d" % number
+        key, body = given.pop("key", f"k{number}"), given.pop("body", b"")
+        with conn.transaction() as transaction:
+            message_id = insert(conn, topic, key, body, **given)
+            row = conn.execute(
+                "SELECT lane FROM outbox.message WHERE message_id = %s", [message_id]
+            ).fetchone()
+            assert row is not None
+            if row[0] in lanes:
+                return row[0], message_id
+            raise Rollback(transaction)
+    raise AssertionError("no variation fell into a free lane")
+
+
+@pytest.mark.feature("S-38", "S-102")
+def test_a_message_the_broker_refuses_is_not_overtaken_by_later_ones_of_its_key(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=1)
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+        key, neighbour = keys_of_lanes(conn, topic, 2, 6)
+        insert(conn, topic, key, f"{key}:0")
+        wait_published(conn)  # the relay knows the limit now, and asks again in half a minute only
+        limit_in_kafka(bootstrap_servers, topic, 5_000)
+        with conn.transaction():
+            for version in range(1, 40):
+                long = '{"h": "%s"}' % ("x" * 6_000)
+                insert(conn, topic, key, f"{key}:{version}", headers=long if version == 10 else None)
+        event = relay.wait_for("lane stopped", lane=2)
+        assert "TOO_LARGE" in event["reason"]
+        assert relay.count("delivery failed") >= 1
+        before = len(read_topic(bootstrap_servers, topic))
+        insert(conn, topic, neighbour, f"{neighbour}:0")
+        relay.wait_for("lane stopped", lane=2, retry_in_s=lambda pause: pause > 2)
+        wait_until(
+            lambda: any(r.key == neighbour.encode() for r in read_topic(bootstrap_servers, topic)),
+            "others flow",
+        )
+        records = [r for r in read_topic(bootstrap_servers, topic) if r.key == key.encode()]
+        assert dict.fromkeys(r.value for r in records) == dict.fromkeys(
+            f"{key}:{version}".encode() for version in range(10)
+        )
+        assert len(records) == before, "a retry publishes nothing again"
+        limit_in_kafka(bootstrap_servers, topic, None)
+        wait_published(conn)
+        relay.stop()
+    found = compare(
+        read_topic(bootstrap_servers, topic), [(key, version) for version in range(40)] + [(neighbour, 0)]
+    )
+    assert not found.broken
+
+
+def test_small_messages_pass_a_small_topic_limit_however_many_there_are(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=2, max_message_bytes="4000")
+    with connect(database) as conn:
+        insert_numbered(conn, topic, 5_000)
+        with RelayProcess(database, bootstrap_servers) as relay:
+            wait_published(conn)
+            relay.stop()
+            assert relay.count("delivery failed") == 0
+    found = compare(read_topic(bootstrap_servers, topic), numbered(5_000))
+    assert not found.broken
+    assert found.duplicate_records == 0
