@@ -21,6 +21,7 @@ BENCHMARKS = {
     "send": "bench.send",
     "python": "bench.python",
     "held": "bench.held",
+    "marking": "bench.marking",
 }
 KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}
 """Environment twins that say where programs come from; the others would change what is measured."""
