@@ -1,0 +1,107 @@
+"""The roles: each can do its job, and nothing beyond it."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from outbox import Message, Outbox
+from outbox_relay.service.relay import Relay, RelayOptions
+from outbox_relay.service.session import Session
+
+
+class Logins:
+    """Makes users who are members of one of the outbox's roles."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._made: list[str] = []
+
+    def make(self, role: str) -> str:
+        """Return a DSN of a new user with this role only."""
+        name, password = f"test_{uuid.uuid4().hex[:12]}", secrets.token_hex(8)
+        with psycopg.connect(self._dsn, autocommit=True) as admin:
+            admin.execute(
+                sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}").format(
+                    sql.Identifier(name), sql.Literal(password), sql.Identifier(role)
+                )
+            )
+        self._made.append(name)
+        return psycopg.conninfo.make_conninfo(self._dsn, user=name, password=password)
+
+    def drop(self) -> None:
+        """Remove the users again: roles belong to the whole cluster."""
+        with psycopg.connect(self._dsn, autocommit=True) as admin:
+            for name in self._made:
+                admin.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(name)))
+                admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def logins(database: str) -> Iterator[Logins]:
+    made = Logins(database)
+    yield made
+    made.drop()
+
+
+@pytest.mark.parametrize("idempotency_key", [None, "once"])
+def test_a_producer_may_send(logins: Logins, topic: str, idempotency_key: str | None) -> None:
+    outbox = Outbox(producer_group="orders")
+    with psycopg.connect(logins.make("outbox_producer")) as conn:
+        receipt = outbox.send(conn, Message(topic, key="k", body=b"x"), idempotency_key=idempotency_key)
+    assert receipt.id > 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT body FROM outbox.message",
+        "DELETE FROM outbox.message",
+        "UPDATE outbox.message SET body = 'y'",
+        "INSERT INTO outbox.message (topic, position) VALUES ('t', 1)",
+        "INSERT INTO outbox.message (topic, xid) VALUES ('t', '1')",
+        "UPDATE outbox.lane SET owner = 'me'",
+        "INSERT INTO outbox.publication (epoch) VALUES (1)",
+        "SELECT outbox.add_partition(1000)",
+        "CREATE TABLE outbox.mine ()",
+    ],
+)
+def test_a_producer_may_not(logins: Logins, statement: str) -> None:
+    with (
+        psycopg.connect(logins.make("outbox_producer"), autocommit=True) as conn,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        conn.execute(statement.encode())
+
+
+def test_a_reader_sees_status_and_no_body(logins: Logins) -> None:
+    with psycopg.connect(logins.make("outbox_reader"), autocommit=True) as conn:
+        conn.execute("SELECT status, partition FROM outbox.message_status LIMIT 1")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            conn.execute("SELECT body FROM outbox.message")
+
+
+def test_the_relays_role_is_enough_to_publish(
+    logins: Logins, database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with psycopg.connect(database) as conn:
+        Outbox().send_many(conn, [Message(topic, key=str(number), body=b"x") for number in range(50)])
+    relay = Relay(RelayOptions(logins.make("outbox_relay"), bootstrap_servers))
+    turns = 0
+
+    def stop_when_done(session: Session) -> None:
+        nonlocal turns
+        turns += 1
+        if session.counts.recorded >= 50 or turns > 20_000:
+            relay.stop()
+
+    relay.on_turn = stop_when_done
+    relay.run()
+    with psycopg.connect(database) as conn:
+        row = conn.execute("SELECT sum(cardinality(positions)) FROM outbox.publication").fetchone()
+    assert row == (50,)
