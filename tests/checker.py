@@ -125,10 +125,10 @@ class Findings:
 
 
 def by_key_and_version(record: Record) -> tuple[str, int]:
-    """Read the body that the tests' writers use: `key:version`."""
+    """Read the body that the tests' writers use: `key:version`, or `key:ghost` for what is rolled back."""
     assert record.value is not None
     key, _, version = record.value.decode().rpartition(":")
-    return key, int(version)
+    return key, int(version) if version.isdigit() else -1
 
 
 def compare(

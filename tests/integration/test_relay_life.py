@@ -1,0 +1,150 @@
+"""The relay's life: one at a time, taken over when it dies, and a stop that leaves nothing to be published twice."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tests.checker import compare, read_topic
+from tests.relay_process import RelayProcess
+from tests.servers import MakeDatabase
+from tests.waiting import wait_until
+from tests.writers import Writers
+from tests.writing import connect, decide, insert, insert_numbered, numbered, wait_published
+
+
+def test_a_second_relay_is_refused_and_told_who_holds_the_lanes(
+    database: str, bootstrap_servers: str
+) -> None:
+    with RelayProcess(database, bootstrap_servers, "--lease", "2") as first:
+        first.wait_until_running()
+        with RelayProcess(database, bootstrap_servers, "--lease", "2") as second:
+            assert second.wait() == 1
+            assert f":{first.pid}:" in second.output()
+            assert "Only one relay may run at a time" in second.output()
+            assert "Traceback" not in second.output()
+        assert first.is_running
+        first.stop()
+
+
+def test_a_relay_killed_is_replaced_at_once(database: str, bootstrap_servers: str, topic: str) -> None:
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers, "--lease", "300") as first:
+        insert_numbered(conn, topic, 100)
+        wait_published(conn)
+        first.kill()
+        insert_numbered(conn, topic, 100, start=100)
+        with RelayProcess(database, bootstrap_servers, "--lease", "300") as second:
+            wait_published(conn)  # long before the lease of the first one ends
+            second.stop()
+    assert not compare(read_topic(bootstrap_servers, topic), numbered(200)).broken
+
+
+def test_a_paused_relay_loses_its_lanes_when_its_lease_ends_and_says_so(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers, "--lease", "1") as first:
+        insert_numbered(conn, topic, 100)
+        wait_published(conn)
+        first.pause()
+        insert_numbered(conn, topic, 100, start=100)
+        with RelayProcess(database, bootstrap_servers, "--lease", "1") as second:
+            second.wait_until_running()
+            wait_published(conn)
+            first.go_on()
+            insert_numbered(conn, topic, 100, start=200)
+            assert first.wait() == 1
+            assert "another relay has taken lanes" in first.output()
+            assert "Traceback" not in first.output()
+            wait_published(conn)
+            second.stop()
+    assert not compare(read_topic(bootstrap_servers, topic), numbered(300)).broken
+
+
+def test_sigterm_settles_what_is_on_the_wire_so_that_nothing_comes_twice(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with Writers(database, topic, seed=7, pace=0.001) as writers:
+        for _ in range(4):
+            with RelayProcess(database, bootstrap_servers) as relay:
+                relay.wait_until_running()
+                writers.wait_for(150)
+                relay.stop()
+        writers.stop()
+        with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+            wait_published(conn)
+            relay.stop()
+        found = compare(read_topic(bootstrap_servers, topic), writers.committed())
+    assert not found.broken
+    assert found.duplicate_records == 0
+
+
+def test_the_relay_outlives_its_database_sessions(database: str, bootstrap_servers: str, topic: str) -> None:
+    with Writers(database, topic, seed=8) as writers, RelayProcess(database, bootstrap_servers) as relay:
+        with connect(database) as conn:
+            for count in range(1, 4):
+                wait_until(lambda n=count: relay.count("lanes taken") >= n, "the relay has a session")
+                writers.wait_for(100)
+                conn.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = 'outbox relay' AND datname = current_database()"
+                )
+            writers.wait_for(100)
+            writers.stop()
+            wait_published(conn)
+        relay.stop()
+        assert "Traceback" not in relay.output()
+        assert not compare(read_topic(bootstrap_servers, topic), writers.committed()).broken
+
+
+def test_a_relay_without_servers_waits_and_still_stops_at_once() -> None:
+    with RelayProcess("postgresql://nobody@127.0.0.1:1/none", "127.0.0.1:1") as relay:
+        relay.wait_for("Kafka is away")
+        relay.stop(seconds=10)
+
+
+def test_a_schema_that_is_missing_ends_the_relay_with_the_command_that_repairs_it(
+    make_database: MakeDatabase, bootstrap_servers: str
+) -> None:
+    with RelayProcess(make_database(migrated=False), bootstrap_servers) as relay:
+        assert relay.wait() != 0
+        assert "outbox db upgrade" in relay.output()
+        assert "Traceback" not in relay.output()
+
+
+@pytest.mark.feature("S-14", "S-05", "S-15", "S-13")
+def test_half_messages_are_published_when_they_are_committed_and_never_before(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+        relay.wait_until_running()
+        half = {
+            name: insert(conn, topic, "k", f"k:{number}", state="UNKNOWN", producer_group="g")
+            for number, name in enumerate(("committed", "rolled back", "undecided"), 1)
+        }
+        insert(conn, topic, "k", "k:0")
+        wait_published(conn)
+        assert [r.value for r in read_topic(bootstrap_servers, topic)] == [b"k:0"]
+        decide(conn, half["committed"], "COMMITTED")
+        decide(conn, half["rolled back"], "ROLLED_BACK")
+        wait_published(conn)
+        assert decide(conn, half["rolled back"], "COMMITTED") == 0, "a decision is final"
+        with pytest.raises(psycopg.errors.CheckViolation):
+            conn.execute(
+                "UPDATE outbox.message SET state = 'COMMITTED' WHERE message_id = %s", [half["rolled back"]]
+            )
+        insert(conn, topic, "k", "k:9")
+        wait_published(conn)
+        relay.stop()
+        states = dict(
+            conn.execute(
+                "SELECT convert_from(body, 'UTF8'), status FROM outbox.message_status m JOIN outbox.message USING (id)"
+            ).fetchall()
+        )
+    assert [r.value for r in read_topic(bootstrap_servers, topic)] == [b"k:0", b"k:1", b"k:9"]
+    assert states == {
+        "k:0": "PUBLISHED",
+        "k:1": "PUBLISHED",
+        "k:2": "ROLLED_BACK",
+        "k:3": "UNKNOWN",
+        "k:9": "PUBLISHED",
+    }
