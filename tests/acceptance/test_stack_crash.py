@@ -17,6 +17,9 @@ from outbox_relay.stack.users import postgres_user
 from tests.acceptance.stack_command import StackCommand, kill
 from tests.waiting import wait_until
 
+# One process runs these: they share a stack.
+SHARED = pytest.mark.xdist_group("stack crash")
+
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackCommand]:
@@ -26,12 +29,20 @@ def stack(tmp_path: Path) -> Iterator[StackCommand]:
     assert command.processes() == []
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackCommand]:
+    command = StackCommand(tmp_path_factory.mktemp("stack") / ".outbox")
+    yield command
+    command.run("down", "--wipe")
+    assert command.processes() == []
+
+
 @pytest.fixture
-def running(stack: StackCommand) -> StackCommand:
-    """A stack that runs and has data."""
-    stack.succeed("up")
-    stack.query("create table kept as select 42 as answer")
-    return stack
+def running(shared: StackCommand) -> StackCommand:
+    """A stack that runs and has data, whatever an earlier test did to it."""
+    shared.succeed("up")
+    shared.query("create table if not exists kept as select 42 as answer")
+    return shared
 
 
 @pytest.fixture
@@ -65,6 +76,7 @@ def test_killed_up_leaves_no_server_behind(stack: StackCommand, moment: str) -> 
     assert stack.query("select 1") == [(1,)]
 
 
+@SHARED
 def test_killed_supervisor_takes_its_servers_along(running: StackCommand) -> None:
     before = running.addresses()
     processes = running.processes()
@@ -80,6 +92,7 @@ def test_killed_supervisor_takes_its_servers_along(running: StackCommand) -> Non
     assert running.query("select answer from kept") == [(42,)]
 
 
+@SHARED
 @pytest.mark.parametrize("name", ["postgres", "kafka"])
 def test_up_repairs_a_stack_of_which_one_server_was_killed(running: StackCommand, name: str) -> None:
     before = running.addresses()
@@ -94,6 +107,7 @@ def test_up_repairs_a_stack_of_which_one_server_was_killed(running: StackCommand
     assert running.query("select answer from kept") == [(42,)]
 
 
+@SHARED
 def test_state_of_an_earlier_boot_is_repaired_and_hurts_no_stranger(
     running: StackCommand, stranger: Identity
 ) -> None:
@@ -118,6 +132,7 @@ def test_state_of_an_earlier_boot_is_repaired_and_hurts_no_stranger(
     assert stranger.alive()
 
 
+@SHARED
 def test_down_hurts_no_stranger_that_has_the_pid_of_a_dead_server(
     running: StackCommand, stranger: Identity
 ) -> None:
