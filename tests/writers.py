@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,19 +44,15 @@ class Writers:
         self._keys, self._halves = keys, halves
         self._asynchronous, self._pace = asynchronous, pace
         self._stop = threading.Event()
-        self._failures: list[BaseException] = []
         self.done = [0] * threads
         with psycopg.connect(dsn, autocommit=True) as conn:
             statements = SQL["create"] % {"keys": int(keys), "halves": int(halves)}
             conn.execute(statements)
-        self._threads = [
-            threading.Thread(
-                target=self._run, args=(number, random.Random(seed * 1000 + number)), daemon=True
-            )
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="writer")
+        self._running = [
+            self._pool.submit(self._run, number, random.Random(seed * 1000 + number))
             for number in range(threads)
         ]
-        for thread in self._threads:
-            thread.start()
 
     @property
     def transactions(self) -> int:
@@ -65,14 +62,16 @@ class Writers:
     def wait_for(self, more: int) -> None:
         """Wait until so many more transactions are done."""
         goal = self.transactions + more
-        wait_until(lambda: self.transactions >= goal or self._failures, f"{more} more transactions")
+        wait_until(
+            lambda: self.transactions >= goal or any(thread.done() for thread in self._running),
+            f"{more} more transactions",
+        )
         self._raise()
 
     def stop(self) -> None:
         """End the writers between two transactions."""
         self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
+        self._pool.shutdown()
         self._raise()
 
     def committed(self) -> list[tuple[str, int]]:
@@ -87,12 +86,12 @@ class Writers:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
+        self._pool.shutdown()
 
     def _raise(self) -> None:
-        if self._failures:
-            raise self._failures[0]
+        for thread in self._running:
+            if thread.done():
+                thread.result()
 
     def _run(self, number: int, chance: random.Random) -> None:
         while not self._stop.is_set():
@@ -108,9 +107,6 @@ class Writers:
                         self.done[number] += 1
             except psycopg.OperationalError:
                 self._stop.wait(0.1)  # the server is gone, or a deadlock ended the transaction
-            except BaseException as error:
-                self._failures.append(error)
-                return
 
     def _transaction(self, conn: psycopg.Connection[Any], chance: random.Random) -> None:
         commit = "off" if chance.random() < self._asynchronous else "on"

@@ -8,7 +8,6 @@ import pytest
 from tests.checker import compare, read_topic
 from tests.relay_process import RelayProcess
 from tests.servers import MakeDatabase
-from tests.waiting import wait_until
 from tests.writers import Writers
 from tests.writing import connect, decide, insert, insert_numbered, numbered, wait_published
 
@@ -82,7 +81,7 @@ def test_the_relay_outlives_its_database_sessions(database: str, bootstrap_serve
     with Writers(database, topic, seed=8) as writers, RelayProcess(database, bootstrap_servers) as relay:
         with connect(database) as conn:
             for count in range(1, 4):
-                wait_until(lambda n=count: relay.count("lanes taken") >= n, "the relay has a session")
+                relay.wait_for("lanes taken", epoch=count)
                 writers.wait_for(100)
                 conn.execute(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
