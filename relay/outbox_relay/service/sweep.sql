@@ -1,5 +1,9 @@
 -- The sweep: a safety net under the finder.
 
+-- name: settings
+-- The sweep is in no hurry: it takes no parallel workers from the business.
+SELECT set_config('max_parallel_workers_per_gather', '0', false)
+
 -- name: lost
 -- Messages that count as published by the recorded progress, and have no publication and do not wait. There are
 -- none, unless a restore or a fail-over took publications away, or progress was changed by hand. Only what was

@@ -122,7 +122,7 @@ class Upkeep:
             mark, since = self._mark, self._swept
         if mark is None:
             return False
-        conn.execute("SELECT set_config('max_parallel_workers_per_gather', '0', false)")
+        conn.execute(SWEEP["settings"])
         rows = conn.execute(
             SWEEP["lost"],
             {
