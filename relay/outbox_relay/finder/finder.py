@@ -11,7 +11,7 @@ import sys
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, LiteralString, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -86,7 +86,7 @@ class Finder:
         self._tables: tuple[str, ...] = ()
         self._poll: sql.Composed | None = None
         self._backlog: sql.Composed | None = None
-        columns = sql.SQL(cast(LiteralString, STATEMENTS["columns"])).format()
+        columns = sql.SQL(STATEMENTS["columns"]).format()
         self._columns = columns
         self._page = sql.SQL(STATEMENTS["page"]).format(columns=columns)
         self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(columns=columns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 from confluent_kafka import KafkaError, Message
 
@@ -28,7 +29,8 @@ class Slot:
         self.partition = partition
         self.indexes: list[int] = []
         self.offsets: list[int] = []
-        append = self.offsets.append
+        # A delivered message has an offset; the driver's type allows None for one that is not.
+        append = cast("Callable[[int | None], None]", self.offsets.append)
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
@@ -34,7 +35,7 @@ class KafkaSettingError(ValueError):
     """A librdkafka setting that is unknown or would break a promise."""
 
 
-def producer_settings(bootstrap_servers: str, extra: Mapping[str, str] | None = None) -> dict[str, object]:
+def producer_settings(bootstrap_servers: str, extra: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return librdkafka's settings for the relay, with the user's own added.
 
     Raises:
@@ -66,7 +67,7 @@ def producer_settings(bootstrap_servers: str, extra: Mapping[str, str] | None = 
     }
 
 
-def new_producer(settings: Mapping[str, object]) -> Producer:
+def new_producer(settings: Mapping[str, Any]) -> Producer:
     """Make a producer whose own log lines and connection errors go to our log.
 
     Raises:
@@ -81,7 +82,7 @@ def new_producer(settings: Mapping[str, object]) -> Producer:
         raise KafkaSettingError(f"Kafka settings refused: {error}") from error
 
 
-def new_admin(settings: Mapping[str, object]) -> AdminClient:
+def new_admin(settings: Mapping[str, Any]) -> AdminClient:
     """Make an admin client with the same connection settings (security and addresses)."""
     kept = {
         name: value
