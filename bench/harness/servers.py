@@ -84,7 +84,7 @@ class Servers:
 
 @contextmanager
 def running_servers(say: Say) -> Iterator[Servers]:
-    """Start both servers; at the end, or if this process dies, they are gone, and so is their data."""
+    """Start both servers; at the end they are gone, and so is their data. They also end if this process dies."""
     directory = Path(tempfile.mkdtemp(prefix="outbox-bench-"))
     directory.chmod(0o711)  # PostgreSQL's user passes through to its data
     try:
