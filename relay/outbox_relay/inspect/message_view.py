@@ -18,9 +18,10 @@ BYTES = ("key", "order_key")
 
 def as_document(row: Row) -> dict[str, Any]:
     """One message for machines: bytes as text where they are printable UTF-8, else {"base64": …}."""
-    return {
+    document = {
         name: output.bytes_for_json(value) if name in BYTES else _plain(value) for name, value in row.items()
     }
+    return {**document, "xid": int(row["xid"])}
 
 
 def _plain(value: Any) -> Any:
