@@ -172,6 +172,12 @@ def test_removing_the_directory_ends_the_servers(new: StackCommand) -> None:
     shutil.rmtree(scratch or new.directory, ignore_errors=True)  # nobody knows of it any more
 
 
+def test_help_shows_the_order_of_choice_line_by_line(new: StackCommand) -> None:
+    lines = [line.strip() for line in new.succeed("up", "--help").splitlines()]
+    assert "2. a container, when a Docker engine answers" in lines
+    assert 'eval "$(outbox env)"' in lines
+
+
 def test_unknown_origin_is_refused(new: StackCommand) -> None:
     refused = new.run("up", "--from", "heaven")
     assert refused.returncode == 2

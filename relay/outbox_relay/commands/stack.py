@@ -53,7 +53,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in J
 )
 @_json_option
 def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool) -> None:
-    r"""Start a local PostgreSQL and Kafka broker, and say where they come from.
+    """Start a local PostgreSQL and Kafka broker, and say where they come from.
 
     \b
     Each server is chosen in this order, and the choice is printed with its reason:
@@ -95,7 +95,7 @@ def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool
 @_state_option
 @_json_option
 def env(state: Path, as_json: bool) -> None:
-    r"""Print the exports that point every command at the running stack.
+    """Print the exports that point every command at the running stack.
 
     \b
       eval "$(outbox env)"

@@ -47,12 +47,19 @@ class Preparation:
 
     def state(self) -> State:
         """Choose and fetch; raises StackError when something that is needed cannot be had."""
-        postgres = (
-            self._given("postgres", self.wish.dsn, "a DSN", check_postgres)
-            or self._kept("postgres")
-            or self._postgres()
-        )
+        before = self.scratch
+        try:
+            return self._state()
+        except BaseException:
+            if self.scratch != before:
+                shutil.rmtree(self.scratch, ignore_errors=True)  # no state file will know of it
+            raise
+
+    def _state(self) -> State:
+        # What is given comes first: it can be refused before anything is fetched.
+        postgres = self._given("postgres", self.wish.dsn, "a DSN", check_postgres)
         kafka = self._given("kafka", self.wish.bootstrap_servers, "a list of bootstrap servers", check_kafka)
+        postgres = postgres or self._kept("postgres") or self._postgres()
         kafka = kafka or self._kept("kafka") or self._kafka()
         return State(self.directory, postgres, kafka, self.scratch)
 
