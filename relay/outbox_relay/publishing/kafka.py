@@ -73,10 +73,9 @@ def new_producer(settings: Mapping[str, Any]) -> Producer:
     Raises:
         KafkaSettingError: librdkafka does not know a setting or its value.
     """
+    own: dict[str, Any] = {"error_cb": _log_error, "logger": logging.getLogger(f"{ROOT}.librdkafka")}
     try:
-        return Producer(
-            {**settings, "error_cb": _log_error, "logger": logging.getLogger(f"{ROOT}.librdkafka")}
-        )
+        return Producer({**settings, **own})
     except Exception as error:
         # confluent_kafka raises KafkaException for what librdkafka refuses, and TypeError for odd types.
         raise KafkaSettingError(f"Kafka settings refused: {error}") from error
@@ -89,7 +88,8 @@ def new_admin(settings: Mapping[str, Any]) -> AdminClient:
         for name, value in settings.items()
         if name.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "client.", "socket.", "reconnect."))
     }
-    return AdminClient({**kept, "logger": logging.getLogger(f"{ROOT}.librdkafka")})
+    own: dict[str, Any] = {"logger": logging.getLogger(f"{ROOT}.librdkafka")}
+    return AdminClient({**kept, **own})
 
 
 def _log_error(error: KafkaError) -> None:

@@ -17,7 +17,7 @@ SPARE = 512
 """Bytes between a batch and its topic's limit."""
 OTHERS_WAIT_S = 0.001
 
-Settings = Mapping[str, object]
+Settings = Mapping[str, Any]
 
 
 def batch_bytes(limit: int) -> int:
