@@ -92,4 +92,7 @@ def send_once(message: Message, row: Row, queue: int | None, key: str) -> Plan[R
             f"(digest {earlier.hex()[:16]}…); this message for topic {message.topic!r} differs "
             f"(digest {digest.hex()[:16]}…). Allowed: the same content again, or another key"
         )
-    return Receipt(id, message_id, message.topic, queue, duplicate=earlier is not None)
+    if earlier is not None:
+        # What a custom selector chose for the first one is not known here; it may choose differently today.
+        return Receipt(id, message_id, message.topic, message.queue, duplicate=True)
+    return Receipt(id, message_id, message.topic, queue)

@@ -97,21 +97,23 @@ class Selectors:
                     f"selectors: {name!r} is {type(function).__name__}; allowed: a callable (queues, message, arg)"
                 )
 
-    def is_custom(self, name: str | None) -> bool:
+    def is_custom(self, name: str) -> bool:
         """Whether the selector is evaluated at send."""
         return name in self._custom
 
-    def require_known(self, name: str) -> None:
-        """Refuse a name that is neither built in nor registered.
+    def require_usable(self, name: str, arg: bytes | None) -> None:
+        """Refuse a selector, the message's or its topic's, that could not place the message.
 
         Raises:
-            SelectorError: with the nearest name that exists.
+            SelectorError: the name is neither built in nor registered, or modulo is given no whole number.
         """
         known = (*BUILT_IN, *self._custom)
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise SelectorError("selector", f"{name!r} is not registered{hint}", _list(known))
+        if name == MODULO:
+            whole_number(arg)
 
     def choose(self, name: str, queues: int, message: Message, arg: Arg) -> int:
         """Call a custom selector; whatever it raises passes through.

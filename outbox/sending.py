@@ -131,8 +131,6 @@ class Sending:
             )
         limit = DEFAULT_MAX_MESSAGE_BYTES
         selector, queue = message.selector, message.queue
-        if selector is not None:
-            self._selectors.require_known(selector)
         if topic is not None:
             limit = topic.max_message_bytes
             topics.require_type(topic, message, ordered=ordered)
@@ -142,8 +140,10 @@ class Sending:
                 )
             if selector is None and queue is None:
                 selector = topic.selector
-        if self._selectors.is_custom(selector):
-            queue = self._choose(selector or "", message, topic)
+        if selector is not None:
+            self._selectors.require_usable(selector, message.arg_bytes)
+            if self._selectors.is_custom(selector):
+                queue = self._choose(selector, message, topic)
         require_fitting(message, self.producer_group, limit)
         return _Admitted(message, row_of(message, selector, queue, self.producer_group), queue)
 

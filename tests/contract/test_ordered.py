@@ -56,7 +56,6 @@ WAYS: dict[str, Send] = {
 }
 
 
-@pytest.mark.feature("S-102")
 @pytest.mark.parametrize("way", WAYS)
 def test_position_is_taken_after_the_first_transaction_committed(
     pair: tuple[Session, Session], observer: Session, pool: ThreadPoolExecutor, way: str
@@ -104,7 +103,6 @@ def test_savepoint_that_is_rolled_back_lets_the_second_go_on(
     assert future.result(WAIT).id > 0
 
 
-@pytest.mark.feature("S-104")
 @pytest.mark.parametrize("other", [Message("orders", key="o-2"), Message("returns", key="o-1")])
 def test_other_keys_and_other_topics_do_not_wait(pair: tuple[Session, Session], other: Message) -> None:
     first, second = pair

@@ -68,7 +68,7 @@ def test_message_in_a_savepoint_that_is_rolled_back_is_gone(session: Session, ob
     assert observer.execute("SELECT id FROM outbox.message ORDER BY id") == [(kept.id,), (after.id,)]
 
 
-@pytest.mark.feature("S-39", "S-64", "S-66")
+@pytest.mark.feature("S-64")
 def test_every_attribute_is_in_its_column(session: Session) -> None:
     due, id = datetime(2030, 1, 2, 3, 4, 5, 678901, tzinfo=UTC), uuid4()
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

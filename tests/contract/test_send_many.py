@@ -43,7 +43,7 @@ def test_messages_with_and_without_ids_of_their_own_keep_their_order(session: Se
         ]
 
 
-@pytest.mark.feature("S-39", "S-67")
+@pytest.mark.feature("S-67")
 def test_every_message_keeps_its_own_attributes(session: Session) -> None:
     messages = [
         Message(

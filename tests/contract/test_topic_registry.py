@@ -129,6 +129,23 @@ def test_selector_of_the_topic_is_the_default(make_session: MakeSession) -> None
     assert found == [("modulo", None), ("by_length", 3), (None, 1)]
 
 
+@pytest.mark.parametrize(
+    ("selector", "message", "error"),
+    [
+        ("modulo", Message("orders", key="o-1"), "selector 'modulo' cannot divide 'o-1'"),
+        ("modulo", Message("orders"), "selector 'modulo' has nothing to divide"),
+        ("by_size", Message("orders", key="7"), "'by_size' is not registered"),
+    ],
+)
+def test_message_that_the_topics_selector_cannot_place_is_refused(
+    session: Session, selector: str, message: Message, error: str
+) -> None:
+    session.register_topic("orders", 4, selector=selector)
+    with pytest.raises(SelectorError, match=error):
+        session.send(message)
+    session.send(Message("orders", queue=1))
+
+
 def test_custom_selector_needs_a_registered_topic(make_session: MakeSession) -> None:
     session = make_session(selectors={"by_length": region})
     with pytest.raises(

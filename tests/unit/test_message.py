@@ -21,7 +21,6 @@ def test_message_of_a_topic_alone_is_empty_and_unordered() -> None:
     assert (message.body_bytes, message.headers_json, message.tags, message.index_keys) == (b"", None, (), ())
 
 
-@pytest.mark.feature("S-39")
 def test_text_becomes_utf8() -> None:
     message = Message("orders", key="订单-1", body="五星好评", order_key="é")
     assert message.key_bytes == "订单-1".encode()

@@ -111,4 +111,4 @@ def test_selectors_that_cannot_work_are_refused_when_the_outbox_is_made(selector
 
 def test_unknown_selector_is_answered_with_the_nearest_name() -> None:
     with pytest.raises(SelectorError, match=r"'modula' is not registered \(did you mean 'modulo'\?\)"):
-        Selectors().require_known("modula")
+        Selectors().require_usable("modula", b"7")
