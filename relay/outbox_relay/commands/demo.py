@@ -60,6 +60,12 @@ FEWEST = 100
     metavar="FILE.html",
     help="Write charts and proof as one HTML file too.",
 )
+@click.option(
+    "--journals",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Leave the journals of producers and consumer there: what the proof is made from.",
+)
 @click.option("--keep", is_flag=True, help="Leave servers, database, topic and journals, to look at them.")
 @click.option(
     "--dsn",
@@ -106,6 +112,7 @@ def demo(
     rate: float | None,
     seed: int,
     report: Path | None,
+    journals: Path | None,
     keep: bool,
     dsn: str,
     bootstrap_servers: str,
@@ -141,6 +148,7 @@ def demo(
         stack_directory=state_directory(state),
         wish=Wish(dsn, bootstrap_servers, Wanted(wanted)),
         keep=keep,
+        journals=journals,
     )
     try:
         outcome = run(programme, console)
@@ -153,6 +161,8 @@ def demo(
     if report is not None:
         write_report(report, outcome)
         console.print(f"report: {report}", markup=False, soft_wrap=True)
+    if outcome.journals is not None:
+        console.print(f"journals: {outcome.journals}", markup=False, soft_wrap=True)
     if not outcome.verdict.holds:
         sys.exit(1)
 

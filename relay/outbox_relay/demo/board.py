@@ -16,8 +16,8 @@ from outbox_relay.demo.flights import Flight
 
 WIDTH = 128
 """Bytes of an entry; the longest flight takes 109."""
-BATCH = 5_000
-"""Flights that are sorted by aircraft together: about six days."""
+BATCH = 2_000
+"""Flights that are sorted by aircraft together: about two days."""
 
 
 def write(path: Path, flights: Sequence[Flight]) -> None:

@@ -61,7 +61,7 @@ class Figures:
     course: Course
 
 
-def measure(entries: Iterable[Entry], records: Iterable[Record], crash: Crash) -> Figures:
+def measure(entries: Iterable[Entry], records: Iterable[Record], crash: Crash | None) -> Figures:
     """Work out the figures of one performance.
 
     Raises:
@@ -75,7 +75,7 @@ def measure(entries: Iterable[Entry], records: Iterable[Record], crash: Crash) -
     published: list[int] = []
     recovered: float | None = None
     for record in records:
-        if recovered is None and record.timestamp >= int(crash.at * 1000):
+        if recovered is None and crash is not None and record.timestamp >= int(crash.at * 1000):
             recovered = record.received
         # Taken out at its first appearance: a repeat has no latency.
         ending = sent.pop(_flight(record), None)
@@ -87,9 +87,12 @@ def measure(entries: Iterable[Entry], records: Iterable[Record], crash: Crash) -
     start = min(entry.began for entry in transactions)
     written = max(entry.ended for entry in transactions)
     end = max([written, *(read for _, read in arrivals)])
-    until = recovered if recovered is not None else end
-    steady = [read - ending for ending, read in arrivals if read < crash.at or ending > until]
-    course = _course(start, end, arrivals, crash.at, recovered)
+    killed = end if crash is None else crash.at
+    until = end if recovered is None else recovered
+    steady = [
+        read - ending for ending, read in arrivals if crash is None or read < crash.at or ending > until
+    ]
+    course = _course(start, end, arrivals, killed, recovered)
     writing = written - start
     return Figures(
         seconds=end - start,
@@ -101,7 +104,7 @@ def measure(entries: Iterable[Entry], records: Iterable[Record], crash: Crash) -
         contended=_contended(transactions),
         steady=_latency(steady),
         held_up=len(arrivals) - len(steady),
-        recovery_s=None if recovered is None else recovered - crash.at,
+        recovery_s=None if recovered is None else recovered - killed,
         course=course,
     )
 

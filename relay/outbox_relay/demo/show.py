@@ -9,7 +9,8 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from outbox_relay.demo.performance import Audience, Watch
+from outbox_relay.demo.performance import Audience
+from outbox_relay.demo.piece import Watch
 
 LINE_EVERY_S = 5.0
 DRAW_EVERY_S = 0.2

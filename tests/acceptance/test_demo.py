@@ -1,0 +1,180 @@
+"""`outbox demo`, run as a user runs it: real flights, real servers, a relay killed with SIGKILL, and the proof."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from outbox_relay.demo import journal
+from outbox_relay.demo.flights import read_flights
+from outbox_relay.demo.proof import prove
+from outbox_relay.demo.sabotage import Sabotage, sabotage
+from outbox_relay.stack.process import Identity, family
+from tests.waiting import wait_until
+
+FLIGHTS = 2_000
+SEED = 7
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Starts demos on the shared servers."""
+
+    dsn: str
+    bootstrap_servers: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+        return {**clean, "OUTBOX_DSN": self.dsn, "OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap_servers}
+
+    @staticmethod
+    def words(*options: str) -> list[str]:
+        return [sys.executable, "-m", "outbox_relay", "demo", "--seed", str(SEED), *options]
+
+    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.words(*options),
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+
+
+@pytest.fixture
+def demo(database: str, bootstrap_servers: str) -> Demo:
+    return Demo(database, bootstrap_servers)
+
+
+@pytest.fixture
+def names(database: str, bootstrap_servers: str) -> Any:
+    """What the demo could leave behind: databases and topics by its naming."""
+
+    def names() -> set[str]:
+        with psycopg.connect(database) as conn:
+            rows = conn.execute(
+                r"select datname from pg_database where datname like 'outbox\_demo\_%'"
+            ).fetchall()
+        topics = AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=10).topics
+        return {row[0] for row in rows} | {topic for topic in topics if topic.startswith("flights-")}
+
+    return names
+
+
+@pytest.mark.xdist_group("demo")
+@pytest.mark.feature("S-104")
+def test_every_committed_flight_arrives_in_order_and_no_rolled_back_one(
+    demo: Demo, tmp_path: Path, names: Any
+) -> None:
+    journals = tmp_path / "journals"
+    report = tmp_path / "flights.html"
+    before = names()
+    ran = demo.run("--flights", str(FLIGHTS), "--json", "--journals", str(journals), "--report", str(report))
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert told["proven"]
+    assert told["counts"]["committed"] + told["counts"]["rolled_back"] == FLIGHTS
+    assert told["counts"]["rolled_back"] > FLIGHTS * 0.02
+    assert told["counts"]["read"] == told["counts"]["committed"] + told["counts"]["repeated_after_the_kill"]
+    assert told["figures"]["recovery_s"] > 0
+    assert told["figures"]["contended"] > 0
+    assert report.read_text().count("<svg") == 3
+    wait_until(lambda: names() <= before, "its database and topic are gone")
+
+    # What was recorded is proof by itself, and fails as soon as one message is tampered with.
+    source = read_flights(FLIGHTS)
+    crash = journal.crash(journals / "relay.jsonl")
+    records = list(journal.records(journals / "consumer.jsonl"))
+    producers = sorted(journals.glob("producer-*.jsonl"))
+    assert prove(source, journal.entries(producers), records, seed=SEED, crash=crash).holds
+    for kind in Sabotage:
+        wrecked = sabotage(records, kind, SEED)
+        verdict = prove(source, journal.entries(producers), wrecked, seed=SEED, crash=crash)
+        named = [text for claim in verdict.claims.values() for text in claim.offenders]
+        assert not verdict.holds
+        assert any("(row " in text for text in named), kind
+
+
+@pytest.mark.xdist_group("demo")
+def test_a_sabotaged_transport_makes_it_fail_and_name_the_flight(demo: Demo, tmp_path: Path) -> None:
+    ran = demo.run("--flights", "500", "--sabotage", "drop", "--journals", str(tmp_path / "journals"))
+    assert ran.returncode == 1, ran.stderr
+    assert "NOT PROVEN" in ran.stdout
+    (line,) = [line for line in ran.stdout.splitlines() if "never arrived" in line]
+    assert "(row " in line
+
+
+@pytest.mark.xdist_group("demo")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_it(demo: Demo, names: Any, number: signal.Signals) -> None:
+    before = names()
+    with subprocess.Popen(
+        demo.words("--rate", "200"),
+        env=demo.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        shown = ""
+        while "consumed" not in shown:
+            shown = process.stdout.readline()
+            assert shown, "it ended early"
+        children = [identity for identity in family(process.pid) if identity != Identity.of(process.pid)]
+        assert len(children) >= 6  # four producers, a relay, a consumer
+        process.send_signal(number)
+        process.stdout.read()
+        assert process.wait(60) != 0
+    wait_until(lambda: not any(child.alive() for child in children), "all its processes are gone")
+    if number != signal.SIGKILL:
+        wait_until(lambda: names() <= before, "its database and topic are gone")
+
+
+def test_a_role_that_may_not_create_databases_is_refused_with_the_next_step(
+    database: str, bootstrap_servers: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("create role demo_guest login password 'guest'")
+    try:
+        guest = psycopg.conninfo.make_conninfo(database, user="demo_guest", password="guest")
+        ran = Demo(guest, bootstrap_servers).run("--flights", "100")
+    finally:
+        with psycopg.connect(database, autocommit=True) as conn:
+            conn.execute("drop role demo_guest")
+    assert ran.returncode == 1
+    assert "CREATEDB" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--flights", "99"], "100<=x<=336776"),
+        (["--producers", "0"], "1<=x<=32"),
+        (["--repot", "x"], "--report"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_starts(options: list[str], said: str) -> None:
+    ran = Demo("", "").run(*options)
+    assert ran.returncode == 2
+    assert said in ran.stderr
+
+
+def test_journals_need_an_empty_directory(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("kept")
+    ran = Demo("", "").run("--journals", str(tmp_path))
+    assert ran.returncode == 1
+    assert "is not empty" in ran.stderr
+    assert (tmp_path / "mine").read_text() == "kept"

@@ -1,0 +1,98 @@
+"""How a demo's outcome is told: to people, to machines, and as a report that stands alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from outbox_relay.demo.figures import measure
+from outbox_relay.demo.outcome import Outcome
+from outbox_relay.demo.report import write_report
+from tests.unit.demo_world import World, world
+
+
+def outcome_of(made: World) -> Outcome:
+    return Outcome(
+        flights=len(made.source),
+        producers=3,
+        seed=made.seed,
+        sabotage=None,
+        verdict=made.verdict(),
+        figures=measure(made.entries, made.records, made.crash) if made.records else None,
+        seconds=1.5,
+        journals=None,
+    )
+
+
+@pytest.fixture
+def proven() -> Outcome:
+    return outcome_of(world())
+
+
+@pytest.fixture
+def failed() -> Outcome:
+    made = world()
+    made.records[3] = made.records[3]._replace(key="<b>&")
+    del made.records[7]
+    return outcome_of(made)
+
+
+def test_a_proven_demo_says_so(proven: Outcome) -> None:
+    assert proven.lines()[-1][0].startswith("PROVEN")
+    assert sum("✓" in line for line, _ in proven.lines()) == len(proven.verdict.claims)
+
+
+def test_a_failed_demo_names_its_offenders(failed: Outcome) -> None:
+    text = "\n".join(line for line, _ in failed.lines())
+    assert "NOT PROVEN" in text
+    assert "never arrived" in text
+    assert "its key is '<b>&'" in text
+
+
+def test_nothing_read_at_all_is_told_without_figures() -> None:
+    made = world()
+    made.records.clear()
+    assert "NOT PROVEN" in outcome_of(made).lines()[-1][0]
+
+
+def test_json_holds_claims_counts_and_figures(failed: Outcome) -> None:
+    told = json.loads(json.dumps(failed.as_json()))
+    assert told["proven"] is False
+    assert told["claims"]["arrived"]["broken"] == 1
+    assert told["counts"]["read"] == failed.verdict.read
+    assert told["figures"]["steady"]["count"] > 0
+
+
+@pytest.mark.parametrize("name", ["proven", "failed"])
+def test_the_report_stands_alone(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, request.getfixturevalue(name))
+    page = path.read_text()
+    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(charts) == 3
+    for chart in charts:
+        ElementTree.fromstring(chart)
+    assert not re.search(r"https?:|src=|@import|url\(", page)
+    assert "<b>" not in page
+
+    class Tags(HTMLParser):
+        opened: list[str] = []  # noqa: RUF012
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            if tag != "meta":
+                self.opened.append(tag)
+
+        def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            pass
+
+        def handle_endtag(self, tag: str) -> None:
+            assert self.opened.pop() == tag
+
+    reader = Tags()
+    reader.feed(page)
+    assert reader.opened == []
