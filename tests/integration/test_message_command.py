@@ -43,7 +43,7 @@ def test_without_filters_the_newest_come_first(database: str, conn: Connection) 
     assert "there are more" not in succeed("message", "ls", "--limit", "5", OUTBOX_DSN=database).err
 
 
-@pytest.mark.feature("S-22", "S-30", "S-31", "S-32", "S-66")
+@pytest.mark.feature("S-22", "S-30", "S-31", "S-32")
 def test_each_filter_finds_what_fits_and_nothing_else(database: str, conn: Connection) -> None:
     insert(conn, "other", "other", "b")
     foreign = uuid.uuid4()

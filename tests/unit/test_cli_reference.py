@@ -1,0 +1,58 @@
+"""The reference of the command line names every command and every option that there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from outbox_relay.cli import main
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+SAID_BY_HELP = {"demo"}
+"""Commands whose options are left to their --help."""
+
+
+def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command that does something, with the words that call it."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from leaves(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+@pytest.fixture(scope="module")
+def reference() -> str:
+    return REFERENCE.read_text(encoding="utf-8")
+
+
+def test_every_command_is_described(reference: str) -> None:
+    missing = [" ".join(path) for path, _ in leaves(main) if f"outbox {' '.join(path)}" not in reference]
+    assert not missing
+
+
+def test_every_option_is_described(reference: str) -> None:
+    missing = [
+        f"outbox {' '.join(path)} {option}"
+        for path, command in leaves(main)
+        if path[0] not in SAID_BY_HELP
+        for parameter in command.params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option.startswith("--") and option != "--help" and option not in reference
+    ]
+    assert not missing
+
+
+def test_no_option_is_described_that_does_not_exist(reference: str) -> None:
+    known = {option for _, command in leaves(main) for one in command.params for option in one.opts} | {
+        "--help"
+    }
+    described = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", reference))
+    assert described <= known
