@@ -18,13 +18,22 @@ class LazyGroup(click.Group):
     sources: ClassVar[dict[str, tuple[str, str]]] = {
         "up": ("outbox_relay.commands.stack:up", "Start a local PostgreSQL and Kafka broker."),
         "down": ("outbox_relay.commands.stack:down", "Stop exactly what `outbox up` started."),
-        "env": ("outbox_relay.commands.stack:env", "Print the exports that point every command at the stack."),
+        "env": (
+            "outbox_relay.commands.stack:env",
+            "Print the exports that point every command at the stack.",
+        ),
         "db": ("outbox_relay.commands.db:db", "Create, upgrade and check the schema."),
         "topic": ("outbox_relay.commands.topic:topic", "Register topics: type, partitions, size limit."),
         "relay": ("outbox_relay.commands.relay:relay", "Publish committed messages to Kafka."),
-        "status": ("outbox_relay.commands.status:status", "Backlog, oldest age and rates, per topic and lane."),
+        "status": (
+            "outbox_relay.commands.status:status",
+            "Backlog, oldest age and rates, per topic and lane.",
+        ),
         "message": ("outbox_relay.commands.message:message", "Find messages and show one's whole life."),
-        "demo": ("outbox_relay.commands.demo:demo", "A year of flights through the outbox, proven at the end."),
+        "demo": (
+            "outbox_relay.commands.demo:demo",
+            "A year of flights through the outbox, proven at the end.",
+        ),
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -56,7 +65,9 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from None
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "OUTBOX"})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "OUTBOX"}
+)
 @click.version_option(package_name="outbox-kafka")
 def main() -> None:
     """A transactional outbox on PostgreSQL that speaks Kafka.
