@@ -25,6 +25,12 @@ from tests.waiting import wait_until
 FLIGHTS = 2_000
 SEED = 7
 LIMIT_S = 300
+END_ONE_SESSION = r"""
+select pg_terminate_backend(pid) from pg_stat_activity
+where application_name = 'outbox demo' and datname like 'outbox\_demo\_%' and query ~ 'COMMIT|outbox.message'
+    and random() < 0.1
+limit 1
+"""
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,31 @@ def test_no_process_outlives_it(demo: Demo, names: Any, number: signal.Signals) 
     wait_until(lambda: not any(child.alive() for child in children), "all its processes are gone")
     if number != signal.SIGKILL:
         wait_until(lambda: names() <= before, "its database and topic are gone")
+
+
+@pytest.mark.xdist_group("demo")
+def test_producers_whose_sessions_are_terminated_lose_nothing(
+    demo: Demo, database: str, tmp_path: Path
+) -> None:
+    """Whatever a session was doing when it was ended, COMMIT included: the proof still holds."""
+    output = tmp_path / "output"
+    ended = 0
+    with psycopg.connect(database, autocommit=True) as conn, output.open("w") as file:
+        process = subprocess.Popen(
+            demo.words("--flights", "1000", "--rate", "250"),
+            env=demo.environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+        def gone() -> bool:
+            nonlocal ended
+            ended += len(conn.execute(END_ONE_SESSION).fetchall())
+            return process.poll() is not None
+
+        wait_until(gone, "the demo has ended", seconds=LIMIT_S)
+    assert process.returncode == 0, output.read_text()
+    assert ended > 10
 
 
 def test_a_role_that_may_not_create_databases_is_refused_with_the_next_step(

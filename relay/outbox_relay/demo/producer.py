@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +19,7 @@ from outbox_relay.demo.flights import Flight
 from outbox_relay.demo.journal import Entry, Outcome
 from outbox_relay.statements import Statements
 
+Connection = psycopg.Connection[Any]
 SQL = Statements("demo/demo.sql")
 PRODUCER_GROUP = "maintenance-office"
 PATIENCE_S = 60.0
@@ -53,19 +54,22 @@ class Producer:
       the flight and fails, which is right, for nobody can know any more what was promised.
     """
 
-    def __init__(self, dsn: str, work: Work, out: IO[str]) -> None:
-        self._dsn, self._work, self._out = dsn, work, out
+    def __init__(self, connect: Callable[[], Connection], work: Work, out: IO[str]) -> None:
+        self._connect, self._work, self._out = connect, work, out
         self._outbox = Outbox(producer_group=PRODUCER_GROUP)
-        self._conn = psycopg.connect(dsn, application_name="outbox demo")
+        self._conn = connect()
 
-    def run(self, flights: Iterator[Flight]) -> None:
-        """Enter the flights, at the rate asked for."""
+    def run(self, flights: Iterable[Flight]) -> None:
+        """Enter the flights, at the rate asked for, and close the connection."""
         start = time.monotonic()
-        for count, flight in enumerate(flights):
-            if self._work.rate is not None:
-                time.sleep(max(0.0, start + count / self._work.rate - time.monotonic()))
-            while not self._enter(flight):
-                self._reconnect()
+        try:
+            for count, flight in enumerate(flights):
+                if self._work.rate is not None:
+                    time.sleep(max(0.0, start + count / self._work.rate - time.monotonic()))
+                while not self._enter(flight):
+                    self._reconnect()
+        finally:
+            self._conn.close()
 
     def _enter(self, flight: Flight) -> bool:
         """Try a flight; False when the connection broke and it has to be tried again."""
@@ -144,7 +148,7 @@ class Producer:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                self._conn = psycopg.connect(self._dsn, application_name="outbox demo")
+                self._conn = self._connect()
             except psycopg.OperationalError:
                 if time.monotonic() > deadline:
                     raise
@@ -153,11 +157,16 @@ class Producer:
                 return
 
 
+def connect() -> Connection:
+    """Connect to the database of OUTBOX_DSN."""
+    return psycopg.connect(os.environ["OUTBOX_DSN"], application_name="outbox demo")
+
+
 def main(argument: str) -> None:
     """Run as `python -m outbox_relay.demo.producer WORK`, the board as standard input."""
     work = Work(**json.loads(argument))
     with Path(work.journal).open("a") as out:
-        Producer(os.environ["OUTBOX_DSN"], work, out).run(board.turns(sys.stdin.fileno()))
+        Producer(connect, work, out).run(board.turns(sys.stdin.fileno()))
 
 
 if __name__ == "__main__":
