@@ -84,6 +84,7 @@ def test_create_of_an_existing_topic_says_how_to_register_it(environment: dict[s
         (["--config", "retention.ms"], "NAME=VALUE"),
         (["--partitions", "0"], "--partitions"),
         (["--type", "QUEUE"], "--type"),
+        (["--selector", " "], "names no selector"),
     ],
 )
 def test_create_is_refused_with_the_reason_and_registers_nothing(

@@ -142,3 +142,7 @@ def test_a_refusal_is_one_message_and_a_defect_keeps_its_traceback() -> None:
 def test_an_error_that_a_user_cannot_repair_is_not_explained_away() -> None:
     assert explain(RuntimeError("a bug")) is None
     assert explain(OperatorError("do this")) == "do this"
+
+
+def test_no_help_shows_a_mark_of_its_formatting() -> None:
+    assert not [path for path, command in commands(main) if "\\b" in outbox(*path, "--help").out]

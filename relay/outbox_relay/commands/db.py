@@ -29,7 +29,7 @@ def db() -> None:
 @dsn_option
 @json_option
 def upgrade(dsn: str, as_json: bool) -> None:
-    r"""Bring the schema to this version, and make partitions for the coming days.
+    """Bring the schema to this version, and make partitions for the coming days.
 
     One transaction: after a failure nothing has changed. Two upgrades at once do the work once. Run it before
     starting a new version of the relay.
@@ -106,7 +106,7 @@ def check(dsn: str, as_json: bool) -> None:
 @click.option("--from", "from_revision", metavar="REVISION", help="Only what is newer than this revision.")
 @click.option("--roles", is_flag=True, help="Only roles and grants; may be run again at any time.")
 def sql(from_revision: str | None, roles: bool) -> None:
-    r"""Print the DDL, for people who apply it themselves.
+    """Print the DDL, for people who apply it themselves.
 
     \b
       outbox db sql > outbox.sql

@@ -121,7 +121,7 @@ def demo(
     wreck: str | None,
     as_json: bool,
 ) -> None:
-    r"""Play the flights of New York 2013 through the outbox, and prove that none was lost.
+    """Play the flights of New York 2013 through the outbox, and prove that none was lost.
 
     Producers enter real flights: each transaction updates the row of its aircraft and sends a message; three in a
     hundred roll back. The relay publishes to Kafka, is killed with SIGKILL half-way and started again. A stock

@@ -36,7 +36,13 @@ def message() -> None:
 
 
 @message.command("ls")
-@click.option("--id", "id_", type=click.IntRange(1, filters.LARGEST_ID), help="The message's id (a number).")
+@click.option(
+    "--id",
+    "id_",
+    type=click.IntRange(1, filters.LARGEST_ID),
+    metavar="N",
+    help="The message's id (a number).",
+)
 @click.option("--message-id", metavar="UUID", help="The message id, as in the record header outbox-id.")
 @click.option("--topic", help="The topic.")
 @click.option("--key", metavar="TEXT", help="The record's key: UTF-8, or base64:… for bytes.")
@@ -45,13 +51,20 @@ def message() -> None:
 @click.option(
     "--status",
     type=click.Choice(filters.STATUSES, case_sensitive=False),
-    help="COMMITTED: not yet published. UNKNOWN: a half message that nobody has decided.",
+    metavar="STATUS",
+    help=f"One of {', '.join(filters.STATUSES)}. COMMITTED: not yet published; UNKNOWN: a half message that nobody "
+    "has decided.",
 )
 @click.option("--group", "producer_group", metavar="NAME", help="The producer group.")
 @click.option("--since", metavar="TIME", help="Born at or after: 30s, 10m, 2h, 3d ago, or an ISO time.")
 @click.option("--until", metavar="TIME", help="Born before; as --since.")
 @click.option(
-    "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many at most."
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="How many at most.",
 )
 @dsn_option
 @json_option
@@ -71,7 +84,7 @@ def ls(
     dsn: str,
     as_json: bool,
 ) -> None:
-    r"""List messages, the newest first; all filters must fit.
+    """List messages, the newest first; all filters must fit.
 
     \b
       outbox message ls --status UNKNOWN
@@ -118,7 +131,7 @@ def ls(
 @dsn_option
 @json_option
 def show(*, identity: str, body: bool, dsn: str, as_json: bool) -> None:
-    r"""Show one message's whole life: born, checked, decided, waiting, published where.
+    """Show one message's whole life: born, checked, decided, waiting, published where.
 
     ID is the message's id (a number) or its message id (a UUID, as in the record header outbox-id).
 

@@ -33,13 +33,13 @@ from outbox_relay.inspect import status_view
     help="Seconds over which rates are taken.",
 )
 def status(*, dsn: str, as_json: bool, watch: float | None, window: float) -> None:
-    r"""Show backlog, oldest age and rates, per topic and lane.
+    """Show backlog, oldest age and rates, per topic and lane.
 
     \b
-    backlog      messages that are committed and not yet recorded as published
-    oldest       age of the oldest of them, since it was inserted, decided or fell due
-    published/s  over the last 10 s; per topic and lane (~) from a sample of 2,000 messages
-    lease        how long the lane still belongs to its owner if that should die
+    backlog      messages that are committed and not recorded as published
+    oldest       age of the oldest: since it was inserted, decided or fell due
+    published/s  over the last 10 s; ~ is from a sample of 2,000 messages
+    lease        how long the lane stays its owner's if that should die
 
     The cost does not grow with the number of published messages. Needs no more than the role outbox_reader.
     """

@@ -40,6 +40,7 @@ def _type_option(default: str | None) -> Decorator:
         "--type",
         "message_type",
         type=click.Choice([str(kind) for kind in MessageType], case_sensitive=False),
+        metavar="TYPE",
         default=default,
         show_default=default is not None,
         help="What may be sent: NORMAL (no order key), FIFO (with one), DELAY (deliver_at), TRANSACTION (half "
@@ -47,8 +48,16 @@ def _type_option(default: str | None) -> Decorator:
     )
 
 
+def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and (not value.strip() or "\0" in value):
+        raise click.BadParameter(
+            f"{value!r} names no selector; built in are {', '.join(BUILT_IN)}", ctx, param
+        )
+    return value
+
+
 def _selector_option(text: str) -> Decorator:
-    return click.option("--selector", metavar="NAME", help=text)
+    return click.option("--selector", metavar="NAME", callback=_named, help=text)
 
 
 SELECTOR_HELP = (
@@ -124,7 +133,7 @@ def create(
     kafka: dict[str, str],
     as_json: bool,
 ) -> None:
-    r"""Create a topic in Kafka and register it.
+    """Create a topic in Kafka and register it.
 
     \b
       outbox topic create orders --partitions 12 --type FIFO
