@@ -85,6 +85,9 @@ def test_create_of_an_existing_topic_says_how_to_register_it(environment: dict[s
         (["--partitions", "0"], "--partitions"),
         (["--type", "QUEUE"], "--type"),
         (["--selector", " "], "names no selector"),
+        (["--kafka-config", "acks=1"], "would break a promise"),
+        (["--kafka-config", "security.protocol=none"], "security.protocol"),
+        (["--kafka-config", "s3cr3t"], "NAME=VALUE"),
     ],
 )
 def test_create_is_refused_with_the_reason_and_registers_nothing(
@@ -93,6 +96,7 @@ def test_create_is_refused_with_the_reason_and_registers_nothing(
     ran = outbox("topic", "create", name, *options, **environment)
     assert ran.code != 0
     assert reason in ran.err
+    assert "s3cr3t" not in ran.err
     assert registered(database) == []
 
 

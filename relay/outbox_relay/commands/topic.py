@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from outbox import checks
-from outbox.errors import OutboxError
 from outbox.selectors import BUILT_IN
-from outbox.topics import MessageType
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import (
     Group,
@@ -21,6 +17,14 @@ from outbox_relay.commands.options import (
     kafka_config_option,
     optional_bootstrap_servers_option,
 )
+from outbox_relay.commands.topic_options import (
+    MOST_BYTES,
+    SELECTOR_HELP,
+    kafka_settings,
+    name_argument,
+    selector_option,
+    type_option,
+)
 from outbox_relay.topics import registry, rendering
 from outbox_relay.topics.errors import TopicError
 from outbox_relay.topics.kafka import (
@@ -29,61 +33,6 @@ from outbox_relay.topics.kafka import (
     KafkaTopics,
     KafkaUnreachableError,
 )
-
-Decorator = Callable[[Any], Any]
-
-MOST_BYTES = 2_147_483_647
-
-
-def _type_option(default: str | None) -> Decorator:
-    return click.option(
-        "--type",
-        "message_type",
-        type=click.Choice([str(kind) for kind in MessageType], case_sensitive=False),
-        metavar="TYPE",
-        default=default,
-        show_default=default is not None,
-        help="What may be sent: NORMAL (no order key), FIFO (with one), DELAY (deliver_at), TRANSACTION (half "
-        "messages), MIXED (all).",
-    )
-
-
-def _named(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is not None and (not value.strip() or "\0" in value):
-        raise click.BadParameter(
-            f"{value!r} names no selector; built in are {', '.join(BUILT_IN)}", ctx, param
-        )
-    return value
-
-
-def _selector_option(text: str) -> Decorator:
-    return click.option("--selector", metavar="NAME", callback=_named, help=text)
-
-
-SELECTOR_HELP = (
-    f"Default message queue selector: {', '.join(BUILT_IN)}, or the name of a custom one that every producer "
-    "registers. [default: murmur2 of the order key]"
-)
-
-
-def _legal(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    try:
-        return checks.topic_name(value)
-    except OutboxError as error:
-        raise click.BadParameter(str(error), ctx, param) from None
-
-
-_name_argument = click.argument("name", callback=_legal)
-
-
-def _settings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    pairs = dict(text.partition("=")[::2] for text in value)
-    for name, setting in pairs.items():
-        if not name or not setting:
-            raise click.BadParameter(
-                f"{name}={setting}: give NAME=VALUE, such as retention.ms=604800000", ctx, param
-            )
-    return pairs
 
 
 @click.group(cls=Group)
@@ -97,7 +46,7 @@ def topic() -> None:
 
 
 @topic.command()
-@_name_argument
+@name_argument
 @click.option(
     "--partitions", type=click.IntRange(1, 100_000), default=12, show_default=True, help="Partitions; pinned."
 )
@@ -111,11 +60,11 @@ def topic() -> None:
     "config",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=_settings,
+    callback=kafka_settings,
     help="Kafka topic setting; repeatable.",
 )
-@_type_option("MIXED")
-@_selector_option(SELECTOR_HELP)
+@type_option("MIXED")
+@selector_option(SELECTOR_HELP)
 @dsn_option
 @bootstrap_servers_option
 @kafka_config_option
@@ -154,9 +103,9 @@ def create(
 
 
 @topic.command()
-@_name_argument
-@_type_option("MIXED")
-@_selector_option(SELECTOR_HELP)
+@name_argument
+@type_option("MIXED")
+@selector_option(SELECTOR_HELP)
 @dsn_option
 @bootstrap_servers_option
 @kafka_config_option
@@ -210,15 +159,15 @@ def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict
 
 
 @topic.command()
-@_name_argument
-@_type_option(None)
+@name_argument
+@type_option(None)
 @click.option(
     "--max-message-bytes",
     type=click.IntRange(1, MOST_BYTES),
     help="Largest record that may be sent, in bytes; at most the Kafka topic's max.message.bytes.",
 )
 @click.option("--partitions", type=click.IntRange(1, 100_000), help="New pinned count; needs --move-keys.")
-@_selector_option("New default selector; needs --move-keys.")
+@selector_option("New default selector; needs --move-keys.")
 @click.option(
     "--move-keys",
     is_flag=True,
@@ -291,7 +240,7 @@ def ls(dsn: str, as_json: bool) -> None:
 
 
 @topic.command()
-@_name_argument
+@name_argument
 @dsn_option
 @optional_bootstrap_servers_option
 @kafka_config_option

@@ -14,7 +14,7 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from outbox_relay.masking import mask_text
-from outbox_relay.publishing.kafka import new_admin, producer_settings
+from outbox_relay.publishing.kafka import KafkaSettingError, new_admin, producer_settings
 from outbox_relay.topics.errors import TopicError, did_you_mean
 
 TIMEOUT_S = 10.0
@@ -43,7 +43,12 @@ class KafkaTopics:
         # librdkafka would print each failed connection; ours is said once, by the error.
         logging.getLogger("outbox.librdkafka").addHandler(logging.NullHandler())
         self.bootstrap_servers = bootstrap_servers
-        self._admin: AdminClient = new_admin(producer_settings(bootstrap_servers, extra))
+        try:
+            self._admin: AdminClient = new_admin(producer_settings(bootstrap_servers, extra))
+        except KafkaSettingError as error:
+            raise TopicError(f"--kafka-config: {error}") from None
+        except KafkaException as error:
+            raise TopicError(f"--kafka-config: {mask_text(error.args[0].str())}") from None
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Every topic's partition count and replication factor, by name.
