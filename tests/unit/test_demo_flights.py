@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.demo.flights import JANUARY, WHOLE_YEAR, Flight, SourceError, line_of, read_flights
+from outbox_relay.demo.flights import JANUARY, TWO_WEEKS, WHOLE_YEAR, Flight, SourceError, line_of, read_flights
 
 
 @pytest.fixture(scope="module")
@@ -17,9 +17,12 @@ def test_the_year_is_whole(year: list[Flight]) -> None:
     assert [flight.number for flight in year] == list(range(1, WHOLE_YEAR + 1))
 
 
-def test_the_default_slice_is_january(year: list[Flight]) -> None:
-    assert {flight.values["month"] for flight in year[:JANUARY]} == {1}
-    assert year[JANUARY].values["month"] != 1
+def test_the_year_begins_with_two_weeks_and_january(year: list[Flight]) -> None:
+    days = [flight.line.split(",")[:3] for flight in year[: JANUARY + 1]]
+    assert days[TWO_WEEKS - 1] == ["2013", "1", "14"]
+    assert days[TWO_WEEKS] == ["2013", "1", "15"]
+    assert days[JANUARY - 1] == ["2013", "1", "31"]
+    assert days[JANUARY][1] != "1"
 
 
 def test_flights_without_a_tail_number_are_ordered_by_carrier_and_number(year: list[Flight]) -> None:

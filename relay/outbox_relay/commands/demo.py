@@ -12,7 +12,7 @@ from rich.console import Console
 
 from outbox_relay import output
 from outbox_relay.commands.options import Command, json_option
-from outbox_relay.demo.flights import JANUARY, WHOLE_YEAR
+from outbox_relay.demo.flights import TWO_WEEKS, WHOLE_YEAR
 from outbox_relay.demo.report import write_report
 from outbox_relay.demo.run import Programme, run
 from outbox_relay.demo.sabotage import Sabotage
@@ -29,10 +29,10 @@ FEWEST = 100
 @click.option(
     "--flights",
     type=click.IntRange(FEWEST, WHOLE_YEAR),
-    default=JANUARY,
-    show_default="27,004: January",
+    default=TWO_WEEKS,
+    show_default="12,208: two weeks",
     metavar="NUMBER",
-    help="The first so many of the year's flights.",
+    help="The first so many of the year's flights; January has 27,004.",
 )
 @click.option(
     "--producers",
@@ -133,7 +133,7 @@ def demo(
 
     \b
     Examples:
-      outbox demo                       January, in less than a minute
+      outbox demo                       two weeks of January, in less than a minute
       outbox demo --full                the whole year
       outbox demo --report flights.html
     """

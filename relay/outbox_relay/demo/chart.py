@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from outbox_relay.demo.figures import Course
 
 BARS = " ▁▂▃▄▅▆▇█"
 
 
-def bars(values: Sequence[float | None], highest: float) -> str:
-    """One character per value; a value above nothing shows at least the lowest bar."""
+def bars(values: Sequence[float | None], full: float) -> str:
+    """One character per value; a value above nothing shows at least the lowest bar, one above `full` the highest."""
+    top = len(BARS) - 1
     return "".join(
-        BARS[0] if not value else BARS[max(1, min(len(BARS) - 1, round(value / highest * (len(BARS) - 1))))]
-        for value in values
+        BARS[max(1, min(top, round(value / full * top)))] if value else BARS[0] for value in values
     )
 
 
 def chart(course: Course) -> list[str]:
-    """Lines to print: what was committed and what was read, per step of time, on one scale each."""
+    """Lines to print: what was committed, what was read and the median latency, per step of time."""
     lines = []
     width = len(course.read)
-    for name, values in (("committed", course.committed), ("consumed", course.read)):
-        highest = max(values)
-        lines.append(f"{name:>9} ▕{bars(values, highest)}▏ at most {highest / course.step:,.0f}/s")
-    medians = [value for value in course.latency if value is not None]
-    lines.append(f"{'p50':>9} ▕{bars(course.latency, max(medians))}▏ at most {max(medians):,.0f} ms")
+    rates = [[value / course.step for value in values] for values in (course.committed, course.read)]
+    for name, values, unit in (
+        ("committed", rates[0], "/s"),
+        ("consumed", rates[1], "/s"),
+        ("latency", course.latency, " ms"),
+    ):
+        known = [value for value in values if value]
+        if not known:
+            continue
+        # Not the highest: beside the catching up after the kill nothing else would be seen.
+        full = min(max(known), 2 * median(known))
+        lines.append(
+            f"{name:>9} ▕{bars(values, full)}▏ median {median(known):,.0f}{unit}, at most {max(known):,.0f}{unit}"
+        )
     place = min(width - 1, int(course.killed / course.step))
     mark = "▲ relay killed"
     if place + len(mark) > width + 10:

@@ -19,6 +19,8 @@ from outbox_relay.errors import OperatorError
 
 WHOLE_YEAR = 336_776
 JANUARY = 27_004
+TWO_WEEKS = 12_208
+"""The first fourteen days of January."""
 ROLLED_BACK_PER_THOUSAND = 30
 
 COLUMNS = (

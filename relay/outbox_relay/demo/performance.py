@@ -58,6 +58,7 @@ class _Performance:
 
     def play(self) -> None:
         """Play it."""
+        self._audience.tell(f"starting a relay, a stock consumer and {self._piece.producers} producers")
         self._wait_until_ready()
         with (self._piece.directory / "board").open("rb") as file:
             self._producers = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,11 +91,17 @@ def _directory(given: Path | None) -> Path:
 
 
 def _perform(programme: Programme, piece: Piece, console: Console) -> None:
-    def report(line: str) -> None:
-        if not line.startswith("fetching"):
-            console.print(line, markup=False, soft_wrap=True)
+    with ExitStack() as stack:
+        with console.status("looking at this machine") as status:
 
-    with venue(programme.stack_directory, programme.wish, keep=programme.keep, report=report) as place:
+            def report(line: str) -> None:
+                status.update(line)
+                if not line.startswith("fetching"):
+                    console.print(line, markup=False, soft_wrap=True)
+
+            place = stack.enter_context(
+                venue(programme.stack_directory, programme.wish, keep=programme.keep, report=report)
+            )
         with Show(console, len(piece.flights)) as show:
             play(piece, place, show)
         if programme.keep:
