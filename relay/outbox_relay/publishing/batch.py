@@ -7,7 +7,7 @@ and matched by index: no callback per message has to know which message it is fo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -55,9 +55,9 @@ class Stop:
 class Publication:
     """One row of outbox.publication: positions ascending, with their partitions and offsets."""
 
-    positions: list[int]
-    partitions: list[int]
-    offsets: list[int]
+    positions: Sequence[int]
+    partitions: Sequence[int]
+    offsets: Sequence[int]
 
 
 @dataclass(slots=True)
@@ -77,8 +77,8 @@ class Batch:
         """Whether Kafka has acknowledged every message."""
         return all(len(slot.offsets) == len(slot.indexes) for slot in self.slots.values())
 
-    def publications(self, bounds: list[int]) -> Iterator[Publication]:
-        """Yield the rows to record, split where positions cross the bounds of partitions.
+    def outcome(self) -> Publication:
+        """Return where every message went.
 
         Raises:
             RuntimeError: offsets of a partition do not ascend: our matching would be wrong, so nothing is
@@ -96,13 +96,40 @@ class Batch:
                 last = offset
                 partitions[index] = slot.partition
                 offsets[index] = offset
-        start = 0
-        while start < len(self.positions):
-            following = bisect_left(bounds, self.positions[start] + 1)
-            end = (
-                bisect_left(self.positions, bounds[following], start)
-                if following < len(bounds)
-                else len(self.positions)
-            )
-            yield Publication(self.positions[start:end], partitions[start:end], offsets[start:end])
-            start = end
+        return Publication(self.positions, partitions, offsets)
+
+
+def runs(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
+    """Yield runs of batches that one publication can tell of: of the same lanes, of `most` messages together.
+
+    The last one's progress holds for all. A batch in which a lane stopped ends its run, because what follows speaks
+    for fewer lanes.
+    """
+    run: list[Batch] = []
+    messages = 0
+    for batch in batches:
+        if run and (batch.lanes != run[-1].lanes or run[-1].stops or messages + len(batch.positions) > most):
+            yield run
+            run, messages = [], 0
+        run.append(batch)
+        messages += len(batch.positions)
+    if run:
+        yield run
+
+
+def publications(run: Iterable[Batch], bounds: list[int]) -> Iterator[Publication]:
+    """Yield the rows to record for a run of batches, split where positions cross the bounds of partitions."""
+    rows = [
+        row
+        for batch in run
+        for outcome in (batch.outcome(),)
+        for row in zip(outcome.positions, outcome.partitions, outcome.offsets, strict=True)
+    ]
+    rows.sort()
+    start = 0
+    while start < len(rows):
+        following = bisect_left(bounds, rows[start][0] + 1)
+        end = bisect_left(rows, (bounds[following],), start) if following < len(bounds) else len(rows)
+        positions, partitions, offsets = zip(*rows[start:end], strict=True)
+        yield Publication(positions, partitions, offsets)
+        start = end

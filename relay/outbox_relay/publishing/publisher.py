@@ -92,6 +92,7 @@ class Publisher:
         slots = batch.slots
         topic: Topic | None = None
         last_topic = ""
+        last_headers, pairs = "", []
         count = 0
         for row in rows:
             (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at,
@@ -129,7 +130,10 @@ class Publisher:
                 if traceparent is not None:
                     record.append(("traceparent", traceparent))
                 if headers is not None:
-                    record.extend(decode(headers)[0].items())
+                    if headers != last_headers:
+                        # Often the same text for many messages in a row.
+                        last_headers, pairs = headers, list(decode(headers)[0].items())
+                    record += pairs
                 slot = slots.get((name, partition))
                 if slot is None:
                     slot = slots[(name, partition)] = Slot(name, partition, self._fail)

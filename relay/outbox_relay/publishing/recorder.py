@@ -22,10 +22,13 @@ import psycopg
 from outbox_relay.finder.snapshot import Progress
 from outbox_relay.lanes.lease import LANES, Lease, LeaseLostError, columns
 from outbox_relay.lanes.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publishing.batch import Batch, Stop
+from outbox_relay.publishing.batch import Batch, Stop, publications, runs
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publishing/publications.sql")
+
+TOGETHER = 5_000
+"""Messages of small batches that are recorded in one row, when several were acknowledged meanwhile."""
 
 Step = tuple[str, dict[str, Any], bool]
 """A statement, its values, and whether it must touch a row because it carries the lease check."""
@@ -77,11 +80,11 @@ class Recorder:
         steps: list[Step] = []
         messages = 0
         done: list[Batch] = []
-        for batch in acknowledged:
+        for run in runs(acknowledged, TOGETHER):
             self._number += 1
-            steps += self._steps(batch, bounds)
-            messages += len(batch.positions)
-            done.append(batch)
+            steps += self._steps(run, bounds)
+            messages += sum(len(batch.positions) for batch in run)
+            done += run
         ids = ",".join(map(str, claims))
         if ids:
             steps.append((STATEMENTS["claim"], {"ids": f"{{{ids}}}"}, False))
@@ -102,8 +105,11 @@ class Recorder:
     def _ownership(self) -> dict[str, Any]:
         return {"epoch": self._lease.epoch, "owner": self._lease.owner, "owned": LANES}
 
-    def _steps(self, batch: Batch, bounds: list[int]) -> Iterable[Step]:
-        for part in batch.publications(bounds):
+    def _steps(self, run: list[Batch], bounds: list[int]) -> Iterable[Step]:
+        batch = run[-1]
+        published = False
+        for part in publications(run, bounds):
+            published = True
             values = {
                 **self._ownership(),
                 **columns(batch.progress),
@@ -116,7 +122,7 @@ class Recorder:
                 "offsets": _array(part.offsets),
             }
             yield STATEMENTS["record"], values, True
-        if batch.positions:
+        if published:
             for lane in self._resuming & set(batch.lanes):
                 yield self._resume_step(lane, self._number)
         for stop in batch.stops:
