@@ -1,0 +1,219 @@
+"""The reader beyond one page: backlogs, lists that are cut, byte limits, and rows that change meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from outbox_relay.finder import finder as finder_module
+from outbox_relay.finder.finder import Finder
+from outbox_relay.finder.snapshot import START, Progress
+from outbox_relay.service import ahead as ahead_module
+from outbox_relay.service import reader as reader_module
+from outbox_relay.service.delayed import Delayed
+from outbox_relay.service.groups import Group
+from tests.reading import Reading
+from tests.writing import Connection, connect, decide, insert, insert_numbered
+
+
+@pytest.fixture
+def reading(database: str) -> Iterator[Reading]:
+    reading = Reading(database)
+    yield reading
+    reading.close()
+
+
+@pytest.fixture
+def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of 25 ids instead of a million, so that a list of a list is met soon."""
+    monkeypatch.setattr(finder_module, "BACKLOG", 25)
+    monkeypatch.setattr(reader_module, "BACKLOG", 25)
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    with connect(database) as conn:
+        yield conn
+
+
+def committed(conn: Connection) -> list[int]:
+    rows = conn.execute(
+        "SELECT position FROM outbox.message WHERE state = 'COMMITTED' ORDER BY position"
+    ).fetchall()
+    return [row[0] for row in rows]
+
+
+def put_aside(conn: Connection, due: LiteralString) -> list[int]:
+    """Claim what is delayed, as a relay does; answer the ids."""
+    rows = conn.execute(
+        f"""
+        INSERT INTO outbox.waiting (id, message_id, reason, due_at)
+        SELECT id, message_id, 'delayed', {due} FROM outbox.message WHERE deliver_at IS NOT NULL RETURNING id
+        """
+    )
+    return [row[0] for row in rows.fetchall()]
+
+
+@pytest.mark.parametrize("count", [9, 10, 11, 20, 21, 24, 25, 26, 49, 50, 51, 137])
+def test_a_backlog_of_any_size_is_read_once_and_in_order(
+    reading: Reading, conn: Connection, small_lists: None, count: int
+) -> None:
+    insert_numbered(conn, "t", count)
+    assert reading.read() == committed(conn)
+
+
+def test_rows_that_commit_while_a_backlog_is_taken_come_after_it(
+    reading: Reading, conn: Connection, small_lists: None, database: str
+) -> None:
+    with psycopg.connect(database) as late:
+        insert(late, "t", "k", b"has its position before the backlog")
+
+        def between(turn: int) -> None:
+            if turn < 4:
+                insert_numbered(conn, "t", 3)
+            if turn == 4:
+                late.commit()
+
+        insert_numbered(conn, "t", 60)
+        backlog = committed(conn)
+        found = reading.read(between)
+    assert found[:60] == backlog
+    assert sorted(found) == committed(conn)
+
+
+def test_a_page_holds_its_bytes_and_one_larger_body_is_a_page(
+    reading: Reading, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading.finder.page_bytes = 1_000
+    monkeypatch.setattr(ahead_module, "Finder", partial(Finder, page_bytes=1_000))
+    with conn.transaction():
+        for size in (400, 400, 400, 5_000, 10, 10, 5_000, 5_000, 990, 20, 1):
+            insert(conn, "t", "k", b"x" * size)
+    sizes: list[list[int]] = []
+    while True:
+        pages = list(reading.reader.read([reading.group]))
+        sizes += [[len(row[5]) for row in page.rows] for page in pages]
+        if not pages and reading.group.is_level:
+            break
+    assert [size for page in sizes for size in page] == [
+        400,
+        400,
+        400,
+        5_000,
+        10,
+        10,
+        5_000,
+        5_000,
+        990,
+        20,
+        1,
+    ]
+    assert all(sum(page[:-1]) < 1_000 for page in sizes), sizes
+
+
+def test_a_message_released_while_its_backlog_is_taken_is_read_once_at_its_new_place(
+    reading: Reading, conn: Connection, small_lists: None
+) -> None:
+    """Its id is on the list, its row has moved on: it belongs to the next difference."""
+    insert_numbered(conn, "t", 12)
+    for number in range(4):
+        insert(conn, "t", "k", f"{number}", deliver_at="infinity" if number == 2 else None)
+    insert_numbered(conn, "t", 30)
+    (delayed,) = put_aside(conn, "clock_timestamp()")
+
+    def between(turn: int) -> None:
+        if turn == 1:
+            assert Delayed(conn).release() == 1
+            conn.execute("UPDATE outbox.message SET deliver_at = NULL WHERE id = %s", [delayed])
+
+    found = reading.read(between)
+    assert sorted(found) == committed(conn)
+    row = conn.execute("SELECT position FROM outbox.message WHERE id = %s", [delayed]).fetchone()
+    assert row == (found[-1],)
+
+
+def test_a_list_full_of_waiting_messages_is_passed(
+    reading: Reading, conn: Connection, small_lists: None
+) -> None:
+    insert_numbered(conn, "t", 5)
+    for number in range(60):
+        insert(conn, "t", "k", f"{number}", deliver_at="infinity")
+    insert_numbered(conn, "t", 5)
+    put_aside(conn, "deliver_at")
+    expected = [
+        row[0]
+        for row in conn.execute("SELECT position FROM outbox.message WHERE deliver_at IS NULL ORDER BY 1")
+    ]
+    assert reading.read() == expected
+    assert reading.waited == []
+
+
+def test_cancelled_and_undecided_messages_of_a_backlog_are_left_out(
+    reading: Reading, conn: Connection, small_lists: None
+) -> None:
+    insert_numbered(conn, "t", 40)
+    half = insert(conn, "t", "k", b"", state="UNKNOWN", producer_group="g")
+
+    def between(turn: int) -> None:
+        if turn == 2:
+            conn.execute("UPDATE outbox.message SET state = 'CANCELLED' WHERE id % 10 = 0")
+            decide(conn, half, "COMMITTED")
+
+    found = reading.read(between)
+    assert set(committed(conn)) <= set(found)
+    assert len(found) == len(set(found))
+    assert found[-1] == committed(conn)[-1], "the half message takes its place when it is committed"
+
+
+def test_a_group_with_nothing_known_reads_what_has_no_publication(
+    reading: Reading, conn: Connection, small_lists: None
+) -> None:
+    insert_numbered(conn, "t", 70)
+    conn.execute(
+        """
+        INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, snapshot, positions, partitions, offsets)
+        SELECT 1, 1, min(position), max(position), '{0,1,2,3,4,5,6,7}', pg_current_snapshot(),
+               array_agg(position), array_agg(0), array_agg(position)
+        FROM outbox.message WHERE position BETWEEN 10 AND 30
+        """
+    )
+    found = reading.read(group=Group(set(range(8)), START))
+    assert found == [position for position in committed(conn) if not 10 <= position <= 30]
+
+
+def test_a_careful_group_reads_one_message_at_a_time_up_to_its_mark(
+    reading: Reading, conn: Connection
+) -> None:
+    insert_numbered(conn, "t", 30)
+    reading.group.careful = committed(conn)[4]
+    sizes = []
+    while True:
+        pages = list(reading.reader.read([reading.group]))
+        if not pages and reading.group.is_level:
+            break
+        sizes += [len(page.rows) for page in pages]
+        if reading.group.careful is not None and (reading.group.progress.after or 0) >= reading.group.careful:
+            reading.group.careful = None
+    assert sizes[:5] == [1] * 5
+    assert max(sizes[5:]) > 1
+    assert sum(sizes) == 30
+
+
+def test_groups_of_different_progress_become_level_in_one_snapshot(
+    reading: Reading, conn: Connection
+) -> None:
+    first = Group({0, 1, 2, 3}, Progress(reading.reader.here()))
+    insert_numbered(conn, "t", 8)
+    second = Group({4, 5, 6, 7}, Progress(reading.reader.here()))
+    insert_numbered(conn, "t", 8)
+    pages = list(reading.reader.read([first, second]))
+    assert first.progress == second.progress
+    found = sorted(row[0] for page in pages for row in page.rows)
+    rows = conn.execute(
+        "SELECT position FROM outbox.message WHERE lane < 4 OR position > 8 ORDER BY position"
+    ).fetchall()
+    assert found == [row[0] for row in rows]

@@ -1,0 +1,70 @@
+"""A reader on a database, without a relay around it: what it reads, in which order, from which partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import sql
+
+from outbox_relay.finder.finder import Finder, prepare_session
+from outbox_relay.finder.partitions import LivePartitions
+from outbox_relay.finder.snapshot import Progress
+from outbox_relay.service.ahead import ReadAhead
+from outbox_relay.service.groups import Group
+from outbox_relay.service.reader import Reader
+from tests.writing import Connection, connect
+
+Between = Callable[[int], Any]
+
+
+class Reading:
+    """A reader with one group of all lanes, and what it has read."""
+
+    def __init__(self, database: str, *, page: int = 10) -> None:
+        self.conn = connect(database)
+        prepare_session(self.conn)
+        self.finder = Finder(self.conn, page=page)
+        self.partitions = LivePartitions(self.conn)
+        self.ahead = ReadAhead(lambda: connect(database), page)
+        self.reader = Reader(self.finder, self.partitions, self.ahead)
+        self.group = Group(set(range(8)), Progress(self.reader.here()))
+        self.waited: list[int] = []
+
+    def read(self, between: Between = lambda turn: None, *, group: Group | None = None) -> list[int]:
+        """Read until the group is level and nothing is left; `between` runs before each turn."""
+        group = group or self.group
+        positions: list[int] = []
+        turn, idle = 0, False
+        while not (idle and group.is_level):
+            between(turn)
+            turn += 1
+            pages = list(self.reader.read([group]))
+            idle = not pages
+            for page in pages:
+                assert [row[0] for row in page.rows] == sorted(row[0] for row in page.rows)
+                assert page.progress == group.progress
+                positions += [row[0] for row in page.rows if row[17] is None]
+                self.waited += [row[1] for row in page.rows if row[17]]
+        return positions
+
+    def close(self) -> None:
+        self.ahead.close()
+        self.conn.close()
+
+    def retire(self) -> list[str]:
+        """Take one step of leaving partitions out, as a session does every second."""
+        newest = self.reader.newest
+        return self.partitions.retire(newest, self.reader.here(), [self.group.progress.floor])
+
+
+def narrow_partitions(conn: Connection, *, width: int = 1_000, count: int = 4) -> None:
+    """Replace the partitions of an empty outbox by narrow ones."""
+    tables = conn.execute(
+        "SELECT inhrelid::regclass::text FROM pg_inherits "
+        "WHERE inhparent = ANY ('{outbox.message,outbox.publication,outbox.event}'::regclass[])"
+    ).fetchall()
+    for (table,) in tables:
+        conn.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(*table.split("."))))
+    for _ in range(count):
+        conn.execute("SELECT outbox.add_partition(%s)", [width])
