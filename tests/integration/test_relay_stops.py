@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -40,6 +41,31 @@ def register(
         "INSERT INTO outbox.topic (name, partitions, max_message_bytes) VALUES (%s, %s, %s)",
         [topic, partitions, max_message_bytes],
     )
+
+
+def lower_limit_in_kafka(bootstrap_servers: str, make_topic: MakeTopic, topic: str, value: int) -> None:
+    """Lower a topic's max.message.bytes behind the outbox's back, and return when the broker keeps to it.
+
+    The broker accepts a change some time before it applies it, and applies changes in the order of its metadata
+    log: when a twin that was changed afterwards refuses a message, so does the topic.
+    """
+    twin = make_topic(partitions=1)
+    limit_in_kafka(bootstrap_servers, topic, value)
+    limit_in_kafka(bootstrap_servers, twin, value)
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "message.timeout.ms": 10_000})
+    refusals: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: object) -> None:
+        if error is not None:
+            refusals.append(error)
+
+    def refused() -> bool:
+        producer.produce(twin, b"x" * (value + 1_000), on_delivery=delivered)
+        producer.flush()
+        return bool(refusals)
+
+    wait_until(refused, f"the broker refuses more than {value} bytes")
+    assert refusals[0].name() == "MSG_SIZE_TOO_LARGE"
 
 
 def limit_in_kafka(bootstrap_servers: str, topic: str, value: int | None) -> None:
@@ -172,7 +198,7 @@ def test_a_message_the_broker_refuses_is_not_overtaken_by_later_ones_of_its_key(
         key, neighbour = keys_of_lanes(conn, topic, 2, 6)
         insert(conn, topic, key, f"{key}:0")
         wait_published(conn)  # the relay knows the limit now, and asks again in half a minute only
-        limit_in_kafka(bootstrap_servers, topic, 5_000)
+        lower_limit_in_kafka(bootstrap_servers, make_topic, topic, 5_000)
         with conn.transaction():
             for version in range(1, 40):
                 long = '{"h": "%s"}' % ("x" * 6_000)
