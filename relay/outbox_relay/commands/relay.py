@@ -9,7 +9,13 @@ from types import FrameType
 import click
 
 from outbox_relay import logs
-from outbox_relay.commands.options import Group, bootstrap_servers_option, dsn_option, log_options
+from outbox_relay.commands.options import (
+    Group,
+    bootstrap_servers_option,
+    dsn_option,
+    kafka_config_option,
+    log_options,
+)
 from outbox_relay.lanes.lease import LanesHeldError, LeaseLostError
 from outbox_relay.publishing.kafka import KafkaSettingError
 from outbox_relay.service.relay import Relay, RelayOptions, UnsettledError
@@ -20,30 +26,10 @@ def relay() -> None:
     """Publish committed messages to Kafka, in order per key."""
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        if not equals or not name.strip():
-            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE", ctx, param)
-        pairs[name.strip()] = text.strip()
-    return pairs
-
-
 @relay.command()
 @dsn_option
 @bootstrap_servers_option
-@click.option(
-    "--kafka-config",
-    "kafka",
-    multiple=True,
-    callback=_pairs,
-    envvar="OUTBOX_KAFKA_CONFIG",
-    show_envvar=True,
-    metavar="NAME=VALUE",
-    help="A librdkafka setting, such as security.protocol=SASL_SSL; repeatable. What would break a promise "
-    "(acks, idempotence, time-outs) is refused.",
-)
+@kafka_config_option
 @click.option(
     "--lease",
     type=click.FloatRange(1, 300),
@@ -99,7 +85,8 @@ def run(
 ) -> None:
     """Run the relay until SIGTERM or SIGINT.
 
-    It may start before PostgreSQL and Kafka do and outlives their restarts. On SIGTERM it settles what is on the
+    It may start before PostgreSQL and Kafka do and outlives their restarts. Kafka settings that would break a promise
+    (acks, idempotence, time-outs) are refused. On SIGTERM it settles what is on the
     wire, so that nothing is published twice. Exit codes: 0 stopped, 1 refused or failed, 2 wrong options.
 
     \b

@@ -38,7 +38,7 @@ class Mark:
 
 
 class Upkeep:
-    """Makes partitions every minute and sweeps every ten; both also soon after the start.
+    """Makes partitions every ten seconds and sweeps every ten minutes; both also soon after the start.
 
     Args:
         connect: opens a connection of its own.
@@ -49,7 +49,7 @@ class Upkeep:
         self,
         connect: Callable[[], psycopg.Connection[Any]],
         *,
-        partitions_every: float = 60.0,
+        partitions_every: float = 10.0,
         sweep_every: float = 600.0,
     ) -> None:
         self._connect = connect
