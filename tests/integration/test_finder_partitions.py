@@ -145,6 +145,35 @@ def test_a_half_message_being_decided_while_its_partition_is_looked_at_is_not_lo
     retire_until(reading, conn, [1001, 2001])
 
 
+def test_a_half_message_whose_insert_commits_late_keeps_its_partition_live(
+    reading: Reading, conn: Connection, database: str
+) -> None:
+    with psycopg.connect(database) as writer:
+        half = insert(writer, "t", "k", b"half", state="UNKNOWN", producer_group="g")
+        go_to(conn, 1_001)
+        for _ in range(8):
+            insert_numbered(conn, "t", 1)
+            reading.read()
+            assert reading.retire() == []
+        writer.commit()
+    go_to(conn, 2_001)
+    retire_until(reading, conn, [1, 2001, 3001])
+    assert decide(conn, half, "COMMITTED") == 1
+    assert reading.read() == [positions(conn)[-1]]
+
+
+def test_a_partition_does_not_leave_between_a_decision_and_its_reading(
+    reading: Reading, conn: Connection
+) -> None:
+    half = insert(conn, "t", "k", b"half", state="UNKNOWN", producer_group="g")
+    go_to(conn, 2_001)
+    retire_until(reading, conn, [1, 2001, 3001])
+    assert decide(conn, half, "COMMITTED") == 1
+    for _ in range(3):
+        assert reading.retire() == []
+    assert reading.read() == [positions(conn)[-1]]
+
+
 def test_a_waiting_message_keeps_its_partition_live(reading: Reading, conn: Connection) -> None:
     insert(conn, "t", "k", b"", deliver_at="infinity")
     conn.execute(
