@@ -85,14 +85,15 @@ FROM (
 -- name: page
 -- Rows of a backlog by id, in position order. The bounds prune partitions when the statement starts. A row that got
 -- a new xid and position since it was listed (released when it fell due, retried) belongs to a later difference.
+-- State and xid are asked outside: inside they would lead the planner to the finder's index, all of it, for a page.
 SELECT {columns} FROM (
     SELECT *, sum(octet_length(body)) OVER (
         ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM outbox.message
-    WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s AND state = 'COMMITTED'
-        AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
+    WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s
 ) m
-WHERE bytes_before IS NULL OR bytes_before < %(bytes)s
+WHERE (bytes_before IS NULL OR bytes_before < %(bytes)s)
+    AND state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
 ORDER BY position + 0
 
 -- name: dense_page
@@ -102,10 +103,10 @@ SELECT {columns} FROM (
     SELECT *, sum(octet_length(body)) OVER (
         ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
     FROM outbox.message
-    WHERE id BETWEEN %(lowest)s AND %(highest)s AND state = 'COMMITTED'
-        AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
+    WHERE id BETWEEN %(lowest)s AND %(highest)s
 ) m
-WHERE bytes_before IS NULL OR bytes_before < %(bytes)s
+WHERE (bytes_before IS NULL OR bytes_before < %(bytes)s)
+    AND state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
 ORDER BY position + 0
 
 -- name: here

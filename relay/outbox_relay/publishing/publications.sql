@@ -18,6 +18,7 @@ WHERE (SELECT count(*) FROM outbox.lane WHERE epoch = %(epoch)s AND owner = %(ow
 -- name: claim
 -- Delayed messages wait apart until they are due. Claimed with the barrier, before progress passes them.
 INSERT INTO outbox.waiting (id, message_id, reason, due_at)
-SELECT m.id, m.message_id, 'delayed', m.deliver_at FROM outbox.message m
-WHERE m.id = ANY (%(ids)s::bigint[]) AND m.state = 'COMMITTED'
+SELECT m.id, m.message_id, 'delayed', m.deliver_at
+FROM (SELECT * FROM outbox.message WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) m
+WHERE m.state = 'COMMITTED'
 ON CONFLICT (id) DO NOTHING

@@ -8,14 +8,15 @@ SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 FROM outbox.w
 -- Let due messages go: out of waiting, and with a new xid and position, as if they were committed now. One
 -- statement, so that a message is either waiting or to be found, whatever dies. A message that somebody holds a
 -- lock on (a cancellation under way) is left for the next look: the relay waits for nobody.
+-- The state is read with the lock and not asked in the UPDATE, where it would lead the planner to another index.
 WITH due AS MATERIALIZED (
-    SELECT w.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
-    WHERE w.reason = 'delayed' AND w.due_at <= clock_timestamp()
+    SELECT w.id, m.state FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
+    WHERE w.reason = 'delayed' AND w.due_at <= statement_timestamp()
     ORDER BY w.due_at, w.id LIMIT 1000
     FOR NO KEY UPDATE OF m SKIP LOCKED
 ), released AS (
     DELETE FROM outbox.waiting w USING due WHERE w.id = due.id
-    RETURNING w.id
+    RETURNING w.id, due.state
 )
 UPDATE outbox.message m SET xid = pg_current_xact_id(), position = nextval('outbox.position')
-FROM released WHERE m.id = released.id AND m.state = 'COMMITTED'
+FROM released WHERE m.id = released.id AND released.state = 'COMMITTED'

@@ -1,0 +1,267 @@
+"""Plans of the relay's statements: prepared on empty partitions, as they always are, and looked at when full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from outbox_relay.finder.finder import Finder, prepare_session
+from outbox_relay.finder.snapshot import Snapshot
+from outbox_relay.lanes import lease
+from outbox_relay.publishing.recorder import STATEMENTS as RECORDER
+from outbox_relay.service.delayed import STATEMENTS as DELAYED
+from tests.plans import Plan, Prepared, buffers, nodes, removed, scans
+from tests.reading import Reading, narrow_partitions
+from tests.writing import Connection, connect, insert, insert_numbered
+
+POLL = {"lanes": "smallint[]", "xmax": "xid8", "xip": "xid8[]", "page": "bigint", "bytes": "bigint"}
+ALL_LANES = "{0,1,2,3,4,5,6,7}"
+FEW = 5
+WIDTH = 1_000
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    """A relay's session; statistics stay as they are, so that plans are not made anew behind the test's back."""
+    with connect(database) as conn:
+        narrow_partitions(conn, width=WIDTH, count=31)
+        for (table,) in conn.execute("SELECT name::text FROM outbox.partition").fetchall():
+            conn.execute(
+                sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = false)").format(
+                    sql.Identifier(*table.split("."))
+                )
+            )
+        prepare_session(conn)
+        yield conn
+
+
+def poll_statement(conn: Connection, partitions: int) -> Prepared:
+    tables = [
+        row[0]
+        for row in conn.execute(
+            "SELECT relname FROM pg_class c JOIN outbox.partition p ON p.name = c.oid ORDER BY p.lower"
+        )
+    ]
+    finder = Finder(conn)
+    finder.name_partitions(tuple(tables[:partitions]))
+    return Prepared(conn, cast(sql.Composed, finder._poll), POLL)
+
+
+def values(snapshot: Snapshot, page: int = 5_000) -> dict[str, Any]:
+    return {
+        "lanes": ALL_LANES,
+        "xmax": str(snapshot.xmax),
+        "xip": snapshot.xip_array,
+        "page": page,
+        "bytes": 16 << 20,
+    }
+
+
+def here(conn: Connection) -> Snapshot:
+    return Finder(conn).here()[0]
+
+
+def fill(conn: Connection, partitions: int) -> None:
+    """Commit rows into each of the first partitions, in transactions of a hundred."""
+    for number in range(partitions):
+        conn.execute("SELECT setval('outbox.position', %s, false)", [number * WIDTH + 1])
+        for _ in range(5):
+            insert_numbered(conn, "t", 100)
+
+
+def assert_finder_index(conn: Connection, plan: Plan, partitions: int) -> None:
+    read = scans(plan, "message_p")
+    assert len(read) == 2 * partitions, "two branches for each partition"
+    for node in read:
+        assert node["Node Type"] in {"Index Scan", "Index Only Scan"}, node
+        row = conn.execute(
+            "SELECT indexdef FROM pg_indexes WHERE indexname = %s", [node["Index Name"]]
+        ).fetchone()
+        assert row is not None
+        assert "(xid, lane)" in row[0]
+        assert "xid" in node["Index Cond"], "xid bounds the walk, it does not filter"
+    assert not [node for node in nodes(plan) if node["Node Type"].startswith("Gather")]
+    assert removed(plan) <= FEW
+
+
+@pytest.mark.feature("S-05", "S-50", "S-85")
+@pytest.mark.parametrize("partitions", [1, 5, 30])
+def test_each_branch_of_the_finder_uses_its_index(conn: Connection, database: str, partitions: int) -> None:
+    watched = poll_statement(conn, partitions)
+    watched.run(values(here(conn)))
+    fill(conn, partitions)
+    with psycopg.connect(database) as first, psycopg.connect(database) as second:
+        insert(first, "t", "k", b"open")
+        insert_numbered(conn, "t", 1)
+        insert(second, "t", "k", b"open as well")
+        insert_numbered(conn, "t", 1)
+        snapshot = here(conn)
+        assert len(snapshot.xip) >= 2
+        idle = watched.explain(values(snapshot))
+        assert_finder_index(conn, idle, partitions)
+        first.commit()
+        insert_numbered(conn, "t", 20)
+        busy = watched.explain(values(snapshot))
+        assert_finder_index(conn, busy, partitions)
+        assert busy["Actual Rows"] == 22, "the header, the late one and the new ones"
+    per_branch = 4 * (len(snapshot.xip) + 1)
+    assert buffers(idle) <= 20 + partitions * per_branch
+
+
+@pytest.mark.feature("S-08")
+def test_undecided_messages_cost_the_finder_nothing(conn: Connection) -> None:
+    watched = poll_statement(conn, 1)
+    watched.run(values(here(conn)))
+    snapshot = here(conn)
+    empty = buffers(watched.explain(values(snapshot)))
+    conn.execute(
+        "INSERT INTO outbox.message (topic, state, producer_group) "
+        "SELECT 't', 'UNKNOWN', 'g' FROM generate_series(1, 900)"
+    )
+    plan = watched.explain(values(snapshot))
+    assert removed(plan) == 0
+    assert buffers(plan) <= empty + 2
+
+
+def test_a_held_snapshot_does_not_make_polls_grow(conn: Connection, database: str) -> None:
+    """Rows are never rewritten when they are published, so there is nothing dead to walk."""
+    watched = poll_statement(conn, 30)
+    watched.run(values(here(conn)))
+    cost: list[int] = []
+    with psycopg.connect(database) as reader, psycopg.connect(database) as writer:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT count(*) FROM outbox.message")
+        insert(writer, "t", "k", b"stays open")
+        for number in range(6):
+            conn.execute("SELECT setval('outbox.position', %s, false)", [number * WIDTH * 2 + 10])
+            for _ in range(9):
+                insert_numbered(conn, "t", 100)
+            cost.append(buffers(watched.explain(values(here(conn)))))
+    assert max(cost) <= 2 * min(cost), cost
+
+
+def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> None:
+    finder = Finder(conn)
+    types = {
+        "ids": "bigint[]",
+        "lowest": "bigint",
+        "highest": "bigint",
+        "bytes": "bigint",
+        "cur_xmax": "xid8",
+        "cur_xip": "xid8[]",
+    }
+    watched = Prepared(conn, finder._page, types)
+    fill(conn, 30)
+    current = here(conn)
+    ids = list(range(7_001, 7_400, 3))
+    plan = watched.explain(
+        {
+            "ids": "{" + ",".join(map(str, ids)) + "}",
+            "lowest": ids[0],
+            "highest": ids[-1],
+            "bytes": 16 << 20,
+            "cur_xmax": str(current.xmax),
+            "cur_xip": current.xip_array,
+        }
+    )
+    assert {node["Relation Name"] for node in scans(plan, "message_p")} == {"message_p000000000007001"}
+    assert all(node["Node Type"].startswith(("Index", "Bitmap")) for node in scans(plan, "message_p"))
+    assert plan["Actual Rows"] == len(ids)
+
+
+def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
+    types = {
+        "lowest": "bigint",
+        "highest": "bigint",
+        "bytes": "bigint",
+        "cur_xmax": "xid8",
+        "cur_xip": "xid8[]",
+    }
+    watched = Prepared(conn, Finder(conn)._dense_page, types)
+    fill(conn, 30)
+    current = here(conn)
+    plan = watched.explain(
+        {
+            "lowest": 7_101,
+            "highest": 7_200,
+            "bytes": 16 << 20,
+            "cur_xmax": str(current.xmax),
+            "cur_xip": current.xip_array,
+        }
+    )
+    (scan,) = scans(plan, "message_p")
+    assert scan["Relation Name"] == "message_p000000000007001"
+    assert scan["Node Type"] in {"Index Scan", "Index Only Scan"}
+    assert plan["Actual Rows"] == 100
+    assert removed(plan) <= FEW
+
+
+def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
+    watched = Prepared(conn, DELAYED["release"], {})
+    fill(conn, 30)
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason, due_at) SELECT id, message_id, 'delayed', "
+        "CASE WHEN id < 4 THEN now() ELSE 'infinity' END FROM outbox.message"
+    )
+    plan = watched.explain({})
+    assert removed(plan) <= FEW
+    assert conn.execute("SELECT count(*) FROM outbox.waiting WHERE id < 4").fetchone() == (0,)
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
+
+
+def test_putting_a_delayed_message_aside_reads_that_message(conn: Connection) -> None:
+    watched = Prepared(conn, RECORDER["claim"], {"ids": "bigint[]"})
+    fill(conn, 30)
+    conn.execute("UPDATE outbox.message SET deliver_at = 'infinity' WHERE id IN (3001, 3005)")
+    plan = watched.explain({"ids": "{3001,3005}"})
+    assert conn.execute("SELECT count(*) FROM outbox.waiting").fetchone() == (2,)
+    assert removed(plan) <= FEW
+    assert all("id" in node["Index Cond"] for node in scans(plan, "message_p"))
+
+
+def test_the_barrier_writes_no_table(conn: Connection) -> None:
+    held = lease.take(conn, "me", 10)
+    watched = Prepared(conn, RECORDER["barrier"], {"epoch": "bigint", "owner": "text", "owned": "integer"})
+    plan = watched.explain({"epoch": held.epoch, "owner": "me", "owned": 8})
+    assert plan["Actual Rows"] == 1
+    assert not [node for node in nodes(plan) if node["Node Type"] == "ModifyTable"]
+    assert watched.explain({"epoch": held.epoch + 1, "owner": "me", "owned": 8})["Actual Rows"] == 0
+
+
+@pytest.mark.feature("S-29", "S-32")
+@pytest.mark.parametrize("by", ["id", "message_id"])
+def test_one_message_is_looked_up_in_one_partition(conn: Connection, database: str, by: str) -> None:
+    fill(conn, 30)
+    reading = Reading(database)
+    reading.close()
+    conn.execute(
+        """
+        INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, snapshot, positions, partitions, offsets)
+        SELECT 1, id / 50, min(id), max(id), '{0}', pg_current_snapshot(), array_agg(id ORDER BY id),
+               array_agg(0), array_agg(id ORDER BY id)
+        FROM outbox.message GROUP BY id / 50, (id - 1) / 1000
+        """
+    )
+    row = conn.execute("SELECT message_id::text FROM outbox.message WHERE id = 12077").fetchone()
+    assert row is not None
+    with connect(database) as asking:  # an operator's session, without the relay's settings
+        asking.execute("SET plan_cache_mode = force_generic_plan")
+        wanted = {
+            "id": ("SELECT * FROM outbox.message_status WHERE id = %(id)s", {"id": "bigint"}, {"id": 12_077}),
+            "message_id": (
+                "SELECT * FROM outbox.message_status WHERE id = outbox.id_of(%(m)s) AND message_id = %(m)s",
+                {"m": "uuid"},
+                {"m": row[0]},
+            ),
+        }[by]
+        watched = Prepared(asking, wanted[0], wanted[1])
+        plan = watched.explain(wanted[2])
+        found = watched.run(wanted[2])
+    assert len(found) == 1
+    assert "PUBLISHED" in found[0]
+    assert {node["Relation Name"] for node in scans(plan, "message_p")} == {"message_p000000000012001"}
+    assert buffers(plan) <= 200
