@@ -200,6 +200,6 @@ def test_revived_partitions_are_all_read_again(reading: Reading, conn: Connectio
     retire_until_gone(reading, conn, 1)
     conn.execute(MOVE)
     assert reading.read() == [], "nothing brings a row of a partition that left to light, but a repair"
-    reading.partitions.revive(reading.reader.newest)
+    reading.partitions.revive()
     conn.execute(MOVE)
     assert reading.read() == [positions(conn)[-1]]

@@ -28,6 +28,7 @@ BEGIN
             ON outbox.message TO outbox_producer;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;
         GRANT SELECT, INSERT ON outbox.idempotency TO outbox_producer;
+        GRANT EXECUTE ON FUNCTION outbox.note_half_message(bigint, uuid) TO outbox_producer;
         GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition, outbox.alembic_version
             TO outbox_producer;
     END IF;
@@ -74,7 +75,9 @@ BEGIN
     END IF;
 END $$;
 
-REVOKE ALL ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer) FROM PUBLIC;
+-- Only who may insert a half message may note its birth in the audit.
+REVOKE ALL ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer),
+    outbox.note_half_message(bigint, uuid) FROM PUBLIC;
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN

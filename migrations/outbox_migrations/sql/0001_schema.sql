@@ -341,6 +341,10 @@ END $$;
 CREATE FUNCTION outbox.note_half_message(id bigint, message_id uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF pg_trigger_depth() = 0 THEN
+        RAISE EXCEPTION 'outbox.note_half_message is called by the trigger of outbox.message only'
+            USING ERRCODE = 'insufficient_privilege';
+    END IF;
     INSERT INTO outbox.event (id, message_id, kind, to_state, actor)
     VALUES (note_half_message.id, note_half_message.message_id, 'transition', 'UNKNOWN',
             coalesce(nullif(current_setting('outbox.actor', true), ''), session_user));

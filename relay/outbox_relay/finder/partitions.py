@@ -50,15 +50,22 @@ class LivePartitions:
         self._dropped: set[str] = set()
         self.live: list[Partition] = []
         self.top = 0
-        self.refresh(0)
+        self.refresh()
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The names, oldest first."""
         return tuple(p.table for p in self.live)
 
-    def refresh(self, newest: int) -> None:
-        """Read the catalogue again; keep what is known of partitions that stay."""
+    def refresh(self, newest: int | None = None) -> None:
+        """Read the catalogue again; keep what is known of partitions that stay.
+
+        `newest` is the newest position given out; without it, the database is asked.
+        """
+        if newest is None:
+            row = self._conn.execute(STATEMENTS["newest"]).fetchone()
+            assert row is not None  # noqa: S101  (a sequence has a value)
+            newest = int(row[0])
         known = {p.table: p for p in self.live}
         rows = self._conn.execute(STATEMENTS["all"]).fetchall()
         partitions = [known.get(row[0]) or Partition(*row) for row in rows if row[0] not in self._dropped]
@@ -66,11 +73,11 @@ class LivePartitions:
         self.live = [p for p in partitions if p.lower <= newest] + ahead[:1]
         self.top = self.live[-1].upper if self.live else 0
 
-    def revive(self, newest: int) -> None:
+    def revive(self) -> None:
         """Name all partitions again: rows anywhere may become COMMITTED (a repair)."""
         self._dropped.clear()
         self.live = []
-        self.refresh(newest)
+        self.refresh()
 
     def reaches_beyond(self, newest: int) -> bool:
         """Whether a position was given out that may lie in a partition not named in the statement."""

@@ -17,6 +17,32 @@ ORDER BY 2 DESC
 -- Which cluster this is: xids mean nothing in another one.
 SELECT system_identifier FROM pg_control_system()
 
+-- name: has_foreign_xids
+-- Whether a COMMITTED row carries an xid that this cluster has not issued: it was restored from another one.
+SELECT EXISTS (SELECT FROM outbox.message
+               WHERE state = 'COMMITTED' AND xid >= pg_snapshot_xmax(pg_current_snapshot()))
+
+-- name: adopt_unpublished
+-- After such a restore, what was not published is committed anew, in the order that it had: xids of another cluster
+-- would hide it, or show it again at every poll. The positions are taken in a step of their own, because a join may
+-- turn the order round.
+WITH placed AS MATERIALIZED (
+    SELECT o.id, nextval('outbox.position') AS position
+    FROM (SELECT m.id FROM outbox.message m
+          WHERE m.state = 'COMMITTED' AND pg_current_xact_id() IS NOT NULL
+              AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
+                              WHERE p.position = m.position)
+              AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
+          ORDER BY m.position) o
+)
+UPDATE outbox.message m SET xid = pg_current_xact_id(), position = p.position
+FROM placed p WHERE m.id = p.id
+
+-- name: adopt_published
+-- And what was published, or waits, gets the oldest xid there is.
+UPDATE outbox.message SET xid = '3'
+WHERE state = 'COMMITTED' AND xid >= pg_snapshot_xmax(pg_current_snapshot()) AND xid <> pg_current_xact_id()
+
 -- name: epoch
 -- A new epoch, higher than every earlier one.
 SELECT nextval('outbox.epoch')

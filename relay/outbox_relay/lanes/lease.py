@@ -19,10 +19,13 @@ from typing import Any
 import psycopg
 
 from outbox_relay.finder.snapshot import START, Progress, Snapshot
+from outbox_relay.logs import Log
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("lanes/lanes.sql")
 LANES = 8
+
+log = Log("lanes")
 
 
 class LeaseLostError(RuntimeError):
@@ -81,6 +84,8 @@ def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
         holder = conn.execute(STATEMENTS["holders"], {"owner": owner}).fetchone()
         if holder is not None:
             raise LanesHeldError(*holder)
+        if _one(conn, "has_foreign_xids"):
+            _adopt(conn)
         system_identifier = _one(conn, "cluster")
         epoch = _one(conn, "epoch")
         rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
@@ -98,6 +103,18 @@ def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
                 },
             )
     return Lease(owner, epoch, seconds, progress)
+
+
+def _adopt(conn: psycopg.Connection[Any]) -> None:
+    """Make messages of another cluster, restored into this one, visible to the finder, each once and in order.
+
+    Part of taking the lanes: it is done as a whole or not at all, and no relay publishes meanwhile. Producers go
+    on; what they write has higher positions than what is adopted only if they begin afterwards, so a restored
+    database should have its relay started first.
+    """
+    again = conn.execute(STATEMENTS["adopt_unpublished"]).rowcount
+    old = conn.execute(STATEMENTS["adopt_published"]).rowcount
+    log.warning("messages of another cluster adopted", to_publish=again, published_there=old)
 
 
 def columns(progress: Progress) -> dict[str, Any]:

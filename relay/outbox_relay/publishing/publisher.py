@@ -20,7 +20,7 @@ from outbox.selectors import partition_of
 from outbox_relay.finder.finder import RawRow
 from outbox_relay.finder.snapshot import Progress, Snapshot
 from outbox_relay.publishing.batch import Batch, Slot, Stop
-from outbox_relay.publishing.errors import DeliveryError, Unpublishable
+from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Unpublishable
 from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.topics import KEYS_CACHED, ROOM, Topic, TopicBook
 
@@ -31,6 +31,7 @@ REFUSED = frozenset(
         "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
         "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
         "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MSG_SIZE_TOO_LARGE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE",
     }
 )  # fmt: skip
 """Errors that the same message would meet again: its lane stops. After any other a new producer tries again."""
@@ -60,13 +61,13 @@ class Publisher:
         self.while_full: Callable[[], None] = _go_on
         """Called while Kafka is waited for because the local queue is full; what it raises ends `publish`."""
 
-    def prepare(self, rows: Iterable[RawRow]) -> None:
-        """Look up the topics of a page; see `TopicBook.prepare`.
+    def prepare(self, rows: Iterable[RawRow], lanes: Collection[int]) -> None:
+        """Look up the topics of what will be published of a page; see `TopicBook.prepare`.
 
         Raises:
             KafkaUnavailableError: no broker answers about a topic; nothing was produced.
         """
-        self._topics.prepare({row[3] for row in rows})
+        self._topics.prepare({row[3] for row in rows if row[17] is None and row[2] in lanes})
 
     def publish(
         self, rows: Iterable[RawRow], progress: Progress, before: Progress, lanes: Collection[int]
@@ -81,6 +82,7 @@ class Publisher:
 
         Raises:
             DeliveryError: a message was not delivered, or the producer takes no more.
+            KafkaUnavailableError: raised by `while_full`; the batch ends before the message that found no room.
         """
         batch = Batch((), progress)
         # A message of this very batch may be refused while the rest is produced. Until the end it speaks for no
@@ -146,6 +148,12 @@ class Publisher:
                         poll(0.05)
                         self.raise_failure()
                         self.while_full()
+            except KafkaUnavailableError:
+                # Told to stop while waiting: the batch ends before this message.
+                batch.progress = _just_before(position, progress, before)
+                batch.lanes = tuple(sorted(running))
+                self.unacknowledged += count
+                raise
             except (Unpublishable, KafkaException) as error:
                 if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
                     # The producer, not the message: after a refused message it takes nothing more (_FATAL).

@@ -43,7 +43,8 @@ class Recorder:
         self._number = 0
         self._resuming: set[int] = set()
         self.recorded: dict[int, Progress] = dict(lease.progress)
-        """Per lane, the progress that a successor would start from."""
+        """Per lane, how far all is acknowledged and recorded. A successor starts here, or, after batches without
+        a message, at an earlier progress with nothing to publish in between."""
 
     def resume(self, lane: int) -> None:
         """Let a stopped lane's progress be in publications again, from its next batch on."""
@@ -80,9 +81,12 @@ class Recorder:
         steps: list[Step] = []
         messages = 0
         done: list[Batch] = []
+        resumed: set[int] = set()
         for run in runs(acknowledged, TOGETHER):
             self._number += 1
             steps += self._steps(run, bounds)
+            if any(batch.positions for batch in run):
+                resumed |= self._resuming & set(run[-1].lanes)
             messages += sum(len(batch.positions) for batch in run)
             done += run
         ids = ",".join(map(str, claims))
@@ -94,7 +98,7 @@ class Recorder:
         for batch in done:
             self.recorded.update(dict.fromkeys(batch.lanes, batch.progress))
             self.recorded.update({stop.lane: stop.progress for stop in batch.stops})
-            self._resuming.difference_update(batch.lanes)
+        self._resuming -= resumed
         return messages
 
     def stop(self, stop: Stop) -> None:

@@ -12,14 +12,22 @@ from outbox_relay.statements import Statements
 STATEMENTS = Statements("service/delayed.sql")
 LOOK_EVERY_S = 0.25
 """Longest time between two looks at what is due."""
+LOOK_AT_ALL_EVERY_S = 60.0
+"""Time between two looks that begin at the beginning, should somebody have moved a message to an earlier time."""
+EVER = "-infinity"
 
 
 class Delayed:
-    """Knows when to look next, so that a relay without delayed messages pays four small queries a second."""
+    """Knows when and from where to look next, so that a relay without delayed messages pays little.
+
+    A message is put aside only while it is not due, so nothing can come to wait for a time before the last look.
+    """
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self._conn = conn
         self._look_at = 0.0
+        self._look_at_all = 0.0
+        self._since = EVER
 
     def claimed(self) -> None:
         """Look soon: a message was put aside that may be due at any moment."""
@@ -30,12 +38,16 @@ class Delayed:
         now = time.monotonic()
         if now < self._look_at:
             return 0
-        row = self._conn.execute(STATEMENTS["next_due"], prepare=True).fetchone()
-        seconds = LOOK_EVERY_S if row is None or row[0] is None else row[0]
-        if seconds > 0:
-            self._look_at = now + min(seconds, LOOK_EVERY_S)
+        if now >= self._look_at_all:
+            self._look_at_all = now + LOOK_AT_ALL_EVERY_S
+            self._since = EVER
+        row = self._conn.execute(STATEMENTS["next_due"], {"since": self._since}, prepare=True).fetchone()
+        assert row is not None  # noqa: S101  (an aggregate has a row)
+        seconds, self._since = row
+        if seconds is None or seconds > 0:
+            self._look_at = now + min(LOOK_EVERY_S if seconds is None else seconds, LOOK_EVERY_S)
             return 0
-        released = self._conn.execute(STATEMENTS["release"], prepare=True).rowcount
+        released = self._conn.execute(STATEMENTS["release"], {"since": self._since}, prepare=True).rowcount
         if not released:
             # What is due is locked by somebody: do not ask at every turn.
             self._look_at = now + LOOK_EVERY_S

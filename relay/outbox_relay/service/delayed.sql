@@ -1,8 +1,12 @@
 -- Delayed messages: they wait in outbox.waiting, and join the order when they are due.
 
 -- name: next_due
--- Seconds until the next delayed message is due; NULL when none waits.
-SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 FROM outbox.waiting WHERE due_at IS NOT NULL
+-- Seconds until the next delayed message is due (NULL when none waits), and before which time none waits: the next
+-- look begins there. Entries of the index that were released stay in it while a snapshot is held, and would be
+-- walked at every look.
+SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8,
+       least(min(due_at), clock_timestamp())::text
+FROM outbox.waiting WHERE due_at >= %(since)s::timestamptz AND reason = 'delayed'
 
 -- name: release
 -- Let due messages go: out of waiting, and with a new xid and position, as if they were committed now. One
@@ -11,7 +15,8 @@ SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 FROM outbox.w
 -- The state is read with the lock and not asked in the UPDATE, where it would lead the planner to another index.
 WITH due AS MATERIALIZED (
     SELECT w.id, m.state FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
-    WHERE w.reason = 'delayed' AND w.due_at <= statement_timestamp()
+    WHERE w.reason = 'delayed' AND w.due_at >= %(since)s::timestamptz
+        AND w.due_at <= statement_timestamp()
     ORDER BY w.due_at, w.id LIMIT 1000
     FOR NO KEY UPDATE OF m SKIP LOCKED
 ), released AS (

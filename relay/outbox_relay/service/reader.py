@@ -129,10 +129,11 @@ class Reader:
 
     def _open(self, group: Group) -> None:
         """Find out what a group that joins has still to publish."""
+        snapshot, self.newest = self._finder.here()
         if group.progress == START:
-            snapshot, self.newest = self._finder.here()
             group.progress = Progress(snapshot, BEGINNING, 0)
-            self._partitions.refresh(self.newest)
+        # Its rows may lie in any partition up to the newest; no poll has checked the names for it yet.
+        self._partitions.refresh(self.newest)
         self._list(group)
 
     def _list(self, group: Group) -> None:

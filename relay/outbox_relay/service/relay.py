@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from outbox_relay.finder.finder import PAGE, prepare_session
 from outbox_relay.lanes import lease
-from outbox_relay.lanes.lease import LanesHeldError, LeaseLostError
+from outbox_relay.lanes.lease import LanesHeldError
 from outbox_relay.logs import Log
 from outbox_relay.publishing.errors import KafkaUnavailableError
 from outbox_relay.publishing.kafka import new_admin, new_producer, producer_settings
@@ -74,6 +74,7 @@ class Relay:
         self._owner = lease.owner_name()
         self._stopping = False
         self._started = False
+        self._unsettled = 0
         self.on_turn: Callable[[Session], None] | None = None
 
     def stop(self) -> None:
@@ -93,6 +94,11 @@ class Relay:
                 log.warning("PostgreSQL is away", error=str(error).strip(), next_try_in_s=pause)
                 self._sleep(pause)
                 pause = min(pause * 2, LAST_PAUSE_S)
+        if self._unsettled:
+            raise UnsettledError(
+                f"PostgreSQL was away when the relay stopped: {self._unsettled} messages on the wire are not "
+                "recorded; the next relay publishes them again"
+            )
 
     def _connect(self) -> psycopg.Connection[Any]:
         return connect(self._options.dsn, application_name="outbox relay")
@@ -112,13 +118,15 @@ class Relay:
         upkeep.start()
         try:
             self._loop(session)
-        except (psycopg.Error, LeaseLostError):
+            left = session.finish(self._options.shutdown_timeout)
+        except BaseException:
+            self._unsettled = session.unsettled
             session.abandon()
             raise
         finally:
             upkeep.stop()
             ahead.close()
-        left = session.finish(self._options.shutdown_timeout)
+        self._unsettled = 0
         log.info("stopped", published=session.counts.published, unsettled=left)
         if left:
             raise UnsettledError(

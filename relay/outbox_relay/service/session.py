@@ -138,9 +138,10 @@ class Session:
             self._publisher.serve(0.005)
             self._record()
             return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
+        found = False
         for group in [group for group in self._groups if group.careful is not None]:
-            self._turn_of([group], alone=True)
-        return self._turn_of([group for group in self._groups if group.careful is None], alone=False)
+            found |= self._turn_of([group], alone=True)
+        return self._turn_of([group for group in self._groups if group.careful is None], alone=False) or found
 
     def _turn_of(self, groups: list[Group], *, alone: bool) -> bool:
         """Take one page of each group. `alone`: with nothing else on the wire, and waiting for its delivery.
@@ -156,7 +157,7 @@ class Session:
         pages = self._pages
         if pages:
             for page in pages:
-                self._publisher.prepare(page.rows)
+                self._publisher.prepare(page.rows, page.group.lanes)
             self._secure(pages)
             self._pages = []
             for page in pages:
@@ -232,7 +233,7 @@ class Session:
         self.counts.released += self._delayed.release()
         for lane, stopped in list(self._stopped.items()):
             # Not before its stop is recorded: the record of the stop would undo that of going on.
-            if now >= stopped.retry_at and self._recorder.recorded[lane] == stopped.stop.progress:
+            if now >= stopped.retry_at and self._is_recorded(lane, stopped.stop):
                 self._retry(lane, stopped)
         lost = self._upkeep.take_lost()
         if lost:
@@ -241,6 +242,10 @@ class Session:
             self._retire_at = now + RETIRE_EVERY_S
             self._retire()
             self._mark()
+
+    def _is_recorded(self, lane: int, stop: Stop) -> bool:
+        pending = any(other.lane == lane for batch in self._publisher.in_flight for other in batch.stops)
+        return not pending and self._recorder.recorded[lane] == stop.progress
 
     def _while_full(self) -> None:
         self._renew()
@@ -255,10 +260,14 @@ class Session:
     def _retire(self) -> None:
         """Leave partitions out of the statement that hold nothing to publish any more."""
         newest = self._reader.newest
-        if not self._partitions.live or self._partitions.live[0].upper > newest:
+        if self._pages or not self._partitions.live or self._partitions.live[0].upper > newest:
+            # Pages that are read and not secured may hold a delayed message that is not yet put aside.
             return
         floors = [group.progress.floor for group in self._groups]
         floors += [stopped.stop.progress.floor for stopped in self._stopped.values()]
+        if self._publisher.in_flight:
+            # A batch is recorded in one row per partition, so its partitions must still be known then.
+            floors += [known.floor for known in self._recorder.recorded.values()]
         left = self._partitions.retire(newest, self._reader.here(), floors)
         if left:
             log.info("partitions done", tables=left, live=list(self._partitions.tables))
@@ -276,7 +285,7 @@ class Session:
     def _repair(self, ids: list[int]) -> None:
         """Let messages be found that the sweep saw to be lost, wherever they lie."""
         log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
-        self._partitions.revive(self._reader.newest)
+        self._partitions.revive()
         self._conn.execute(SWEEP["repair"], {"ids": ids})
 
     # Lanes that stop -------------------------------------------------------------------------------------
@@ -341,7 +350,7 @@ class Session:
             for lane, until in careful.items()
             if lane not in halted
         ]
-        self._partitions.revive(self._reader.newest)
+        self._partitions.revive()
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -359,10 +368,15 @@ class Session:
             log.error("delivery failed", text=str(error))
             self._record()
             settled = False
-        left = 0 if settled else self._publisher.unacknowledged
+        left = 0 if settled else self.unsettled
         self._lease.release(self._conn)
         self._publisher.close()
         return left
+
+    @property
+    def unsettled(self) -> int:
+        """Messages given to Kafka that are not recorded."""
+        return sum(len(batch.positions) for batch in self._publisher.in_flight)
 
     def abandon(self) -> None:
         """Let go of the producer after the connection was lost; nothing is recorded any more."""

@@ -16,10 +16,15 @@ WHERE m.id >= %(lowest)s AND m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::
                                  WHERE b.lo >= %(lowest)s) p WHERE p.position = m.position)
     AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
 ORDER BY m.position
-LIMIT 10000
+LIMIT %(most)s
 
 -- name: repair
--- Let lost messages be found: a new xid and position, in the order that they had.
-UPDATE outbox.message m SET xid = pg_current_xact_id(), position = nextval('outbox.position')
-FROM (SELECT u.id FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY u (id, place) ORDER BY u.place) l
-WHERE m.id = l.id AND m.state = 'COMMITTED'
+-- Let lost messages be found: a new xid and position, in the order that they had. The positions are taken in a step
+-- of their own, because a join may turn the order round.
+WITH placed AS MATERIALIZED (
+    SELECT o.id, nextval('outbox.position') AS position
+    FROM (SELECT u.id FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY u (id, place)
+          WHERE pg_current_xact_id() IS NOT NULL ORDER BY u.place) o
+)
+UPDATE outbox.message m SET xid = pg_current_xact_id(), position = p.position
+FROM placed p WHERE m.id = p.id AND m.state = 'COMMITTED'

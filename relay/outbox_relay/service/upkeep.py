@@ -6,6 +6,7 @@ nothing that publishing depends on: what the sweep finds is repaired by the sess
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from outbox_relay.statements import Statements
 
 SWEEP = Statements("service/sweep.sql")
 PARTITIONS = Statements("service/partitions.sql")
+
+AT_ONCE = 10_000
+"""Lost messages that one sweep reports; when there are more, the next one follows in seconds."""
 
 log = Log("upkeep")
 
@@ -60,9 +64,11 @@ class Upkeep:
         self._mark: Mark | None = None
         self._swept = BEGINNING
         self._lost: list[int] = []
+        self._running: set[psycopg.Connection[Any]] = set()
         self._threads = [
-            threading.Thread(target=self._repeat, args=(work, every), name=work.__name__, daemon=True)
-            for work, every in ((self.make_partitions, partitions_every), (self.sweep, sweep_every))
+            threading.Thread(target=self._repeat, args=work, name=work[0].__name__, daemon=True)
+            # The first sweep waits until partitions without anything to publish have left.
+            for work in ((self.make_partitions, 1.0, partitions_every), (self.sweep, 30.0, sweep_every))
         ]
 
     def start(self) -> None:
@@ -71,8 +77,11 @@ class Upkeep:
             thread.start()
 
     def stop(self) -> None:
-        """Ask the threads to end; a query under way ends with its connection."""
+        """End the threads; a query under way is cancelled."""
         self._stopping.set()
+        for conn in list(self._running):
+            with contextlib.suppress(psycopg.Error):
+                conn.cancel_safe(timeout=1.0)
 
     def mark(self, mark: Mark) -> None:
         """Tell the sweep how far is recorded."""
@@ -87,16 +96,19 @@ class Upkeep:
             lost, self._lost = self._lost, []
         return lost
 
-    def _repeat(self, work: Callable[[psycopg.Connection[Any]], bool], every: float) -> None:
-        pause = min(1.0, every)
+    def _repeat(self, work: Callable[[psycopg.Connection[Any]], bool], first: float, every: float) -> None:
+        pause = min(first, every)
         while not self._stopping.wait(pause):
             pause = every
             try:
                 with self._connect() as conn:
+                    self._running.add(conn)
                     done = work(conn)
             except (psycopg.Error, DatabaseUnreachableError) as error:
                 log.warning("upkeep failed, trying again", work=work.__name__, error=str(error).strip())
                 done = False
+            finally:
+                self._running = {conn for conn in self._running if not conn.closed}
             if not done:
                 pause = min(5.0, every)
 
@@ -132,6 +144,7 @@ class Upkeep:
                 "xip": mark.snapshot.xip_array,
                 "since_xmax": str(since.xmax),
                 "since_xip": since.xip_array,
+                "most": AT_ONCE,
             },
         ).fetchall()
         with self._lock:
@@ -139,7 +152,7 @@ class Upkeep:
             # Lanes that were not level stay to be swept: only a mark of all lanes moves the beginning.
             if not rows and len(mark.lanes) == LANES:
                 self._swept = mark.snapshot
-        return True
+        return len(rows) < AT_ONCE
 
 
 def _one(conn: psycopg.Connection[Any], name: str) -> Any:
