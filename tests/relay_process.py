@@ -105,6 +105,8 @@ class RelayProcess:
         """Wait for its end and return the exit code; all of its log is read then."""
         code = self.process.wait(seconds)
         self._reader.join(10)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
         return code
 
     def stop(self, seconds: float = 60.0) -> None:
@@ -141,10 +143,7 @@ class RelayProcess:
     ) -> None:
         if self.is_running:
             self.process.kill()
-        self.process.wait()
-        self._reader.join(10)
-        if self.process.stderr is not None:
-            self.process.stderr.close()
+        self.wait()
         if error is not None:
             sys.stderr.write(f"--- relay {self.pid}\n{self.output()}\n")
 
