@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -39,11 +40,17 @@ class Demo:
 
     dsn: str
     bootstrap_servers: str
+    temporary: Path
 
     @property
     def environment(self) -> dict[str, str]:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-        return {**clean, "OUTBOX_DSN": self.dsn, "OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap_servers}
+        return {
+            **clean,
+            "OUTBOX_DSN": self.dsn,
+            "OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap_servers,
+            "TMPDIR": str(self.temporary),
+        }
 
     @staticmethod
     def words(*options: str) -> list[str]:
@@ -61,33 +68,33 @@ class Demo:
 
 
 @pytest.fixture
-def demo(database: str, bootstrap_servers: str) -> Demo:
-    return Demo(database, bootstrap_servers)
+def demo(database: str, bootstrap_servers: str, tmp_path: Path) -> Demo:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    return Demo(database, bootstrap_servers, temporary)
 
 
 @pytest.fixture
-def names(database: str, bootstrap_servers: str) -> Any:
-    """What the demo could leave behind: databases and topics by its naming."""
+def left_behind(database: str, bootstrap_servers: str) -> Callable[[str], set[str]]:
+    """Which of the database and the topic that a demo said it made are still there."""
 
-    def names() -> set[str]:
+    def left_behind(output: str) -> set[str]:
+        said = re.search(r"database (outbox_demo_\d+) and topic (flights-\d+) ", output)
+        assert said is not None, output
         with psycopg.connect(database) as conn:
-            rows = conn.execute(
-                r"select datname from pg_database where datname like 'outbox\_demo\_%'"
-            ).fetchall()
+            rows = conn.execute("select datname from pg_database").fetchall()
         topics = AdminClient({"bootstrap.servers": bootstrap_servers}).list_topics(timeout=10).topics
-        return {row[0] for row in rows} | {topic for topic in topics if topic.startswith("flights-")}
+        return {said[1], said[2]} & ({row[0] for row in rows} | set(topics))
 
-    return names
+    return left_behind
 
 
-@pytest.mark.xdist_group("demo")
 @pytest.mark.feature("S-104")
 def test_every_committed_flight_arrives_in_order_and_no_rolled_back_one(
-    demo: Demo, tmp_path: Path, names: Any
+    demo: Demo, tmp_path: Path, left_behind: Callable[[str], set[str]]
 ) -> None:
     journals = tmp_path / "journals"
     report = tmp_path / "flights.html"
-    before = names()
     ran = demo.run("--flights", str(FLIGHTS), "--json", "--journals", str(journals), "--report", str(report))
     assert ran.returncode == 0, ran.stderr
     told = json.loads(ran.stdout)
@@ -98,7 +105,8 @@ def test_every_committed_flight_arrives_in_order_and_no_rolled_back_one(
     assert told["figures"]["recovery_s"] > 0
     assert told["figures"]["contended"] > 0
     assert report.read_text().count("<svg") == 3
-    wait_until(lambda: names() <= before, "its database and topic are gone")
+    wait_until(lambda: not left_behind(ran.stderr), "its database and topic are gone")
+    assert not list(demo.temporary.iterdir())
 
     # What was recorded is proof by itself, and fails as soon as one message is tampered with.
     source = read_flights(FLIGHTS)
@@ -114,7 +122,6 @@ def test_every_committed_flight_arrives_in_order_and_no_rolled_back_one(
         assert any("(row " in text for text in named), kind
 
 
-@pytest.mark.xdist_group("demo")
 def test_a_sabotaged_transport_makes_it_fail_and_name_the_flight(demo: Demo, tmp_path: Path) -> None:
     ran = demo.run("--flights", "500", "--sabotage", "drop", "--journals", str(tmp_path / "journals"))
     assert ran.returncode == 1, ran.stderr
@@ -123,10 +130,16 @@ def test_a_sabotaged_transport_makes_it_fail_and_name_the_flight(demo: Demo, tmp
     assert "(row " in line
 
 
-@pytest.mark.xdist_group("demo")
+def test_a_slice_that_is_over_before_the_next_relay_runs_is_proven_too(demo: Demo) -> None:
+    ran = demo.run("--flights", "100", "--producers", "1")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "PROVEN" in ran.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_process_outlives_it(demo: Demo, names: Any, number: signal.Signals) -> None:
-    before = names()
+def test_no_process_outlives_it(
+    demo: Demo, left_behind: Callable[[str], set[str]], number: signal.Signals
+) -> None:
     with subprocess.Popen(
         demo.words("--rate", "200"),
         env=demo.environment,
@@ -136,20 +149,20 @@ def test_no_process_outlives_it(demo: Demo, names: Any, number: signal.Signals) 
     ) as process:
         assert process.stdout is not None
         shown = ""
-        while "consumed" not in shown:
-            shown = process.stdout.readline()
-            assert shown, "it ended early"
+        while ", consumed" not in shown:
+            line = process.stdout.readline()
+            assert line, f"it ended early: {shown}"
+            shown += line
         children = [identity for identity in family(process.pid) if identity != Identity.of(process.pid)]
         assert len(children) >= 6  # four producers, a relay, a consumer
         process.send_signal(number)
-        process.stdout.read()
+        rest = process.stdout.read()
         assert process.wait(60) != 0
     wait_until(lambda: not any(child.alive() for child in children), "all its processes are gone")
     if number != signal.SIGKILL:
-        wait_until(lambda: names() <= before, "its database and topic are gone")
+        wait_until(lambda: not left_behind(shown), f"its database and topic are gone; it said: {rest}")
 
 
-@pytest.mark.xdist_group("demo")
 def test_producers_whose_sessions_are_terminated_lose_nothing(
     demo: Demo, database: str, tmp_path: Path
 ) -> None:
@@ -175,13 +188,13 @@ def test_producers_whose_sessions_are_terminated_lose_nothing(
 
 
 def test_a_role_that_may_not_create_databases_is_refused_with_the_next_step(
-    database: str, bootstrap_servers: str
+    database: str, bootstrap_servers: str, tmp_path: Path
 ) -> None:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("create role demo_guest login password 'guest'")
     try:
         guest = psycopg.conninfo.make_conninfo(database, user="demo_guest", password="guest")
-        ran = Demo(guest, bootstrap_servers).run("--flights", "100")
+        ran = Demo(guest, bootstrap_servers, tmp_path).run("--flights", "100")
     finally:
         with psycopg.connect(database, autocommit=True) as conn:
             conn.execute("drop role demo_guest")
@@ -197,15 +210,17 @@ def test_a_role_that_may_not_create_databases_is_refused_with_the_next_step(
         (["--repot", "x"], "--report"),
     ],
 )
-def test_a_wrong_option_is_refused_before_anything_starts(options: list[str], said: str) -> None:
-    ran = Demo("", "").run(*options)
+def test_a_wrong_option_is_refused_before_anything_starts(
+    options: list[str], said: str, tmp_path: Path
+) -> None:
+    ran = Demo("", "", tmp_path).run(*options)
     assert ran.returncode == 2
     assert said in ran.stderr
 
 
 def test_journals_need_an_empty_directory(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
-    ran = Demo("", "").run("--journals", str(tmp_path))
+    ran = Demo("", "", tmp_path).run("--journals", str(tmp_path))
     assert ran.returncode == 1
     assert "is not empty" in ran.stderr
     assert (tmp_path / "mine").read_text() == "kept"

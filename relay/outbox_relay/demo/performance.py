@@ -65,6 +65,8 @@ class _Performance:
                 self._start_producer(number, file.fileno()) for number in range(self._piece.producers)
             ]
         self._wait_until_arrived()
+        # A process that has only just been started does not know yet what SIGTERM asks of it.
+        self._wait_until_ready()
         # In this order: when the relay has ended, nothing can come any more, and the consumer reads to the end.
         for child in (self._relay, self._consumer):
             child.ask_to_stop()

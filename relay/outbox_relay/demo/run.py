@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from outbox_relay.demo.children import ChildError
 from outbox_relay.demo.figures import Figures, measure
 from outbox_relay.demo.flights import read_flights
 from outbox_relay.demo.outcome import Outcome
@@ -48,7 +49,7 @@ class JournalsError(OperatorError):
 def run(programme: Programme, console: Console) -> Outcome:
     """Play and prove.
 
-    The journals are removed at the end, unless they are to be kept or the proof has failed: they are its evidence.
+    The journals are removed at the end, unless they are to be kept, or something has failed: they are its evidence.
     """
     began = time.monotonic()
     flights = read_flights(programme.flights)
@@ -76,6 +77,9 @@ def run(programme: Programme, console: Console) -> Outcome:
             seconds=time.monotonic() - began,
             journals=directory if keep_journals else None,
         )
+    except ChildError:
+        keep_journals = True
+        raise
     finally:
         if not keep_journals:
             shutil.rmtree(directory, ignore_errors=True)

@@ -35,6 +35,7 @@ PARTITIONS = 8
 OWN = "its own"
 """Servers that end with the demo."""
 DAYS_AHEAD = 3
+DROP_S = 30.0
 
 
 class VenueError(OperatorError):
@@ -78,7 +79,7 @@ def venue(directory: Path, wish: Wish, *, keep: bool, report: Report) -> Iterato
         database, topic = f"outbox_demo_{number}", f"flights-{number}"
         if not keep and servers != OWN:
             cleanup.callback(_drop_database, dsn, database)
-            cleanup.callback(_drop_topic, bootstrap_servers, topic)
+            cleanup.callback(_drop_topic, bootstrap_servers, topic, report)
         # The record's time has to be the relay's: the proof places repeats by it.
         kafka.create(topic, PARTITIONS, -1, {"message.timestamp.type": "CreateTime"})
         own_dsn = make_conninfo(dsn, dbname=database)
@@ -131,10 +132,12 @@ def _drop_database(dsn: str, name: str) -> None:
         admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
 
-def _drop_topic(bootstrap_servers: str, topic: str) -> None:
+def _drop_topic(bootstrap_servers: str, topic: str, report: Report) -> None:
     admin = new_admin(producer_settings(bootstrap_servers))
-    with contextlib.suppress(KafkaException):
-        admin.delete_topics([topic])[topic].result(10)
+    try:
+        admin.delete_topics([topic], operation_timeout=DROP_S)[topic].result(DROP_S + 5)
+    except (KafkaException, TimeoutError) as error:
+        report(f"topic {topic} could not be removed, it is yours to delete: {error}")
 
 
 def _furnish(dsn: str, topic: str) -> None:
