@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.demo.flights import JANUARY, TWO_WEEKS, WHOLE_YEAR, Flight, SourceError, line_of, read_flights
+from outbox_relay.demo.flights import (
+    JANUARY,
+    TWO_WEEKS,
+    WHOLE_YEAR,
+    Flight,
+    SourceError,
+    line_of,
+    read_flights,
+)
 
 
 @pytest.fixture(scope="module")
