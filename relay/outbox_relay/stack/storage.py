@@ -35,7 +35,7 @@ def storage_template(java: str, library: str) -> Path:
             # Neither the ports nor the place leave a trace in the storage.
             made, path = Path(directory) / "storage", Path(directory) / "kafka.properties"
             path.write_text(settings(9092, 9093, made))
-            arguments = ("format", "--cluster-id", _cluster_id(), "--config", path)
+            arguments = ("format", "--cluster-id", cluster_id(), "--config", path)
             command = java_command(java, library, "kafka.tools.StorageTool", *arguments)
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode != 0:
@@ -51,8 +51,10 @@ def new_storage(template: Path, target: Path) -> None:
     """Make the storage of a new cluster in an empty directory: the template's, but for the cluster's id."""
     shutil.copytree(template, target, dirs_exist_ok=True)
     meta = target / "meta.properties"
-    meta.write_text(re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={_cluster_id()}", meta.read_text()))
+    meta.write_text(re.sub(r"(?m)^cluster\.id=.*$", f"cluster.id={cluster_id()}", meta.read_text()))
 
 
-def _cluster_id() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+def cluster_id() -> str:
+    """A new cluster's id, which begins with a letter: Kafka's tools take one that begins with "-" for an option."""
+    first, *others = uuid.uuid4().bytes
+    return base64.urlsafe_b64encode(bytes([first & 0x7F, *others])).decode().rstrip("=")
