@@ -1,0 +1,109 @@
+"""A relay that dies before or after any of its steps leaves nothing lost, nothing invented, nothing out of order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+from outbox_relay.stack.api import Stack
+from tests.checker import compare, read_topic
+from tests.reading import narrow_partitions
+from tests.relay_process import RelayProcess
+from tests.servers import MakeDatabase, MakeTopic
+from tests.waiting import wait_until
+from tests.writing import connect, decide, insert, insert_numbered, numbered, wait_published
+
+pytestmark = pytest.mark.xdist_group("private stack")
+
+ENTRY = str(Path(__file__).with_name("dying_relay.py"))
+AT_ONCE = 6
+OPTIONS = ("--lease", "1", "--page", "100")
+
+STEPS = {
+    "taking the lanes": ("lanes.lease:take", 1),
+    "listing a backlog": ("finder.finder:Finder.backlog", 1),
+    "reading a page of a backlog": ("finder.finder:Finder.page", 2),
+    "polling": ("finder.finder:Finder.poll", 3),
+    "the barrier and recording": ("publishing.recorder:Recorder.commit", 4),
+    "inside the recording transaction": ("publishing.recorder:Recorder._execute", 5),
+    "producing a page": ("publishing.publisher:Publisher.publish", 3),
+    "serving deliveries": ("publishing.publisher:Publisher.serve", 4),
+    "taking what is acknowledged": ("publishing.publisher:Publisher.take_acknowledged", 2),
+    "renewing the lease": ("lanes.lease:Lease.renew", 1),
+    "leaving partitions out": ("finder.partitions:LivePartitions.retire", 1),
+    "releasing delayed messages": ("service.delayed:Delayed.release", 1),
+}
+
+
+class Load:
+    """What is committed while relays die: small transactions, half messages, delayed messages."""
+
+    def __init__(self, dsn: str, topic: str) -> None:
+        self._dsn, self._topic = dsn, topic
+        self._end = Event()
+        self.committed = numbered(950)
+        with connect(dsn) as conn:
+            narrow_partitions(conn, width=1_000, count=10)
+            insert_numbered(conn, topic, 950)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Write until the end of the block."""
+        self._end.clear()
+        thread = Thread(target=self._write)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._end.set()
+            thread.join()
+
+    def _write(self) -> None:
+        with connect(self._dsn) as conn:
+            while not self._end.wait(0.02):
+                number = len(self.committed)
+                insert_numbered(conn, self._topic, 10, start=number)
+                self.committed += numbered(10, start=number)
+                half = insert(conn, self._topic, "h", f"h:{number}", state="UNKNOWN", producer_group="faults")
+                # A key of its own for each: delayed messages leave the order by declared rule.
+                due = conn.execute("SELECT clock_timestamp() + interval '200 ms'").fetchone()
+                assert due is not None
+                insert(conn, self._topic, f"d{number}", f"d{number}:1", deliver_at=due[0])
+                assert decide(conn, half, "COMMITTED") == 1
+                self.committed += [("h", number), (f"d{number}", 1)]
+
+
+def die_and_recover(servers: str, database: str, topic: str, step: str, number: int) -> str:
+    """Let one relay die before a step and its successor after it; answer what is wrong when a third is done."""
+    load = Load(database, topic)
+    with load.running():
+        for when in ("before", "after"):
+            entry = (ENTRY, step, when, str(number))
+            with RelayProcess(database, servers, *OPTIONS, entry=entry) as relay:
+                assert relay.wait(60) == -signal.SIGKILL, relay.output()
+    with connect(database) as conn, RelayProcess(database, servers, *OPTIONS) as relay:
+        wait_published(conn)
+        waiting = "SELECT count(*) FROM outbox.waiting"
+        wait_until(lambda: conn.execute(waiting).fetchone() == (0,), "delayed messages are released")
+        wait_published(conn)
+        relay.stop()
+    return compare(read_topic(servers, topic), load.committed).broken
+
+
+def test_a_relay_may_die_before_and_after_any_step(
+    private_stack: Stack, make_private_database: MakeDatabase, make_private_topic: MakeTopic
+) -> None:
+    """All steps side by side, each with its own database: a relay that starts or waits for a second is idle."""
+    places = {name: (make_private_database(), make_private_topic()) for name in STEPS}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        running = {
+            name: pool.submit(die_and_recover, private_stack.bootstrap_servers, *places[name], *STEPS[name])
+            for name in STEPS
+        }
+    assert {name: broken for name, run in running.items() if (broken := run.result())} == {}
