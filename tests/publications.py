@@ -19,8 +19,13 @@ RECORD = """
 """
 OWN = """
     UPDATE outbox.lane
-    SET owner = 'relay-1', epoch = %(epoch)s, joined = 0, leased_until = clock_timestamp() + interval '1 minute',
+    SET owner = 'relay-1', epoch = %(epoch)s, joined = 0,
         system_identifier = (SELECT system_identifier FROM pg_control_system())
+"""
+LEASE = """
+    INSERT INTO outbox.lease (epoch, owner, backend_pid, leased_until)
+    VALUES (%(epoch)s, 'relay-1', pg_backend_pid(), clock_timestamp() + interval '1 minute')
+    ON CONFLICT (epoch) DO UPDATE SET leased_until = EXCLUDED.leased_until
 """
 
 
@@ -39,6 +44,7 @@ def snapshot(conn: Connection) -> str:
 def own_lanes(conn: Connection, epoch: int = 1) -> None:
     """Let a relay own all lanes, with no progress recorded."""
     conn.execute(OWN, {"epoch": epoch})
+    conn.execute(LEASE, {"epoch": epoch})
 
 
 def positions(conn: Connection, condition: str = "state = 'COMMITTED'") -> list[int]:

@@ -79,9 +79,9 @@ def test_it_stops_in_time_while_kafka_does_not_answer_and_says_what_is_open(
         private_stack.pause_kafka()
         for _ in range(150):
             insert(conn, topic, "k", bodies)
-        before = conn.execute("SELECT max(leased_until) FROM outbox.lane").fetchone()
+        before = conn.execute("SELECT max(leased_until) FROM outbox.lease").fetchone()
         assert before is not None
-        renewed = "SELECT max(leased_until) > %s + interval '1 second' FROM outbox.lane"
+        renewed = "SELECT max(leased_until) > %s + interval '1 second' FROM outbox.lease"
         wait_until(lambda: conn.execute(renewed, [before[0]]).fetchone() == (True,), "the lease is renewed")
         relay.terminate()
         assert relay.wait(20) == 1

@@ -40,6 +40,7 @@ BEGIN
         GRANT INSERT ON outbox.publication, outbox.topic TO outbox_relay;
         GRANT INSERT, DELETE ON outbox.waiting TO outbox_relay;
         GRANT UPDATE ON outbox.lane TO outbox_relay;
+        GRANT INSERT, UPDATE, DELETE ON outbox.lease TO outbox_relay;
         GRANT UPDATE (xid, position) ON outbox.message TO outbox_relay;
     END IF;
 
@@ -69,7 +70,7 @@ BEGIN
                       biz_id, traceparent, remark)
             ON outbox.message TO outbox_reader;
         GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
-            outbox.waiting, outbox.topic, outbox.producer_group, outbox.lane, outbox.transition,
+            outbox.waiting, outbox.topic, outbox.producer_group, outbox.lane, outbox.lease, outbox.transition,
             outbox.alembic_version TO outbox_reader;
         GRANT SELECT ON SEQUENCE outbox.position TO outbox_reader;
     END IF;

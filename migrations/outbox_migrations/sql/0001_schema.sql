@@ -212,9 +212,7 @@ CREATE TABLE outbox.lane (
     lane              smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 7),
     mode              text     NOT NULL DEFAULT 'at-least-once' CHECK (mode IN ('at-least-once', 'exactly-once')),
     owner             text,
-    backend_pid       integer,
     epoch             bigint   NOT NULL DEFAULT 0,
-    leased_until      timestamptz,
     joined            bigint   NOT NULL DEFAULT 0,
     base              pg_snapshot,
     snapshot          pg_snapshot,
@@ -226,6 +224,15 @@ CREATE TABLE outbox.lane (
     CONSTRAINT lane_after_has_a_base CHECK ((base IS NULL) = (after IS NULL))
 ) WITH (fillfactor = 10);
 INSERT INTO outbox.lane (lane) SELECT generate_series(0, 7);
+
+-- Until when an epoch owns its lanes. Renewed every few seconds, and therefore apart from outbox.lane, which every
+-- barrier reads: under a held snapshot it would have to walk all versions that renewing leaves.
+CREATE TABLE outbox.lease (
+    epoch        bigint      PRIMARY KEY,
+    owner        text        NOT NULL,
+    backend_pid  integer     NOT NULL,
+    leased_until timestamptz NOT NULL
+) WITH (fillfactor = 10);
 
 -- The same send twice is one message.
 CREATE TABLE outbox.idempotency (

@@ -11,10 +11,10 @@ SELECT set_config('enable_seqscan', 'off', true)
 
 -- name: lanes
 -- Who owns each lane, and for how many more seconds.
-SELECT lane, mode, owner, epoch,
-       extract(epoch FROM leased_until - clock_timestamp())::float8 AS lease,
-       stopped_error, stopped_message::text, stopped_at
-FROM outbox.lane ORDER BY lane
+SELECT l.lane, l.mode, l.owner, l.epoch,
+       extract(epoch FROM e.leased_until - clock_timestamp())::float8 AS lease,
+       l.stopped_error, l.stopped_message::text, l.stopped_at
+FROM outbox.lane l LEFT JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner ORDER BY l.lane
 
 -- name: backlog
 -- What is committed and not recorded as published: the difference between now and the progress of these lanes,

@@ -7,10 +7,11 @@ SELECT lane FROM outbox.lane ORDER BY lane FOR UPDATE
 -- name: holders
 -- Who holds lanes now, and for how many more seconds. A holder whose database session is gone is dead: its lease
 -- need not be waited for. (A session of a pooler stays; then the lease decides.)
-SELECT DISTINCT owner, greatest(extract(epoch FROM leased_until - clock_timestamp()), 0)::float8 AS seconds
-FROM outbox.lane
-WHERE owner IS NOT NULL AND owner <> %(owner)s AND leased_until > clock_timestamp()
-    AND EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = lane.backend_pid)
+SELECT e.owner, greatest(extract(epoch FROM e.leased_until - clock_timestamp()), 0)::float8 AS seconds
+FROM outbox.lease e
+WHERE e.owner <> %(owner)s AND e.leased_until > clock_timestamp()
+    AND EXISTS (SELECT FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner)
+    AND EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = e.backend_pid)
 ORDER BY 2 DESC
 
 -- name: cluster
@@ -66,21 +67,30 @@ ORDER BY l.lane
 -- name: take
 -- Take a lane under a new epoch, with the progress that it starts from.
 UPDATE outbox.lane
-SET owner = %(owner)s, backend_pid = pg_backend_pid(), epoch = %(epoch)s, joined = 0,
-    leased_until = clock_timestamp() + make_interval(secs => %(lease)s), system_identifier = %(system_identifier)s,
+SET owner = %(owner)s, epoch = %(epoch)s, joined = 0, system_identifier = %(system_identifier)s,
     snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
     stopped_error = NULL, stopped_message = NULL, stopped_at = NULL
 WHERE lane = %(lane)s
 
+-- name: clear
+-- Leases of earlier owners are of no further use, once their lanes are taken.
+DELETE FROM outbox.lease
+
+-- name: lease
+-- Lease the lanes that were taken.
+INSERT INTO outbox.lease (epoch, owner, backend_pid, leased_until)
+VALUES (%(epoch)s, %(owner)s, pg_backend_pid(), clock_timestamp() + make_interval(secs => %(lease)s))
+
 -- name: renew
--- Extend the lease of all lanes of this epoch; the number of rows tells whether they are all still ours.
-UPDATE outbox.lane SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
+-- Extend the lease, if all lanes are still ours; no row: they are not.
+UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
 WHERE epoch = %(epoch)s AND owner = %(owner)s
+    AND (SELECT count(*) FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s) = %(owned)s
 
 -- name: release
 -- Give the lanes back on a clean stop, so that the next relay need not wait.
-UPDATE outbox.lane SET owner = NULL, backend_pid = NULL, leased_until = NULL
-WHERE epoch = %(epoch)s AND owner = %(owner)s
+WITH given AS (DELETE FROM outbox.lease WHERE epoch = %(epoch)s AND owner = %(owner)s)
+UPDATE outbox.lane SET owner = NULL WHERE epoch = %(epoch)s AND owner = %(owner)s
 
 -- name: stop
 -- A lane stops at a message that cannot be published: its progress is written here from now on.

@@ -64,8 +64,8 @@ class Lease:
         Raises:
             LeaseLostError: not all lanes are ours any more.
         """
-        values = {"lease": self.seconds, "epoch": self.epoch, "owner": self.owner}
-        if conn.execute(STATEMENTS["renew"], values).rowcount != LANES:
+        values = {"lease": self.seconds, "epoch": self.epoch, "owner": self.owner, "owned": LANES}
+        if not conn.execute(STATEMENTS["renew"], values, prepare=True).rowcount:
             raise LeaseLostError(f"another relay has taken lanes from {self.owner} (epoch {self.epoch})")
 
     def release(self, conn: psycopg.Connection[Any]) -> None:
@@ -96,12 +96,13 @@ def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
                 {
                     "owner": owner,
                     "epoch": epoch,
-                    "lease": seconds,
                     "system_identifier": system_identifier,
                     "lane": lane,
                     **columns(known),
                 },
             )
+        conn.execute(STATEMENTS["clear"])
+        conn.execute(STATEMENTS["lease"], {"owner": owner, "epoch": epoch, "lease": seconds})
     return Lease(owner, epoch, seconds, progress)
 
 
