@@ -17,6 +17,7 @@ import pytest
 from outbox_relay.stack.api import Stack
 from tests.checker import compare, read_topic
 from tests.faults.conftest import Tell
+from tests.reading import narrow_partitions
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until
 from tests.writers import Writers
@@ -106,6 +107,14 @@ class Chaos:
                 relay.process.kill()
             relay.wait()
 
+    def repairs(self) -> list[str]:
+        return [
+            line
+            for relay in self.relays
+            for line in relay.lines
+            if "recorded as published and are not" in line
+        ]
+
     def tracebacks(self) -> list[str]:
         return [relay.output() for relay in self.relays if "Traceback" in relay.output()]
 
@@ -120,6 +129,8 @@ def test_whatever_dies_nothing_is_lost_invented_or_overtaken(
     tell(f"OUTBOX_CHAOS_SEED={SEED}")
     chance = random.Random(SEED)
     chaos = Chaos(private_stack, private_database, chance)
+    with connect(private_database) as conn:
+        narrow_partitions(conn, width=2_000, count=60)
     try:
         with Writers(private_database, private_topic, seed=SEED, threads=6, keys=200, halves=40) as writers:
             end = time.monotonic() + seconds
@@ -148,4 +159,5 @@ def test_whatever_dies_nothing_is_lost_invented_or_overtaken(
     tell(f"{len(committed)} messages, {found.duplicate_records} duplicates, faults: {dict(chaos.done)}")
     assert not found.broken, f"seed {SEED}: {found.broken}"
     assert not chaos.tracebacks(), f"seed {SEED}: {chaos.tracebacks()[0]}"
+    assert not chaos.repairs(), f"seed {SEED}: the sweep had to repair a loss: {chaos.repairs()}"
     assert len(committed) > seconds * 10, "the writers hardly wrote"
