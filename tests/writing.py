@@ -44,7 +44,7 @@ def insert_numbered(conn: Connection, topic: str, count: int, *, keys: int = 50,
         INSERT INTO outbox.message (topic, key, body)
         SELECT %(topic)s, convert_to('k' || i %% %(keys)s, 'UTF8'),
                convert_to(format('k%%s:%%s', i %% %(keys)s, i), 'UTF8')
-        FROM generate_series(%(start)s::bigint, %(start)s + %(count)s - 1) i
+        FROM generate_series(%(start)s::bigint, %(start)s::bigint + %(count)s - 1) i
         """,
         {"topic": topic, "keys": keys, "start": start, "count": count},
     )

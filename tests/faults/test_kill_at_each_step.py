@@ -66,7 +66,7 @@ class Load:
 
     def _write(self) -> None:
         with connect(self._dsn) as conn:
-            while not self._end.wait(0.02):
+            while not self._end.wait(0.1):
                 number = len(self.committed)
                 insert_numbered(conn, self._topic, 10, start=number)
                 self.committed += numbered(10, start=number)
