@@ -100,11 +100,12 @@ def test_messages_whose_xid_was_issued_before_a_crash_are_published(
             with nothing_is_flushed_in_the_background(conn):
                 for _ in range(20):
                     with conn.transaction(force_rollback=True):
-                        row = conn.execute(
-                            "SELECT pg_current_xact_id()::text::bigint, clock_timestamp()"
-                        ).fetchone()
+                        row = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+                        assert row is not None
+                        highest = row[0]
+                row = conn.execute("SELECT clock_timestamp()").fetchone()
                 assert row is not None
-                highest, now = row
+                now = row[0]
                 wait_until(
                     lambda: conn.execute(
                         "SELECT true FROM pg_stat_activity WHERE application_name = 'outbox relay' "
