@@ -28,6 +28,12 @@ LEASE = "2"
 SEED = int(os.environ.get("OUTBOX_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 
+def let_pass(seconds: float) -> None:
+    """Leave the system in peace, or in trouble, for a time: that is part of a fault, not a wait for luck."""
+    end = time.monotonic() + seconds
+    wait_until(lambda: time.monotonic() >= end, "time passes")
+
+
 class Chaos:
     """One relay that is always wanted, and everything that can happen to it."""
 
@@ -54,9 +60,7 @@ class Chaos:
     def kill_relay(self) -> None:
         self.relay.kill()
         if self._chance.random() < 0.3:
-            time.sleep(
-                self._chance.uniform(0, 1)
-            )  # a supervisor takes its time; this is the fault, not a wait
+            let_pass(self._chance.uniform(0, 1))  # a supervisor takes its time; this is the fault, not a wait
         self.start()
 
     def pause_relay(self) -> None:
@@ -64,7 +68,7 @@ class Chaos:
         zombie = self.relay
         zombie.pause()
         self.start()
-        time.sleep(self._chance.uniform(2.5, 4))
+        let_pass(self._chance.uniform(2.5, 4))
         zombie.go_on()
 
     def stop_relay(self) -> None:
@@ -77,7 +81,7 @@ class Chaos:
 
     def kill_kafka(self) -> None:
         self._stack.kill_kafka()
-        time.sleep(self._chance.uniform(0, 1))
+        let_pass(self._chance.uniform(0, 1))
         self._stack.start_kafka()
 
     def end_sessions(self) -> None:
@@ -135,7 +139,7 @@ def test_whatever_dies_nothing_is_lost_invented_or_overtaken(
         with Writers(private_database, private_topic, seed=SEED, threads=6, keys=200, halves=40) as writers:
             end = time.monotonic() + seconds
             while time.monotonic() < end:
-                time.sleep(
+                let_pass(
                     chance.uniform(0.2, 1.5)
                 )  # how long the system is left in peace is part of the fault
                 chaos.keep_one_alive()
