@@ -12,6 +12,9 @@ from confluent_kafka.admin import AdminClient
 from outbox_relay.logs import ROOT, Log
 
 log = Log("kafka")
+librdkafka = logging.getLogger(f"{ROOT}.librdkafka")
+# It warns at every start that the guarantee is experimental. We know: docs/adr/0006 says what we do about it.
+librdkafka.addFilter(lambda record: "enable.gapless.guarantee is experimental" not in record.getMessage())
 
 PROMISED: dict[str, tuple[frozenset[str], str]] = {
     "acks": (frozenset({"all", "-1"}), "a message acknowledged by one broker only can be lost with it"),
@@ -73,7 +76,7 @@ def new_producer(settings: Mapping[str, Any]) -> Producer:
     Raises:
         KafkaSettingError: librdkafka does not know a setting or its value.
     """
-    own: dict[str, Any] = {"error_cb": _log_error, "logger": logging.getLogger(f"{ROOT}.librdkafka")}
+    own: dict[str, Any] = {"error_cb": _log_error, "logger": librdkafka}
     try:
         return Producer({**settings, **own})
     except Exception as error:
@@ -88,7 +91,7 @@ def new_admin(settings: Mapping[str, Any]) -> AdminClient:
         for name, value in settings.items()
         if name.startswith(("bootstrap.", "security.", "sasl.", "ssl.", "client.", "socket.", "reconnect."))
     }
-    own: dict[str, Any] = {"logger": logging.getLogger(f"{ROOT}.librdkafka")}
+    own: dict[str, Any] = {"logger": librdkafka}
     return AdminClient({**kept, **own})
 
 
