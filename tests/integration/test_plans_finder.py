@@ -201,13 +201,13 @@ def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
 
 
 def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
-    watched = Prepared(conn, DELAYED["release"], {})
+    watched = Prepared(conn, DELAYED["release"], {"since": "text"})
     fill(conn, 30)
     conn.execute(
         "INSERT INTO outbox.waiting (id, message_id, reason, due_at) SELECT id, message_id, 'delayed', "
         "CASE WHEN id < 4 THEN now() ELSE 'infinity' END FROM outbox.message"
     )
-    plan = watched.explain({})
+    plan = watched.explain({"since": "-infinity"})
     assert removed(plan) <= FEW
     assert conn.execute("SELECT count(*) FROM outbox.waiting WHERE id < 4").fetchone() == (0,)
     assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
