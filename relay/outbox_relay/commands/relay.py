@@ -119,7 +119,7 @@ def run(
     gc.collect()
     gc.freeze()
     # A page is hundreds of thousands of tuples and strings that hold no cycles: looking for some cost a tenth.
-    gc.set_threshold(50_000, 50, 50)
+    gc.set_threshold(7_000, 20, 20)
     try:
         service.run()
     except (LanesHeldError, LeaseLostError, UnsettledError, KafkaSettingError) as error:

@@ -30,7 +30,7 @@ from outbox_relay.service.upkeep import SWEEP, Mark, Upkeep
 
 log = Log("relay")
 
-MAX_UNACKNOWLEDGED = 20_000
+MAX_UNACKNOWLEDGED = 12_000
 """Messages on the wire; above it the relay waits for Kafka before it reads on."""
 RETRY_FIRST_S = 2.0
 RETRY_LAST_S = 60.0
