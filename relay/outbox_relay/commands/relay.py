@@ -118,7 +118,7 @@ def run(
     # What is imported stays for good: a full collection need not walk it.
     gc.collect()
     gc.freeze()
-    # A page is hundreds of thousands of tuples and strings that hold no cycles: looking for some cost a tenth.
+    # A page is hundreds of thousands of tuples and strings that hold no cycles: look for some less often.
     gc.set_threshold(7_000, 20, 20)
     try:
         service.run()

@@ -19,6 +19,7 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.finder.finder import array_text
 from outbox_relay.finder.snapshot import Progress
 from outbox_relay.lanes.lease import LANES, Lease, LeaseLostError, columns
 from outbox_relay.lanes.lease import STATEMENTS as LANE_STATEMENTS
@@ -120,10 +121,10 @@ class Recorder:
                 "batch": self._number,
                 "lo": part.positions[0],
                 "hi": part.positions[-1],
-                "lanes": _array(batch.lanes),
-                "positions": _array(part.positions),
-                "partitions": _array(part.partitions),
-                "offsets": _array(part.offsets),
+                "lanes": array_text(batch.lanes),
+                "positions": array_text(part.positions),
+                "partitions": array_text(part.partitions),
+                "offsets": array_text(part.offsets),
             }
             yield STATEMENTS["record"], values, True
         if published:
@@ -161,7 +162,3 @@ class Recorder:
             raise LeaseLostError(
                 f"another relay has taken lanes from {self._lease.owner} (epoch {self._lease.epoch})"
             )
-
-
-def _array(values: Iterable[int]) -> str:
-    return f"{{{','.join(map(str, values))}}}"
