@@ -22,15 +22,19 @@ BEGIN
         GRANT USAGE ON SCHEMA outbox TO outbox_producer;
         GRANT USAGE ON SEQUENCE outbox.position TO outbox_producer;
         GRANT INSERT (message_id, topic, key, body, headers, order_key, selector, queue, tags, index_keys, state,
-                      producer_group, transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+                      producer_group, transaction_id, checker, biz_type, biz_id, deliver_at, check_after,
+                      traceparent)
             ON outbox.message TO outbox_producer;
-        GRANT SELECT (id, message_id, topic, state, remark, decided_at, producer_group, transaction_id, born_at)
+        GRANT SELECT (id, message_id, topic, queue, state, remark, decided_at, deliver_at, producer_group,
+                      transaction_id, born_at)
             ON outbox.message TO outbox_producer;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;
         GRANT SELECT, INSERT ON outbox.idempotency TO outbox_producer;
-        GRANT EXECUTE ON FUNCTION outbox.note_half_message(bigint, uuid) TO outbox_producer;
-        GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition, outbox.alembic_version
-            TO outbox_producer;
+        GRANT EXECUTE ON FUNCTION outbox.note_birth(bigint, uuid, text, text, timestamptz) TO outbox_producer;
+        -- A group may be named by who uses it; how it is asked about is the operator's to say.
+        GRANT INSERT (name, message_type) ON outbox.producer_group TO outbox_producer;
+        GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition, outbox.event,
+            outbox.alembic_version TO outbox_producer;
     END IF;
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN
@@ -50,6 +54,7 @@ BEGIN
         GRANT USAGE ON SEQUENCE outbox.position TO outbox_checker;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_checker;
         GRANT INSERT ON outbox.event TO outbox_checker;
+        GRANT INSERT, UPDATE, DELETE ON outbox.pending_check, outbox.alarm TO outbox_checker;
     END IF;
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_consumer') THEN
@@ -70,15 +75,15 @@ BEGIN
                       biz_id, traceparent, remark)
             ON outbox.message TO outbox_reader;
         GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
-            outbox.waiting, outbox.topic, outbox.producer_group, outbox.lane, outbox.lease, outbox.transition,
-            outbox.alembic_version TO outbox_reader;
+            outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm, outbox.lane,
+            outbox.lease, outbox.transition, outbox.alembic_version TO outbox_reader;
         GRANT SELECT ON SEQUENCE outbox.position TO outbox_reader;
     END IF;
 END $$;
 
 -- Only who may insert a half message may note its birth in the audit.
 REVOKE ALL ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer),
-    outbox.note_half_message(bigint, uuid) FROM PUBLIC;
+    outbox.note_birth(bigint, uuid, text, text, timestamptz) FROM PUBLIC;
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN

@@ -51,6 +51,13 @@ CREATE FUNCTION outbox.id_of(message_id uuid) RETURNS bigint
         THEN ('x' || substr(message_id::text, 1, 8) || substr(message_id::text, 10, 4))::bit(48)::bigint END;
 
 
+-- Who acts, for the audit: what the session says of itself (SET outbox.actor), and whom the server knows it as.
+CREATE FUNCTION outbox.actor() RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN nullif(current_setting('outbox.actor', true), '') IS NULL THEN session_user::text
+        ELSE left(current_setting('outbox.actor', true), 200) || ' (' || session_user || ')' END;
+
+
 -- Messages --------------------------------------------------------------------------------------------------
 
 -- Column order matters: defaults are evaluated in it. The transaction id must exist before the position is
@@ -65,6 +72,7 @@ CREATE TABLE outbox.message (
     born_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_at     timestamptz,
     deliver_at     timestamptz,
+    check_after    interval,
     queue          integer,
     lane           smallint    NOT NULL,
     state          text        NOT NULL DEFAULT 'COMMITTED',
@@ -94,6 +102,7 @@ COMMENT ON COLUMN outbox.message.order_key IS 'arg of the message queue selector
 COMMENT ON COLUMN outbox.message.selector IS 'name of the message queue selector: murmur2, modulo, random, round_robin';
 COMMENT ON COLUMN outbox.message.queue IS 'explicit partition; wins over the selector';
 COMMENT ON COLUMN outbox.message.deliver_at IS 'not published before this time';
+COMMENT ON COLUMN outbox.message.check_after IS 'when a half message is first asked about; its group''s when null';
 
 -- The finder: what became COMMITTED after the previous snapshot.
 CREATE INDEX message_finder ON outbox.message (xid, lane) WHERE state = 'COMMITTED';
@@ -169,6 +178,8 @@ COMMENT ON COLUMN outbox.event.id IS 'the message''s id, so that its events shar
 
 -- Committed, but not publishable now: delayed, held behind a failed message of the same order key, or parked
 -- with its topic. Taken and released by compare-and-set; the finder and the sweep leave these rows out.
+-- A delayed message has its row from the moment it is COMMITTED, written by the triggers below. Whoever deletes
+-- that row decides: the relay, which releases the message when it is due, or a cancellation.
 CREATE TABLE outbox.waiting (
     id         bigint      PRIMARY KEY,
     message_id uuid        NOT NULL,
@@ -191,17 +202,52 @@ CREATE TABLE outbox.topic (
     CONSTRAINT topic_name_is_legal CHECK (name ~ '^[a-zA-Z0-9._-]{1,249}$' AND name NOT IN ('.', '..'))
 );
 
--- Producer groups: how their half messages are asked about, and what happens to those never decided.
+-- Producer groups: how their half messages are asked about, and what happens to those never decided. A group that
+-- is not here has the defaults. A callback says how the checker asks; without one the application asks itself.
+-- It holds no secrets, and no message can change it.
 CREATE TABLE outbox.producer_group (
-    name           text        PRIMARY KEY,
-    message_type   text        NOT NULL DEFAULT 'NORMAL' CHECK (message_type IN ('NORMAL', 'TRANSACTION')),
-    check_after    interval    NOT NULL DEFAULT '6 seconds' CHECK (check_after >= '0'),
-    check_interval interval    NOT NULL DEFAULT '30 seconds' CHECK (check_interval > '0'),
-    max_checks     integer     NOT NULL DEFAULT 15 CHECK (max_checks > 0),
-    max_age        interval    NOT NULL DEFAULT '72 hours' CHECK (max_age > '0'),
-    policy         text        NOT NULL DEFAULT 'ROLLBACK' CHECK (policy IN ('ROLLBACK', 'EXHAUSTED')),
-    callback       jsonb,
-    registered_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+    name               text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 255),
+    message_type       text        NOT NULL DEFAULT 'MIXED'
+                                   CHECK (message_type IN ('NORMAL', 'TRANSACTION', 'MIXED')),
+    check_after        interval    NOT NULL DEFAULT '6 seconds' CHECK (check_after >= '0'),
+    check_interval     interval    NOT NULL DEFAULT '30 seconds' CHECK (check_interval > '0'),
+    max_check_interval interval    NOT NULL DEFAULT '10 minutes',
+    check_timeout      interval    NOT NULL DEFAULT '3 seconds' CHECK (check_timeout > '0'),
+    max_checks         integer     NOT NULL DEFAULT 15 CHECK (max_checks > 0),
+    max_age            interval    NOT NULL DEFAULT '72 hours' CHECK (max_age > '0'),
+    policy             text        NOT NULL DEFAULT 'ROLLBACK' CHECK (policy IN ('ROLLBACK', 'EXHAUSTED')),
+    workers            integer     NOT NULL DEFAULT 4 CHECK (workers BETWEEN 1 AND 64),
+    callback           jsonb,
+    registered_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT producer_group_intervals_grow CHECK (max_check_interval >= check_interval),
+    CONSTRAINT producer_group_callback_is_known
+        CHECK (callback IS NULL OR coalesce(callback ->> 'kind', '') IN ('http', 'sql'))
+);
+
+-- Half messages that linger: when each is asked about next, and how often it was. Written by checkers only, when a
+-- half message first falls due; most are decided before that and cost nothing here. Apart from outbox.message, so
+-- that no row of it grows by being checked.
+CREATE TABLE outbox.pending_check (
+    id             bigint      PRIMARY KEY,
+    message_id     uuid        NOT NULL,
+    producer_group text        NOT NULL,
+    due_at         timestamptz NOT NULL,
+    checks         integer     NOT NULL DEFAULT 0,
+    asked_by       text,
+    answer         text,
+    remark         text
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX pending_check_due ON outbox.pending_check (producer_group, due_at);
+COMMENT ON TABLE outbox.pending_check IS 'One row per half message that a checker has met; due_at is also the claim''s lease.';
+
+-- What an operator should know about a producer group, raised and cleared by checkers.
+CREATE TABLE outbox.alarm (
+    producer_group text        NOT NULL,
+    kind           text        NOT NULL CHECK (kind IN ('no_checker', 'failing', 'flood', 'exhausted')),
+    detail         text        NOT NULL,
+    since          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (producer_group, kind)
 );
 
 -- Lanes: one owner at a time, by lease. Progress is in the last publication of the owner's epoch, from batch
@@ -255,7 +301,7 @@ CREATE INDEX idempotency_born_at ON outbox.idempotency USING brin (born_at);
 -- One cheap condition finds whatever might be wrong (and half messages); only those rows are looked at closely.
 CREATE FUNCTION outbox.admit_message() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.state <> 'COMMITTED'
+    IF NEW.state <> 'COMMITTED' OR NEW.deliver_at IS NOT NULL
        OR length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' OR NEW.topic IN ('.', '..')
        OR NEW.queue < 0
        OR (NEW.tags <> '{}' AND NEW.tags::text ~ '[|"]|NULL')
@@ -267,7 +313,7 @@ BEGIN
        OR (substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3, 6)
            AND get_byte(uuid_send(NEW.message_id), 6) BETWEEN 128 AND 143) THEN
         PERFORM outbox.look_closely(NEW.id, NEW.message_id, NEW.topic, NEW.state, NEW.producer_group, NEW.queue,
-                                    NEW.tags, NEW.index_keys, NEW.headers);
+                                    NEW.tags, NEW.index_keys, NEW.headers, NEW.deliver_at);
     END IF;
     NEW.lane := CASE
         WHEN NEW.queue IS NOT NULL THEN hashtextextended(NEW.topic || '/' || NEW.queue::text, 0) & 7
@@ -280,10 +326,10 @@ END $$;
 CREATE TRIGGER message_admission BEFORE INSERT ON outbox.message
     FOR EACH ROW EXECUTE FUNCTION outbox.admit_message();
 
--- Refuses what is wrong, by name; notes the birth of a half message; lets pass what only looked wrong.
+-- Refuses what is wrong, by name; notes the birth of a half or delayed message; lets pass what only looked wrong.
 CREATE FUNCTION outbox.look_closely(id bigint, message_id uuid, topic text, state text, producer_group text,
-                                    queue integer, tags text[], index_keys text[], headers jsonb) RETURNS void
-    LANGUAGE plpgsql AS $$
+                                    queue integer, tags text[], index_keys text[], headers jsonb,
+                                    deliver_at timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
 BEGIN
@@ -340,26 +386,40 @@ BEGIN
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_id_is_ours_or_foreign',
                   HINT = 'Leave message_id out, or give a UUID of version 4 or 7.';
     END IF;
-    IF state = 'UNKNOWN' THEN
-        PERFORM outbox.note_half_message(id, message_id);
-    END IF;
+    PERFORM outbox.note_birth(id, message_id, state, producer_group, deliver_at);
 END $$;
 
-CREATE FUNCTION outbox.note_half_message(id bigint, message_id uuid) RETURNS void
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- What is written beside a message when it is born: the audit of a half message, the wait of a delayed one.
+-- With the owner's rights, since producers may write neither table; only the trigger may call it.
+CREATE FUNCTION outbox.note_birth(id bigint, message_id uuid, state text, producer_group text, deliver_at timestamptz)
+    RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF pg_trigger_depth() = 0 THEN
-        RAISE EXCEPTION 'outbox.note_half_message is called by the trigger of outbox.message only'
+        RAISE EXCEPTION 'outbox.note_birth is called by the trigger of outbox.message only'
             USING ERRCODE = 'insufficient_privilege';
     END IF;
-    INSERT INTO outbox.event (id, message_id, kind, to_state, actor)
-    VALUES (note_half_message.id, note_half_message.message_id, 'transition', 'UNKNOWN',
-            coalesce(nullif(current_setting('outbox.actor', true), ''), session_user));
+    IF state = 'UNKNOWN' THEN
+        IF EXISTS (SELECT FROM outbox.producer_group g
+                   WHERE g.name = note_birth.producer_group AND g.message_type = 'NORMAL') THEN
+            RAISE EXCEPTION 'producer group % is registered for normal messages, not for half messages',
+                    quote_literal(note_birth.producer_group)
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_type_is_the_groups',
+                      HINT = 'A group that sends both is of type MIXED.';
+        END IF;
+        INSERT INTO outbox.event (id, message_id, kind, to_state, actor)
+        VALUES (note_birth.id, note_birth.message_id, 'transition', 'UNKNOWN', outbox.actor());
+    ELSIF deliver_at > clock_timestamp() THEN
+        INSERT INTO outbox.waiting (id, message_id, reason, due_at)
+        VALUES (note_birth.id, note_birth.message_id, 'delayed', note_birth.deliver_at);
+    END IF;
 END $$;
 
 -- One statement decides, in any language:
 --   UPDATE outbox.message SET state = 'COMMITTED', remark = … WHERE id = … AND state = 'UNKNOWN'
--- The row takes its xid and then its position at that moment, and the audit row is written with it.
+-- The row takes its xid and then its position at that moment, and the audit row is written with it. Two that race
+-- meet at the row's lock; the second then finds it decided and updates nothing.
+-- A cancellation races with the relay, which releases a delayed message when it is due: both lock the message, then
+-- delete its row in outbox.waiting. Who comes second finds none: the relay goes on, the cancellation is refused.
 CREATE FUNCTION outbox.make_transition() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -370,13 +430,23 @@ BEGIN
                   HINT = 'The allowed transitions are in outbox.transition.';
     END IF;
     NEW.xid := pg_current_xact_id();
+    NEW.decided_at := clock_timestamp();
     IF NEW.state = 'COMMITTED' THEN
         NEW.position := nextval('outbox.position');
+        IF NEW.deliver_at > NEW.decided_at THEN
+            INSERT INTO outbox.waiting (id, message_id, reason, due_at)
+            VALUES (OLD.id, OLD.message_id, 'delayed', NEW.deliver_at);
+        END IF;
+    ELSIF NEW.state = 'CANCELLED' THEN
+        DELETE FROM outbox.waiting w WHERE w.id = OLD.id AND w.reason = 'delayed';
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'message % is not waiting for its time, so it can no longer be cancelled', OLD.message_id
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_is_waiting',
+                      HINT = 'Only a message with deliver_at can be cancelled, until the relay releases it.';
+        END IF;
     END IF;
-    NEW.decided_at := clock_timestamp();
     INSERT INTO outbox.event (id, message_id, kind, from_state, to_state, actor, reason)
-    VALUES (OLD.id, OLD.message_id, 'transition', OLD.state, NEW.state,
-            coalesce(nullif(current_setting('outbox.actor', true), ''), session_user), NEW.remark);
+    VALUES (OLD.id, OLD.message_id, 'transition', OLD.state, NEW.state, outbox.actor(), NEW.remark);
     RETURN NEW;
 END $$;
 CREATE TRIGGER message_transition BEFORE UPDATE OF state ON outbox.message

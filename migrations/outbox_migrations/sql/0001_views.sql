@@ -23,6 +23,8 @@ SELECT m.id,
        p.published_at,
        w.reason AS waiting,
        w.due_at,
+       c.checks,
+       c.due_at AS check_due_at,
        m.lane,
        m.position,
        m.xid,
@@ -30,6 +32,7 @@ SELECT m.id,
        m.remark
 FROM outbox.message m
 LEFT JOIN outbox.waiting w ON w.id = m.id
+LEFT JOIN outbox.pending_check c ON c.id = m.id AND m.state = 'UNKNOWN'
 LEFT JOIN LATERAL (
     SELECT b.published_at,
            b.partitions[array_position(b.positions, m.position)] AS partition,

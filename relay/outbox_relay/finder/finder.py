@@ -52,7 +52,7 @@ class Row(NamedTuple):
     producer_group: str | None
     transaction_id: str | None
     traceparent: str | None
-    waiting: bool | None
+    waiting: str | None
 
 
 RawRow = tuple[Any, ...]

@@ -31,7 +31,7 @@ SELECT (SELECT count(*) FROM found) AS position, (SELECT last_value FROM outbox.
        NULL::bytea AS arg, NULL::integer AS queue, NULL::text AS selector, NULL::text AS message_id,
        NULL::text AS born_at, NULL::text AS headers, NULL::text AS tags, NULL::text AS index_keys,
        NULL::text AS producer_group, NULL::text AS transaction_id, NULL::text AS traceparent,
-       NULL::boolean AS waiting
+       NULL::text AS waiting
 UNION ALL
 SELECT {columns} FROM cut m WHERE bytes_before < %(bytes)s
 
@@ -44,15 +44,15 @@ SELECT * FROM {partition} WHERE lane = ANY (%(lanes)s::smallint[]) AND xid = ANY
     AND state = 'COMMITTED'
 
 -- name: columns
--- What a Kafka record is made of, in types that are cheap to read. The last one: null is to be published; true
--- has to be put aside, because it is not due; false is put aside already (waiting for whatever reason). It is
--- looked up per row that is returned: a join would read all that waits at every poll.
+-- What a Kafka record is made of, in types that are cheap to read. The last one: null is to be published; else the
+-- message waits, for whatever reason, until that time (as text whose order is that of time). It is looked up per
+-- row that is returned: a join would read all that waits at every poll.
 position, id, lane, topic, key, body, coalesce(order_key, key), queue, selector, message_id::text,
        (date_part('epoch', born_at) * 1000)::bigint::text, headers::text,
        CASE WHEN tags <> '{{}}' THEN array_to_string(tags, '||') END,
        CASE WHEN index_keys <> '{{}}' THEN array_to_string(index_keys, ' ') END,
-       producer_group, transaction_id, traceparent, CASE WHEN (SELECT w.id FROM outbox.waiting w WHERE w.id = m.id) IS NOT NULL THEN false
-            WHEN deliver_at > clock_timestamp() THEN true END
+       producer_group, transaction_id, traceparent,
+       (SELECT least(w.due_at, '9999-01-01')::text FROM outbox.waiting w WHERE w.id = m.id)
 
 -- name: backlog
 -- A large difference, once, as a list of ids in position order (8 bytes each, big-endian): what "cur" sees and the

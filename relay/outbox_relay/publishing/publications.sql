@@ -14,11 +14,3 @@ WHERE (SELECT count(*) FROM outbox.lane WHERE epoch = %(epoch)s AND owner = %(ow
 -- crash, and no xid below that snapshot's xmax can be issued again.
 SELECT pg_logical_emit_message(true, 'outbox', '')
 WHERE (SELECT count(*) FROM outbox.lane WHERE epoch = %(epoch)s AND owner = %(owner)s) = %(owned)s
-
--- name: claim
--- Delayed messages wait apart until they are due. Claimed with the barrier, before progress passes them.
-INSERT INTO outbox.waiting (id, message_id, reason, due_at)
-SELECT m.id, m.message_id, 'delayed', m.deliver_at
-FROM (SELECT * FROM outbox.message WHERE id = ANY (%(ids)s::bigint[]) OFFSET 0) m
-WHERE m.state = 'COMMITTED'
-ON CONFLICT (id) DO NOTHING

@@ -65,15 +65,13 @@ class Recorder:
         acknowledged: Iterable[Batch],
         bounds: list[int],
         *,
-        claims: Iterable[int] = (),
         barrier: bool = False,
     ) -> int:
-        """Write publications, lanes that stopped and claims in one flushed commit; return the messages recorded.
+        """Write publications and lanes that stopped in one flushed commit; return the messages recorded.
 
         Args:
             acknowledged: batches whose every message is acknowledged, oldest first.
             bounds: upper bounds of the live partitions.
-            claims: ids of delayed messages that wait apart from now on.
             barrier: make a commit even if there is nothing to write.
 
         Raises:
@@ -90,9 +88,6 @@ class Recorder:
                 resumed |= self._resuming & set(run[-1].lanes)
             messages += sum(len(batch.positions) for batch in run)
             done += run
-        ids = ",".join(map(str, claims))
-        if ids:
-            steps.append((STATEMENTS["claim"], {"ids": f"{{{ids}}}"}, False))
         if not any(checks for _, _, checks in steps) and (barrier or steps):
             steps.append((STATEMENTS["barrier"], self._ownership(), True))
         self._run(steps)

@@ -15,12 +15,14 @@ LOOK_EVERY_S = 0.25
 LOOK_AT_ALL_EVERY_S = 60.0
 """Time between two looks that begin at the beginning, should somebody have moved a message to an earlier time."""
 EVER = "-infinity"
+"""Before every time, in SQL, and as text too: times are compared as the text of years up to 9999 in UTC."""
 
 
 class Delayed:
     """Knows when and from where to look next, so that a relay without delayed messages pays little.
 
-    A message is put aside only while it is not due, so nothing can come to wait for a time before the last look.
+    A message waits from the moment it is committed, by a row of its own in outbox.waiting. It may be committed long
+    after that row was written, with a time before the last look: the finder then meets the message, and tells.
     """
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
@@ -29,9 +31,10 @@ class Delayed:
         self._look_at_all = 0.0
         self._since = EVER
 
-    def claimed(self) -> None:
-        """Look soon: a message was put aside that may be due at any moment."""
+    def expect(self, due: str) -> None:
+        """Look soon, and from this time on (as the finder reads it): a message was committed that waits for it."""
         self._look_at = 0.0
+        self._since = min(self._since, due)
 
     def release(self) -> int:
         """Release what is due; return how many messages."""

@@ -183,15 +183,13 @@ class Session:
             log.info("lanes go on", lanes=sorted(back))
 
     def _secure(self, pages: list[Page]) -> None:
-        """Make the barrier, with what there is to record and the delayed messages to put aside."""
-        claims = [row[1] for page in pages for row in page.rows if row[17]]
+        """Make the barrier, with what there is to record."""
         acknowledged = self._publisher.take_acknowledged()
-        self._note(
-            acknowledged,
-            self._recorder.commit(acknowledged, self._partitions.bounds(), claims=claims, barrier=True),
-        )
-        if claims:
-            self._delayed.claimed()
+        messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
+        self._note(acknowledged, messages)
+        waiting = [row[17] for page in pages for row in page.rows if row[17] is not None]
+        if waiting:
+            self._delayed.expect(min(waiting))
 
     def _publish(self, page: Page) -> None:
         group = page.group
@@ -261,7 +259,7 @@ class Session:
         """Leave partitions out of the statement that hold nothing to publish any more."""
         newest = self._reader.newest
         if self._pages or not self._partitions.live or self._partitions.live[0].upper > newest:
-            # Pages that are read and not secured may hold a delayed message that is not yet put aside.
+            # Pages that are read and not published still need their partitions.
             return
         floors = [group.progress.floor for group in self._groups]
         floors += [stopped.stop.progress.floor for stopped in self._stopped.values()]

@@ -1,0 +1,69 @@
+"""What a local transaction came to: the three answers that a listener or a checker may give, by every name they have.
+
+RocketMQ 4.x calls the type `LocalTransactionState`, RocketMQ 5.x `TransactionResolution`; here they are one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+LONGEST_REMARK = 500
+"""Characters of a remark that are kept: an exception's text may be of any length."""
+
+
+class LocalTransactionState(StrEnum):
+    """How a local transaction ended; UNKNOWN leaves the half message to be asked about later."""
+
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+    UNKNOWN = "UNKNOWN"
+    # RocketMQ 4.x, in its own spelling.
+    COMMIT_MESSAGE = COMMIT
+    ROLLBACK_MESSAGE = ROLLBACK
+    UNKNOW = UNKNOWN
+
+
+TransactionResolution = LocalTransactionState
+
+
+class Answer(NamedTuple):
+    """An answer, with why it is what it is; the remark is shown to operators and kept in the audit."""
+
+    state: LocalTransactionState
+    remark: str | None = None
+
+
+def answer_of(value: Any) -> Answer:
+    """Read what a listener returned; everything that is not clearly COMMIT or ROLLBACK is UNKNOWN.
+
+    True is COMMIT and False is ROLLBACK, as RocketMQ's users write `check(bizId, txId) -> Boolean`. Names are taken
+    as well ("COMMIT_MESSAGE", "rollback"). None is UNKNOWN, as in RocketMQ; nothing else is read as truth.
+    """
+    if isinstance(value, Answer):
+        return Answer(LocalTransactionState(value.state), shortened(value.remark))
+    if isinstance(value, bool):
+        return Answer(LocalTransactionState.COMMIT if value else LocalTransactionState.ROLLBACK)
+    if isinstance(value, str):
+        found = LocalTransactionState.__members__.get(value.upper())
+        if found is not None:
+            return Answer(found)
+        return Answer(LocalTransactionState.UNKNOWN, shortened(f"answer is no state: {value[:80]!r}"))
+    if value is None:
+        return Answer(LocalTransactionState.UNKNOWN, "answer is None")
+    return Answer(LocalTransactionState.UNKNOWN, f"answer is no state: an object of {type(value).__name__}")
+
+
+def answer_of_error(where: str, error: BaseException) -> Answer:
+    """UNKNOWN with RocketMQ's remark, "`where` exception: …": an exception says nothing about what was committed."""
+    text = str(error).strip()
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return Answer(LocalTransactionState.UNKNOWN, shortened(f"{where} exception: {told}"))
+
+
+def shortened(remark: str | None) -> str | None:
+    """Cut a remark to what is kept, without characters that PostgreSQL's text cannot hold."""
+    if remark is None:
+        return None
+    remark = remark.replace("\0", "�").encode("utf-8", "replace").decode()
+    return remark if len(remark) <= LONGEST_REMARK else remark[: LONGEST_REMARK - 1] + "…"
