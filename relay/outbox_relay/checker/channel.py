@@ -1,0 +1,180 @@
+"""One HTTP connection to an address that was checked: opened, asked and read under one deadline and one limit.
+
+Time-outs of sockets begin anew with every byte; here each step is given only what is left, so a peer that drips its
+reply, or stops reading, ends with the deadline. Bytes are counted over status line, headers and body together.
+No proxy is used, nothing is followed, nothing is decompressed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import select
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from http.client import HTTPResponse
+from typing import Any, NamedTuple
+
+from outbox_relay.checker.addresses import AllowList
+from outbox_relay.checker.bounded import Bounded, left
+from outbox_relay.checker.callback import HttpCallback
+
+MOST_HEADERS = 16 * 1024
+"""Bytes that status line, headers and chunk sizes may take beside the body."""
+
+MOST_TRIES = 4
+"""Addresses of one name that are tried, one after the other."""
+
+Resolved = list[tuple[Any, ...]]
+
+
+class ReplyError(Exception):
+    """What came back is no reply that could be used; the text says why."""
+
+
+class NoReplyError(ConnectionError):
+    """The connection ended before the first byte of a reply: an idle connection that the peer had given up."""
+
+
+class Reply(NamedTuple):
+    """A whole reply; the names of its headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Channel:
+    """An open connection, with or without TLS; asks one thing at a time.
+
+    `reusable` tells whether another question may follow; `opened_at` is by `time.monotonic()`.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.opened_at = time.monotonic()
+        self.reusable = True
+
+    def is_fresh(self, longest_life: float) -> bool:
+        """Whether it is young enough, and the peer neither closed it nor sent something unasked."""
+        if not self.reusable or time.monotonic() - self.opened_at > longest_life:
+            return False
+        readable, _, _ = select.select([self._sock], [], [], 0)
+        return not readable
+
+    def exchange(
+        self, callback: HttpCallback, headers: Mapping[str, str], body: bytes, deadline: float, most: int
+    ) -> Reply:
+        """POST a body and read the reply, of which the body may have `most` bytes.
+
+        Raises:
+            DeadlineError, TimeoutError: time was up.
+            NoReplyError: the connection ended before a reply began.
+            ReplyError, OSError, http.client.HTTPException: there is no usable reply.
+        """
+        self.reusable = False
+        wire = _Wire(self._sock, deadline, most + MOST_HEADERS)
+        try:
+            wire.send(_head(callback, headers, len(body)) + body)
+            response = HTTPResponse(wire, method="POST")  # type: ignore[arg-type]  # it only calls makefile()
+            response.begin()
+        except ConnectionError as error:
+            if not wire.received:
+                raise NoReplyError("the connection ended before a reply began") from error
+            raise
+        text = response.read(most + 1)
+        if len(text) > most:
+            raise ReplyError(f"the reply is larger than {most} bytes")
+        self.reusable = response.isclosed() and not response.will_close
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return Reply(response.status, found, text)
+
+    def close(self) -> None:
+        """Close the connection."""
+        with contextlib.suppress(OSError):
+            self._sock.close()
+
+
+def open_channel(
+    callback: HttpCallback,
+    allowed: AllowList,
+    lookup: Bounded[Resolved],
+    tls: ssl.SSLContext,
+    deadline: float,
+) -> Channel:
+    """Resolve the host once, check each of its addresses, connect to one of exactly these.
+
+    Raises:
+        RefusedAddressError: host or address is not allowed; then nothing was connected to.
+        DeadlineError, TimeoutError, OSError: nobody could be reached in time, or TLS did not verify.
+    """
+    allowed.check_host(callback)
+    found = lookup.call(
+        lambda: socket.getaddrinfo(callback.host, callback.port, type=socket.SOCK_STREAM),
+        deadline,
+        "looking up the host",
+    )
+    for entry in found:
+        allowed.check_address(str(entry[4][0]), plain=callback.scheme == "http")
+    tries = found[:MOST_TRIES]
+    for number, (family, kind, proto, _, address) in enumerate(tries, 1):
+        sock = socket.socket(family, kind, proto)
+        try:
+            sock.settimeout(left(deadline, "connecting") / (len(tries) - number + 1))
+            sock.connect(address)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if callback.scheme == "https":
+                sock.settimeout(left(deadline, "greeting by TLS"))
+                sock = tls.wrap_socket(sock, server_hostname=callback.host)
+            return Channel(sock)
+        except OSError as error:
+            sock.close()
+            # Another address cannot repair a certificate, nor give time back.
+            if number == len(tries) or isinstance(error, ssl.SSLError) or time.monotonic() >= deadline:
+                raise
+        except BaseException:
+            sock.close()
+            raise
+    raise OSError("the host has no address")
+
+
+def _head(callback: HttpCallback, headers: Mapping[str, str], length: int) -> bytes:
+    lines = [
+        f"POST {callback.target} HTTP/1.1",
+        f"Host: {callback.place}",
+        "Accept-Encoding: identity",
+        "Connection: keep-alive",
+        f"Content-Length: {length}",
+        *(f"{name}: {value}" for name, value in headers.items()),
+    ]
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+class _Wire(io.RawIOBase):
+    """A socket under a deadline, in the shape that HTTPResponse reads from."""
+
+    def __init__(self, sock: socket.socket, deadline: float, most: int) -> None:
+        self._sock, self._deadline, self._most = sock, deadline, most
+        self.received = 0
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self, 4096)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._sock.settimeout(left(self._deadline, "waiting for the reply"))
+        count = self._sock.recv_into(buffer)
+        self.received += count
+        if self.received > self._most:
+            raise ReplyError(f"the reply is larger than {self._most} bytes in all")
+        return count
+
+    def send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            self._sock.settimeout(left(self._deadline, "sending the request"))
+            rest = rest[self._sock.send(rest[: 64 * 1024]) :]

@@ -1,0 +1,176 @@
+"""Asks a producer group by one read-only query that the operator registered; all that is no clear answer is UNKNOWN.
+
+The query runs in a READ ONLY transaction that is always rolled back, through a cursor (so that it can be nothing but
+one query, of which two rows are read at most), and with the message's names bound as parameters: nothing of a message
+ever becomes part of its text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg import IsolationLevel
+from psycopg.rows import tuple_row
+
+from outbox.half import MessageView
+from outbox.resolution import Answer, LocalTransactionState, answer_of, shortened
+from outbox_relay.checker.bounded import Bounded, DeadlineError, left
+from outbox_relay.checker.callback import SqlCallback
+from outbox_relay.errors import OperatorError
+from outbox_relay.settings import Connection, connect
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("checker/query.sql")
+
+CURSOR = "outbox_check"
+LONGEST_LIFE_S = 300.0
+"""Seconds after which a connection is opened anew."""
+
+
+class SqlAsker:
+    """Asks one group's database; safe for several threads. Connections are kept and used again.
+
+    Args:
+        callback: the query, and where it runs.
+        own_dsn: the outbox's database, asked when the callback names no other.
+        environment: where `dsn_env` is looked up.
+        connections: questions at once, and idle connections kept, at most.
+    """
+
+    def __init__(
+        self, callback: SqlCallback, own_dsn: str, environment: Mapping[str, str], *, connections: int = 4
+    ) -> None:
+        self._callback = callback
+        self._dsn = environment.get(callback.dsn_env, "").strip() if callback.dsn_env else own_dsn
+        self._connections = connections
+        self._opening: Bounded[Connection] = Bounded(connections, discard=lambda late: late.close())
+        self._running: Bounded[list[tuple[Any, ...]]] = Bounded(connections)
+        self._idle: list[tuple[float, Connection]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def missing(self, view: MessageView) -> str | None:
+        """Say why nobody can be asked about this message, or None."""
+        return None if self._dsn else f"no database for its query: set {self._callback.dsn_env}"
+
+    def ask(self, view: MessageView, deadline: float) -> Answer:
+        """Ask about one half message; answer by `deadline` (seconds of `time.monotonic()`). Never raises."""
+        try:
+            return _answer(self._rows(view, deadline))
+        except TimeoutError as error:
+            return _unknown(f"no answer in time: {error}")
+        except psycopg.Error as error:
+            return _unknown(error.diag.message_primary or str(error).strip() or type(error).__name__)
+        except OperatorError as error:
+            return _unknown(str(error).partition("\n")[0])
+        except OSError as error:
+            return _unknown(f"{type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """Close the idle connections; those in use are closed when their question ends."""
+        with self._lock:
+            self._closed, idle, self._idle = True, self._idle, []
+        for _, conn in idle:
+            conn.close()
+
+    def _rows(self, view: MessageView, deadline: float) -> list[tuple[Any, ...]]:
+        opened, conn = self._take() or (
+            time.monotonic(),
+            self._opening.call(self._open, deadline, "connecting to the database"),
+        )
+        try:
+            rows = self._running.call(lambda: self._run(conn, view, deadline), deadline, "running the query")
+        except DeadlineError:
+            # Its thread waits for a server that may never answer: end of file sets it free.
+            _hang_up(conn)
+            raise
+        except psycopg.Error:
+            self._give_back(opened, conn)
+            raise
+        self._give_back(opened, conn)
+        return rows
+
+    def _open(self) -> Connection:
+        conn = connect(self._dsn, application_name="outbox checker query", autocommit=False)
+        conn.read_only = True
+        conn.isolation_level = IsolationLevel.READ_COMMITTED
+        return conn
+
+    def _run(self, conn: Connection, view: MessageView, deadline: float) -> list[tuple[Any, ...]]:
+        try:
+            # The server should give up first: it then answers, and the connection stays usable.
+            milliseconds = max(int(left(deadline, "running the query") * 900), 1)
+            conn.execute(STATEMENTS["limits"], {"milliseconds": str(milliseconds)})
+            if self._callback.role is not None:
+                conn.execute(STATEMENTS["role"], {"role": self._callback.role})
+            with conn.cursor(CURSOR, row_factory=tuple_row) as cursor:
+                cursor.execute(self._callback.query, _parameters(view))
+                return cursor.fetchmany(2)
+        finally:
+            if not conn.closed:
+                conn.rollback()
+
+    def _take(self) -> tuple[float, Connection] | None:
+        while True:
+            with self._lock:
+                found = self._idle.pop() if self._idle else None
+            if found is None or time.monotonic() - found[0] < LONGEST_LIFE_S:
+                return found
+            found[1].close()
+
+    def _give_back(self, opened: float, conn: Connection) -> None:
+        with self._lock:
+            if not self._closed and not conn.closed and len(self._idle) < self._connections:
+                self._idle.append((opened, conn))
+                return
+        conn.close()
+
+
+def _parameters(view: MessageView) -> dict[str, Any]:
+    return {
+        "message_id": view.message_id,
+        "topic": view.topic,
+        "key": _text(view.key),
+        "biz_type": view.biz_type,
+        "biz_id": view.biz_id,
+        "transaction_id": view.transaction_id,
+        "tags": list(view.tags),
+    }
+
+
+def _text(key: bytes | None) -> str | bytes | None:
+    """Keys are text nearly always, and then compared with text; others are bound as bytea."""
+    if key is None or b"\0" in key:
+        return key
+    try:
+        return key.decode()
+    except UnicodeDecodeError:
+        return key
+
+
+def _answer(rows: list[tuple[Any, ...]]) -> Answer:
+    if not rows:
+        return _unknown("it found no row")
+    if len(rows) > 1:
+        return _unknown("it found more than one row")
+    if len(rows[0]) != 1:
+        return _unknown(f"its row has {len(rows[0])} columns, not one")
+    return answer_of(rows[0][0])
+
+
+def _hang_up(conn: Connection) -> None:
+    with contextlib.suppress(OSError, psycopg.Error):
+        copy = socket.socket(fileno=os.dup(conn.fileno()))
+        with copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+
+def _unknown(why: str) -> Answer:
+    return Answer(LocalTransactionState.UNKNOWN, shortened(f"query: {why}"))
