@@ -1,0 +1,156 @@
+"""Cancelling races with the relay that releases: one of the two wins, and what is reported is what Kafka shows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+
+import psycopg
+
+from outbox_relay.service.delayed import STATEMENTS
+from tests.checker import message_ids, read_topic
+from tests.locks import see_blocked
+from tests.relay_process import RelayProcess
+from tests.waiting import wait_until
+from tests.writing import Connection, connect, insert, wait_published
+
+CANCEL = "UPDATE outbox.message SET state = 'CANCELLED', remark = 'test' WHERE message_id = %s AND state = 'COMMITTED'"
+RACES = 400
+CANCELLERS = 4
+
+
+def cancel(conn: Connection, message_id: str) -> bool:
+    """Cancel by the documented statement; answer whether it won."""
+    try:
+        return conn.execute(CANCEL, [message_id]).rowcount == 1
+    except psycopg.errors.CheckViolation as error:
+        if error.diag.constraint_name != "message_is_waiting":
+            raise
+        return False
+
+
+def clock(conn: Connection) -> datetime:
+    row = conn.execute("SELECT clock_timestamp()").fetchone()
+    assert row is not None
+    now: datetime = row[0]
+    return now
+
+
+def until(conn: Connection, moment: datetime) -> None:
+    """Let the database's clock reach a moment: the race is about that moment."""
+    conn.execute("SELECT pg_sleep(extract(epoch FROM %s - clock_timestamp()))", [moment])
+
+
+def test_a_cancellation_at_the_moment_of_release_has_one_outcome_and_it_is_true(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    chance = random.Random(4)
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+        relay.wait_until_running()
+        first = clock(conn) + timedelta(seconds=1)
+        due = [first + timedelta(milliseconds=5 * number) for number in range(RACES)]
+        ids = [insert(conn, topic, f"k{n}", f"k{n}:1", deliver_at=moment) for n, moment in enumerate(due)]
+        at = [moment + timedelta(milliseconds=chance.uniform(-3, 12)) for moment in due]
+
+        def race(part: int) -> list[bool]:
+            with connect(database) as mine:
+                won = []
+                for number in range(part, RACES, CANCELLERS):
+                    until(mine, at[number])
+                    won.append(cancel(mine, ids[number]))
+                return won
+
+        with ThreadPoolExecutor(CANCELLERS) as pool:
+            parts = [*pool.map(race, range(CANCELLERS))]
+        won = {ids[n]: parts[n % CANCELLERS][n // CANCELLERS] for n in range(RACES)}
+        wait_until(
+            lambda: conn.execute("SELECT count(*) FROM outbox.waiting").fetchone() == (0,), "all are settled"
+        )
+        wait_published(conn)
+        relay.stop()
+        states = dict(conn.execute("SELECT message_id::text, status FROM outbox.message_status").fetchall())
+    cancelled = {message_id for message_id, by_us in won.items() if by_us}
+    assert 0 < len(cancelled) < RACES, "no race was run"
+    assert {m for m, status in states.items() if status == "CANCELLED"} == cancelled
+    assert message_ids(read_topic(bootstrap_servers, topic)) == dict.fromkeys(states.keys() - cancelled, 1)
+
+
+def release(conn: Connection) -> int:
+    return conn.execute(STATEMENTS["release"], {"since": "-infinity"}).rowcount
+
+
+def test_who_comes_second_learns_it(database: str, topic: str) -> None:
+    """Both orders, with the first still uncommitted when the second comes, and with both its ends."""
+    with connect(database) as relay, connect(database) as other, connect(database) as observer:
+        settle: list[tuple[Callable[[], None], bool]] = [(relay.commit, False), (relay.rollback, True)]
+        for end, cancellation_wins in settle:
+            message_id = _due(observer, topic)
+            relay.execute("BEGIN")
+            assert release(relay) == 1
+            with ThreadPoolExecutor(1) as pool:
+                cancelling = pool.submit(cancel, other, message_id)
+                see_blocked(observer, other, cancelling)
+                end()
+                assert cancelling.result(20) is cancellation_wins
+            assert _state(observer, message_id) == ("CANCELLED" if cancellation_wins else "COMMITTED")
+        for end, cancellation_wins in [(other.commit, True), (other.rollback, False)]:
+            message_id = _due(observer, topic)
+            other.execute("BEGIN")
+            assert cancel(other, message_id)
+            assert release(relay) == 0, "the relay waits for nobody"
+            end()
+            assert release(relay) == (0 if cancellation_wins else 1)
+            assert _state(observer, message_id) == ("CANCELLED" if cancellation_wins else "COMMITTED")
+
+
+def test_a_delayed_half_message_leaves_its_keys_order_and_holds_no_successor(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    """The declared rule: a message takes its place when it may be published: when it is due, if that is later."""
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+        relay.wait_until_running()
+        due = clock(conn) + timedelta(seconds=1)
+        half = insert(
+            conn, topic, "k", b"1: half and delayed", deliver_at=due, state="UNKNOWN", producer_group="g"
+        )
+        insert(conn, topic, "k", b"2: while it is half")
+        wait_published(conn)
+        conn.execute("UPDATE outbox.message SET state = 'COMMITTED' WHERE message_id = %s", [half])
+        insert(conn, topic, "k", b"3: while it is delayed")
+        wait_published(conn)
+        assert _state(conn, half, "waiting") == "delayed"
+        wait_until(lambda: _state(conn, half, "status") == "PUBLISHED", "it is due")
+        insert(conn, topic, "k", b"4: after it")
+        wait_published(conn)
+        relay.stop()
+    records = read_topic(bootstrap_servers, topic)
+    assert [record.value for record in records] == [
+        b"2: while it is half",
+        b"3: while it is delayed",
+        b"1: half and delayed",
+        b"4: after it",
+    ]
+    assert len({record.partition for record in records}) == 1
+
+
+def _due(conn: Connection, topic: str) -> str:
+    """Write a message whose time comes at once."""
+    message_id = insert(conn, topic, "k", b"", deliver_at=clock(conn) + timedelta(milliseconds=20))
+    assert _state(conn, message_id, "waiting") == "delayed"
+    row = conn.execute(
+        "SELECT due_at FROM outbox.message_status WHERE message_id = %s", [message_id]
+    ).fetchone()
+    assert row is not None
+    until(conn, row[0])
+    return message_id
+
+
+def _state(conn: Connection, message_id: str, column: str = "state") -> str | None:
+    row = conn.execute(
+        f"SELECT {column} FROM outbox.message_status WHERE message_id = %s", [message_id]
+    ).fetchone()
+    assert row is not None
+    found: str | None = row[0]
+    return found
