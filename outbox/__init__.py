@@ -8,41 +8,68 @@
 The message is published to Kafka if and only if that transaction commits. `AsyncOutbox` is the same for asyncio.
 """
 
+from outbox.decisions import Decision
 from outbox.errors import (
     ConfigurationError,
+    DecidedOtherwiseError,
+    ExhaustedError,
+    GroupTypeError,
     IdempotencyConflictError,
     InvalidConnectionError,
+    InvalidGroupError,
     InvalidMessageError,
     InvalidTopicError,
     MessageTooLargeError,
+    NotAHalfMessageError,
+    NotDelayedError,
     NoTransactionError,
     OutboxError,
     SelectorError,
+    TooLateError,
+    UnknownMessageError,
     WrongMessageTypeError,
 )
+from outbox.groups import ProducerGroup
+from outbox.half import HalfMessage, MessageView
 from outbox.message import Message
 from outbox.outbox import AsyncOutbox, Outbox
 from outbox.receipt import Receipt
+from outbox.resolution import Answer, LocalTransactionState, TransactionResolution
 from outbox.selectors import MessageQueueSelector, partition_of
 from outbox.topics import MessageType, Topic
 
 __all__ = [
+    "Answer",
     "AsyncOutbox",
     "ConfigurationError",
+    "DecidedOtherwiseError",
+    "Decision",
+    "ExhaustedError",
+    "GroupTypeError",
+    "HalfMessage",
     "IdempotencyConflictError",
     "InvalidConnectionError",
+    "InvalidGroupError",
     "InvalidMessageError",
     "InvalidTopicError",
+    "LocalTransactionState",
     "Message",
     "MessageQueueSelector",
     "MessageTooLargeError",
     "MessageType",
+    "MessageView",
     "NoTransactionError",
+    "NotAHalfMessageError",
+    "NotDelayedError",
     "Outbox",
     "OutboxError",
+    "ProducerGroup",
     "Receipt",
     "SelectorError",
+    "TooLateError",
     "Topic",
+    "TransactionResolution",
+    "UnknownMessageError",
     "WrongMessageTypeError",
     "partition_of",
 ]

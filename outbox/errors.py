@@ -1,10 +1,14 @@
 """The one tree of exceptions that this library raises; errors of the driver pass through unchanged.
 
 What a caller can do differs, so the leaves differ: repair the message, repair the configuration, or accept that
-another send won. All of them are raised before anything was written, so the transaction stays usable.
+another send or another decision won. All of them are raised before anything was written, so the transaction stays
+usable.
 """
 
 from __future__ import annotations
+
+from datetime import datetime
+from uuid import UUID
 
 
 class OutboxError(Exception):
@@ -49,6 +53,52 @@ class NoTransactionError(OutboxError):
 
 class IdempotencyConflictError(OutboxError):
     """The idempotency key was used before, for other content."""
+
+
+class InvalidGroupError(OutboxError, ValueError):
+    """A producer group cannot be registered as asked; the text names the argument and what is allowed."""
+
+
+class GroupTypeError(OutboxError, ValueError):
+    """A producer group is registered for another type of message (RocketMQ: a transactional group is not shared)."""
+
+
+class UnknownMessageError(OutboxError, LookupError):
+    """No message of this id is visible to this transaction."""
+
+
+class NotAHalfMessageError(OutboxError):
+    """The message was sent, not prepared, so there is nothing to decide."""
+
+
+class DecidedOtherwiseError(OutboxError):
+    """A half message was decided before, and not so; whatever hangs on this verdict must not be committed."""
+
+    def __init__(
+        self, text: str, *, message_id: UUID, state: str, by: str, at: datetime, reason: str | None
+    ) -> None:
+        super().__init__(text)
+        self.message_id = message_id
+        self.state = state
+        """What was decided: COMMITTED, ROLLED_BACK or EXHAUSTED."""
+        self.by = by
+        """Who decided: the actor, and the database's user in brackets."""
+        self.at = at
+        """When, by the database's clock, in UTC."""
+        self.reason = reason
+        """Why: the remark that came with the decision."""
+
+
+class ExhaustedError(DecidedOtherwiseError):
+    """Checks or age of a half message are used up, and its group leaves it to an operator."""
+
+
+class TooLateError(OutboxError):
+    """A delayed message cannot be cancelled any more: it was released to the relay, or is published."""
+
+
+class NotDelayedError(OutboxError):
+    """The message does not wait for a delivery time, so there is nothing to cancel."""
 
 
 MIGRATION_HINT = "The outbox schema is missing or older than this library needs; run: outbox db upgrade"

@@ -13,6 +13,7 @@ from outbox.rows import Row
 from outbox.statements import Plan, Statement, load
 
 _SQL = load("send.sql")
+_PREPARE_ONCE = load("halves.sql")["prepare_once"]
 LONGEST_KEY = 255
 
 
@@ -38,13 +39,13 @@ def require_key(key: Any, producer_group: str | None, message: Message) -> None:
         )
 
 
-def digest_of(message: Message) -> bytes:
-    """SHA-256 of what makes two sends the same.
+def digest_of(message: Message, *, half: bool = False) -> bytes:
+    """SHA-256 of what makes two sends the same; a message and a half message are never the same.
 
     Left out is what a retry computes anew: trace, delivery time and transaction id. Each part is preceded by its
     length, so that no two different messages run together.
     """
-    digest = sha256()
+    digest = sha256(b"half" if half else b"")
     for part in (
         message.topic,
         message.key_bytes,
@@ -66,7 +67,22 @@ def digest_of(message: Message) -> bytes:
 
 
 def send_once(message: Message, row: Row, queue: int | None, key: str) -> Plan[Receipt]:
-    """Send, or answer with the receipt of the first send; two round trips.
+    """Send, or answer with the receipt of the first send; two round trips. See `_once`."""
+    digest = digest_of(message)
+    return (yield from _once(message, queue, digest, Statement(_SQL["send_once"], (*row, key, digest))))
+
+
+def prepare_once(
+    message: Message, row: Row, queue: int | None, key: str, *, check_after: str | None
+) -> Plan[Receipt]:
+    """Prepare, or answer with the receipt of the first half message; two round trips. See `_once`."""
+    digest = digest_of(message, half=True)
+    statement = Statement(_PREPARE_ONCE, (*row, key, digest, check_after))
+    return (yield from _once(message, queue, digest, statement))
+
+
+def _once(message: Message, queue: int | None, digest: bytes, statement: Statement) -> Plan[Receipt]:
+    """Run a statement that inserts a row, and notes its key ($17) and digest, unless the key is known.
 
     A first sender that has not ended yet is waited for: if it commits, its message is the one; if it rolls back,
     this send is the first. The wait is the first statement, because a statement does not see what commits while it
@@ -76,10 +92,9 @@ def send_once(message: Message, row: Row, queue: int | None, key: str) -> Plan[R
         IdempotencyConflictError: the key was used for other content.
         psycopg.errors.UniqueViolation: another program noted the key without its lock; the transaction has failed.
     """
-    group = row[9]
+    group, key = statement.params[9], statement.params[16]
     yield Statement(_SQL["lock_idempotency_key"], (group, key))
-    digest = digest_of(message)
-    rows = yield Statement(_SQL["send_once"], (*row, key, digest))
+    rows = yield statement
     if not rows:
         yield Statement(_SQL["refuse_unlocked_key"], (group, key))
         raise IdempotencyConflictError(

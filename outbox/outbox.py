@@ -8,15 +8,17 @@ from typing import Any
 import psycopg
 
 from outbox.drivers import psycopg_async, psycopg_sync
+from outbox.groups import ProducerGroup
+from outbox.half_verbs import AsyncHalfVerbs, HalfVerbs
 from outbox.message import Message
 from outbox.receipt import Receipt
-from outbox.sending import Sending
 from outbox.size import DEFAULT_MAX_MESSAGE_BYTES
+from outbox.spans import Span
 from outbox.topics import MessageType, Topic
 
 
-class Outbox(Sending):
-    """Sends on the caller's `psycopg.Connection`, inside the caller's transaction; see `Sending` for its options.
+class Outbox(HalfVerbs):
+    """Sends on the caller's `psycopg.Connection`, inside the caller's transaction; see `Halves` for its options.
 
     It never commits and never wraps or swallows an error of the driver. It keeps nothing of a connection, so
     threads may share one outbox as long as each has its own connection.
@@ -46,6 +48,7 @@ class Outbox(Sending):
             NoTransactionError: the connection is in autocommit and outside a transaction.
             InvalidMessageError: the topic does not take the message, or a selector cannot place it.
             IdempotencyConflictError: the key stands for other content.
+            GroupTypeError: the producer group is registered for half messages only.
             ConfigurationError: an option cannot work here.
         """
         return psycopg_sync.run(conn, self._send(message, ordered=ordered, idempotency_key=idempotency_key))
@@ -86,8 +89,60 @@ class Outbox(Sending):
             conn, self._register_topic(name, partitions, message_type, max_message_bytes, selector)
         )
 
+    def register_group(
+        self,
+        conn: psycopg.Connection[Any],
+        name: str,
+        *,
+        message_type: MessageType | str | None = None,
+        check_after: Span | None = None,
+        check_interval: Span | None = None,
+        max_check_interval: Span | None = None,
+        check_timeout: Span | None = None,
+        max_age: Span | None = None,
+        max_checks: int | None = None,
+        policy: str | None = None,
+        workers: int | None = None,
+    ) -> ProducerGroup:
+        """Register a producer group, or change what is given of a registered one, inside the caller's transaction.
 
-class AsyncOutbox(Sending):
+        A group that is not registered is MIXED and has the defaults. A producer's rights are enough for name and
+        type; how a group is asked about is the operator's to say. Times are seconds or timedeltas.
+
+        Args:
+            conn: A connection in, or able to begin, a transaction.
+            name: 1 to 255 characters.
+            message_type: NORMAL (no half messages), TRANSACTION (nothing else) or MIXED; fixed once registered.
+            check_after: Until a half message is first asked about (6 s).
+            check_interval: Until it is asked again (30 s), doubled each time.
+            max_check_interval: What the interval grows to (10 min).
+            check_timeout: How long an answer is waited for (3 s).
+            max_age: After which a half message is not asked about any more (72 h).
+            max_checks: How often it is asked about (15).
+            policy: What happens then: ROLLBACK (the default), or EXHAUSTED, which leaves it to an operator.
+            workers: How many are asked about at the same time (4; 1 to 64).
+
+        Raises:
+            GroupTypeError: the group is registered with another type.
+            InvalidGroupError: an argument is wrong.
+            NoTransactionError: as for `send`.
+        """
+        plan = self._register_group(
+            name,
+            message_type,
+            check_after=check_after,
+            check_interval=check_interval,
+            max_check_interval=max_check_interval,
+            check_timeout=check_timeout,
+            max_age=max_age,
+            max_checks=max_checks,
+            policy=policy,
+            workers=workers,
+        )
+        return psycopg_sync.run(conn, plan)
+
+
+class AsyncOutbox(AsyncHalfVerbs):
     """`Outbox` for a `psycopg.AsyncConnection`: the same calls, awaited."""
 
     async def send(
@@ -123,3 +178,33 @@ class AsyncOutbox(Sending):
         return await psycopg_async.run(
             conn, self._register_topic(name, partitions, message_type, max_message_bytes, selector)
         )
+
+    async def register_group(
+        self,
+        conn: psycopg.AsyncConnection[Any],
+        name: str,
+        *,
+        message_type: MessageType | str | None = None,
+        check_after: Span | None = None,
+        check_interval: Span | None = None,
+        max_check_interval: Span | None = None,
+        check_timeout: Span | None = None,
+        max_age: Span | None = None,
+        max_checks: int | None = None,
+        policy: str | None = None,
+        workers: int | None = None,
+    ) -> ProducerGroup:
+        """See `Outbox.register_group`."""
+        plan = self._register_group(
+            name,
+            message_type,
+            check_after=check_after,
+            check_interval=check_interval,
+            max_check_interval=max_check_interval,
+            check_timeout=check_timeout,
+            max_age=max_age,
+            max_checks=max_checks,
+            policy=policy,
+            workers=workers,
+        )
+        return await psycopg_async.run(conn, plan)

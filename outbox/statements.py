@@ -35,6 +35,8 @@ class Statement(NamedTuple):
 
     text: str
     params: Sequence[Param] = ()
+    answers: bool = True
+    """Whether it has a result set, as SAVEPOINT has not."""
 
 
 Rows: TypeAlias = list[tuple[Any, ...]]

@@ -16,7 +16,7 @@ from outbox.errors import InvalidTopicError, OutboxError, WrongMessageTypeError
 from outbox.message import LARGEST_QUEUE, Message
 from outbox.selectors import BUILT_IN
 from outbox.size import DEFAULT_MAX_MESSAGE_BYTES
-from outbox.statements import Plan, Statement, TextArray, load
+from outbox.statements import Plan, Rows, Statement, TextArray, load
 
 _SQL = load("topics.sql")
 _READ, _REGISTER = _SQL["read_topics"], _SQL["register_topic"]
@@ -75,7 +75,7 @@ class TopicCache:
             else:
                 missing.append(name)
         if missing:
-            rows = yield Statement(_READ, (TextArray(missing),))
+            rows = yield from self._read(missing)
             read = {row[0]: Topic(row[0], MessageType(row[1]), *row[2:]) for row in rows}
             if len(self._entries) + len(missing) > _MOST_REMEMBERED:
                 self._entries.clear()  # names made up without end must not fill the memory
@@ -86,6 +86,9 @@ class TopicCache:
                     topic,
                 )
         return found
+
+    def _read(self, names: list[str]) -> Plan[Rows]:
+        return (yield Statement(_READ, (TextArray(names),)))
 
     def forget(self, name: str) -> None:
         """Read the topic anew at its next use."""

@@ -7,7 +7,8 @@ The core's plans (`outbox.statements.Plan`) yield one `Statement` after another 
    binding str as untyped text, bytes as bytea, `ByteaArray` and `TextArray` as bytea[] and text[];
 3. sends back all rows as plain tuples, with int for bigint, `uuid.UUID` for uuid and bytes for bytea, whatever row
    factories or adapters the caller's connection carries;
-4. lets errors pass unchanged, with `errors.add_migration_hint` where the schema is missing.
+4. throws errors into the plan, with `errors.add_migration_hint` where the schema is missing. A plan lets them pass
+   unchanged, unless it set a savepoint and asked for what the database may refuse.
 
 An adapter for something that has a psycopg connection inside (SQLAlchemy, Django) unwraps it and calls `run` here; one
 for another protocol (asyncpg) does these four things itself. Statements use $1, so no text has to be rewritten.

@@ -30,11 +30,14 @@ async def run(conn: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
         try:
             statement = next(plan)
             while True:
-                await cursor.execute(statement.text, statement.params, prepare=True)
-                statement = plan.send(await cursor.fetchall())
+                try:
+                    await cursor.execute(statement.text, statement.params, prepare=True)
+                    rows = await cursor.fetchall() if statement.answers else []
+                except psycopg.Error as error:
+                    add_migration_hint(error, error.sqlstate)
+                    statement = plan.throw(error)
+                else:
+                    statement = plan.send(rows)
         except StopIteration as done:
             result: T = done.value
             return result
-        except psycopg.Error as error:
-            add_migration_hint(error, error.sqlstate)
-            raise

@@ -30,11 +30,14 @@ def run(conn: psycopg.Connection[Any], plan: Plan[T]) -> T:
         try:
             statement = next(plan)
             while True:
-                cursor.execute(statement.text, statement.params, prepare=True)
-                statement = plan.send(cursor.fetchall())
+                try:
+                    cursor.execute(statement.text, statement.params, prepare=True)
+                    rows = cursor.fetchall() if statement.answers else []
+                except psycopg.Error as error:
+                    add_migration_hint(error, error.sqlstate)
+                    statement = plan.throw(error)
+                else:
+                    statement = plan.send(rows)
         except StopIteration as done:
             result: T = done.value
             return result
-        except psycopg.Error as error:
-            add_migration_hint(error, error.sqlstate)
-            raise

@@ -1,0 +1,44 @@
+-- The producer group registry as the library uses it. Intervals go out as whole microseconds, see decisions.sql.
+
+-- name: read_registry
+-- The registered ones among the topics ($1), and in the same round trip the producer group ($2), as a row without a name.
+SELECT name, message_type, partitions, selector, max_message_bytes
+FROM outbox.topic
+WHERE name = ANY ($1::text[])
+UNION ALL
+SELECT NULL, message_type, NULL, NULL, NULL
+FROM outbox.producer_group
+WHERE name = $2::text;
+
+-- name: add_group
+-- Registers a group ($1) with its type ($2, null: MIXED) unless it is there; a producer's rights are enough.
+INSERT INTO outbox.producer_group (name, message_type)
+VALUES ($1, coalesce($2::text, 'MIXED'))
+ON CONFLICT (name) DO NOTHING
+RETURNING name;
+
+-- name: configure_group
+-- Changes what is given ($3 …) of a group ($1) of this type ($2). Of the two check intervals, one that is not given
+-- makes room for the other.
+UPDATE outbox.producer_group
+SET check_after = coalesce($3::interval, check_after),
+    check_interval = least(coalesce($4::interval, check_interval), $5::interval),
+    max_check_interval = greatest(coalesce($5::interval, max_check_interval), $4::interval),
+    check_timeout = coalesce($6::interval, check_timeout),
+    max_age = coalesce($7::interval, max_age),
+    max_checks = coalesce($8::integer, max_checks),
+    policy = coalesce($9::text, policy),
+    workers = coalesce($10::integer, workers)
+WHERE name = $1::text AND message_type = coalesce($2::text, message_type)
+RETURNING name;
+
+-- name: read_group
+-- One producer group.
+SELECT name, message_type, (extract(epoch FROM check_after) * 1000000)::bigint,
+       (extract(epoch FROM check_interval) * 1000000)::bigint,
+       (extract(epoch FROM max_check_interval) * 1000000)::bigint,
+       (extract(epoch FROM check_timeout) * 1000000)::bigint,
+       (extract(epoch FROM max_age) * 1000000)::bigint,
+       max_checks, policy, workers
+FROM outbox.producer_group
+WHERE name = $1::text;
