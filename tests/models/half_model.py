@@ -48,6 +48,8 @@ class Variant:
     still be running, else ROLLBACK), "rollback", or "commit"."""
     settle: str = "skip"
     """"skip" leaves a locked half alone, "wait" waits for its lock, "blind" decides without looking at the state."""
+    claims: bool = True
+    """Whether who settles looks whether the claim is still its own. Nothing depends on it but the count of checks."""
     checkers: int = 1
     rounds: int = 2
     policy: str | None = None
@@ -85,6 +87,8 @@ class State(NamedTuple):
     pc: int = 0
     alive: bool = True
     checkers: tuple[Checker, ...] = ()
+    claim: str = ""
+    """The checker that claimed it last, until that claim is settled."""
     policy: str = ""
     operator: Checker = Checker("")
     wrong: frozenset[str] = frozenset()

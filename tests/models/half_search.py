@@ -69,6 +69,35 @@ def schedules(v: Variant) -> Iterator[Schedule]:
     yield from walk(start(v), ())
 
 
+def covering(v: Variant) -> Iterator[Schedule]:
+    """Yield complete schedules that take every step of every reachable state once at least."""
+    first = start(v)
+    to: dict[State, Schedule] = {first: ()}
+    todo = deque([first])
+    while todo:
+        state = todo.popleft()
+        for step, after in steps(v, state):
+            if after not in to:
+                to[after] = (*to[state], (step, after))
+                todo.append(after)
+    taken: set[tuple[State, Step]] = set()
+
+    def on(state: State) -> Iterator[Next]:
+        """Go on to an end, by steps not taken before where there are some."""
+        while following := [*steps(v, state)]:
+            fresh = [one for one in following if (state, one[0]) not in taken]
+            step, after = (fresh or following)[0]
+            taken.add((state, step))
+            yield step, after
+            state = after
+
+    for state, way in to.items():
+        for step, after in steps(v, state):
+            if (state, step) not in taken:
+                taken.add((state, step))
+                yield (*way, (step, after), *on(after))
+
+
 def table(variants: dict[str, Variant], *, trace: bool = False) -> Iterator[str]:
     """Yield the lines of the table."""
     yield f"{'states':>9} {'steps':>9} {'ends':>7}  variant"

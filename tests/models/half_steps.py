@@ -111,9 +111,12 @@ def _checker(v: Variant, s: State, number: int) -> Iterator[Next]:
 
     if checker.at == "claim" and checker.rounds and s.message != UNBORN:
         if s.message == UNKNOWN and not s.holder:
-            yield Step(me, "claim", "claimed"), now(s, "ask")
+            yield Step(me, "claim", "claimed"), now(s._replace(claim=me), "ask")
         else:
-            yield Step(me, "claim", "locked" if s.holder else "nothing"), now(s, "claim", used=1)
+            # Somebody who is settling it holds the claim as well.
+            claim = s.claim if s.holder in {"a", "b", "e"} else ""
+            told = "locked" if s.holder else "nothing"
+            yield Step(me, "claim", told), now(s._replace(claim=claim), "claim", used=1)
     elif checker.at == "ask":
         answer = COMMITTED if s.business or v.nothing_found == "commit" else ROLLED_BACK
         if answer == ROLLED_BACK and v.nothing_found == "patient" and may_be_running(v, s):
@@ -122,22 +125,27 @@ def _checker(v: Variant, s: State, number: int) -> Iterator[Next]:
         if v.losses and answer != UNKNOWN:
             yield Step(me, "ask", UNKNOWN), now(s, "settle", UNKNOWN)
     elif checker.at == "settle":
-        if checker.answer == UNKNOWN:
-            yield Step(me, "settle", "counted"), now(s, "claim", used=1)
+        if v.claims and (s.claim != me or s.holder == "e"):
+            yield Step(me, "settle", "late"), now(s, "claim", used=1)
+        elif s.message != UNKNOWN and v.settle != "blind":
+            yield Step(me, "settle", "decided already"), now(s._replace(claim=""), "claim", used=1)
+        elif checker.answer == UNKNOWN:
+            yield Step(me, "settle", "counted"), now(s._replace(claim=""), "claim", used=1)
         elif s.holder and v.settle == "skip":
-            yield Step(me, "settle", "locked"), now(s, "claim", used=1)
+            yield Step(me, "settle", "locked"), now(s._replace(claim=""), "claim", used=1)
         elif s.holder:
             waits = _judged(s._replace(waiting=s.waiting | {me}), stuck=True)
             yield Step(me, "settle", "waits"), waits
         else:
             yield _checkers_lock(v, s, number)
     elif checker.at == "commit":
-        yield Step(me, "commit"), now(_ended(v, s, me), "claim", used=1)
+        yield Step(me, "commit"), now(_ended(v, s, me)._replace(claim=""), "claim", used=1)
         if v.deaths:
             yield Step(me, "dies"), now(_aborted(v, s, me), "claim", used=checker.rounds)
 
 
 def _checkers_lock(v: Variant, s: State, number: int) -> Next:
+    """Settle with the lock free; one that has waited finds out only now whether it is decided."""
     me, checker = "ab"[number], s.checkers[number]
     decided = s.message != UNKNOWN and v.settle != "blind"
     changed = (
@@ -158,7 +166,7 @@ def _policy(v: Variant, s: State) -> Iterator[Next]:
         else:
             yield Step("e", "decide", "locked" if s.holder else "nothing"), s._replace(policy="")
     elif s.policy == "commit":
-        yield Step("e", "commit"), _ended(v, s, "e")._replace(policy="")
+        yield Step("e", "commit"), _ended(v, s, "e")._replace(policy="", claim="")
 
 
 def _operator(v: Variant, s: State) -> Iterator[Next]:

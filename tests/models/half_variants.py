@@ -37,6 +37,9 @@ SOUND: dict[str, Variant] = {
     "  policy EXHAUSTED": Variant(
         JOINED, nothing_found="rollback", checkers=2, policy=EXHAUSTED, operator=True
     ),
+    "  claims that nobody looks at": Variant(
+        JOINED, nothing_found="rollback", checkers=2, policy=ROLLED_BACK, operator=True, claims=False
+    ),
     "one database, no join, patient checker": Variant(UNJOINED, checkers=2, operator=True),
     "other database, half kept locked, patient checker": Variant(
         KEPT, other_database=True, checkers=2, policy=EXHAUSTED, operator=True
@@ -71,7 +74,7 @@ BROKEN: dict[str, tuple[Variant, frozenset[str]]] = {
         frozenset({LOST}),
     ),
     "settled without a compare-and-set": (
-        Variant(JOINED, nothing_found="rollback", settle="blind", checkers=2),
+        Variant(JOINED, nothing_found="rollback", settle="blind", claims=False, checkers=2),
         frozenset({TWO, LOST, WAITS}),
     ),
     "settled by waiting for the lock": (
