@@ -18,6 +18,7 @@ STATEMENTS = Statements("sql/send.sql", package="bench")
 SEND = load("send.sql")["send"]
 VALUES = {
     1: ":topic", 2: ":account", 3: ":body", 4: ":headers", 8: ":tags", 9: ":no_tags", 10: ":group",
+    17: "(:account & 7)",
 }  # fmt: skip
 """The parameters of the library's statement that carry something; the others are NULL."""
 VARIABLES = {

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from outbox import checks, topics
 from outbox.errors import ConfigurationError, InvalidMessageError, SelectorError
 from outbox.idempotency import require_key, send_once
+from outbox.lanes import lane_of
 from outbox.message import Message
 from outbox.receipt import Receipt
 from outbox.rows import Row, columns_of, row_of
@@ -75,15 +76,15 @@ class Sending:
             if ordered:
                 yield _locks([message])
             return (yield from send_once(*admitted, idempotency_key))
-        row = admitted.row
+        row, lane = admitted.row, _lane(admitted)
         if message.message_id is not None:
             if ordered:
                 yield _locks([message])
-            rows = yield Statement(_SEND_WITH_ID, (*row, str(message.message_id)))
+            rows = yield Statement(_SEND_WITH_ID, (*row, lane, str(message.message_id)))
         elif ordered:
-            rows = yield Statement(_SEND_ORDERED, (*row, message.arg_bytes))
+            rows = yield Statement(_SEND_ORDERED, (*row, lane, message.arg_bytes))
         else:
-            rows = yield Statement(_SEND, row)
+            rows = yield Statement(_SEND, (*row, lane))
         id, message_id = rows[0]
         return Receipt(id, message_id, message.topic, admitted.queue)
 
@@ -97,7 +98,7 @@ class Sending:
             yield _locks(wanted)
         receipts: list[Receipt] = []
         for chunk in _chunks(admitted):
-            params = columns_of([each.row for each in chunk])
+            params = [*columns_of([each.row for each in chunk]), TextArray([_lane(each) for each in chunk])]
             if chunk[0].message.message_id is None:
                 rows = yield Statement(_SQL["send_many"], params)
             else:
@@ -155,6 +156,10 @@ class Sending:
                 f"register_topic(conn, {message.topic!r}, partitions) once, or a built-in selector",
             )
         return self._selectors.choose(selector, topic.partitions, message, message.arg)
+
+
+def _lane(admitted: _Admitted) -> str:
+    return str(lane_of(admitted.message.topic, admitted.queue, admitted.message.arg_bytes))
 
 
 def _require_message(message: Any) -> None:

@@ -78,7 +78,7 @@ def keys_of_lanes(conn: Connection, topic: str, *lanes: int) -> list[str]:
     rows = conn.execute(
         """
         SELECT DISTINCT ON (1)
-            hashtextextended(%s || ':' || encode(convert_to('k' || i, 'UTF8'), 'hex'), 0) & 7, 'k' || i
+            outbox.lane_of(%s, NULL, convert_to('k' || i, 'UTF8'), 0), 'k' || i
         FROM generate_series(0, 499) i ORDER BY 1, i
         """,
         [topic],

@@ -1,35 +1,36 @@
--- How the library inserts messages. Never listed: xid, position, id, lane, state. Their defaults are evaluated in
--- column order (the transaction id before the position), which the relay's finder depends on.
+-- How the library inserts messages. Never listed: xid, position, id, state. Their defaults are evaluated in
+-- column order (the transaction id before the position), which the relay's finder depends on. The lane is said, as
+-- outbox.lane_of has it: without it the table's trigger runs, which checks what the library has checked already.
 --
--- Locks are named by a 64-bit hash, with a seed per purpose (lanes use 0), so that any language can take the same:
+-- Locks are named by a 64-bit hash, with a seed per purpose, so that any language can take the same:
 --   1: order key of a topic    hashtextextended(topic || ':' || encode(order_key, 'hex'), 1)
 --   2: idempotency key         hashtextextended(producer_group || ':' || key, 2)
 
 -- name: send
 -- One message, one round trip.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 RETURNING id, message_id;
 
 -- name: send_with_message_id
 -- The same with the application's own message id; a default cannot be asked for by a value, hence two statements.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, message_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
 RETURNING id, message_id;
 
 -- name: send_ordered
--- Waits for the lock of the order key ($17, never null) and only then takes the position: the defaults are computed
+-- Waits for the lock of the order key ($18, never null) and only then takes the position: the defaults are computed
 -- in the projection above the scan of the materialized CTE, so after its only row, the lock, was produced. Until
 -- this transaction ends nobody else takes a position for the key by way of this lock.
 WITH locked AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || encode($17::bytea, 'hex'), 1))
+    SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || encode($18::bytea, 'hex'), 1))
 )
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
 SELECT $1::text, $2::bytea, $3::bytea, $4::jsonb, $5::bytea, $6::text, $7::integer, $8::text[], $9::text[], $10::text,
-       $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text
+       $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text, $17::smallint
 FROM locked
 RETURNING id, message_id;
 
@@ -47,29 +48,31 @@ SELECT pg_advisory_xact_lock(lock) FROM wanted;
 -- A chunk of messages in the order given: sorted before the defaults take positions. Arrays that would hold nothing
 -- but NULL come empty; unnest fills them up.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
 SELECT topic, key, body, headers::jsonb, order_key, selector, queue::integer, coalesce(tags::text[], '{}'),
        coalesce(index_keys::text[], '{}'), producer_group, transaction_id, checker, biz_type, biz_id,
-       deliver_at::timestamptz, traceparent
+       deliver_at::timestamptz, traceparent, lane::smallint
 FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
-            $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[])
+            $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
+            $17::text[])
      WITH ORDINALITY AS given (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, place)
+                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, place)
 ORDER BY place
 RETURNING id, message_id;
 
 -- name: send_many_with_message_id
 -- The same with the application's own message ids.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, message_id)
 SELECT topic, key, body, headers::jsonb, order_key, selector, queue::integer, coalesce(tags::text[], '{}'),
        coalesce(index_keys::text[], '{}'), producer_group, transaction_id, checker, biz_type, biz_id,
-       deliver_at::timestamptz, traceparent, message_id::uuid
+       deliver_at::timestamptz, traceparent, lane::smallint, message_id::uuid
 FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
             $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-            $17::text[])
+            $17::text[], $18::text[])
      WITH ORDINALITY AS given (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id, place)
+                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, message_id,
+                               place)
 ORDER BY place
 RETURNING id, message_id;
 

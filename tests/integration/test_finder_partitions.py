@@ -179,17 +179,12 @@ def test_a_partition_does_not_leave_between_a_decision_and_its_reading(
 
 def test_a_waiting_message_keeps_its_partition_live(reading: Reading, conn: Connection) -> None:
     insert(conn, "t", "k", b"", deliver_at="infinity")
-    conn.execute(
-        "INSERT INTO outbox.waiting (id, message_id, reason, due_at) "
-        "SELECT id, message_id, 'delayed', 'infinity' FROM outbox.message"
-    )
     go_to(conn, 1_001)
     for _ in range(8):
         insert_numbered(conn, "t", 1)
         reading.read()
         assert reading.retire() == []
     conn.execute("DELETE FROM outbox.waiting")
-    conn.execute("UPDATE outbox.message SET deliver_at = NULL WHERE id = 1")
     conn.execute(MOVE)
     assert reading.read() == [positions(conn)[-1]]
 

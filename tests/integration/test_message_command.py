@@ -117,11 +117,6 @@ def test_committed_means_not_yet_published_and_published_what_kafka_has(
         late.commit()
     new = insert(conn, "parcels", "k", "b")
     waiting = insert(conn, "orders", "k", "b", deliver_at="2100-01-01")
-    conn.execute(
-        "INSERT INTO outbox.waiting (id, message_id, reason, due_at) "
-        "SELECT id, message_id, 'delayed', deliver_at FROM outbox.message WHERE message_id = %s",
-        [waiting],
-    )
     assert ls(database, "--status", "COMMITTED") == [waiting, new, late_id]
     assert ls(database, "--status", "COMMITTED", "--topic", "parcels") == [new]
     assert ls(database, "--status", "PUBLISHED") == first[::-1]
@@ -223,12 +218,13 @@ def test_show_tells_a_half_messages_whole_life(database: str, conn: Connection) 
     conn.execute("UPDATE outbox.message SET state = 'COMMITTED', remark = 'paid' WHERE id = %s", [number])
     publish(conn)
     publish(conn, batch=2)
+    user = value(conn, "SELECT session_user")
     for identity in (message_id, str(number), message_id.upper()):
         shown = succeed("message", "show", identity, OUTBOX_DSN=database).out
         story = [
-            "born UNKNOWN by shop-7",
+            f"born UNKNOWN by shop-7 ({user})",
             "checked by checker-1, answer UNKNOWN: no answer in 3 s",
-            "UNKNOWN → COMMITTED by checker-1: paid",
+            f"UNKNOWN → COMMITTED by checker-1 ({user}): paid",
             "published to orders, partition 3, offset 40 (epoch 1, batch 1)",
             "published again to orders, partition 3, offset 40 (epoch 1, batch 2)",
         ]

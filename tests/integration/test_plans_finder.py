@@ -219,17 +219,6 @@ def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
     assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
 
 
-def test_putting_a_delayed_message_aside_reads_that_message(conn: Connection) -> None:
-    watched = Prepared(conn, RECORDER["claim"], {"ids": "bigint[]"})
-    fill(conn, 30)
-    conn.execute("UPDATE outbox.message SET deliver_at = 'infinity' WHERE id IN (3001, 3005)")
-    plan = watched.explain({"ids": "{3001,3005}"})
-    assert conn.execute("SELECT count(*) FROM outbox.waiting").fetchone() == (2,)
-    assert removed(plan) <= FEW
-    walked = {node["Index Cond"] for node in nodes(plan) if "_pkey" in node.get("Index Name", "")}
-    assert walked == {"(id = ANY ($1))"}
-
-
 def test_the_barrier_writes_no_table(conn: Connection) -> None:
     held = lease.take(conn, "me", 10)
     watched = Prepared(conn, RECORDER["barrier"], {"epoch": "bigint", "owner": "text", "owned": "integer"})

@@ -138,15 +138,14 @@ def test_a_stopped_lane_keeps_its_backlog_and_shows_its_error(database: str, con
 
 def test_waiting_and_undecided_messages_are_counted_apart(database: str, conn: Connection) -> None:
     own_lanes(conn)
-    claimed = insert(conn, "orders", "k", "b", deliver_at="2100-01-01")
     held = insert(conn, "orders", "k", "b")
-    for message_id, reason, due in ((claimed, "delayed", "2100-01-01"), (held, "held", None)):
-        conn.execute(
-            "INSERT INTO outbox.waiting (id, message_id, reason, due_at) SELECT id, message_id, %s, %s "
-            "FROM outbox.message WHERE message_id = %s",
-            [reason, due, message_id],
-        )
-    insert(conn, "orders", "k", "b", deliver_at="2100-01-01")  # not claimed yet
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason) SELECT id, message_id, 'held' "
+        "FROM outbox.message WHERE message_id = %s",
+        [held],
+    )
+    for _ in range(2):
+        insert(conn, "orders", "k", "b", deliver_at="2100-01-01")
     insert(conn, "orders", "k", "b", deliver_at="2020-01-01")  # due long ago: to be published
     for group in ("a", "a", "b"):
         insert(conn, "orders", "k", "b", state="UNKNOWN", producer_group=group)

@@ -47,6 +47,8 @@ BEGIN
             EXECUTE format('GRANT SELECT ON outbox.%I TO %s', parent || '_p' || suffix, reader);
         END LOOP;
     END LOOP;
+    -- Vacuums sum up the new block ranges of the look-up indexes, and keep what index-only scans rely on.
+    EXECUTE format('ALTER TABLE outbox.%I SET (autovacuum_vacuum_insert_scale_factor = 0.05)', 'message_p' || suffix);
     RETURN 'message_p' || suffix;
 END $$;
 

@@ -23,7 +23,7 @@ BEGIN
         GRANT USAGE ON SEQUENCE outbox.position TO outbox_producer;
         GRANT INSERT (message_id, topic, key, body, headers, order_key, selector, queue, tags, index_keys, state,
                       producer_group, transaction_id, checker, biz_type, biz_id, deliver_at, check_after,
-                      traceparent)
+                      traceparent, lane)
             ON outbox.message TO outbox_producer;
         GRANT SELECT (id, message_id, topic, queue, state, remark, decided_at, deliver_at, producer_group,
                       transaction_id, born_at)
