@@ -42,7 +42,7 @@ def run(bench: Bench) -> Section:
         for number in range(count):
             first = ("bench", messages.key(number), messages.body(number), '{"source":"bench"}')
             conn.execute(
-                BY_HAND, (*first, *nothing, "{created}", "{}", "bench", *rest), prepare=True
+                BY_HAND, (*first, *nothing, "{created}", "{}", "bench", *rest, number & 7), prepare=True
             ).fetchone()
 
     def send(conn: psycopg.Connection, count: int) -> None:

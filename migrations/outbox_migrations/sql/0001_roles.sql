@@ -30,7 +30,6 @@ BEGIN
             ON outbox.message TO outbox_producer;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;
         GRANT SELECT, INSERT ON outbox.idempotency TO outbox_producer;
-        GRANT EXECUTE ON FUNCTION outbox.note_birth(bigint, uuid, text, text, timestamptz) TO outbox_producer;
         -- A group may be named by who uses it; how it is asked about is the operator's to say.
         GRANT INSERT (name, message_type) ON outbox.producer_group TO outbox_producer;
         GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition, outbox.event,
@@ -81,9 +80,7 @@ BEGIN
     END IF;
 END $$;
 
--- Only who may insert a half message may note its birth in the audit.
-REVOKE ALL ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer),
-    outbox.note_birth(bigint, uuid, text, text, timestamptz) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer) FROM PUBLIC;
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN

@@ -309,8 +309,7 @@ CREATE INDEX idempotency_born_at ON outbox.idempotency USING brin (born_at);
 -- What one row may hold, and the lane that follows from it. One cheap condition finds whatever might be wrong (and half messages); only those rows are looked at closely.
 CREATE FUNCTION outbox.admit_message() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.state <> 'COMMITTED' OR NEW.deliver_at IS NOT NULL
-       OR length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' OR NEW.topic IN ('.', '..')
+    IF length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' OR NEW.topic IN ('.', '..')
        OR NEW.queue < 0
        OR (NEW.tags <> '{}' AND NEW.tags::text ~ '[|"]|NULL')
        OR (NEW.index_keys <> '{}' AND NEW.index_keys::text ~ '[\s"]|NULL')
@@ -320,22 +319,20 @@ BEGIN
                 OR jsonb_typeof(NEW.headers) <> 'object'))
        OR (substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3, 6)
            AND get_byte(uuid_send(NEW.message_id), 6) BETWEEN 128 AND 143) THEN
-        PERFORM outbox.look_closely(NEW.id, NEW.message_id, NEW.topic, NEW.state, NEW.producer_group, NEW.queue,
-                                    NEW.tags, NEW.index_keys, NEW.headers, NEW.deliver_at);
+        PERFORM outbox.look_closely(NEW.id, NEW.message_id, NEW.topic, NEW.queue, NEW.tags, NEW.index_keys,
+                                    NEW.headers);
     END IF;
     NEW.lane := outbox.lane_of(NEW.topic, NEW.queue, coalesce(NEW.order_key, NEW.key), NEW.id);
     RETURN NEW;
 END $$;
 -- The library has checked what it sends and says the lane with it, so the trigger, a third of what the insert would
--- cost, need not run. Births that the states allow are guarded whatever lane is said.
+-- cost, need not run. What is written beside a message and which states it may be born in does not depend on that.
 CREATE TRIGGER message_admission BEFORE INSERT ON outbox.message FOR EACH ROW
-    WHEN (NEW.lane IS NULL OR NEW.state <> 'COMMITTED' OR NEW.deliver_at IS NOT NULL)
-    EXECUTE FUNCTION outbox.admit_message();
+    WHEN (NEW.lane IS NULL) EXECUTE FUNCTION outbox.admit_message();
 
--- Refuses what is wrong, by name; notes the birth of a half or delayed message; lets pass what only looked wrong.
-CREATE FUNCTION outbox.look_closely(id bigint, message_id uuid, topic text, state text, producer_group text,
-                                    queue integer, tags text[], index_keys text[], headers jsonb,
-                                    deliver_at timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+-- Refuses what is wrong, by name; lets pass what only looked wrong.
+CREATE FUNCTION outbox.look_closely(id bigint, message_id uuid, topic text, queue integer, tags text[],
+                                    index_keys text[], headers jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     bad text;
 BEGIN
@@ -343,16 +340,6 @@ BEGIN
         RAISE EXCEPTION 'topic % is not a legal Kafka topic name', quote_literal(left(topic, 260))
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_topic_is_legal',
                   HINT = 'Allowed: 1 to 249 of a-z, A-Z, 0-9, ".", "_" and "-"; not "." or "..".';
-    END IF;
-    IF state NOT IN ('COMMITTED', 'UNKNOWN') THEN
-        RAISE EXCEPTION 'a message cannot be born %', state
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_state_is_a_birth',
-                  HINT = 'Allowed: COMMITTED (the default), or UNKNOWN for a half message.';
-    END IF;
-    IF state = 'UNKNOWN' AND producer_group IS NULL THEN
-        RAISE EXCEPTION 'a half message needs a producer_group'
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group',
-                  HINT = 'Somebody must be asked when the producer falls silent.';
     END IF;
     IF queue < 0 THEN
         RAISE EXCEPTION 'queue % is not a partition', queue
@@ -392,33 +379,40 @@ BEGIN
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_id_is_ours_or_foreign',
                   HINT = 'Leave message_id out, or give a UUID of version 4 or 7.';
     END IF;
-    PERFORM outbox.note_birth(id, message_id, state, producer_group, deliver_at);
 END $$;
 
--- What is written beside a message when it is born: the audit of a half message, the wait of a delayed one.
--- With the owner's rights, since producers may write neither table; only the trigger may call it.
-CREATE FUNCTION outbox.note_birth(id bigint, message_id uuid, state text, producer_group text, deliver_at timestamptz)
-    RETURNS void LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- Which births there are, and what is written beside them: the audit of a half message, the wait of a delayed one.
+-- With the owner's rights, since producers may write neither table.
+CREATE FUNCTION outbox.note_birth() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF pg_trigger_depth() = 0 THEN
-        RAISE EXCEPTION 'outbox.note_birth is called by the trigger of outbox.message only'
-            USING ERRCODE = 'insufficient_privilege';
-    END IF;
-    IF state = 'UNKNOWN' THEN
+    IF NEW.state = 'UNKNOWN' THEN
+        IF NEW.producer_group IS NULL THEN
+            RAISE EXCEPTION 'a half message needs a producer_group'
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group',
+                      HINT = 'Somebody must be asked when the producer falls silent.';
+        END IF;
         IF EXISTS (SELECT FROM outbox.producer_group g
-                   WHERE g.name = note_birth.producer_group AND g.message_type = 'NORMAL') THEN
+                   WHERE g.name = NEW.producer_group AND g.message_type = 'NORMAL') THEN
             RAISE EXCEPTION 'producer group % is registered for normal messages, not for half messages',
-                    quote_literal(note_birth.producer_group)
+                    quote_literal(NEW.producer_group)
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_type_is_the_groups',
                       HINT = 'A group that sends both is of type MIXED.';
         END IF;
         INSERT INTO outbox.event (id, message_id, kind, to_state, actor)
-        VALUES (note_birth.id, note_birth.message_id, 'transition', 'UNKNOWN', outbox.actor());
-    ELSIF deliver_at > clock_timestamp() THEN
+        VALUES (NEW.id, NEW.message_id, 'transition', 'UNKNOWN', outbox.actor());
+    ELSIF NEW.state <> 'COMMITTED' THEN
+        RAISE EXCEPTION 'a message cannot be born %', NEW.state
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_state_is_a_birth',
+                  HINT = 'Allowed: COMMITTED (the default), or UNKNOWN for a half message.';
+    ELSIF NEW.deliver_at > clock_timestamp() THEN
         INSERT INTO outbox.waiting (id, message_id, reason, due_at)
-        VALUES (note_birth.id, note_birth.message_id, 'delayed', note_birth.deliver_at);
+        VALUES (NEW.id, NEW.message_id, 'delayed', NEW.deliver_at);
     END IF;
+    RETURN NEW;
 END $$;
+CREATE TRIGGER message_birth BEFORE INSERT ON outbox.message FOR EACH ROW
+    WHEN (NEW.state <> 'COMMITTED' OR NEW.deliver_at IS NOT NULL) EXECUTE FUNCTION outbox.note_birth();
 
 -- One statement decides, in any language:
 --   UPDATE outbox.message SET state = 'COMMITTED', remark = … WHERE id = … AND state = 'UNKNOWN'
