@@ -152,7 +152,8 @@ def test_redirects_are_not_followed() -> None:
             line.write(reply(question, b"", status=307, more=f"Location: {target.url()}\r\n"))
 
         answer = ask_peer(serve)
-    assert answer == Answer(UNKNOWN, "callback: status 307: redirects are not followed")
+    assert answer.state is UNKNOWN
+    assert "status 307: redirects are not followed" in (answer.remark or "")
     assert target.connections == 0
 
 

@@ -166,7 +166,9 @@ class HttpAsker:
 def _check_head(reply: Reply) -> None:
     """Refuse by status and headers, before the body is looked at."""
     if 300 <= reply.status < 400:
-        raise ReplyError(f"status {reply.status}: redirects are not followed")
+        raise ReplyError(
+            f"status {reply.status}: redirects are not followed (a mounted receiver wants a / at the end of the URL)"
+        )
     if reply.status == 401:
         raise ReplyError("status 401: do both ends have the same secret, clock and path?")
     if reply.status not in (protocol.OK, protocol.NO_CHECKER_STATUS):
