@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 
 class Unpublishable(Exception):
     """A message that cannot be published as it is; its lane stops before it.
@@ -18,12 +20,20 @@ class KafkaUnavailableError(ConnectionError):
     """No broker answers: nothing is decided, the relay waits and tries again."""
 
 
+class Refused(NamedTuple):
+    """A message that Kafka refused for good; the reason begins with its code."""
+
+    position: int
+    message_id: str
+    reason: str
+
+
 class DeliveryError(RuntimeError):
     """Kafka refused or lost a message; its producer must not be used any further.
 
-    `lanes` are those whose message was refused for good; empty when a new producer may simply try again.
+    `refused` is per lane its first message that was refused for good; empty when a new producer may simply try again.
     """
 
-    def __init__(self, text: str, refused: dict[int, tuple[int, str, str]]) -> None:
+    def __init__(self, text: str, refused: dict[int, Refused]) -> None:
         super().__init__(text)
         self.refused = refused

@@ -20,7 +20,7 @@ from outbox.selectors import partition_of
 from outbox_relay.finder.finder import RawRow
 from outbox_relay.finder.snapshot import Progress, Snapshot
 from outbox_relay.publishing.batch import Batch, Slot, Stop
-from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Unpublishable
+from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Refused, Unpublishable
 from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.topics import KEYS_CACHED, ROOM, Topic, TopicBook
 
@@ -216,21 +216,19 @@ class Publisher:
                 break
             self._producers.poll(0.02)
         slot, error = self._failure
-        refused: dict[int, tuple[int, str, str]] = {}
+        refused: dict[int, Refused] = {}
         if error.name() in REFUSED:
             for batch in self.in_flight:
                 if slot in batch.slots.values() and len(slot.offsets) < len(slot.indexes):
                     index = slot.indexes[len(slot.offsets)]
-                    refused[batch.row_lanes[index]] = (
+                    refused[batch.row_lanes[index]] = Refused(
                         batch.positions[index],
                         batch.message_ids[index],
-                        f"topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
+                        f"{error.name()}: topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
                     )
                     break
         text = f"delivery to {slot.topic}[{slot.partition}] failed: {error.name()}: {error.str()}"
-        raise DeliveryError(
-            text, {lane: (p, m, f"{error.name()}: {t}") for lane, (p, m, t) in refused.items()}
-        )
+        raise DeliveryError(text, refused)
 
     def take_acknowledged(self) -> list[Batch]:
         """Return the batches that are acknowledged in full, oldest first, up to the first that is not."""

@@ -7,7 +7,7 @@ is not recorded is read again from the database. So there is one way to recover,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,36 +19,25 @@ from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.lanes.lease import Lease
 from outbox_relay.logs import Log
 from outbox_relay.publishing.batch import Batch, Stop
-from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Unpublishable
+from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Refused, Unpublishable
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.recorder import Recorder
 from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group, by_progress, merge
 from outbox_relay.service.reader import Page, Reader
+from outbox_relay.service.stops import NOT_AGAIN, Stopped, Stops
 from outbox_relay.service.upkeep import SWEEP, Mark, Upkeep
 
 log = Log("relay")
 
 MAX_UNACKNOWLEDGED = 12_000
 """Messages on the wire; above it the relay waits for Kafka before it reads on."""
-RETRY_FIRST_S = 2.0
-RETRY_LAST_S = 60.0
 RETIRE_EVERY_S = 1.0
 PAUSE_FIRST_S = 0.05
 PAUSE_LAST_S = 5.0
 CALM_S = 10.0
 """After a failed delivery the next producer waits; longer each time, until this long nothing failed."""
-
-
-@dataclass(slots=True)
-class Stopped:
-    """A stopped lane: where and why, and when it is tried again (seconds, monotonic)."""
-
-    stop: Stop
-    retry_at: float
-    pause: float
-    careful: int | None
 
 
 @dataclass(slots=True)
@@ -86,7 +75,7 @@ class Session:
         self._delayed = Delayed(conn)
         self._upkeep = upkeep
         self._groups = by_progress(lease.progress)
-        self._stopped: dict[int, Stopped] = {}
+        self._stops = Stops()
         self._pages: list[Page] = []
         self._renew_at = time.monotonic() + lease.seconds / 3
         self._retire_at = 0.0
@@ -173,13 +162,10 @@ class Session:
             if group.careful is not None and (group.progress.after or 0) >= group.careful:
                 group.careful = None
         self._groups = merge(self._groups)
-        back = {
-            lane for group in self._groups if group.is_level for lane in group.lanes if lane in self._stopped
-        }
+        back = self._stops.known(lane for group in self._groups if group.is_level for lane in group.lanes)
         if back:
             self._recorder.resumed(back)
-            for lane in back:
-                del self._stopped[lane]
+            self._stops.forget(back)
             log.info("lanes go on", lanes=sorted(back))
 
     def _secure(self, pages: list[Page]) -> None:
@@ -198,7 +184,7 @@ class Session:
         self.counts.last_found = time.monotonic()
         for stop in batch.stops:
             group.lanes.discard(stop.lane)
-            self._stop(stop, careful=group.careful)
+            self._stops.add(stop, careful=group.careful)
 
     def _record(self) -> None:
         acknowledged = self._publisher.take_acknowledged()
@@ -229,10 +215,10 @@ class Session:
         now = time.monotonic()
         self._renew()
         self.counts.released += self._delayed.release()
-        for lane, stopped in list(self._stopped.items()):
+        for stopped in self._stops.due(now):
             # Not before its stop is recorded: the record of the stop would undo that of going on.
-            if now >= stopped.retry_at and self._is_recorded(lane, stopped.stop):
-                self._retry(lane, stopped)
+            if self._is_recorded(stopped.stop):
+                self._retry(stopped)
         lost = self._upkeep.take_lost()
         if lost:
             self._repair(lost)
@@ -241,9 +227,16 @@ class Session:
             self._retire()
             self._mark()
 
-    def _is_recorded(self, lane: int, stop: Stop) -> bool:
-        pending = any(other.lane == lane for batch in self._publisher.in_flight for other in batch.stops)
-        return not pending and self._recorder.recorded[lane] == stop.progress
+    def _is_recorded(self, stop: Stop) -> bool:
+        pending = any(other.lane == stop.lane for batch in self._publisher.in_flight for other in batch.stops)
+        return not pending and self._recorder.recorded[stop.lane] == stop.progress
+
+    def _retry(self, stopped: Stopped) -> None:
+        """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed."""
+        stopped.retry_at = NOT_AGAIN
+        lane = stopped.stop.lane
+        self._recorder.resume(lane)
+        self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful))
 
     def _while_full(self) -> None:
         self._renew()
@@ -262,7 +255,7 @@ class Session:
             # Pages that are read and not published still need their partitions.
             return
         floors = [group.progress.floor for group in self._groups]
-        floors += [stopped.stop.progress.floor for stopped in self._stopped.values()]
+        floors += [progress.floor for progress in self._stops.progress()]
         if self._publisher.in_flight:
             # A batch is recorded in one row per partition, so its partitions must still be known then.
             floors += [known.floor for known in self._recorder.recorded.values()]
@@ -274,7 +267,7 @@ class Session:
         """Tell the sweep which lanes are recorded as published up to one snapshot."""
         lanes: dict[Progress, list[int]] = {}
         for lane, known in self._recorder.recorded.items():
-            if known.base is None and known != START and lane not in self._stopped:
+            if known.base is None and known != START and lane not in self._stops:
                 lanes.setdefault(known, []).append(lane)
         if lanes and self._partitions.live:
             progress, level = max(lanes.items(), key=lambda item: len(item[1]))
@@ -286,26 +279,7 @@ class Session:
         self._partitions.revive()
         self._conn.execute(SWEEP["repair"], {"ids": ids})
 
-    # Lanes that stop -------------------------------------------------------------------------------------
-
-    def _stop(self, stop: Stop, *, careful: int | None) -> None:
-        before = self._stopped.get(stop.lane)
-        same = before is not None and str(before.stop.reason) == str(stop.reason)
-        pause = min(before.pause * 2, RETRY_LAST_S) if before is not None and same else RETRY_FIRST_S
-        self._stopped[stop.lane] = Stopped(stop, time.monotonic() + pause, pause, careful)
-        log.error(
-            "lane stopped",
-            lane=stop.lane,
-            message_id=stop.message_id,
-            reason=str(stop.reason),
-            retry_in_s=pause,
-        )
-
-    def _retry(self, lane: int, stopped: Stopped) -> None:
-        """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed."""
-        stopped.retry_at = float("inf")
-        self._recorder.resume(lane)
-        self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful))
+    # After a failed delivery -----------------------------------------------------------------------------
 
     def _start_over(self, error: DeliveryError) -> None:
         """Replace the producer after a failed delivery, and go back to what is recorded.
@@ -322,33 +296,36 @@ class Session:
         self._publisher.close()
         self._rest(self._pause)
         self._publisher = self._open_publisher()
+        self._pages = []
+        self._groups = self._regroup(error.refused)
+        self._partitions.revive()
+
+    def _regroup(self, refused: Mapping[int, Refused]) -> list[Group]:
+        """Put the lanes into groups that go on from what is recorded, careful ones each by itself."""
         recorded = self._recorder.recorded
         careful = {lane: g.careful for g in self._groups if g.careful is not None for lane in g.lanes}
-        for lane, stopped in list(self._stopped.items()):
-            if recorded[lane] != stopped.stop.progress:
-                # Messages in front of the one it stopped at went down with the producer. Reading on from what is
-                # recorded, the lane meets that message again.
-                del self._stopped[lane]
+        # A lane whose stop is not recorded went down with the producer, with messages in front of the one that it
+        # stopped at. Reading on from what is recorded, it meets that message again.
+        self._stops.keep_recorded(recorded)
         halted = set(self.stopped)
-        for lane, (position, message_id, reason) in error.refused.items():
+        for lane, (position, message_id, reason) in refused.items():
             if lane in careful:
                 code, _, text = reason.partition(": ")
                 stop = Stop(lane, recorded[lane], message_id, Unpublishable(code, text))
                 self._recorder.stop(stop)
-                self._stop(stop, careful=position)
+                self._stops.add(stop, careful=position)
                 halted.add(lane)
             else:
                 careful[lane] = position
-        self._pages = []
-        self._groups = by_progress(
-            {lane: known for lane, known in recorded.items() if lane not in halted and lane not in careful}
-        )
-        self._groups += [
-            Group({lane}, recorded[lane], careful=until)
-            for lane, until in careful.items()
-            if lane not in halted
+        going = {lane: known for lane, known in recorded.items() if lane not in halted}
+        return [
+            *by_progress({lane: known for lane, known in going.items() if lane not in careful}),
+            *(
+                Group({lane}, known, careful=careful[lane])
+                for lane, known in going.items()
+                if lane in careful
+            ),
         ]
-        self._partitions.revive()
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -383,4 +360,4 @@ class Session:
     @property
     def stopped(self) -> dict[int, Stop]:
         """The lanes that are stopped now, with where and why."""
-        return {lane: s.stop for lane, s in self._stopped.items() if s.retry_at != float("inf")}
+        return self._stops.now()
