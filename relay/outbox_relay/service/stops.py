@@ -29,7 +29,7 @@ class Stopped:
 
 
 class Stops:
-    """The stopped lanes of a session; a lane is known until it has caught up, for it may stop at the same message again."""
+    """The stopped lanes of a session; each is known until it has caught up, for it may stop at its message again."""
 
     def __init__(self) -> None:
         self._stopped: dict[int, Stopped] = {}
