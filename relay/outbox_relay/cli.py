@@ -25,11 +25,20 @@ class LazyGroup(click.Group):
         "db": ("outbox_relay.commands.db:db", "Create, upgrade and check the schema."),
         "topic": ("outbox_relay.commands.topic:topic", "Register topics: type, partitions, size limit."),
         "relay": ("outbox_relay.commands.relay:relay", "Publish committed messages to Kafka."),
+        "checker": (
+            "outbox_relay.commands.checker:checker",
+            "Ask the producers of half messages that nobody decided.",
+        ),
         "status": (
             "outbox_relay.commands.status:status",
             "Backlog, oldest age and rates, per topic and lane.",
         ),
         "message": ("outbox_relay.commands.message:message", "Find messages and show one's whole life."),
+        "tx": ("outbox_relay.commands.tx:tx", "List, explain, check and decide half messages."),
+        "group": (
+            "outbox_relay.commands.group:group",
+            "Producer groups: how their half messages are asked about.",
+        ),
         "demo": (
             "outbox_relay.commands.demo:demo",
             "A year of flights through the outbox, proven at the end.",

@@ -110,15 +110,7 @@ def open_channel(
         RefusedAddressError: host or address is not allowed; then nothing was connected to.
         DeadlineError, TimeoutError, OSError: nobody could be reached in time, or TLS did not verify.
     """
-    allowed.check_host(callback)
-    found = lookup.call(
-        lambda: socket.getaddrinfo(callback.host, callback.port, type=socket.SOCK_STREAM),
-        deadline,
-        "looking up the host",
-    )
-    for entry in found:
-        allowed.check_address(str(entry[4][0]), plain=callback.scheme == "http")
-    tries = found[:MOST_TRIES]
+    tries = resolve(callback, allowed, lookup, deadline)[:MOST_TRIES]
     for number, (family, kind, proto, _, address) in enumerate(tries, 1):
         sock = socket.socket(family, kind, proto)
         try:
@@ -138,6 +130,26 @@ def open_channel(
             sock.close()
             raise
     raise OSError("the host has no address")
+
+
+def resolve(
+    callback: HttpCallback, allowed: AllowList, lookup: Bounded[Resolved], deadline: float
+) -> Resolved:
+    """Look the host up once, and answer its addresses if it and all of them are allowed.
+
+    Raises:
+        RefusedAddressError: it, or one of them, is not.
+        DeadlineError, OSError: it could not be looked up, or not in time.
+    """
+    allowed.check_host(callback)
+    found = lookup.call(
+        lambda: socket.getaddrinfo(callback.host, callback.port, type=socket.SOCK_STREAM),
+        deadline,
+        "looking up the host",
+    )
+    for entry in found:
+        allowed.check_address(str(entry[4][0]), plain=callback.scheme == "http")
+    return found
 
 
 def _head(callback: HttpCallback, headers: Mapping[str, str], length: int) -> bytes:

@@ -20,13 +20,22 @@ from outbox.callbacks.signing import (
     Secrets,
     SignedHead,
 )
+from outbox.checking.asker import FailedAnswer
 from outbox.errors import OutboxError
 from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState, shortened
 from outbox_relay.checker.addresses import AllowList, RefusedAddressError
 from outbox_relay.checker.bounded import Bounded
 from outbox_relay.checker.callback import HttpCallback
-from outbox_relay.checker.channel import Channel, NoReplyError, Reply, ReplyError, Resolved, open_channel
+from outbox_relay.checker.channel import (
+    Channel,
+    NoReplyError,
+    Reply,
+    ReplyError,
+    Resolved,
+    open_channel,
+    resolve,
+)
 
 SECRET_VARIABLE = "OUTBOX_CALLBACK_SECRET"  # noqa: S105  (the name of a variable)
 
@@ -83,11 +92,28 @@ class HttpAsker:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def place(self) -> str:
+        """Where it asks, for people."""
+        return f"{self._callback.scheme}://{self._callback.place}{self._callback.target}"
+
+    def problem(self, deadline: float) -> str | None:
+        """Say why this group cannot be asked from here, or None; looks its host up and connects nowhere."""
+        if self._secrets is None:
+            return self._no_secret
+        try:
+            resolve(self._callback, self._allowed, self._lookup, deadline)
+        except (RefusedAddressError, OSError) as error:
+            return str(error)
+        return None
+
+    @property
+    def _no_secret(self) -> str:
+        return f"no secret for its callback: set {' or '.join(secret_variables(self._group))}"
+
     def missing(self, view: MessageView) -> str | None:
         """Say why nobody can be asked about this message, or None."""
-        if self._secrets is None:
-            return f"no secret for its callback: set {' or '.join(secret_variables(self._group))}"
-        return None
+        return self._no_secret if self._secrets is None else None
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
         """Ask about one half message; answer by `deadline` (seconds of `time.monotonic()`).
@@ -97,16 +123,16 @@ class HttpAsker:
         """
         try:
             if self._secrets is None:
-                return _unknown(self.missing(view) or "")
+                return _failed(self._no_secret)
             return self._exchange(self._secrets, view, deadline)
         except protocol.NoCheckerError:
             raise
         except TimeoutError as error:
-            return _unknown(f"no answer in time: {error}")
+            return _failed(f"no answer in time: {error}")
         except (RefusedAddressError, ReplyError, OutboxError) as error:
-            return _unknown(str(error))
+            return _failed(str(error))
         except (OSError, HTTPException, ValueError) as error:
-            return _unknown(f"{type(error).__name__}: {error}")
+            return _failed(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Close the idle connections; those in use are closed when their question ends."""
@@ -180,5 +206,5 @@ def _check_head(reply: Reply) -> None:
         )
 
 
-def _unknown(why: str) -> Answer:
-    return Answer(LocalTransactionState.UNKNOWN, shortened(f"callback: {why}"))
+def _failed(why: str) -> Answer:
+    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(f"callback: {why}"))

@@ -19,6 +19,7 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.rows import tuple_row
 
+from outbox.checking.asker import FailedAnswer
 from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState, answer_of, shortened
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
@@ -56,22 +57,33 @@ class SqlAsker:
         self._lock = threading.Lock()
         self._closed = False
 
+    @property
+    def place(self) -> str:
+        """Where it asks, for people."""
+        return (
+            f"the database in {self._callback.dsn_env}" if self._callback.dsn_env else "the outbox's database"
+        )
+
+    def problem(self, deadline: float) -> str | None:
+        """Say why this group cannot be asked from here, or None; connects nowhere."""
+        return None if self._dsn else f"no database for its query: set {self._callback.dsn_env}"
+
     def missing(self, view: MessageView) -> str | None:
         """Say why nobody can be asked about this message, or None."""
-        return None if self._dsn else f"no database for its query: set {self._callback.dsn_env}"
+        return self.problem(0.0)
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
         """Ask about one half message; answer by `deadline` (seconds of `time.monotonic()`). Never raises."""
         try:
             return _answer(self._rows(view, deadline))
         except TimeoutError as error:
-            return _unknown(f"no answer in time: {error}")
+            return _failed(f"no answer in time: {error}")
         except psycopg.Error as error:
-            return _unknown(error.diag.message_primary or str(error).strip() or type(error).__name__)
+            return _failed(error.diag.message_primary or str(error).strip() or type(error).__name__)
         except OperatorError as error:
-            return _unknown(str(error).partition("\n")[0])
+            return _failed(str(error).partition("\n")[0])
         except OSError as error:
-            return _unknown(f"{type(error).__name__}: {error}")
+            return _failed(f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Close the idle connections; those in use are closed when their question ends."""
@@ -157,11 +169,11 @@ def _text(key: bytes | None) -> str | bytes | None:
 
 def _answer(rows: list[tuple[Any, ...]]) -> Answer:
     if not rows:
-        return _unknown("it found no row")
+        return Answer(LocalTransactionState.UNKNOWN, "query: it found no row")
     if len(rows) > 1:
-        return _unknown("it found more than one row")
+        return _failed("it found more than one row")
     if len(rows[0]) != 1:
-        return _unknown(f"its row has {len(rows[0])} columns, not one")
+        return _failed(f"its row has {len(rows[0])} columns, not one")
     return answer_of(rows[0][0])
 
 
@@ -172,5 +184,5 @@ def _hang_up(conn: Connection) -> None:
             copy.shutdown(socket.SHUT_RDWR)
 
 
-def _unknown(why: str) -> Answer:
-    return Answer(LocalTransactionState.UNKNOWN, shortened(f"query: {why}"))
+def _failed(why: str) -> Answer:
+    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(f"query: {why}"))

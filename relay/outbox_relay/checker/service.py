@@ -1,0 +1,226 @@
+"""The checker: looks after all groups, or some, until it is told to stop.
+
+Groups take turns on a few connections (see `schedule`); asking happens on each group's own threads and holds no
+connection, so a group that hangs, fails or floods costs the others nothing but its share of turns. The service starts
+before PostgreSQL does and outlives its restarts. Several may run side by side: what one has claimed the others leave
+alone until its lease has passed, also when it was killed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from outbox.checking.finding import groups as groups_plan
+from outbox.checking.rounds import Connect
+from outbox.checking.transaction import transaction
+from outbox_relay.checker.askers import Askers, Registration
+from outbox_relay.checker.group import CheckedGroup
+from outbox_relay.checker.schedule import Schedule
+from outbox_relay.errors import OperatorError
+from outbox_relay.logs import Log
+from outbox_relay.schema import require_current
+from outbox_relay.settings import DatabaseUnreachableError, connect
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("checker/registered.sql")
+
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks for groups; longer where looking takes long."""
+LOOK_SHARE = 0.05
+FIRST_PAUSE_S = 0.2
+LAST_PAUSE_S = 5.0
+RETIRE_AFTER_S = 60.0
+REPORT_EVERY_S = 10.0
+
+TOLD_FROM = 3
+"""Failed turns of a group in a row from which on they are logged: a lock or a lost connection passes."""
+
+AWAY = (DatabaseUnreachableError, psycopg.OperationalError, psycopg.InterfaceError)
+
+log = Log("checker")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckerOptions:
+    """How a checker runs; times in seconds. `groups` empty: all."""
+
+    dsn: str
+    groups: Sequence[str] = ()
+    connections: int = 4
+    shutdown_timeout: float = 10.0
+
+
+class Checker:
+    """Looks after groups until `stop()` is called.
+
+    Raises from `run()`:
+        SchemaError: the schema is missing or of another version.
+    """
+
+    def __init__(self, options: CheckerOptions, askers: Askers) -> None:
+        self._options, self._askers = options, askers
+        self._schedule = Schedule()
+        self._groups: dict[str, CheckedGroup] = {}
+        self._seen: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._conn: psycopg.Connection[Any] | None = None
+        self._away = False
+
+    def stop(self) -> None:
+        """Ask the checker to stop; safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Run until stopped, then settle what was asked."""
+        threads = [
+            threading.Thread(target=self._work, name=f"outbox-checker-{number}", daemon=True)
+            for number in range(self._options.connections)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._look()
+            self._drain()
+        finally:
+            self._schedule.close()
+            for thread in threads:
+                thread.join(2.0)
+            for group in self._groups.values():
+                group.stop()
+            if self._conn is not None:
+                self._conn.close()
+        left = sum(group.in_flight for group in self._groups.values())
+        log.info("stopped", left_to_their_lease=left)
+
+    def _look(self) -> None:
+        pause, report_at = FIRST_PAUSE_S, time.monotonic() + REPORT_EVERY_S
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            try:
+                self._find()
+                self._away = False
+                pause = max(LOOK_EVERY_S, (time.monotonic() - began) / LOOK_SHARE)
+            except AWAY as error:
+                self._away = True
+                pause = min(max(pause, FIRST_PAUSE_S), LAST_PAUSE_S)
+                log.warning("PostgreSQL is away", error=str(error).strip(), next_try_in_s=pause)
+                self._disconnect()
+                self._stopping.wait(pause)
+                pause *= 2
+                continue
+            except psycopg.Error as error:
+                log.error("groups were not looked up", error=str(error).strip())
+            if time.monotonic() >= report_at:
+                self._report()
+                report_at = time.monotonic() + REPORT_EVERY_S
+            self._stopping.wait(pause)
+
+    def _find(self) -> None:
+        """Look which groups there is something to do for, and how they are registered."""
+        conn = self._connected()
+        names = transaction(conn, "checker", groups_plan())
+        if self._options.groups:
+            names = [name for name in names if name in self._options.groups]
+        rows = conn.execute(STATEMENTS["registered"], {"names": names}).fetchall()
+        found = {name: Registration.read(callback, workers) for name, callback, workers in rows}
+        now = time.monotonic()
+        for name in names:
+            self._seen[name] = now
+            self._look_after(name, found.get(name, Registration()))
+        for name, group in list(self._groups.items()):
+            if group.ended:
+                del self._groups[name], self._seen[name]
+                log.info("group left", group=name)
+            elif now - self._seen[name] > RETIRE_AFTER_S:
+                group.retired = True
+                self._schedule.wake(name)
+
+    def _look_after(self, name: str, registration: Registration) -> None:
+        group = self._groups.get(name)
+        if group is None:
+            log.info("group found", group=name, callback=registration.kind)
+            self._groups[name] = CheckedGroup(
+                name, registration, self._askers, lambda: self._schedule.wake(name)
+            )
+            self._schedule.add(name)
+        elif group.wanted != registration:
+            log.info("callback changed", group=name, callback=registration.kind)
+            group.wanted = registration
+            self._schedule.wake(name)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._conn is None or self._conn.closed:
+            self._conn = self._connect()
+            require_current(self._conn)
+            log.info("connected", groups=list(self._options.groups) or "all")
+        return self._conn
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return connect(self._options.dsn, application_name="outbox checker")
+
+    def _disconnect(self) -> None:
+        if self._conn is not None:
+            with suppress(psycopg.Error):
+                self._conn.close()
+            self._conn = None
+
+    def _work(self) -> None:
+        """Give groups their turns, on one connection that is opened again when it is lost."""
+        own: list[psycopg.Connection[Any]] = []
+
+        @contextmanager
+        def connection() -> Iterator[psycopg.Connection[Any]]:
+            if not own or own[0].closed:
+                own[:] = [self._connect()]
+            yield own[0]
+
+        try:
+            while (name := self._schedule.take()) is not None:
+                self._schedule.give_back(name, self._turn(self._groups[name], connection))
+        finally:
+            for conn in own:
+                conn.close()
+
+    def _turn(self, group: CheckedGroup, connection: Connect) -> float | None:
+        try:
+            pause = group.turn(connection)
+        except AWAY as error:
+            # While PostgreSQL is away, the look for groups tells it once for all of them.
+            if not self._away and group.failures >= TOLD_FROM:
+                log.warning("turn failed, trying again", group=group.name, error=str(error).strip())
+        except Exception as error:  # noqa: BLE001  (one group's trouble must not end the others')
+            log.error(
+                "turn failed",
+                group=group.name,
+                exception=None if isinstance(error, (psycopg.Error, OperatorError)) else error,
+                reason=f"{type(error).__name__}: {error}".strip(),
+            )
+        else:
+            group.failures = 0
+            return pause
+        group.failures += 1
+        return min(FIRST_PAUSE_S * 2.0 ** min(group.failures, 10), LAST_PAUSE_S)
+
+    def _report(self) -> None:
+        for group in self._groups.values():
+            group.report()
+
+    def _drain(self) -> None:
+        """Claim nothing more, wait for the answers that are out and settle them."""
+        for group in self._groups.values():
+            group.draining = True
+            self._schedule.wake(group.name)
+        until = time.monotonic() + self._options.shutdown_timeout
+        # Without the database nothing can be settled: what has nothing out is not waited for.
+        while time.monotonic() < until and not all(
+            group.drained or (group.failures and not group.in_flight) for group in self._groups.values()
+        ):
+            time.sleep(0.02)
+        self._report()
