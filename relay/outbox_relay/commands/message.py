@@ -1,4 +1,4 @@
-"""`outbox message`: find messages, and show one's whole life."""
+"""`outbox message`: find messages, show one's whole life, cancel a delayed one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import click
 
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.commands.tx_options import reason_option, wait_option
 from outbox_relay.errors import OperatorError
+from outbox_relay.halves import cancel as halves_cancel
+from outbox_relay.halves.decide import checked_reason
 from outbox_relay.inspect import filters, message_view, messages
 
 
@@ -28,7 +31,7 @@ class Searching:
 
 @click.group(cls=Group)
 def message() -> None:
-    """Find messages and show one's whole life.
+    """Find messages, show one's whole life, cancel a delayed one.
 
     Bodies and headers are shown by `outbox message show --body` alone; everything else needs no more than the
     role outbox_reader.
@@ -56,6 +59,10 @@ def message() -> None:
     "has decided.",
 )
 @click.option("--group", "producer_group", metavar="NAME", help="The producer group.")
+@click.option("--transaction-id", metavar="TEXT", help="The application's name for its transaction.")
+@click.option("--checker", metavar="NAME", help="The checker that a half message names.")
+@click.option("--biz-type", metavar="TEXT", help="What kind of business it is about.")
+@click.option("--biz-id", metavar="TEXT", help="Which piece of business it is about.")
 @click.option("--since", metavar="TIME", help="Born at or after: 30s, 10m, 2h, 3d ago, or an ISO time.")
 @click.option("--until", metavar="TIME", help="Born before; as --since.")
 @click.option(
@@ -78,6 +85,10 @@ def ls(
     tag: str | None,
     status: str | None,
     producer_group: str | None,
+    transaction_id: str | None,
+    checker: str | None,
+    biz_type: str | None,
+    biz_id: str | None,
     since: str | None,
     until: str | None,
     limit: int,
@@ -108,6 +119,10 @@ def ls(
         tag=tag,
         status=None if status is None else status.upper(),
         producer_group=producer_group,
+        transaction_id=transaction_id,
+        checker=checker,
+        biz_type=biz_type,
+        biz_id=biz_id,
         since=None if since is None else filters.moment("--since", since),
         until=None if until is None else filters.moment("--until", until),
     )
@@ -152,3 +167,36 @@ def show(*, identity: str, body: bool, dsn: str, as_json: bool) -> None:
         output.emit_json(message_view.life_document(life))
     else:
         message_view.show_life(life)
+
+
+@message.command()
+@click.argument("identity", metavar="ID")
+@reason_option
+@wait_option
+@dsn_option
+@json_option
+def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
+    """Cancel a delayed message before it is delivered.
+
+    Exactly one of two things comes true: it is cancelled and never published, or it is too late and this says so
+    (exit code 1). Cancelling again is fine. A half message that nobody has committed is rolled back instead:
+    outbox tx rollback.
+
+    \b
+      outbox message cancel 4711 --reason "order withdrawn"
+    """
+    named = filters.identity(identity)
+    checked = checked_reason(reason)
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        outcome = halves_cancel.cancel(conn, named, checked, wait)
+    if as_json:
+        output.emit_json(outcome.document())
+    else:
+        click.secho(
+            f"message {outcome.half['id']} {outcome.text}",
+            err=outcome.failed,
+            fg="red" if outcome.failed else None,
+        )
+    if outcome.failed:
+        raise click.exceptions.Exit(1)

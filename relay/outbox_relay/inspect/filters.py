@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from outbox_relay import durations
 from outbox_relay.errors import OperatorError
 
 STATUSES = (
@@ -24,10 +24,19 @@ STATUSES = (
 )
 INDEXED = frozenset({"UNKNOWN", "EXHAUSTED", "DEAD"})
 LARGEST_ID = 2**63 - 1
-
-_SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>s|m|min|h|d|w)")
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_MOST_SECONDS = 100 * 365 * 86_400
+PLAIN = (
+    "id",
+    "topic",
+    "key",
+    "index_key",
+    "tag",
+    "producer_group",
+    "transaction_id",
+    "checker",
+    "biz_type",
+    "biz_id",
+)
+"""Conditions that bind one value under their own name."""
 
 
 class FilterError(OperatorError):
@@ -46,6 +55,10 @@ class Filters:
     tag: str | None = None
     status: str | None = None
     producer_group: str | None = None
+    transaction_id: str | None = None
+    checker: str | None = None
+    biz_type: str | None = None
+    biz_id: str | None = None
     since: float | datetime | None = None
     until: float | datetime | None = None
 
@@ -65,7 +78,7 @@ class Filters:
         """Name the conditions (blocks of messages.sql) and give the values they bind."""
         names: list[str] = []
         values: dict[str, Any] = {}
-        for name in ("id", "topic", "key", "index_key", "tag", "producer_group"):
+        for name in PLAIN:
             value = getattr(self, name)
             if value is not None:
                 names.append(f"by_{name}")
@@ -127,16 +140,13 @@ def moment(option: str, text: str) -> float | datetime:
     Raises:
         FilterError: it is neither.
     """
-    span = _SPAN.fullmatch(text.strip())
+    span = durations.seconds(text)
     if span is not None:
-        found = float(span["number"]) * _UNITS[span["unit"]]
-        if found <= _MOST_SECONDS:
-            return found
-    else:
-        try:
-            return datetime.fromisoformat(text.strip()).astimezone()
-        except (ValueError, OverflowError):
-            pass
+        return span
+    try:
+        return datetime.fromisoformat(text.strip()).astimezone()
+    except (ValueError, OverflowError):
+        pass
     raise FilterError(
         f"{option} {text!r} is no time: give a span such as 30s, 10m, 2h, 3d, 1w (ago), or an ISO time such as "
         "2026-11-21T20:00 (local) or 2026-11-21T20:00Z"

@@ -99,6 +99,22 @@ m.index_keys @> ARRAY[%(index_key)s]::text[] AND m.index_keys <> '{{}}'
 -- The producer group.
 m.producer_group = %(producer_group)s
 
+-- name: by_transaction_id
+-- The application's name for its transaction.
+m.transaction_id = %(transaction_id)s
+
+-- name: by_checker
+-- The name of the checker that can be asked.
+m.checker = %(checker)s
+
+-- name: by_biz_type
+-- What kind of business it is about.
+m.biz_type = %(biz_type)s
+
+-- name: by_biz_id
+-- Which piece of business it is about.
+m.biz_id = %(biz_id)s
+
 -- name: by_state
 -- The state as it is stored; UNKNOWN, EXHAUSTED and DEAD have an index.
 m.state = %(state)s

@@ -1,4 +1,4 @@
-"""How the outbox stands: backlog, oldest age and rates per topic and lane, and what waits or is undecided.
+"""How the outbox stands: backlog, oldest age and rates per topic and lane, what waits or is undecided, alarms.
 
 The backlog is the difference between now and the progress that the relay recorded, so that it costs the same
 whether a thousand or a hundred million messages have been published.
@@ -16,6 +16,9 @@ from psycopg.rows import class_row, dict_row
 
 from outbox_relay.database import partitions
 from outbox_relay.finder.snapshot import START, Progress
+from outbox_relay.groups import registry
+from outbox_relay.groups.registry import Alarm
+from outbox_relay.halves.search import OVERDUE_S
 from outbox_relay.inspect import progress
 from outbox_relay.statements import Statements
 
@@ -75,11 +78,15 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Unsettled:
-    """Messages in a state that somebody has to decide, by producer group; the oldest in seconds."""
+    """Messages in a state that somebody has to decide, by producer group; the oldest in seconds.
+
+    Overdue ones are undecided, due for more than 10 s, and no checker has come to them.
+    """
 
     state: str
     producer_group: str | None
     messages: int
+    overdue: int
     oldest: float
 
 
@@ -92,6 +99,7 @@ class Status:
     lanes: list[Lane]
     waiting: list[Waiting]
     unsettled: list[Unsettled]
+    alarms: list[Alarm]
     partitions: partitions.Partitions
     window: float
 
@@ -112,13 +120,14 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
         with conn.cursor(row_factory=class_row(Waiting)) as cursor:
             waiting = cursor.execute(STATEMENTS["waiting"]).fetchall()
         with conn.cursor(row_factory=class_row(Unsettled)) as cursor:
-            unsettled = cursor.execute(STATEMENTS["unsettled"]).fetchall()
+            unsettled = cursor.execute(STATEMENTS["unsettled"], {"overdue": OVERDUE_S}).fetchall()
         status = Status(
             total=Share(),
             topics=defaultdict(Share),
             lanes=lanes,
             waiting=waiting,
             unsettled=unsettled,
+            alarms=registry.alarms(conn),
             partitions=partitions.read(conn),
             window=window,
         )

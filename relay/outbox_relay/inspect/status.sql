@@ -105,11 +105,18 @@ SELECT reason, count(*) AS messages,
 FROM outbox.waiting GROUP BY reason ORDER BY reason
 
 -- name: unsettled
--- Half messages nobody has decided, and messages left to an operator, by state and producer group.
-SELECT state, producer_group, count(*) AS messages,
-       extract(epoch FROM clock_timestamp() - min(coalesce(decided_at, born_at)))::float8 AS oldest
-FROM outbox.message WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')
-GROUP BY state, producer_group ORDER BY state, producer_group
+-- Half messages nobody has decided, and messages left to an operator, by state and producer group. Overdue: due for so
+-- many seconds, and no checker has come to them.
+SELECT m.state, m.producer_group, count(*) AS messages,
+       count(*) FILTER (WHERE m.state = 'UNKNOWN' AND
+           coalesce(c.due_at, m.born_at + coalesce(m.check_after, g.check_after, interval '6 seconds'))
+           < statement_timestamp() - make_interval(secs => %(overdue)s)) AS overdue,
+       extract(epoch FROM clock_timestamp() - min(coalesce(m.decided_at, m.born_at)))::float8 AS oldest
+FROM outbox.message m
+LEFT JOIN outbox.pending_check c ON c.id = m.id
+LEFT JOIN outbox.producer_group g ON g.name = m.producer_group
+WHERE m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')
+GROUP BY m.state, m.producer_group ORDER BY m.state, m.producer_group
 
 -- name: cluster
 -- Which cluster this is: progress recorded on another one means nothing here.

@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from outbox_relay import output
+from outbox_relay.inspect import status_halves
 from outbox_relay.inspect.status import Share, Status
 
 MOST_TOPICS = 20
-"""Topics shown to people; machines get all."""
+"""Topics, and groups, shown to people; machines get all."""
 
 
 def as_document(status: Status) -> dict[str, Any]:
@@ -40,6 +41,16 @@ def as_document(status: Status) -> dict[str, Any]:
         ],
         "waiting": [asdict(one) for one in status.waiting],
         "unsettled": [asdict(one) for one in status.unsettled],
+        "alarms": [
+            {
+                "producer_group": one.producer_group,
+                "kind": one.kind,
+                "detail": one.detail,
+                "since": one.since,
+                "seen_at": one.seen_at,
+            }
+            for one in status.alarms
+        ],
         "partitions": {
             "newest_id": status.partitions.newest_id,
             "ahead": status.partitions.ahead,
@@ -70,6 +81,7 @@ def show(status: Status, place: str) -> None:
     output.pairs(_summary(status))
     click.echo()
     _topics(status)
+    status_halves.show(status.unsettled, MOST_TOPICS)
     _lanes(status)
     _alarms(status)
 
@@ -93,7 +105,11 @@ def _summary(status: Status) -> list[tuple[str, Any]]:
         if found:
             messages = sum(one.messages for one in found)
             age = output.seconds(max(one.oldest for one in found))
-            rows.append((state, f"{output.count(messages)} {what}, the oldest {age} old"))
+            overdue = sum(one.overdue for one in found)
+            late = f", {output.count(overdue)} of them overdue" if overdue else ""
+            rows.append((state, f"{output.count(messages)} {what}{late}, the oldest {age} old"))
+    if status.alarms:
+        rows.append(("ALARMS", f"{len(status.alarms)} of producer groups, below"))
     left = status.partitions.seconds_until(status.partitions.newest_id + status.partitions.ids_left)
     rate = "" if left is None else f", {output.seconds(left)} at the present rate"
     rows.append(
@@ -164,6 +180,7 @@ def _alarms(status: Status) -> None:
                 f"{output.printable(lane.stopped_error)}{message}",
                 fg="red",
             )
+    status_halves.alarms(status.unsettled, status.alarms, MOST_TOPICS)
     if status.total.backlog and not any(lane.state == "running" for lane in status.lanes):
         click.secho("no relay is running; start one: outbox relay run", fg="yellow")
     if status.partitions.ahead < 1:

@@ -1,0 +1,159 @@
+"""`outbox group`: producer groups, how their half messages are asked about, and what checkers say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from outbox.groups import MOST_WORKERS
+from outbox_relay import output, schema, settings
+from outbox_relay.commands.group_options import MOST_CHECKS, callback_of, duration_option, name_argument
+from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.groups import registry, rendering
+from outbox_relay.groups.registry import POLICIES, TYPES, Halves, ProducerGroup
+
+
+@click.group(cls=Group)
+def group() -> None:
+    """Producer groups: how their half messages are asked about.
+
+    A half message carries the name of its producer group, and whoever belongs to the group can say what became of the
+    local transaction: an application that runs the group's checker, or the callback that is registered here. A group
+    that nobody registered has the defaults.
+    """
+
+
+@group.command("ls")
+@dsn_option
+@json_option
+def ls(dsn: str, as_json: bool) -> None:
+    """List the groups: registered ones, and those with half messages to decide, with their alarms."""
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        registered = {one.name: one for one in registry.everything(conn)}
+        halves = registry.halves(conn)
+        alarms = registry.alarms(conn)
+    names = sorted({*registered, *halves, *(one.producer_group for one in alarms)})
+    groups = [registered.get(name, ProducerGroup(name)) for name in names]
+    if as_json:
+        output.emit_json(
+            [
+                rendering.document(
+                    one,
+                    [alarm for alarm in alarms if alarm.producer_group == one.name],
+                    halves.get(one.name, Halves(one.name)),
+                )
+                for one in groups
+            ]
+        )
+    else:
+        rendering.many(groups, alarms, halves)
+
+
+@group.command()
+@name_argument
+@dsn_option
+@json_option
+def show(name: str, dsn: str, as_json: bool) -> None:
+    """Show one group: settings, alarms, and how much of it is undecided."""
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        _show(conn, registry.find(conn, name), as_json)
+
+
+def _show(conn: settings.Connection, found: ProducerGroup, as_json: bool, said: str = "") -> None:
+    alarms = registry.alarms(conn, found.name)
+    halves = registry.halves(conn, found.name).get(found.name, Halves(found.name))
+    if as_json:
+        output.emit_json(rendering.document(found, alarms, halves))
+    else:
+        rendering.one(found, alarms, halves, said)
+
+
+@group.command("set")
+@name_argument
+@click.option(
+    "--type",
+    "message_type",
+    type=click.Choice(TYPES, case_sensitive=False),
+    metavar="TYPE",
+    help="What its producers send: NORMAL, TRANSACTION (half messages), MIXED (both). Said once: it never changes. "
+    "[default for a new group: MIXED]",
+)
+@duration_option("--check-after", "When a half message is first asked about, unless it says so itself.")
+@duration_option("--check-interval", "Then every so often, doubling up to --max-check-interval.")
+@duration_option("--max-check-interval", "Longest time between two checks.")
+@duration_option("--check-timeout", "How long an answer may take; longer is UNKNOWN.")
+@click.option(
+    "--max-checks",
+    type=click.IntRange(1, MOST_CHECKS),
+    metavar="N",
+    help="Checks that count, then the policy decides.",
+)
+@duration_option("--max-age", "Age at which the policy decides, whatever the checks.")
+@click.option(
+    "--policy",
+    type=click.Choice(POLICIES, case_sensitive=False),
+    metavar="POLICY",
+    help="What becomes of those nobody decides: ROLLBACK, or EXHAUSTED (left to an operator).",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, MOST_WORKERS),
+    metavar="N",
+    help=f"Checks of this group at the same time, 1 to {MOST_WORKERS}.",
+)
+@click.option("--callback-url", metavar="URL", help="Ask by a signed HTTP request to this URL.")
+@click.option(
+    "--callback-sql",
+    metavar="QUERY",
+    help="Ask by a read-only query; it may name %(biz_id)s, %(transaction_id)s, …",
+)
+@click.option(
+    "--callback-dsn-env",
+    metavar="NAME",
+    help="Variable in the checker's environment that holds the connection string for the query. [default: the outbox's "
+    "own database]",
+)
+@click.option("--callback-role", metavar="NAME", help="Database role that the query runs as.")
+@click.option(
+    "--no-callback", is_flag=True, help="Asked in process only: an application runs the group's checker."
+)
+@dsn_option
+@json_option
+def set_(
+    *,
+    name: str,
+    callback_url: str | None,
+    callback_sql: str | None,
+    callback_dsn_env: str | None,
+    callback_role: str | None,
+    no_callback: bool,
+    dsn: str,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Register a group, or change what is given of a registered one.
+
+    \b
+      outbox group set payments --type TRANSACTION --policy EXHAUSTED
+      outbox group set payments --check-after 1min --max-age 12h
+      outbox group set payments --callback-url https://pay.internal/outbox/check
+      outbox group set orders --callback-sql "SELECT answer FROM order_outcome WHERE id = %(biz_id)s"
+
+    Checkers notice within their next turn. Secrets are never stored: what signs requests, and connection strings,
+    are in the checker's environment, and so is the list of hosts that it may call. Needs the schema's owner, or a role
+    that may update outbox.producer_group.
+    """
+    changes = {
+        name_: value.upper() if isinstance(value, str) else value
+        for name_, value in options.items()
+        if value is not None
+    }
+    changes |= callback_of(callback_url, callback_sql, callback_dsn_env, callback_role, none=no_callback)
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        found, new = registry.change(conn, name, changes)
+        said = f"registered group {name}" if new else f"changed group {name}"
+        _show(conn, found, as_json, said if new or changes else f"group {name} is unchanged")

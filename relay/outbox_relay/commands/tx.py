@@ -1,0 +1,190 @@
+"""`outbox tx`: half messages for operators: list, explain, have them checked, decide by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from outbox.decisions import Verdict
+from outbox_relay import output, schema, settings
+from outbox_relay.commands import tx_deciding, tx_telling
+from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.commands.tx_options import filter_options, reason_option, wait_option, wanted, yes_option
+from outbox_relay.halves import check as halves_check
+from outbox_relay.halves import life, search, view
+from outbox_relay.inspect import filters
+
+
+@click.group(cls=Group)
+def tx() -> None:
+    """List, explain, check and decide half messages.
+
+    A half message is stored and undecided (UNKNOWN) until its producer commits it or rolls it back. If the producer
+    falls silent, a checker asks its group; when checks or age are used up, the group's policy decides: rolled back,
+    or EXHAUSTED and left to an operator. An EXHAUSTED message is published by nothing but `outbox tx commit`.
+
+    \b
+      outbox tx ls --state EXHAUSTED           what waits for you
+      outbox tx explain 4711                   what happened to it, and what happens next
+      outbox tx commit 4711 --reason "paid, see invoice 17"
+
+    ID is a message's id (a number) or its message id (a UUID).
+    """
+
+
+@tx.command("ls")
+@filter_options
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="How many at most.",
+)
+@click.option(
+    "--after", type=click.IntRange(0, filters.LARGEST_ID), metavar="ID", help="Go on behind this id."
+)
+@dsn_option
+@json_option
+def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any) -> None:
+    """List half messages that nobody has decided, the oldest first; all filters must fit.
+
+    \b
+      outbox tx ls --overdue                   no checker comes to them
+      outbox tx ls --state EXHAUSTED --group payments
+      outbox tx ls --biz-type payment --biz-id p-7
+      outbox tx ls --until 1h --json           older than an hour, for machines
+
+    What was decided is found by `outbox message ls`.
+    """
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        # One more than asked for tells whether there are more.
+        rows = search.page(conn, wanted(options, after), limit + 1)
+        now = search.now(conn)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    if as_json:
+        output.emit_json([view.half_document(row, now) for row in rows])
+    elif rows:
+        view.show_list(rows, now)
+        if more:
+            rest = f"--after {rows[-1]['id']}, --limit N, or narrow the search"
+            click.echo(f"the oldest {limit}; there are more: {rest}", err=True)
+    else:
+        click.echo("no half message fits", err=True)
+
+
+@tx.command()
+@click.argument("identity", metavar="ID")
+@dsn_option
+@json_option
+def show(*, identity: str, dsn: str, as_json: bool) -> None:
+    """Show one half message with all its facts, whatever became of it."""
+    told = _read(dsn, identity)
+    if as_json:
+        output.emit_json(view.life_document(told))
+    else:
+        view.show_one(told)
+
+
+@tx.command()
+@click.argument("identity", metavar="ID")
+@dsn_option
+@json_option
+def explain(*, identity: str, dsn: str, as_json: bool) -> None:
+    """Tell one half message's whole life, and what happens next.
+
+    Born when and by whom; asked when, who answered what and why; decided by whom and why; published where. If it is
+    undecided: when it is asked again and by whom, which running local transaction holds it, which alarm stands.
+    """
+    told = _read(dsn, identity)
+    if as_json:
+        output.emit_json(view.life_document(told))
+    else:
+        view.explain(told)
+
+
+def _read(dsn: str, text: str) -> life.HalfLife:
+    identity = filters.identity(text)
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        return life.read(conn, identity)
+
+
+@tx.command()
+@click.argument("identities", metavar="ID…", nargs=-1, required=True)
+@dsn_option
+@json_option
+def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
+    """Make half messages due now: the next turn of a checker asks about them.
+
+    This command asks nobody itself; it says who will. The check counts as any other.
+    """
+    named = [filters.identity(text) for text in identities]
+    documents = []
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        for one in named:
+            half = search.get(conn, one)
+            due = halves_check.due_now(conn, half) is not None
+            text = tx_telling.due(conn, search.get(conn, one))
+            documents.append(
+                {"id": half["id"], "message_id": str(half["message_id"]), "due": due, "text": text}
+            )
+            if not as_json:
+                click.echo(f"half message {half['id']} {text}", err=not due)
+    if as_json:
+        output.emit_json(documents)
+    if not all(document["due"] for document in documents):
+        raise click.exceptions.Exit(1)
+
+
+@tx.command()
+@click.argument("identities", metavar="[ID…]", nargs=-1)
+@reason_option
+@click.option(
+    "--all", "everything", is_flag=True, help="All that fit --group, --state and the other filters."
+)
+@filter_options
+@wait_option
+@yes_option
+@dsn_option
+@json_option
+def commit(**options: Any) -> None:
+    """Decide that half messages are published.
+
+    For UNKNOWN and EXHAUSTED ones. Find out first what became of the local transaction: a decision is final. The same
+    verdict twice is fine; the opposite one is refused, and says who decided, when and why. A half message that a
+    running local transaction holds is waited for (--wait), then refused: it may still decide by itself.
+
+    \b
+      outbox tx commit 4711 --reason "paid, see invoice 17"
+      outbox tx commit --all --group payments --state EXHAUSTED --since 2h --reason "bank confirmed all" --yes
+    """
+    tx_deciding.run(Verdict.COMMITTED, options)
+
+
+@tx.command()
+@click.argument("identities", metavar="[ID…]", nargs=-1)
+@reason_option
+@click.option(
+    "--all", "everything", is_flag=True, help="All that fit --group, --state and the other filters."
+)
+@filter_options
+@wait_option
+@yes_option
+@dsn_option
+@json_option
+def rollback(**options: Any) -> None:
+    """Decide that half messages are never published.
+
+    For UNKNOWN and EXHAUSTED ones; as `outbox tx commit` otherwise. The message stays, as history and as a fence: a
+    late commit by its producer is refused.
+
+    \b
+      outbox tx rollback 4711 4712 --reason "cards were declined" --yes
+    """
+    tx_deciding.run(Verdict.ROLLED_BACK, options)

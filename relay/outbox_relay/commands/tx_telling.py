@@ -1,0 +1,46 @@
+"""What the commands of `outbox tx` say of one half message that they have worked on."""
+
+from __future__ import annotations
+
+import click
+
+from outbox_relay import output, settings
+from outbox_relay.groups import asking, registry
+from outbox_relay.halves.decide import Outcome
+from outbox_relay.halves.search import Row
+
+
+def decided(outcome: Outcome) -> None:
+    """Print what became of one decision; to standard error when it failed."""
+    half = outcome.half
+    text = f"half message {half['id']} {outcome.text}"
+    if outcome.result == "decided" and outcome.state == "COMMITTED":
+        later = half["deliver_at"]
+        text += "; the relay publishes it" + ("" if later is None else f" at {output.cell(later)}")
+    click.secho(text, err=outcome.failed, fg="red" if outcome.failed else None)
+
+
+def due(conn: settings.Connection, half: Row) -> str:
+    """Say who asks about a half message that was made due, or why it cannot be asked about."""
+    if half["state"] != "UNKNOWN":
+        return _final(half)
+    if half["being_asked_by"] is not None:
+        return f"is asked about at this moment by {output.printable(half['being_asked_by'])}"
+    group = registry.find(conn, half["producer_group"])
+    text = f"is due: asked next by {asking.who(group, half['checker'])}"
+    for alarm in registry.alarms(conn, group.name):
+        told = output.printable(alarm.detail)
+        text += f"\n  alarm {alarm.kind} since {output.cell(alarm.since)}: {told}"
+    return text
+
+
+def _final(half: Row) -> str:
+    """Why a half message cannot be asked about."""
+    number = half["id"]
+    if half["state"] == "EXHAUSTED":
+        return (
+            "is EXHAUSTED: its checks or its age are used up, and nobody is asked any more; decide it: "
+            f"outbox tx commit {number} --reason TEXT, outbox tx rollback {number} --reason TEXT"
+        )
+    when = "" if half["decided_at"] is None else f" since {output.cell(half['decided_at'])}"
+    return f"is {half['state']}{when}: there is nothing to ask; see: outbox tx explain {number}"

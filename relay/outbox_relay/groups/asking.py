@@ -1,0 +1,59 @@
+"""Says in words who is asked about a group's half messages, how, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from outbox_relay import durations
+from outbox_relay.groups.registry import ProducerGroup
+
+LONGEST_QUERY = 60
+
+
+def who(group: ProducerGroup, checker: str | None = None) -> str:
+    """Say who asks whom about a half message of this group.
+
+    Args:
+        group: its registration, or the defaults.
+        checker: the name of the checker that the half message carries.
+    """
+    callback = group.callback
+    if callback is None:
+        named = "" if checker is None else f", which must have registered checker {checker!r}"
+        return f"the checker in an application of group {group.name!r}{named}"
+    return f"`outbox checker run`, by {shown(callback)}"
+
+
+def shown(callback: Mapping[str, Any] | None) -> str:
+    """Show a callback in short, without what a URL must not hold but might."""
+    if callback is None:
+        return "in process"
+    if callback.get("kind") == "http":
+        return f"HTTP {without_secrets(str(callback.get('url')))}"
+    query = " ".join(str(callback.get("query")).split())
+    where = f" in the database of ${callback['dsn_env']}" if callback.get("dsn_env") else ""
+    return (
+        f"SQL{where}: {query if len(query) <= LONGEST_QUERY else query[: LONGEST_QUERY - 1].rstrip() + '…'}"
+    )
+
+
+def without_secrets(url: str) -> str:
+    """Mask the password and the query of a URL: rows may have been written by hand."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")
+    except ValueError:
+        return "(unreadable URL)"
+    login = "***@" if host[1] else ""
+    return urlunsplit((parts.scheme, f"{login}{host[2]}", parts.path, "***" if parts.query else "", ""))
+
+
+def schedule(group: ProducerGroup) -> str:
+    """Say when a half message of this group is asked about: 6s, then 30s … 10min, 15 times, 3d at most."""
+    return (
+        f"after {durations.short(group.check_after)}, then every {durations.short(group.check_interval)} growing to "
+        f"{durations.short(group.max_check_interval)}, {group.max_checks} times and "
+        f"{durations.short(group.max_age)} at most"
+    )

@@ -1,0 +1,9 @@
+"""What can be wrong about a producer group."""
+
+from __future__ import annotations
+
+from outbox_relay.errors import OperatorError
+
+
+class GroupError(OperatorError):
+    """A producer group cannot be registered or changed as asked; the text says why and what to do."""

@@ -1,0 +1,124 @@
+"""Shows producer groups: the registry, or one group with its alarms and what of it is undecided."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from outbox_relay import durations, output
+from outbox_relay.groups import asking
+from outbox_relay.groups.registry import Alarm, Halves, ProducerGroup
+
+WIDE = 120
+"""Columns from which the list also shows schedule, age and callback."""
+
+
+def document(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves) -> dict[str, Any]:
+    """One group for machines; durations in seconds."""
+    shown = {
+        (f"{name}_seconds" if isinstance(value, timedelta) else name): (
+            value.total_seconds() if isinstance(value, timedelta) else value
+        )
+        for name, value in asdict(group).items()
+    }
+    return {
+        **shown,
+        "registered": group.registered,
+        "undecided": halves.undecided,
+        "overdue": halves.overdue,
+        "exhausted": halves.exhausted,
+        "oldest_age_seconds": halves.oldest,
+        "alarms": [
+            {"kind": one.kind, "detail": one.detail, "since": one.since, "seen_at": one.seen_at}
+            for one in alarms
+        ],
+    }
+
+
+def many(groups: Sequence[ProducerGroup], alarms: Sequence[Alarm], halves: Mapping[str, Halves]) -> None:
+    """Print the registry as a table, and alarms below it."""
+    if not groups:
+        click.echo(
+            "no producer group is registered, and nothing is undecided; register one: outbox group set NAME"
+        )
+        return
+    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
+    columns = ["group", "type", "policy", "undecided", "overdue", "exhausted", "alarms"]
+    if wide:
+        columns[3:3] = ["after", "every", "checks", "age", "workers", "callback"]
+    rows = []
+    for group in groups:
+        count = halves.get(group.name, Halves(group.name))
+        kinds = ", ".join(one.kind for one in alarms if one.producer_group == group.name)
+        cells: list[Any] = [
+            group.name,
+            group.message_type if group.registered else "(defaults)",
+            group.policy,
+            output.count(count.undecided),
+            output.count(count.overdue),
+            output.count(count.exhausted),
+            kinds or None,
+        ]
+        if wide:
+            cells[3:3] = [
+                durations.short(group.check_after),
+                f"{durations.short(group.check_interval)}…{durations.short(group.max_check_interval)}",
+                group.max_checks,
+                durations.short(group.max_age),
+                group.workers,
+                asking.shown(group.callback),
+            ]
+        rows.append(cells)
+    output.table(columns, rows, right=("undecided", "overdue", "exhausted", "checks", "workers"))
+    show_alarms(alarms)
+
+
+def show_alarms(alarms: Sequence[Alarm]) -> None:
+    """Print what checkers say about groups."""
+    for one in alarms:
+        click.secho(
+            f"alarm {one.kind}, group {output.printable(one.producer_group)}, since {output.cell(one.since)} "
+            f"({output.seconds(one.age)}): {output.printable(one.detail)}",
+            fg="red",
+        )
+
+
+def one(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves, said: str = "") -> None:
+    """Print one group."""
+    if said:
+        click.echo(said)
+    callback = group.callback or {}
+    output.pairs(
+        [
+            ("group", group.name if group.registered else f"{group.name} (not registered: defaults)"),
+            ("type", group.message_type),
+            ("check after", durations.short(group.check_after)),
+            ("check interval", f"{durations.short(group.check_interval)}, doubling"),
+            ("max check interval", durations.short(group.max_check_interval)),
+            ("check timeout", durations.short(group.check_timeout)),
+            ("max checks", group.max_checks),
+            ("max age", durations.short(group.max_age)),
+            ("policy", group.policy),
+            ("workers", group.workers),
+            ("asked", asking.who(group) if callback.get("kind") != "sql" else "`outbox checker run`, by SQL"),
+            ("query", callback.get("query")),
+            ("database", f"of ${callback['dsn_env']}" if callback.get("dsn_env") else None),
+            ("role", callback.get("role")),
+            ("registered", group.registered_at),
+            (
+                "undecided",
+                f"{output.count(halves.undecided)}, {output.count(halves.overdue)} of them overdue",
+            ),
+            ("EXHAUSTED", output.count(halves.exhausted)),
+            ("oldest", None if halves.oldest is None else output.seconds(halves.oldest)),
+        ]
+    )
+    show_alarms(alarms)
+    if halves.exhausted:
+        click.echo(f"decide what is EXHAUSTED: outbox tx ls --state EXHAUSTED --group {group.name}")

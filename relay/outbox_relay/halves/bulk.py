@@ -1,0 +1,98 @@
+"""Decides many half messages of one producer group, page by page, each page in a transaction of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from outbox.decisions import Verdict
+from outbox_relay.halves.decide import STATEMENTS, deciding
+from outbox_relay.halves.search import Wanted
+
+PAGE = 500
+"""Half messages decided per transaction: some 50 ms of locks, and little is done again after an interruption."""
+
+
+@dataclass(frozen=True)
+class Many:
+    """What a bulk decision is about, as counted when the operator was asked."""
+
+    messages: int
+    oldest: datetime | None
+    newest: datetime | None
+    last: int | None
+    moment: datetime
+
+
+@dataclass
+class Done:
+    """What became of a bulk decision; held are the ids that a local transaction (or another decider) has."""
+
+    decided: int = 0
+    held: list[int] = field(default_factory=list)
+
+
+def count(conn: psycopg.Connection[Any], wanted: Wanted) -> Many:
+    """Count what fits, before an operator is asked.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        wanted: the filters, with a producer group.
+    """
+    conditions, values = wanted.conditions()
+    statement = sql.SQL(STATEMENTS["count"]).format(conditions=conditions)
+    with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
+        cursor.execute(STATEMENTS["settings"])
+        row = cursor.execute(statement, values | {"group": wanted.producer_group}).fetchone()
+    return Many(**(row or {}))
+
+
+def decide(
+    conn: psycopg.Connection[Any],
+    wanted: Wanted,
+    many: Many,
+    verdict: Verdict,
+    reason: str,
+    *,
+    on_progress: Callable[[Done], None] = lambda done: None,
+) -> Done:
+    """Give all that was counted its verdict; what came later is left alone, what is locked is passed over.
+
+    Interrupted, the pages so far are decided; the same again goes on with the rest.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        wanted: the filters, as counted.
+        many: the count that the operator agreed to.
+        verdict: what to decide.
+        reason: why.
+        on_progress: called after each page.
+    """
+    conditions, values = wanted.conditions()
+    statement = sql.SQL(STATEMENTS["decide_page"]).format(conditions=conditions)
+    values |= {
+        "group": wanted.producer_group,
+        "verdict": str(verdict),
+        "reason": reason,
+        "last": many.last,
+        "moment": many.moment,
+        "limit": PAGE,
+        "beyond": 0,
+    }
+    done = Done()
+    while True:
+        with deciding(conn, 1.0):
+            conn.execute(STATEMENTS["settings"])
+            looked, decided = conn.execute(statement, values).fetchone() or ([], [])
+        done.decided += len(decided)
+        done.held += sorted(set(looked) - set(decided))
+        on_progress(done)
+        if len(looked) < PAGE:
+            return done
+        values["beyond"] = looked[-1]

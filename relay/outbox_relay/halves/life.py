@@ -1,0 +1,75 @@
+"""Reads everything that explains one half message: its row, its audit, its group, who holds it, what is wrong."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+
+from outbox_relay.errors import OperatorError
+from outbox_relay.groups import registry
+from outbox_relay.groups.registry import Alarm, ProducerGroup
+from outbox_relay.halves import locker, search
+from outbox_relay.halves.locker import Locker
+from outbox_relay.inspect import messages
+from outbox_relay.inspect.filters import Filters
+from outbox_relay.inspect.messages import Life, Row
+
+
+@dataclass(frozen=True)
+class HalfLife:
+    """One half message as of one moment by the database's clock."""
+
+    half: Row
+    life: Life
+    group: ProducerGroup
+    alarms: list[Alarm]
+    locker: Locker | None
+    now: datetime
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is due and no checker has got to it."""
+        due: datetime | None = self.half["due_at"]
+        return due is not None and (self.now - due).total_seconds() > search.OVERDUE_S
+
+
+def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | None]) -> HalfLife:
+    """Read one half message's life; needs no more than the role outbox_reader.
+
+    Args:
+        conn: an autocommit connection that is in no transaction; it is read-only from then on.
+        identity: its id or its message id.
+
+    Raises:
+        OperatorError: there is no such message, or it never was a half message.
+    """
+    half = search.get(conn, identity)
+    life = messages.life(conn, Filters(id=half["id"], message_id=half["message_id"]))
+    if life is None:
+        raise OperatorError(f"message {half['message_id']} has just been dropped with its partition")
+    require_half(half, life.events)
+    return HalfLife(
+        half=half,
+        life=life,
+        group=registry.find(conn, half["producer_group"]),
+        alarms=registry.alarms(conn, half["producer_group"]),
+        locker=locker.find(conn, half["id"]) if half["state"] in search.STATES else None,
+        now=search.now(conn),
+    )
+
+
+def require_half(half: Row, events: list[Row]) -> None:
+    """Refuse a message that was sent, not prepared.
+
+    Raises:
+        OperatorError: with the command that shows it.
+    """
+    if not any(event["from_state"] is None and event["to_state"] == "UNKNOWN" for event in events):
+        raise OperatorError(
+            f"message {half['message_id']} is no half message: it was born COMMITTED, nobody is asked about it\n"
+            f"see it: outbox message show {half['id']}"
+        )
