@@ -1,0 +1,29 @@
+"""Check-back: asking about half messages whose producer has fallen silent, until each is decided or an operator's.
+
+What is here, from the outside in:
+
+- `GroupChecker(connect, group, asker)` runs in the producer's own process for its own group: `start()`, `stop()`,
+  `run_once()`. It owns one connection and one thread, and the group's workers.
+- `GroupRound(group, asker)` is one group's checker without a thread or a connection of its own, for a process that
+  looks after many groups. `step(connection)` does what is due and returns soon: it settles the answers that have come,
+  walks a page of the group's half messages, claims those that are due and hands them to the group's workers.
+  `connection` is called at most once per step, only when there is something for the database, and returns a context
+  manager that yields an idle `psycopg.Connection` at READ COMMITTED (`pool.connection`); none is held while anything
+  is asked. The answer, a `Step`, tells what was done and for how many
+  seconds nothing more needs doing; `wake` (an argument of `GroupRound`) is called, from any thread, when answers are
+  ready sooner. `run_once(connection)` does all that is due now and waits for the answers. With `asker=None` nobody is
+  asked and no check is used up: half messages are only met and expired, and alarm `no_checker` tells of overdue ones.
+- `Asker` is what asks: `missing(view)` says why nobody can be asked, `ask(view, deadline)` returns an `Answer`, or a
+  `FailedAnswer` (UNKNOWN as well) where asking itself failed: failures in a row open the group's circuit breaker.
+  `ListenerAsker` asks the listeners of this process.
+- The plans `groups`, `settings`, `adopt`, `claim`, `settle`, `expire`, `raise_alarm` and `clear_alarm`: one short
+  transaction each, without I/O of their own, run by `outbox.checking.transaction`.
+
+Every time is the database's. Only the standard library and psycopg are needed.
+"""
+
+from outbox.checking.asker import Asker, FailedAnswer, ListenerAsker
+from outbox.checking.group_checker import GroupChecker
+from outbox.checking.rounds import GroupRound, Step
+
+__all__ = ["Asker", "FailedAnswer", "GroupChecker", "GroupRound", "ListenerAsker", "Step"]

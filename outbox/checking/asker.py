@@ -1,0 +1,91 @@
+"""Askers: who is asked what a local transaction came to; here, the listeners of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from inspect import isawaitable
+from typing import Any, Protocol
+
+from outbox.errors import ConfigurationError
+from outbox.half import MessageView
+from outbox.listeners import Listeners, check_of
+from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error
+
+WHERE = "checkLocalTransactionState"
+"""How RocketMQ names the call in the remark of a check that raised."""
+
+
+class FailedAnswer(Answer):
+    """UNKNOWN because asking itself failed: no connection, no answer in time, a malformed reply, an exception.
+
+    It counts as a check like any UNKNOWN; failures in a row open the group's circuit breaker.
+    """
+
+
+class Asker(Protocol):
+    """Asks about one half message; called by several threads at once."""
+
+    def missing(self, view: MessageView) -> str | None:
+        """Why nobody can be asked about this message, or None. Such a message uses up no check. Must not block."""
+
+    def ask(self, view: MessageView, deadline: float) -> Answer:
+        """Ask, and answer before `deadline` (`time.monotonic()` seconds); an answer after it is thrown away.
+
+        A call that does not return keeps its thread. Where asking fails, answer a `FailedAnswer`.
+
+        Raises:
+            NoCheckerError: (`outbox.callbacks.protocol`) nobody can be asked, as was only found out now; like
+                `missing`. Anything else that is raised counts as a `FailedAnswer`.
+        """
+
+
+class ListenerAsker:
+    """Asks the listeners that this process has registered, looked up by the names in the message.
+
+    A listener is an object with `check_local_transaction(view)` (RocketMQ 4.x) or `check(view)` (5.x), or a callable;
+    what it returns is read by `outbox.resolution.answer_of`. It may be a coroutine function.
+    """
+
+    def __init__(self, listeners: Listeners, *, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        """Ask `listeners`; coroutines run on `loop`, the application's, or else each on a loop of its own.
+
+        With `loop`, they may use what belongs to it, as a pool of connections. It must go on running meanwhile:
+        `GroupChecker.start()` leaves it free, `run_once()` called on it would not.
+        """
+        self._listeners = listeners
+        self._loop = loop
+
+    def missing(self, view: MessageView) -> str | None:
+        """That no listener is registered for this message, or that two are."""
+        try:
+            found = self._listeners.find(view)
+        except ConfigurationError as two:  # asking either of them would be a guess
+            return str(two)
+        return self._listeners.explain_missing(view) if found is None else None
+
+    def ask(self, view: MessageView, deadline: float) -> Answer:
+        """Call the listener; an exception is UNKNOWN with RocketMQ's remark."""
+        call = check_of(self._listeners.find(view))
+        if call is None:
+            return FailedAnswer(LocalTransactionState.UNKNOWN, "the listener has no check to call")
+        try:
+            answer = call(view)
+            if isawaitable(answer):
+                answer = self._await(answer, deadline)
+        except Exception as error:  # noqa: BLE001  (whatever the application raises is an answer: UNKNOWN)
+            return FailedAnswer(*answer_of_error(WHERE, error))
+        return answer_of(answer)
+
+    def _await(self, answer: Awaitable[Any], deadline: float) -> Any:
+        """Run a coroutine until the deadline and cancel it then, so that it does not keep its thread."""
+        seconds = max(deadline - time.monotonic(), 0.0)
+
+        async def until() -> Any:
+            async with asyncio.timeout(seconds):
+                return await answer
+
+        if self._loop is None:
+            return asyncio.run(until())
+        return asyncio.run_coroutine_threadsafe(until(), self._loop).result(seconds + 1.0)

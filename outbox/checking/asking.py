@@ -1,0 +1,142 @@
+"""Asking about what was claimed: how much a group takes on, and what its answers mean for the next time.
+
+What happens between claim and settle, when no transaction is open:
+
+- The process dies: the leases pass and whoever is there asks again. Asking changes nothing, so twice is no harm.
+- The process is stopped, and goes on: a task that waited too long is given back unasked. An answer that comes after
+  another checker has claimed is thrown away by `settle`.
+- A call hangs: see `workers`; the half message is settled as UNKNOWN at its deadline, in time for its lease.
+- Calls fail again and again: the breaker opens, what waits is given back, and no check is used up.
+- Nobody is registered for any message of a claim: given back, no check is used up, and a pause without claims.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from outbox.checking.asker import Asker
+from outbox.checking.breaker import Breaker
+from outbox.checking.claiming import QUEUE_SECONDS, Claimed
+from outbox.checking.group_alarms import GroupAlarms
+from outbox.checking.group_settings import GroupSettings
+from outbox.checking.settling import Reply
+from outbox.checking.workers import Task, Workers
+
+MOST_CLAIMED = 200
+"""Half messages that one claim takes at most; fewer where the callback is slow."""
+WORK_SECONDS = 0.5
+"""Seconds of its workers' time that a claim takes on, by how long the callback took lately."""
+MISSING_PAUSE = 5.0
+"""Seconds without claims after answers of which none said anything but that nobody is registered."""
+
+
+class Asking:
+    """One group's workers, circuit breaker and replies. Not for several threads at once."""
+
+    def __init__(
+        self,
+        group: str,
+        asker: Asker,
+        wake: Callable[[], None],
+        batch: int,
+        *,
+        breaker: Breaker | None = None,
+    ) -> None:
+        """Ask with `asker` about at most `batch` half messages at a time."""
+        self.group, self.breaker = group, breaker or Breaker()
+        self.replies: list[Reply] = []
+        """What is to be settled."""
+        self.workers = Workers(f"outbox-check-{group}", asker, wake)
+        self._most, self._size = batch, 1
+        self._interval = 30.0
+        self._seconds: float | None = None
+        """How long an answer took lately."""
+        self._not_before = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Half messages that are claimed and not yet settled."""
+        return len(self.replies) + self.workers.in_flight
+
+    def room(self) -> int:
+        """How many half messages may be claimed now."""
+        may = self.breaker.may_ask()
+        if may == 0 or time.monotonic() < self._not_before or self.workers.available == 0:
+            return 0
+        in_flight, batch = self.in_flight, self._batch()
+        if may == 1:
+            return 1 if in_flight == 0 else 0
+        return batch - in_flight if in_flight <= batch // 2 else 0
+
+    def limit(self, group: GroupSettings) -> int:
+        """The same for a claim that is made now, with the group's present settings."""
+        self._size, self._interval = group.workers, group.check_interval
+        self.workers.resize(group.workers)
+        return self.room()
+
+    def submit(self, claimed: Claimed, group: GroupSettings) -> None:
+        """Have the workers ask about what was claimed."""
+        if not claimed.views:
+            return
+        self.breaker.probe()
+        start_by = time.monotonic() + QUEUE_SECONDS
+        self.workers.submit(
+            Task(view, claimed.claim, group.check_timeout, start_by) for view in claimed.views
+        )
+
+    def collect(self, alarms: GroupAlarms) -> None:
+        """Take what the workers have answered and make replies of it."""
+        tasks = self.workers.collect()
+        if not tasks:
+            return
+        for task in tasks:
+            self.replies.append(self._reply(task))
+        self._judge(tasks, alarms)
+        if self.workers.available == 0:
+            self.breaker.trip(f"all {self.workers.hanging} threads hang in calls that do not return")
+        if self.breaker.open:
+            self.workers.give_back()
+            self.replies.extend(self._reply(task) for task in self.workers.collect())
+            alarms.failing(self.breaker.reason or "")
+
+    def give_back(self) -> None:
+        """Ask about nothing that was not begun."""
+        self.workers.give_back()
+
+    def stop(self) -> None:
+        """End the workers."""
+        self.workers.stop()
+
+    def _judge(self, tasks: list[Task], alarms: GroupAlarms) -> None:
+        """What the answers say about who was asked."""
+        missing = [task.missing for task in tasks if task.missing is not None]
+        answered = [task for task in tasks if task.answer is not None]
+        for task in answered:
+            self._seconds = (
+                task.seconds if self._seconds is None else 0.8 * self._seconds + 0.2 * task.seconds
+            )
+            if task.failed is None:
+                self.breaker.succeeded()
+                alarms.answered(len(missing) == 0)
+            else:
+                self.breaker.failed(task.failed)
+        if missing:
+            alarms.no_checker(missing[0], 2 * self._interval)
+        if not answered:
+            self.breaker.no_probe()
+            if missing:
+                self._not_before = time.monotonic() + min(MISSING_PAUSE, self._interval)
+
+    def _reply(self, task: Task) -> Reply:
+        if task.missing is not None:
+            return Reply(task.view.id, task.claim, task.view.checks, None, self._interval, task.missing)
+        if task.answer is None:
+            return Reply(task.view.id, task.claim, task.view.checks, None, 0.0, "no worker was free in time")
+        return Reply(task.view.id, task.claim, task.view.checks, task.answer)
+
+    def _batch(self) -> int:
+        if self._seconds is None:
+            return min(self._size, self._most)
+        takes = int(self._size * WORK_SECONDS / max(self._seconds, 1e-6))
+        return min(max(takes, self._size), self._most)

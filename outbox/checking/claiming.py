@@ -1,0 +1,101 @@
+"""Claiming half messages that are due, so that one checker at a time asks about each.
+
+A claim is a short transaction. It moves the row's due time to the end of a lease, so one timestamp is schedule and
+lease in one: a claim that is never settled is due again by itself.
+
+Schedules:
+
+- The process dies, or is killed, before the commit: nothing was claimed. After it: due again when the lease has passed.
+- It is stopped before the commit, holding locks on half messages: the server ends its session after 5 s. After the
+  commit: whoever claims next has another claim, and what this one was answered is not settled.
+- Two checkers: the second skips the rows that the first has locked, and does not find those that it has claimed.
+- A local transaction holds the half message: postponed by a second, not asked, not counted, for as long as it holds it.
+  It begins right after we looked: it is asked about; an answer UNKNOWN counts one check of fifteen, and any other waits
+  until the lock is gone.
+- The producer decides before we lock: the row goes. After it: see `settling`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, NamedTuple
+
+from outbox.checking.group_settings import LEASE_SLACK, GroupSettings
+from outbox.checking.transaction import SQL
+from outbox.half import MessageView
+from outbox.statements import Plan, Rows, Statement
+
+LOCKED_PAUSE = 1.0
+"""Seconds after which a locked half message is looked at again."""
+QUEUE_SECONDS = 2.0
+"""Seconds that a claimed half message may wait for a worker; the lease is this much longer than the check."""
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes of bodies that one claim reads; one message at least."""
+
+_numbers = itertools.count(1)
+
+
+class Claimed(NamedTuple):
+    """What a claim found; `claim` is the token to settle with."""
+
+    claim: str
+    views: list[MessageView]
+    over: list[int]
+    """Half messages whose checks or age are used up: see `expire`."""
+    locked: int
+    decided: int
+    more: bool
+    """Whether more may be due."""
+
+
+def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity") -> Plan[Claimed]:
+    """Claim at most `limit` half messages of a group for `name`, of those that were due at `due_by`."""
+    token = f"{name}#{next(_numbers)}"
+    rows: Rows = yield Statement(
+        SQL["claim"],
+        (
+            group.name,
+            str(limit),
+            due_by,
+            token,
+            repr(group.check_timeout + QUEUE_SECONDS + LEASE_SLACK),
+            repr(LOCKED_PAUSE),
+            str(group.max_checks),
+            repr(group.max_age),
+            str(MOST_BYTES),
+        ),
+    )
+    kinds = [row[1] for row in rows]
+    return Claimed(
+        token,
+        [_view(group.name, row) for row in rows if row[1] == "ask"],
+        [row[0] for row in rows if row[1] == "over"],
+        kinds.count("locked"),
+        kinds.count("decided"),
+        len(rows) == limit or "later" in kinds,
+    )
+
+
+def _view(group: str, row: tuple[Any, ...]) -> MessageView:
+    id, _, message_id, topic, born_at, key, body, headers, order_key, tags, index_keys, *rest = row
+    transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, checks = rest
+    return MessageView(
+        id=id,
+        message_id=message_id,
+        topic=topic,
+        producer_group=group,
+        born_at=born_at,
+        key=key,
+        body=body,
+        headers=headers or {},
+        order_key=order_key,
+        tags=tuple(tags),
+        index_keys=tuple(index_keys),
+        transaction_id=transaction_id,
+        checker=checker,
+        biz_type=biz_type,
+        biz_id=biz_id,
+        deliver_at=deliver_at,
+        traceparent=traceparent,
+        checks=checks,
+    )

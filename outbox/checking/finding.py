@@ -1,0 +1,87 @@
+"""Finding half messages that linger: which groups have any, and one group's, page by page.
+
+Schedules of `adopt`:
+
+- The process dies: what was committed stays, the next pass meets the rest.
+- Two checkers walk the same page: the second's INSERT finds the row (waiting, at most 1 s, for the first's commit).
+- The producer decides between our snapshot and our commit: the row is for a decided half message; the next claim
+  removes it. Its lock is not looked at here: who holds a half message past its delay is found out by the claim.
+- The producer's transaction commits later than others with higher ids: the walk that starts where the last one found
+  nothing young misses it, the walk over the whole group, every 10 s or so, meets it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from outbox.checking.group_settings import LONGEST, GroupSettings
+from outbox.checking.transaction import SQL
+from outbox.statements import Plan, Statement
+
+
+class Found(NamedTuple):
+    """One page of a group's unsettled messages, in the order of their ids."""
+
+    last: int | None
+    """The highest id of the page; None when there was nothing."""
+    rows: int
+    """Messages in it, half or not; fewer than the page's size at the end of the group."""
+    exhausted: int
+    adopted: int
+    pending: int
+    """Half messages in it that had been adopted before."""
+    first_young: int | None
+    """The first half message that is not yet past the first delay."""
+    overdue: int
+    """Half messages that are due since `check_interval` and nobody asks about."""
+    over: list[int]
+    """Half messages that the policy is to be applied to: see `expire`."""
+
+
+class Now(NamedTuple):
+    """A group's settings, and the database's time (its text, to be handed back to it)."""
+
+    settings: GroupSettings
+    time: str
+
+
+def groups() -> Plan[list[str]]:
+    """The groups that a checker may have something to do for; costs are by group, not by message."""
+    return [name for (name,) in (yield Statement(SQL["groups"]))]
+
+
+def settings(group: str) -> Plan[Now]:
+    """Read a group's settings; a group that is not registered has the defaults."""
+    ((time, *values),) = yield Statement(SQL["settings"], (group,))
+    if values[0] is None:
+        return Now(GroupSettings(group), time)
+    after, interval, longest, timeout, checks, age, policy, workers = values
+    found = GroupSettings(
+        group,
+        check_after=min(float(after), LONGEST),
+        check_interval=min(float(interval), LONGEST),
+        max_check_interval=min(float(longest), LONGEST),
+        check_timeout=min(float(timeout), LONGEST),
+        max_checks=int(checks),
+        max_age=min(float(age), LONGEST),
+        policy=str(policy),
+        workers=int(workers),
+    )
+    return Now(found, time)
+
+
+def adopt(group: GroupSettings, after: int = 0, rows: int = 5000) -> Plan[Found]:
+    """Walk one page of a group's half messages with ids above `after`, and note those past their first delay."""
+    ((last, seen, exhausted, adopted, pending, young, overdue, over),) = yield Statement(
+        SQL["adopt"],
+        (
+            group.name,
+            str(after),
+            str(rows),
+            repr(group.check_after),
+            repr(group.max_age),
+            str(group.max_checks),
+            repr(group.check_interval),
+        ),
+    )
+    return Found(last, seen, exhausted, adopted, pending, young, overdue, over)

@@ -1,0 +1,62 @@
+"""What a checker sees of its group, and which alarms follow from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from outbox.checking.alarms import Alarms
+from outbox.checking.walk import Overview
+from outbox.resolution import shortened
+
+FLOOD = 10_000
+"""Half messages of one group that wait for a decision, from which on its operators are told; cleared below half."""
+LIST = "outbox tx ls"
+
+
+class GroupAlarms(Alarms):
+    """The four alarms of one group, by what is seen."""
+
+    def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(group, clock)
+        self._missing_until = 0.0
+        self._exhausted = 0
+
+    def failing(self, reason: str) -> None:
+        """The circuit breaker is open."""
+        self.set("failing", shortened(f"checks fail, and are paused: {reason}"))
+
+    def no_checker(self, reason: str, seconds: float) -> None:
+        """Nobody could be asked about a half message, which is seen again at the latest after `seconds`."""
+        self._missing_until = self._clock() + seconds
+        self.set("no_checker", shortened(reason))
+
+    def answered(self, everybody_found: bool) -> None:
+        """Somebody answered, if only UNKNOWN."""
+        self.set("failing", None)
+        if everybody_found and self._clock() >= self._missing_until:
+            self.set("no_checker", None)
+
+    def exhausted(self, more: int) -> None:
+        """Half messages became EXHAUSTED."""
+        self._exhausted += more
+        self.set("exhausted", f"{self._exhausted} half messages wait for an operator; see: {LIST}")
+
+    def overview(self, seen: Overview, *, asked: bool) -> None:
+        """The whole group was walked over; `asked` tells whether this checker can ask at all."""
+        self._exhausted = 0
+        if seen.exhausted:
+            self.exhausted(seen.exhausted)
+        else:
+            self.set("exhausted", None)
+        if seen.pending >= FLOOD:
+            self.set("flood", f"{seen.pending} half messages wait for a decision; see: {LIST}")
+        elif seen.pending < FLOOD // 2:
+            self.set("flood", None)
+        if not asked:
+            self.set(
+                "no_checker",
+                f"{seen.overdue} half messages are overdue, and no checker of this group asks about them"
+                if seen.overdue
+                else None,
+            )

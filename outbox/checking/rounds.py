@@ -1,0 +1,273 @@
+"""One group's checker, step by step: what is due is done, in short transactions, and nobody is asked inside of one.
+
+A step settles the answers that have come, walks one page, claims what is due and hands it to the workers. Between any
+two of its transactions the process may die: each leaves the group in a state from which any checker goes on (see the
+schedules in `finding`, `claiming` and `settling`). Between claim and settle lies the asking, done by `workers`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import psycopg
+
+from outbox.checking.asker import Asker
+from outbox.checking.asking import MOST_CLAIMED, Asking
+from outbox.checking.claiming import claim
+from outbox.checking.finding import adopt, settings
+from outbox.checking.group_alarms import GroupAlarms
+from outbox.checking.group_settings import GroupSettings
+from outbox.checking.settling import Reply, Settled, expire, settle
+from outbox.checking.transaction import checker_name, transaction
+from outbox.checking.walk import Walk
+from outbox.statements import Plan
+
+T = TypeVar("T")
+Connection: TypeAlias = psycopg.Connection[Any]
+Connect: TypeAlias = Callable[[], AbstractContextManager[Connection]]
+"""Yields an idle connection for one step, such as `psycopg_pool.ConnectionPool.connection`."""
+
+log = logging.getLogger("outbox.checking")
+
+IDLE_PAUSE = 1.0
+"""Seconds between looks for what is due."""
+TICK = 0.05
+"""Seconds between steps while answers are awaited: for so long a batch grows that is settled at once."""
+
+
+class Step(NamedTuple):
+    """What one step did, and when the next is worth while."""
+
+    adopted: int = 0
+    claimed: int = 0
+    locked: int = 0
+    """Half messages postponed because a local transaction holds them."""
+    decided: int = 0
+    unknown: int = 0
+    not_asked: int = 0
+    expired: int = 0
+    late: int = 0
+    in_flight: int = 0
+    """Half messages that are claimed and not yet settled, after the step."""
+    more: bool = False
+    """Whether the claim was full."""
+    pause: float = 0.0
+    """Seconds after which the next step is due, if `wake` is not called before."""
+
+    def plus(self, other: Step) -> Step:
+        """Add another step's numbers; the rest is the other's."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self._fields[:8]}
+        return other._replace(**sums)
+
+
+class GroupRound:
+    """A group's checker without a thread or a connection of its own; see `outbox.checking` for how to use it.
+
+    Not for several threads at once. Errors of the database pass through; the next step goes on.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        asker: Asker | None,
+        *,
+        name: str | None = None,
+        wake: Callable[[], None] = lambda: None,
+        batch: int = MOST_CLAIMED,
+        page: int = 5000,
+    ) -> None:
+        """Look after one group.
+
+        Args:
+            group: The producer group's name; its settings are read whenever the database is asked for something.
+            asker: Who is asked; None: nobody, the group's half messages are only met and expired.
+            name: Who this is in the audit; "checker:<group>@<host>:<pid>" by default.
+            wake: Called from a worker's thread when all answers have come.
+            batch: Half messages that one claim takes at most.
+            page: Half messages that are looked at in one transaction of a walk.
+        """
+        self.group, self.name = group, name or checker_name(group)
+        self._walk = Walk(page)
+        self._alarms = GroupAlarms(group)
+        self._wake = wake
+        self._ready = threading.Event()
+        self._asking = None if asker is None else Asking(group, asker, self._woken, batch)
+        self._claim_at = 0.0
+        self._draining = False
+
+    @property
+    def in_flight(self) -> int:
+        """Half messages that are claimed and not yet settled."""
+        return 0 if self._asking is None else self._asking.in_flight
+
+    @property
+    def asking(self) -> Asking | None:
+        """The workers and the circuit breaker, to be looked at."""
+        return self._asking
+
+    def step(self, connection: Connect) -> Step:
+        """Do what is due on one connection, in milliseconds; none is taken when nothing is. What is asked goes on."""
+        done = Step()
+        if self._something_is_due():
+            with connection() as conn:
+                now = self._run(conn, settings(self.group))
+                done = self._settle(conn, now.settings)
+                done = done.plus(self._page(conn, now.settings))
+                if self._room() and time.monotonic() >= self._claim_at:
+                    done = done.plus(self._claim(conn, now.settings))
+                self._tell(conn)
+        return done._replace(in_flight=self.in_flight, pause=self._pause())
+
+    def run_once(self, connection: Connect) -> Step:
+        """Walk over the whole group and ask about all that is due now, once each; wait for the answers.
+
+        For tests, and for whoever wants it done now: it takes as long as the callbacks take.
+        """
+        self._walk.hurry()
+        done, began, more = Step(), "", True
+        while more or self.in_flight:
+            self._collect()
+            with connection() as conn:
+                now = self._run(conn, settings(self.group))
+                began = began or now.time
+                done = done.plus(self._settle(conn, now.settings))
+                done = done.plus(self._page(conn, now.settings))
+                if more and not self._walk.on_its_way and self._room():
+                    done = done.plus(self._claim(conn, now.settings, began))
+                    more = done.more
+                elif not self._walk.on_its_way and not self.in_flight:
+                    more = False  # the breaker is open: nothing more is asked
+                self._tell(conn)
+            if self.in_flight and not self._walk.on_its_way:
+                self._ready.wait(TICK)
+                self._ready.clear()
+        return done._replace(in_flight=0, pause=self._pause())
+
+    def drain(self) -> None:
+        """Claim nothing more; the next steps settle what comes back, and give back what was not begun."""
+        self._draining = True
+        if self._asking is not None:
+            self._asking.give_back()
+
+    def stop(self) -> None:
+        """End the workers; what is still being asked about is due again when its lease has passed."""
+        self._draining = True
+        if self._asking is not None:
+            self._asking.stop()
+
+    def _woken(self) -> None:
+        self._ready.set()
+        self._wake()
+
+    def _run(self, conn: Connection, plan: Plan[T]) -> T:
+        return transaction(conn, self.name, plan)
+
+    def _collect(self) -> None:
+        if self._asking is not None:
+            self._asking.collect(self._alarms)
+
+    def _room(self) -> int:
+        return 0 if self._asking is None or self._draining else self._asking.room()
+
+    def _something_is_due(self) -> bool:
+        self._collect()
+        now = time.monotonic()
+        return bool(
+            (self._asking is not None and self._asking.replies)
+            or now >= self._walk.next_at
+            or (now >= self._claim_at and self._room())
+            or self._alarms.due()
+        )
+
+    def _pause(self) -> float:
+        """Seconds until something is due that no worker tells of."""
+        now = time.monotonic()
+        ends = [now + IDLE_PAUSE, self._walk.next_at]
+        if self.in_flight:
+            ends.append(now + TICK)
+        if self._room():
+            ends.append(self._claim_at)
+        return max(min(ends) - now, 0.0)
+
+    def _settle(self, conn: Connection, group: GroupSettings) -> Step:
+        """Settle what was answered. When the database fails, the replies are kept for the next step."""
+        if self._asking is None or not self._asking.replies:
+            return Step()
+        replies = self._asking.replies
+        try:
+            settled = self._run(conn, settle(group, replies))
+        except psycopg.Error:
+            if conn.closed:
+                raise
+            settled = self._settle_one_by_one(conn, group, replies)
+        self._asking.replies = []
+        if settled.expired and group.policy == "EXHAUSTED":
+            self._alarms.exhausted(settled.expired)
+        return Step(
+            decided=settled.decided,
+            unknown=settled.unknown,
+            not_asked=settled.not_asked,
+            locked=settled.locked,
+            expired=settled.expired,
+            late=settled.late + settled.decided_before,
+        )
+
+    def _settle_one_by_one(self, conn: Connection, group: GroupSettings, replies: list[Reply]) -> Settled:
+        """After a failure: one that cannot be settled must not keep the others; it is due again after its lease."""
+        done = Settled()
+        for reply in replies:
+            try:
+                one = self._run(conn, settle(group, [reply]))
+            except psycopg.Error as error:
+                if conn.closed:
+                    raise
+                log.warning(
+                    "checker of group %s: message %d is not settled: %s",
+                    self.group,
+                    reply.id,
+                    error.diag.sqlstate,
+                )
+            else:
+                done = Settled(*map(sum, zip(done, one, strict=True)))
+        return done
+
+    def _page(self, conn: Connection, group: GroupSettings) -> Step:
+        """Walk one page, if one is due."""
+        after = self._walk.begin()
+        if after is None:
+            return Step()
+        began = time.monotonic()
+        found = self._run(conn, adopt(group, after, self._walk.page))
+        expired = self._expire(conn, group, found.over)
+        overview = self._walk.took(found, time.monotonic() - began)
+        if overview is not None:
+            self._alarms.overview(overview, asked=self._asking is not None)
+        return Step(adopted=found.adopted, expired=expired)
+
+    def _claim(self, conn: Connection, group: GroupSettings, due_by: str = "infinity") -> Step:
+        """Claim what is due and have it asked about."""
+        asking = self._asking
+        if asking is None:
+            return Step()
+        claimed = self._run(conn, claim(group, self.name, asking.limit(group), due_by))
+        asking.submit(claimed, group)
+        self._claim_at = 0.0 if claimed.more else time.monotonic() + IDLE_PAUSE
+        expired = self._expire(conn, group, claimed.over)
+        return Step(claimed=len(claimed.views), locked=claimed.locked, expired=expired, more=claimed.more)
+
+    def _expire(self, conn: Connection, group: GroupSettings, over: list[int]) -> int:
+        expired = len(self._run(conn, expire(group, over))) if over else 0
+        if expired and group.policy == "EXHAUSTED":
+            self._alarms.exhausted(expired)
+        return expired
+
+    def _tell(self, conn: Connection) -> None:
+        kinds = self._alarms.due()
+        if kinds:
+            self._run(conn, self._alarms.write(kinds))
+            self._alarms.written(kinds)

@@ -1,0 +1,231 @@
+-- How a checker finds half messages that linger, asks about them and settles what it was answered.
+--
+-- outbox.message is written by decisions only; all that checking has to remember is in outbox.pending_check. Nothing
+-- here ever waits for a row's lock: a locked half message is a running local transaction, and everything else that is
+-- locked is being looked after by somebody. Settings are cut and intervals are counted by the caller, in seconds.
+
+-- name: begin
+-- First in every transaction: who acts ($1), and plans that suit a few rows looked up among millions, whatever the
+-- statistics say. The time limits are for a checker that is stopped in the middle (SIGSTOP, a suspended machine): the
+-- server ends its session, and with it its locks, so that no producer's decision waits for it longer than that.
+SELECT set_config('outbox.actor', $1, true), set_config('lock_timeout', '1s', true),
+       set_config('idle_in_transaction_session_timeout', '5s', true),
+       set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true),
+       set_config('max_parallel_workers_per_gather', '0', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+
+-- name: groups
+-- Groups that may have undecided half messages, rows to tidy up or alarms to clear. A loose index scan: each step goes
+-- down the index of each partition to the next name, however many messages a group has. (The index holds EXHAUSTED and
+-- DEAD messages as well; a group that has nothing else is named too, and costs its checker next to nothing.)
+WITH RECURSIVE unsettled (name) AS (
+    (SELECT m.producer_group FROM outbox.message m
+     WHERE m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD') AND m.producer_group >= ''
+     ORDER BY m.producer_group LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.producer_group FROM outbox.message m
+            WHERE m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD') AND m.producer_group > u.name
+            ORDER BY m.producer_group LIMIT 1)
+    FROM unsettled u WHERE u.name IS NOT NULL
+), pending (name) AS (
+    (SELECT p.producer_group FROM outbox.pending_check p ORDER BY p.producer_group LIMIT 1)
+    UNION ALL
+    SELECT (SELECT p.producer_group FROM outbox.pending_check p WHERE p.producer_group > n.name
+            ORDER BY p.producer_group LIMIT 1)
+    FROM pending n WHERE n.name IS NOT NULL
+)
+SELECT u.name FROM unsettled u WHERE u.name IS NOT NULL
+UNION SELECT n.name FROM pending n WHERE n.name IS NOT NULL
+UNION SELECT a.producer_group FROM outbox.alarm a
+ORDER BY 1;
+
+-- name: settings
+-- A registered group's settings, in seconds, and the time, so that a round can tell what was due when it began.
+SELECT statement_timestamp()::text, extract(epoch FROM g.check_after)::float8,
+       extract(epoch FROM g.check_interval)::float8, extract(epoch FROM g.max_check_interval)::float8,
+       extract(epoch FROM g.check_timeout)::float8, g.max_checks, extract(epoch FROM g.max_age)::float8, g.policy,
+       g.workers
+FROM (SELECT) AS always LEFT JOIN outbox.producer_group g ON g.name = $1;
+
+-- name: adopt
+-- One page ($3 rows) of the group's ($1) unsettled messages beyond id $2, in the order of their ids. Half messages past
+-- the first delay ($4 s, or their own) get their row; one whose own delay is longer gets it with that later time, so
+-- that nothing older than the group's delay stays unmet. Told besides: which are over (older than $5 s, or with $6
+-- checks used up) and not being asked about at this moment, which is the first that is still too young, and how many
+-- are pending, EXHAUSTED, and overdue by $7 s with nobody asking. Due times never lie beyond the age at which the policy
+-- takes over. A decision committed meanwhile leaves a row that the next claim removes.
+WITH page AS MATERIALIZED (
+    SELECT m.id, m.message_id, m.state, m.born_at,
+           CASE WHEN m.check_after IS NOT NULL
+               THEN greatest(least(m.check_after, $5::float8 * interval '1 s'), interval '0') END AS own
+    FROM outbox.message m
+    WHERE m.producer_group = $1 AND m.id > $2::bigint AND m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')
+    ORDER BY m.id LIMIT $3::integer
+), half AS MATERIALIZED (
+    SELECT h.id, h.message_id, h.born_at, least(coalesce(h.own, $4::float8 * interval '1 s'),
+                                                $5::float8 * interval '1 s') AS delay,
+           h.born_at + least(h.own, $4::float8 * interval '1 s', $5::float8 * interval '1 s')
+               <= statement_timestamp() AS lingers,
+           h.born_at <= statement_timestamp() - $5::float8 * interval '1 s' AS too_old,
+           p.id IS NOT NULL AS met, p.checks, p.due_at,
+           p.asked_by IS NOT NULL AND p.due_at > statement_timestamp() AS being_asked
+    FROM page h LEFT JOIN outbox.pending_check p ON p.id = h.id
+    WHERE h.state = 'UNKNOWN'
+), adopted AS (
+    INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at)
+    SELECT h.id, h.message_id, $1, h.born_at + h.delay FROM half h
+    WHERE h.lingers AND NOT h.met AND NOT h.too_old ORDER BY h.id
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+)
+SELECT (SELECT max(id) FROM page), (SELECT count(*) FROM page),
+       (SELECT count(*) FROM page WHERE state = 'EXHAUSTED'), (SELECT count(*) FROM adopted),
+       count(*) FILTER (WHERE h.met), min(h.id) FILTER (WHERE NOT h.lingers AND NOT h.met),
+       count(*) FILTER (WHERE h.due_at < statement_timestamp() - $7::float8 * interval '1 s' AND NOT h.being_asked),
+       coalesce(array_agg(h.id) FILTER (WHERE (h.too_old OR h.checks >= $6::integer) AND NOT h.being_asked), '{}')
+FROM half h;
+
+-- name: claim
+-- At most $2 of the group's ($1) rows that are due (and were at $3), those first that are due longest. A row whose half
+-- message is free becomes the claim's ($4): its due time moves to the end of the lease, $5 s from now. One whose half
+-- message is locked is postponed by $6 s, not asked about, not counted. One that is decided is removed. One that is over
+-- ($7 checks used up, or older than $8 s) is only told. Bodies are read up to $9 bytes in all, one at least; what is
+-- beyond stays due. The locks on messages last as long as this transaction, a few milliseconds.
+WITH due AS MATERIALIZED (
+    SELECT p.id, p.message_id, p.checks, p.due_at FROM outbox.pending_check p
+    WHERE p.producer_group = $1
+        AND p.due_at <= least(statement_timestamp(), $3::timestamptz)
+    ORDER BY p.due_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
+), undecided AS MATERIALIZED (
+    SELECT d.id FROM due d JOIN outbox.message m ON m.id = d.id
+    WHERE m.message_id = d.message_id AND m.state = 'UNKNOWN'
+), free AS MATERIALIZED (
+    SELECT m.id, m.message_id, m.topic, m.born_at, m.key, m.body, m.headers, m.order_key, m.tags, m.index_keys,
+           m.transaction_id, m.checker, m.biz_type, m.biz_id, m.deliver_at, m.traceparent, d.checks, d.due_at
+    FROM due d JOIN outbox.message m ON m.id = d.id
+    WHERE m.message_id = d.message_id AND m.state = 'UNKNOWN'
+    FOR UPDATE OF m SKIP LOCKED
+), sorted AS MATERIALIZED (
+    SELECT f.id, f.checks >= $7::integer
+               OR f.born_at <= statement_timestamp() - $8::float8 * interval '1 s' AS over,
+           sum(octet_length(coalesce(f.body, ''))) OVER (ORDER BY f.due_at, f.id)
+               - octet_length(coalesce(f.body, '')) < $9::bigint AS fits
+    FROM free f
+), claimed AS (
+    UPDATE outbox.pending_check p SET due_at = statement_timestamp() + $5::float8 * interval '1 s', asked_by = $4
+    FROM sorted s WHERE p.id = s.id AND s.fits AND NOT s.over
+), postponed AS (
+    UPDATE outbox.pending_check p
+    SET due_at = statement_timestamp() + $6::float8 * interval '1 s', asked_by = NULL, answer = NULL,
+        remark = 'a local transaction holds the half message'
+    FROM undecided u WHERE p.id = u.id AND NOT EXISTS (SELECT FROM free f WHERE f.id = u.id)
+), removed AS (
+    DELETE FROM outbox.pending_check p USING due d
+    WHERE p.id = d.id AND NOT EXISTS (SELECT FROM undecided u WHERE u.id = d.id)
+)
+SELECT d.id,
+       CASE WHEN s.over THEN 'over' WHEN s.fits THEN 'ask' WHEN s.id IS NOT NULL THEN 'later'
+            WHEN u.id IS NOT NULL THEN 'locked' ELSE 'decided' END,
+       -- The view, of those that are asked about. Times are kept within what Python can hold.
+       f.message_id, f.topic, least(greatest(f.born_at, '0001-01-03 UTC'), '9999-12-29 UTC'), f.key,
+       CASE WHEN s.fits AND NOT s.over THEN f.body END, f.headers, f.order_key, f.tags, f.index_keys,
+       f.transaction_id, f.checker, f.biz_type, f.biz_id,
+       least(greatest(f.deliver_at, '0001-01-03 UTC'), '9999-12-29 UTC'), f.traceparent, d.checks
+FROM due d LEFT JOIN undecided u ON u.id = d.id LEFT JOIN free f ON f.id = d.id LEFT JOIN sorted s ON s.id = d.id
+ORDER BY d.due_at, d.id;
+
+-- name: settle
+-- What was answered: ids ($1), the claims they were asked under ($2), answers ($3, null: not asked after all), remarks
+-- ($4), and the seconds to the next time ($5). A claim that somebody else has taken over since is not settled: the
+-- answer came too late. COMMIT and ROLLBACK decide by the same compare-and-set as everybody's, in the order of the ids;
+-- a locked half message is asked about again in $6 s, nothing counted. UNKNOWN counts, as far as the age $7 s. Every
+-- check is noted in outbox.event, also one whose half message was decided meanwhile. "settled" is told for each id.
+WITH given AS MATERIALIZED (
+    SELECT g.id::bigint AS id, g.claim, g.answer, g.remark, g.pause::float8 AS pause
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS g (id, claim, answer, remark, pause)
+), mine AS MATERIALIZED (
+    SELECT p.id, p.message_id, p.checks, g.answer, g.remark, g.pause
+    FROM given g JOIN outbox.pending_check p ON p.id = g.id
+    WHERE p.asked_by = g.claim
+    ORDER BY p.id FOR UPDATE OF p SKIP LOCKED
+), seen AS MATERIALIZED (
+    SELECT m.id, m.message_id, m.state = 'UNKNOWN' AS undecided, m.born_at, x.checks, x.answer, x.remark, x.pause
+    FROM mine x JOIN outbox.message m ON m.id = x.id
+    WHERE m.message_id = x.message_id
+), free AS MATERIALIZED (
+    SELECT m.id, x.answer, x.checks, x.remark
+    FROM mine x JOIN outbox.message m ON m.id = x.id
+    WHERE x.answer IN ('COMMIT', 'ROLLBACK') AND m.message_id = x.message_id AND m.state = 'UNKNOWN'
+    ORDER BY m.id FOR UPDATE OF m SKIP LOCKED
+), checked AS (
+    INSERT INTO outbox.event (id, message_id, kind, answer, actor, reason)
+    SELECT s.id, s.message_id, 'check', s.answer, outbox.actor(), s.remark
+    FROM seen s
+    WHERE s.answer IS NOT NULL
+        AND (s.answer = 'UNKNOWN' OR NOT s.undecided OR EXISTS (SELECT FROM free f WHERE f.id = s.id))
+    RETURNING id
+), noted AS MATERIALIZED (
+    SELECT count(*) FROM checked
+), decided AS (
+    -- Joined to "noted", so that the checks come first in the audit, and their consequences after them.
+    UPDATE outbox.message m
+    SET state = CASE f.answer WHEN 'COMMIT' THEN 'COMMITTED' ELSE 'ROLLED_BACK' END,
+        remark = concat_ws(': ', 'check ' || f.checks + 1 || ' answered ' || f.answer, f.remark)
+    FROM free f CROSS JOIN noted WHERE m.id = f.id AND m.state = 'UNKNOWN'
+    RETURNING m.id
+), outcome AS MATERIALIZED (
+    SELECT x.id, x.answer, x.remark, x.pause, s.born_at,
+           CASE WHEN d.id IS NOT NULL THEN 'decided' WHEN s.undecided IS NOT TRUE THEN 'decided_before'
+                WHEN x.answer IS NULL THEN 'not_asked' WHEN x.answer = 'UNKNOWN' THEN 'unknown'
+                ELSE 'locked' END AS settled
+    FROM mine x LEFT JOIN seen s ON s.id = x.id LEFT JOIN decided d ON d.id = x.id
+), kept AS (
+    UPDATE outbox.pending_check p
+    SET checks = p.checks + (o.settled = 'unknown')::integer, asked_by = NULL, answer = o.answer, remark = o.remark,
+        due_at = statement_timestamp() + CASE o.settled
+            WHEN 'locked' THEN $6::float8 * interval '1 s'
+            WHEN 'not_asked' THEN o.pause * interval '1 s'
+            ELSE greatest(least(o.pause * interval '1 s',
+                                o.born_at + $7::float8 * interval '1 s' - statement_timestamp()), interval '0') END
+    FROM outcome o WHERE p.id = o.id AND o.settled IN ('unknown', 'not_asked', 'locked')
+    RETURNING p.id, p.checks
+), removed AS (
+    DELETE FROM outbox.pending_check p USING outcome o
+    WHERE p.id = o.id AND o.settled IN ('decided', 'decided_before')
+)
+SELECT g.id, coalesce(o.settled, 'late'), k.checks
+FROM given g LEFT JOIN outcome o ON o.id = g.id LEFT JOIN kept k ON k.id = g.id;
+
+-- name: expire
+-- The policy ($3: the state it leads to) for those of the half messages $1 of the group $2 that are over: older than
+-- $4 s, or with $5 checks used up. Looked at again under their lock; one that is locked, or that somebody is asking
+-- about at this moment, is left for the next time.
+WITH over AS MATERIALIZED (
+    SELECT m.id, p.checks, m.born_at <= statement_timestamp() - $4::float8 * interval '1 s' AS too_old
+    FROM unnest($1::text[]) AS g (id) JOIN outbox.message m ON m.id = g.id::bigint
+        LEFT JOIN outbox.pending_check p ON p.id = m.id
+    WHERE m.producer_group = $2 AND m.state = 'UNKNOWN'
+        AND (m.born_at <= statement_timestamp() - $4::float8 * interval '1 s' OR p.checks >= $5::integer)
+        AND (p.asked_by IS NULL OR p.due_at <= statement_timestamp())
+    ORDER BY m.id FOR UPDATE OF m SKIP LOCKED
+), decided AS (
+    UPDATE outbox.message m
+    SET state = $3, remark = CASE WHEN o.too_old AND coalesce(o.checks, 0) < $5::integer
+            THEN format('undecided for %s s, checked %s times: the group''s policy', $4, coalesce(o.checks, 0))
+            ELSE format('undecided after %s checks: the group''s policy', o.checks) END
+    FROM over o WHERE m.id = o.id AND m.state = 'UNKNOWN'
+    RETURNING m.id
+), removed AS (
+    DELETE FROM outbox.pending_check p USING decided d WHERE p.id = d.id
+)
+SELECT d.id FROM decided d;
+
+-- name: raise_alarm
+-- Tell operators ($1 group, $2 kind, $3 what); since when is kept.
+INSERT INTO outbox.alarm AS a (producer_group, kind, detail) VALUES ($1, $2, $3)
+ON CONFLICT (producer_group, kind) DO UPDATE SET detail = EXCLUDED.detail, seen_at = clock_timestamp()
+RETURNING a.since;
+
+-- name: clear_alarm
+-- It is over ($1 group, $2 kind).
+DELETE FROM outbox.alarm WHERE producer_group = $1 AND kind = $2 RETURNING kind;
