@@ -149,6 +149,10 @@ class Listeners:
         there = "; ".join(map(str, self)) or "none"
         return f"no listener is registered for {wanted}; registered: {there[:400]}"
 
+    def registered(self, place: Place) -> Any | None:
+        """The listener of exactly this place, or None."""
+        return self._registered.get(place)
+
     def __iter__(self) -> Iterator[Place]:
         return iter(tuple(self._registered))
 

@@ -1,0 +1,41 @@
+"""RocketMQ's two programming models of transactional messages, for threads and for asyncio.
+
+4.x: `TransactionMQProducer` runs the local transaction of each message in a `TransactionListener`, and asks the same
+listener when it has to be asked about later. 5.x: `Producer` hands out transactions, which the application commits
+around its own local transaction; a `TransactionChecker` answers later.
+
+Under both lie `Outbox.prepare`, `join`, `commit` and `rollback`, which mix freely with them.
+"""
+
+from outbox.transactions.errors import AmbiguousHalfError, NoConnectionError, ProducerStateError
+from outbox.transactions.listener import LocalMessage, TransactionChecker, TransactionListener
+from outbox.transactions.mq_producer import AsyncTransactionMQProducer, TransactionMQProducer
+from outbox.transactions.producer import (
+    AsyncBusinessTransaction,
+    AsyncProducer,
+    AsyncTransaction,
+    BusinessTransaction,
+    Producer,
+    Transaction,
+)
+from outbox.transactions.results import MessageQueue, SendStatus, TransactionSendResult
+
+__all__ = [
+    "AmbiguousHalfError",
+    "AsyncBusinessTransaction",
+    "AsyncProducer",
+    "AsyncTransaction",
+    "AsyncTransactionMQProducer",
+    "BusinessTransaction",
+    "LocalMessage",
+    "MessageQueue",
+    "NoConnectionError",
+    "Producer",
+    "ProducerStateError",
+    "SendStatus",
+    "Transaction",
+    "TransactionChecker",
+    "TransactionListener",
+    "TransactionMQProducer",
+    "TransactionSendResult",
+]

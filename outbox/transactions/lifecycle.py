@@ -1,0 +1,263 @@
+"""The life of a producer: start, registration of its group, the checker in its process, shutdown.
+
+Both programming models share it, each for threads and for asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Self
+
+import psycopg
+
+from outbox import checks
+from outbox.checking import GroupChecker, ListenerAsker
+from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
+from outbox.listeners import Listeners, check_of, name_of
+from outbox.message import Message
+from outbox.outbox import AsyncOutbox, Outbox
+from outbox.selectors import MessageQueueSelector
+from outbox.statements import Plan, Statement, TextArray, load
+from outbox.topics import MessageType
+from outbox.transactions.connections import AsyncConnections, Connections
+from outbox.transactions.counts import Counts
+from outbox.transactions.errors import ProducerStateError
+from outbox.transactions.io import IO, AwaitingIO, BlockingIO, Flow, perform, perform_async
+from outbox.transactions.session import Session
+
+_GROUPS, _TOPICS = load("groups.sql"), load("topics.sql")
+_TAKEN = (MessageType.TRANSACTION, MessageType.MIXED)
+
+
+class Life:
+    """What every producer has: its group, its listeners, its counters, and whether it runs."""
+
+    _io: IO
+
+    def __init__(
+        self, producer_group: str, listeners: Listeners | None, listener: Any, topics: Iterable[str]
+    ) -> None:
+        if listeners is not None and listener is not None:
+            raise ConfigurationError(
+                "listeners: come with a single listener as well; allowed: either, or listeners.register(listener), "
+                "which makes it the default"
+            )
+        try:
+            self.producer_group = checks.text("producer_group", producer_group)
+            names = [topics] if isinstance(topics, str) else topics
+            self.topics = frozenset(checks.topic_name(name) for name in names)
+        except InvalidMessageError as error:
+            raise ConfigurationError(str(error)) from None
+        self.listeners = Listeners() if listeners is None else listeners
+        if listener is not None:
+            self.listeners.register(listener)
+        self.counts = Counts()
+        self._running = False
+        self._checker: GroupChecker | None = None
+        self._checker_connect: Any = None
+        self._check = False
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not shut down."""
+        return self._running
+
+    def _require_running(self) -> None:
+        if not self._running:
+            raise ProducerStateError(
+                f"producer of group {self.producer_group!r} is not running; allowed: between start() and shutdown(), "
+                "or inside `with producer:`"
+            )
+
+    def _begin_start(self) -> None:
+        if self._running:
+            raise ProducerStateError(f"producer of group {self.producer_group!r} was started before")
+
+    def _require_topic(self, message: Message) -> None:
+        if not isinstance(message, Message):
+            raise InvalidMessageError("message", f"is {type(message).__name__}", "outbox.Message")
+        if self.topics and message.topic not in self.topics:
+            raise InvalidMessageError(
+                "topic", f"{message.topic!r} is none of this producer's", ", ".join(sorted(self.topics))
+            )
+
+    def _find(self, message: Message) -> Any:
+        """Who answers for a message: looked up before anything is written.
+
+        Raises:
+            InvalidMessageError: it is no message, or its topic is none of this producer's.
+            ConfigurationError: nobody is registered for it, or two are.
+        """
+        self._require_topic(message)
+        listener = self.listeners.find(message)
+        if listener is None:
+            raise ConfigurationError(f"listener: {self.listeners.explain_missing(message)}")
+        return listener
+
+    def _plan_checks(self, connect: Any, checker_connect: Any, *, check: bool, usable: bool) -> None:
+        """Choose where the checker's own connection comes from: it works in a thread, and keeps it."""
+        self._check = check
+        self._checker_connect = checker_connect
+        if checker_connect is not None or not check:
+            return
+        self._checker_connect = connect if usable else _beside(connect)
+        if self._checker_connect is None:
+            raise ConfigurationError(
+                "checker_connect: missing, and the checker needs a connection of its own that is not asynchronous. "
+                "Allowed: a DSN or a callable that returns a psycopg.Connection, or check=False where another "
+                "process answers for this group"
+            )
+
+    def _make_checker(self, loop: asyncio.AbstractEventLoop | None = None) -> GroupChecker:
+        asker = ListenerAsker(self.listeners, loop=loop)
+        return GroupChecker(self._checker_connect, self.producer_group, asker)
+
+    def _register(self) -> Flow[None]:
+        """Make the group TRANSACTION unless it is registered, and look at the types of the topics."""
+        session = Session(self._io)
+        try:
+            yield from session.apart(lambda conn: _run(self._io, conn, self._registration()))
+        finally:
+            yield from session.close()
+
+    def _registration(self) -> Plan[None]:
+        name = self.producer_group
+        yield Statement(_GROUPS["add_group"], (name, str(MessageType.TRANSACTION)), answers=False)
+        ((_, message_type, *_),) = yield Statement(_GROUPS["read_group"], (name,))
+        if message_type not in _TAKEN:
+            raise GroupTypeError(
+                f"producer_group: {name!r} is registered as {message_type}, and half messages need a group of type "
+                "TRANSACTION or MIXED; allowed: another group for this producer"
+            )
+        if self.topics:
+            rows = yield Statement(_TOPICS["read_topics"], (TextArray(sorted(self.topics)),))
+            wrong = [f"{row[0]!r} is of type {row[1]}" for row in rows if row[1] not in _TAKEN]
+            if wrong:
+                raise WrongMessageTypeError("topics", ", ".join(wrong), "topics of type TRANSACTION or MIXED")
+
+
+class BlockingLife(Life):
+    """A producer for threads, which share it freely."""
+
+    def _connect(
+        self,
+        connect: Any,
+        selectors: Mapping[str, MessageQueueSelector] | None,
+        connections: int,
+        connection_timeout: float,
+        checker_connect: Any,
+        *,
+        check: bool,
+    ) -> None:
+        self._io = self._driver = BlockingIO(
+            Outbox(self.producer_group, selectors=selectors),
+            Connections(connect, connections, connection_timeout),
+        )
+        usable = isinstance(connect, str) or not hasattr(connect, "connection")
+        self._plan_checks(connect, checker_connect, check=check, usable=usable)
+
+    def start(self) -> None:
+        """Register the group, see that the topics take half messages, and begin to answer checks of this group.
+
+        Raises:
+            ProducerStateError: it was started before.
+            GroupTypeError: the group is registered for other messages.
+            WrongMessageTypeError: so is one of `topics`.
+            ConfigurationError: a listener is `async`, which this producer cannot await.
+        """
+        self._begin_start()
+        for place in self.listeners:
+            refuse_async(self.listeners.registered(place))
+        perform(self._register())
+        if self._check:
+            self._checker = self._make_checker()
+            self._checker.start()
+        self._running = True
+
+    def shutdown(self) -> None:
+        """Stop answering checks and close the connections; those in use are closed when they are given back."""
+        self._running = False
+        checker, self._checker = self._checker, None
+        if checker is not None:
+            checker.stop()
+        self._driver.connections.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+
+
+class AwaitingLife(Life):
+    """A producer for the tasks of one event loop."""
+
+    def _connect(
+        self,
+        connect: Any,
+        selectors: Mapping[str, MessageQueueSelector] | None,
+        connections: int,
+        connection_timeout: float,
+        checker_connect: Any,
+        *,
+        check: bool,
+    ) -> None:
+        self._io = self._driver = AwaitingIO(
+            AsyncOutbox(self.producer_group, selectors=selectors),
+            AsyncConnections(connect, connections, connection_timeout),
+        )
+        self._plan_checks(connect, checker_connect, check=check, usable=isinstance(connect, str))
+
+    async def start(self) -> None:
+        """See `BlockingLife.start`; asynchronous listeners are asked on the event loop that this is called on."""
+        self._begin_start()
+        await perform_async(self._register())
+        if self._check:
+            self._checker = self._make_checker(asyncio.get_running_loop())
+            await asyncio.to_thread(self._checker.start)
+        self._running = True
+
+    async def shutdown(self) -> None:
+        """See `BlockingLife.shutdown`."""
+        self._running = False
+        checker, self._checker = self._checker, None
+        if checker is not None:
+            await asyncio.to_thread(checker.stop)
+        await self._driver.connections.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.shutdown()
+
+
+def refuse_async(listener: Any) -> None:
+    """Refuse a listener that would have to be awaited.
+
+    Raises:
+        ConfigurationError: naming it and what to use.
+    """
+    for method in (getattr(listener, "execute_local_transaction", None), check_of(listener)):
+        if inspect.iscoroutinefunction(method):
+            raise ConfigurationError(
+                f"listener: {name_of(method)} of {name_of(listener)} is async; allowed here: functions that return "
+                "their answer, or the asynchronous producer"
+            )
+
+
+def _run(io: IO, conn: Any, plan: Plan[None]) -> Flow[None]:
+    yield partial(io.run, conn, plan)
+
+
+def _beside(pool: Any) -> Any:
+    """What opens a connection like those of a psycopg pool, or None if the pool does not tell how."""
+    conninfo, options = getattr(pool, "conninfo", None), getattr(pool, "kwargs", None) or {}
+    if isinstance(conninfo, str) and isinstance(options, dict):
+        return partial(psycopg.connect, conninfo, **options)
+    return None
