@@ -15,7 +15,7 @@ from typing import Any, LiteralString, Protocol, TypeVar
 
 import psycopg
 
-from outbox import AsyncOutbox, Message, Outbox, Receipt, Topic
+from outbox import AsyncOutbox, Decision, HalfMessage, Message, Outbox, ProducerGroup, Receipt, Topic
 
 T = TypeVar("T")
 WAIT = 20.0
@@ -32,6 +32,12 @@ class Session(Protocol):
     def send(self, message: Message, **options: Any) -> Receipt: ...
     def send_many(self, messages: Iterable[Message], **options: Any) -> list[Receipt]: ...
     def register_topic(self, name: str, partitions: int, **options: Any) -> Topic: ...
+    def register_group(self, name: str, **options: Any) -> ProducerGroup: ...
+    def prepare(self, message: Message, **options: Any) -> HalfMessage: ...
+    def commit_half(self, half: Any, **options: Any) -> Decision: ...
+    def roll_back_half(self, half: Any, **options: Any) -> Decision: ...
+    def join(self, half: Any) -> None: ...
+    def cancel(self, message_id: Any, **options: Any) -> Decision: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def in_transaction(self, work: Callable[[], T]) -> T: ...
@@ -59,6 +65,24 @@ class SyncSession:
 
     def register_topic(self, name: str, partitions: int, **options: Any) -> Topic:
         return self.outbox.register_topic(self.conn, name, partitions, **options)
+
+    def register_group(self, name: str, **options: Any) -> ProducerGroup:
+        return self.outbox.register_group(self.conn, name, **options)
+
+    def prepare(self, message: Message, **options: Any) -> HalfMessage:
+        return self.outbox.prepare(self.conn, message, **options)
+
+    def commit_half(self, half: Any, **options: Any) -> Decision:
+        return self.outbox.commit(self.conn, half, **options)
+
+    def roll_back_half(self, half: Any, **options: Any) -> Decision:
+        return self.outbox.rollback(self.conn, half, **options)
+
+    def join(self, half: Any) -> None:
+        self.outbox.join(self.conn, half)
+
+    def cancel(self, message_id: Any, **options: Any) -> Decision:
+        return self.outbox.cancel(self.conn, message_id, **options)
 
     def commit(self) -> None:
         self.conn.commit()
@@ -111,6 +135,24 @@ class AsyncSession:
 
     def register_topic(self, name: str, partitions: int, **options: Any) -> Topic:
         return self._run(self.outbox.register_topic(self.conn, name, partitions, **options))
+
+    def register_group(self, name: str, **options: Any) -> ProducerGroup:
+        return self._run(self.outbox.register_group(self.conn, name, **options))
+
+    def prepare(self, message: Message, **options: Any) -> HalfMessage:
+        return self._run(self.outbox.prepare(self.conn, message, **options))
+
+    def commit_half(self, half: Any, **options: Any) -> Decision:
+        return self._run(self.outbox.commit(self.conn, half, **options))
+
+    def roll_back_half(self, half: Any, **options: Any) -> Decision:
+        return self._run(self.outbox.rollback(self.conn, half, **options))
+
+    def join(self, half: Any) -> None:
+        self._run(self.outbox.join(self.conn, half))
+
+    def cancel(self, message_id: Any, **options: Any) -> Decision:
+        return self._run(self.outbox.cancel(self.conn, message_id, **options))
 
     def commit(self) -> None:
         self._run(self.conn.commit())
