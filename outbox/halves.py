@@ -12,6 +12,7 @@ from outbox.decisions import AnyMessage, Decision, Verdict, decide, join
 from outbox.errors import ConfigurationError, InvalidMessageError
 from outbox.half import HalfMessage
 from outbox.idempotency import prepare_once, require_key
+from outbox.lanes import lane_of
 from outbox.message import Message
 from outbox.rows import Row
 from outbox.selectors import MessageQueueSelector
@@ -68,10 +69,11 @@ class Halves(Sending):
         if idempotency_key is not None:
             found = yield from prepare_once(message, row, queue, idempotency_key, check_after=first_check)
             return HalfMessage(*found[:4], message.transaction_id, found.duplicate)
+        params = (*row, str(lane_of(message.topic, queue, message.arg_bytes)), first_check)
         if message.message_id is None:
-            rows = yield Statement(_SQL["prepare"], (*row, first_check))
+            rows = yield Statement(_SQL["prepare"], params)
         else:
-            params = (*row, first_check, str(message.message_id))
+            params = (*params, str(message.message_id))
             rows = yield Statement(_SQL["prepare_with_message_id"], params)
         id, message_id = rows[0]
         return HalfMessage(id, message_id, message.topic, queue, message.transaction_id)

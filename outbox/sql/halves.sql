@@ -1,19 +1,20 @@
--- Half messages: how the library stores one. As in send.sql, xid, position and id are never listed; $1 to $16 are
--- the same as there, $17 is check_after. The table's trigger checks the row, says its lane and notes its birth.
+-- Half messages: how the library stores one. As in send.sql, xid, position and id are never listed, and $1 to $17 are
+-- the same as there; $18 is check_after. The table's trigger notes the birth.
 
 -- name: prepare
 -- One half message, one round trip.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, check_after, state)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, 'UNKNOWN')
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, check_after,
+                            state)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 'UNKNOWN')
 RETURNING id, message_id;
 
 -- name: prepare_with_message_id
 -- The same with the application's own message id.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, check_after, state,
-                            message_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, 'UNKNOWN', $18)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, check_after,
+                            state, message_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, 'UNKNOWN', $19)
 RETURNING id, message_id;
 
 -- name: prepare_once
