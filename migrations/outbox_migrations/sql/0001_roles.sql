@@ -69,9 +69,9 @@ BEGIN
     -- A reader sees that messages exist and what became of them, never a body or a header.
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_reader') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_reader;
-        GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, queue, lane, state, topic, key,
-                      order_key, selector, tags, index_keys, producer_group, transaction_id, checker, biz_type,
-                      biz_id, traceparent, remark)
+        GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue, lane, state,
+                      topic, key, order_key, selector, tags, index_keys, producer_group, transaction_id, checker,
+                      biz_type, biz_id, traceparent, remark)
             ON outbox.message TO outbox_reader;
         GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
             outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm, outbox.lane,
