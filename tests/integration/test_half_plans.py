@@ -1,0 +1,112 @@
+"""Deciding stays cheap: one row by its primary key in one partition, however many half messages there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outbox.statements import load
+from tests.plans import nodes
+from tests.writing import Connection, connect
+
+PARTITIONS = 12
+WIDTH = 4_000
+ONE = "SELECT id::text, message_id::text FROM outbox.message WHERE state = %s ORDER BY id DESC OFFSET 7777 LIMIT 1"
+FILL = """
+    INSERT INTO outbox.message (topic, key, body, producer_group, state, deliver_at)
+    SELECT 'payments', convert_to('k' || i, 'UTF8'), 'x', 'orders',
+           CASE WHEN i %% 3 = 0 THEN 'COMMITTED' ELSE 'UNKNOWN' END,
+           CASE WHEN i %% 3 = 0 THEN now() + interval '1 year' END
+    FROM generate_series(1, %s) i
+"""
+DROP_PARTITIONS = """
+    DO $$
+    DECLARE
+        part text;
+    BEGIN
+        FOR part IN SELECT c.oid::regclass FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+            WHERE c.relkind = 'r' AND c.relnamespace = 'outbox'::regnamespace LOOP
+            EXECUTE 'DROP TABLE ' || part;
+        END LOOP;
+    END $$
+"""
+
+
+@pytest.fixture(scope="module")
+def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """A database with tens of thousands of half messages over a dozen partitions."""
+    databases = request.getfixturevalue("_shared_databases")
+    with connect(databases.make()) as connection:
+        connection.prepare_threshold = None
+        connection.execute(DROP_PARTITIONS)
+        for _ in range(PARTITIONS):
+            connection.execute("SELECT outbox.add_partition(%s)", [WIDTH])
+        connection.execute(FILL, [PARTITIONS * WIDTH - 100])
+        connection.execute("UPDATE outbox.message SET state = 'ROLLED_BACK' WHERE id %% 3 = 1", [])
+        connection.execute("VACUUM ANALYZE outbox.message")
+        connection.execute("VACUUM ANALYZE outbox.event")
+        yield connection
+    databases.drop_made()
+
+
+def plan_of(
+    conn: Connection, file: str, name: str, values: list[str | None], mode: str
+) -> list[dict[str, Any]]:
+    """The nodes that ran when the prepared statement was executed in this plan mode; its writes are undone."""
+    marks = ", ".join("NULL" if value is None else f"'{value}'" for value in values)
+    conn.execute("BEGIN")
+    try:
+        conn.execute(f"SET LOCAL plan_cache_mode = {mode}".encode())
+        conn.execute(f"PREPARE watched AS {load(file)[name]}".encode())
+        row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE watched ({marks})".encode()).fetchone()
+        assert row is not None
+        return [node for node in nodes(row[0][0]["Plan"]) if node["Actual Loops"]]
+    finally:
+        conn.execute("ROLLBACK")
+        conn.execute("DEALLOCATE ALL")
+
+
+@pytest.mark.feature("S-50")
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize(
+    ("file", "name", "state", "more"),
+    [
+        ("decisions.sql", "decide", "UNKNOWN", ["COMMITTED", "why"]),
+        ("decisions.sql", "decide", "UNKNOWN", ["ROLLED_BACK", None]),
+        ("decisions.sql", "read_decision", "ROLLED_BACK", []),
+        ("decisions.sql", "join", "UNKNOWN", []),
+        ("decisions.sql", "lock_order_key_of", "UNKNOWN", []),
+        ("cancel.sql", "cancel", "COMMITTED", ["why"]),
+        ("cancel.sql", "cancel_overdue", "COMMITTED", ["why"]),
+        ("cancel.sql", "read_cancelled", "ROLLED_BACK", []),
+    ],
+)
+def test_row_is_found_by_its_primary_key_in_one_partition(
+    conn: Connection, file: str, name: str, *, state: str, more: list[str | None], mode: str
+) -> None:
+    row = conn.execute(ONE, [state]).fetchone()
+    assert row is not None
+    ran = plan_of(conn, file, name, [*row, *more], mode)
+    read = [node for node in ran if "Scan" in node["Node Type"] and "Relation Name" in node]
+    messages = [node for node in read if node["Relation Name"].startswith("message_p")]
+    assert [node["Actual Rows"] for node in messages] == [1]
+    assert all(node["Index Name"].endswith("_pkey") for node in messages)
+    events = [node for node in read if node["Relation Name"].startswith("event_p")]
+    assert len(events) == (1 if name.startswith("read") else 0)
+    assert all(node["Node Type"] in {"Index Scan", "Bitmap Heap Scan"} for node in events)
+    assert sum(node.get("Rows Removed by Filter", 0) for node in read) <= 1
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_own_id_of_the_application_is_found_by_its_index(conn: Connection, mode: str) -> None:
+    ran = plan_of(conn, "decisions.sql", "find_foreign", ["4bf92f35-77b3-4da6-a3ce-929d0e0e4736"], mode)
+    read = [node for node in ran if "Scan" in node["Node Type"] and "Relation Name" in node]
+    assert len(read) == PARTITIONS
+    assert {node["Node Type"] for node in read} <= {
+        "Index Scan",
+        "Index Only Scan",
+        "Bitmap Heap Scan",
+        "Bitmap Index Scan",
+    }
