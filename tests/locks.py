@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import Future
 from typing import Any
 
-from tests.waiting import wait_until
 from tests.writing import Connection
 
 BLOCKED = "SELECT pg_blocking_pids(%s) <> '{}'"
+LIMIT = 30.0
+"""Seconds for a step to reach the server."""
 
 
 def see_blocked(observer: Connection, waiting: Connection, step: Future[Any]) -> None:
     """Return when the other connection waits for a lock; fail when its step, run by a thread, has ended instead."""
-    pid = waiting.info.backend_pid
-
-    def blocked() -> bool:
-        if observer.execute(BLOCKED, [pid]).fetchone() == (True,):
-            return True
+    deadline = time.monotonic() + LIMIT
+    while observer.execute(BLOCKED, [waiting.info.backend_pid]).fetchone() != (True,):
         assert not step.done(), f"a step that has to wait did not: {step.exception() or step.result()}"
-        return False
-
-    wait_until(blocked, "the step waits for a lock", seconds=30)
+        assert time.monotonic() < deadline, f"the step neither ended nor waited for a lock within {LIMIT:g} s"

@@ -59,7 +59,8 @@ class Variant:
     losses: bool = True
     """Whether an answer may get lost: a time-out, an exception."""
     urgent: bool = False
-    """Whether who waits for a lock goes on before anybody else takes a step, as on a real server."""
+    """Whether who waits for a lock goes on before anybody else takes a step, as on a real server, and at most one waits
+    at a time, since a real server wakes two in any order."""
 
 
 class Checker(NamedTuple):

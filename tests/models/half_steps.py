@@ -67,21 +67,28 @@ def _producer(v: Variant, s: State) -> Iterator[Next]:
         yield Step("p", name), _ended(v, s, "p")._replace(pc=s.pc + 1)
     elif name == "abort":
         yield Step("p", name), _aborted(v, s._replace(written=False), "p")._replace(pc=len(v.program))
-    elif s.holder not in {"", "p"}:
+    elif s.holder not in {"", "p"} and s.message == UNKNOWN:
+        if v.urgent and s.waiting:
+            return
         yield Step("p", name, "waits"), s._replace(waiting=s.waiting | {"p"})
     else:
         yield _producers_lock(v, s)
 
 
-def _producers_lock(v: Variant, s: State) -> Next:
-    """`join`, or a verdict, with the lock free: a decision that was made otherwise raises and aborts everything."""
+def _producers_lock(v: Variant, s: State, *, waited: bool = False) -> Next:
+    """`join`, or a verdict, with the lock free: a decision that was made otherwise raises and aborts everything.
+
+    Who has waited has the row's lock, whatever the row then says. The dead abort nothing: their session does, later.
+    """
     name = v.program[s.pc]
-    on = s._replace(pc=s.pc + 1, waiting=s.waiting - {"p"})
+    on = s._replace(pc=s.pc + 1, waiting=s.waiting - {"p"}, holder="p" if waited else s.holder)
     if s.message == UNKNOWN:
         mark = VERDICTS.get(name, "")
         return Step("p", name, "done"), on._replace(holder="p", mark=mark)
     if VERDICTS.get(name) == s.message:
         return Step("p", name, "repeated"), on
+    if not s.alive:
+        return Step("p", name, "raises"), on
     over = _aborted(v, on._replace(written=False), "p")._replace(pc=len(v.program))
     return Step("p", name, "raises"), over
 
@@ -176,7 +183,9 @@ def _operator(v: Variant, s: State) -> Iterator[Next]:
     if at == "look" and s.message in {UNKNOWN, EXHAUSTED} and not may_be_running(v, s):
         verdict = COMMITTED if s.business else ROLLED_BACK
         yield Step("o", "look", verdict), s._replace(operator=Checker("decide", verdict))
-    elif at == "decide" and s.holder:
+    elif at == "decide" and s.holder and s.message in {UNKNOWN, EXHAUSTED}:
+        if v.urgent and s.waiting:
+            return
         yield Step("o", "decide", "waits"), s._replace(waiting=s.waiting | {"o"})
     elif at == "decide":
         yield _operators_lock(s)
@@ -203,7 +212,7 @@ def _wake(v: Variant, s: State) -> Iterator[Next]:
         return
     for actor in sorted(s.waiting):
         if actor == "p":
-            step, state = _producers_lock(v, s)
+            step, state = _producers_lock(v, s, waited=True)
         elif actor == "o":
             step, state = _operators_lock(s)
         else:
