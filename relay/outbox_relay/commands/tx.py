@@ -59,10 +59,11 @@ def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any
 
     What was decided is found by `outbox message ls`.
     """
+    chosen = wanted(options, after)
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
         # One more than asked for tells whether there are more.
-        rows = search.page(conn, wanted(options, after), limit + 1)
+        rows = search.page(conn, chosen, limit + 1)
         now = search.now(conn)
     more = len(rows) > limit
     rows = rows[:limit]

@@ -37,10 +37,11 @@ def run(verdict: Verdict, options: dict[str, Any]) -> None:
             "--all needs --group NAME and --state UNKNOWN or EXHAUSTED, so that nothing else is decided"
         )
     named = [filters.identity(text) for text in identities]
+    selection = wanted(chosen)
     with settings.connect(options["dsn"]) as conn:
         schema.require_current(conn)
         if options["everything"]:
-            _selection(conn, verdict, reason, wanted(chosen), options)
+            _selection(conn, verdict, reason, selection, options)
             return
         halves = list({half["id"]: half for half in (search.get(conn, one) for one in named)}.values())
         for half in halves:

@@ -27,6 +27,8 @@ def document(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves) -> d
         )
         for name, value in asdict(group).items()
     }
+    if group.callback is not None and "url" in group.callback:
+        shown["callback"] = {**group.callback, "url": asking.without_secrets(str(group.callback["url"]))}
     return {
         **shown,
         "registered": group.registered,
