@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import psycopg
@@ -9,6 +10,7 @@ import pytest
 from psycopg import sql
 
 from outbox import DecidedOtherwiseError, Message, Outbox
+from tests.integration.test_plain_sql import example
 from tests.writing import Connection
 
 PREPARE = """
@@ -26,6 +28,13 @@ def producer(database: str) -> Iterator[Connection]:
     with psycopg.connect(database, autocommit=True) as conn:
         conn.execute("SET ROLE outbox_producer")
         yield conn
+
+
+def named(script: str, row: tuple[object, ...] | None) -> str:
+    """An example of the page, about this message."""
+    assert row is not None
+    script = re.sub(r"\bid = \d+", f"id = {row[0]}", script)
+    return re.sub(r"message_id = '[^']*'", f"message_id = '{row[1]}'", script)
 
 
 def prepared(conn: Connection) -> int:
@@ -88,6 +97,29 @@ def test_table_refuses_contradictions_whoever_asks(database: str, before: str, a
             conn.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [after, id])
         assert caught.value.diag.constraint_name == "message_transition"
         assert conn.execute("SELECT state FROM outbox.message").fetchone() == (before,)
+
+
+@pytest.mark.feature("S-13")
+def test_statements_of_the_reference_page_decide_tell_and_cancel(producer: Connection) -> None:
+    born, decide_it, tell, lock = (
+        example(text) for text in ("'UNKNOWN')", "'charged'\nWHERE", "actor", "NO KEY")
+    )
+    half = producer.execute(born.encode()).fetchone()
+    assert (
+        producer.execute(named(lock, half).replace("BEGIN;", "").replace("COMMIT;", "").encode()).rowcount
+        == 1
+    )
+    assert producer.execute(named(decide_it, half).encode()).rowcount == 1
+    assert producer.execute(named(decide_it, half).encode()).rowcount == 0
+    told = producer.execute(named(tell, half).encode()).fetchall()
+    assert [(row[0], row[1], row[4]) for row in told] == [
+        ("COMMITTED", "UNKNOWN", None),
+        ("COMMITTED", "COMMITTED", "charged"),
+    ]
+    delayed = producer.execute(
+        example("interval '30 minutes'").replace(";", " RETURNING id, message_id;").encode()
+    )
+    assert producer.execute(named(example("CANCELLED"), delayed.fetchone()).encode()).rowcount == 1
 
 
 def test_committed_message_that_does_not_wait_cannot_be_cancelled_by_hand(database: str) -> None:

@@ -15,7 +15,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"
 
 
 def test_examples_send_what_they_say(database: str) -> None:
-    sending, selecting = EXAMPLES
+    sending, _, selecting = EXAMPLES
     with psycopg.connect(database) as conn:
         conn.execute("CREATE TABLE orders AS SELECT 'o-1'::text AS id, 'new'::text AS state")
         conn.commit()
@@ -30,3 +30,22 @@ def test_examples_send_what_they_say(database: str) -> None:
     assert found == [(b"o-1", b"paid", ["paid"], None, None), (b"o-1", b"", [], 1, "by_region")]
     assert state == ("paid",)
     assert names["receipt"].topic == "orders"
+
+
+def test_example_of_a_half_message_commits_it_with_the_last_write(database: str) -> None:
+    charged: list[Any] = []
+    with psycopg.connect(database) as conn:
+        conn.execute("CREATE TABLE payments (id text, state text)")
+        conn.commit()
+
+        def charge_card() -> None:
+            charged.append(conn.execute("SELECT state FROM outbox.message").fetchone())
+            conn.commit()
+
+        outbox = Outbox(producer_group="payments")
+        exec(EXAMPLES[1], {"conn": conn, "outbox": outbox, "Message": Message, "charge_card": charge_card})
+        found = conn.execute("SELECT state, checker, biz_id FROM outbox.message").fetchall()
+        paid = conn.execute("SELECT state FROM payments").fetchall()
+    assert charged == [("UNKNOWN",)]
+    assert found == [("COMMITTED", "payment", "p-7")]
+    assert paid == [("paid",)]
