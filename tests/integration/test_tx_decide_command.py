@@ -90,7 +90,7 @@ def test_the_same_verdict_twice_is_fine_and_says_who_was_first(database: str, co
     message_id = exhausted(conn)
     succeed("tx", "commit", message_id, "--reason", "first", OUTBOX_DSN=database)
     again = succeed("tx", "commit", message_id, "--reason", "second", OUTBOX_DSN=database)
-    assert f"was committed before at 20" in again.out
+    assert "was committed before at 20" in again.out
     assert f"by operator:{USER}" in again.out
     assert "(first)" in again.out
     assert states(conn, "remark") == ["first"]

@@ -167,7 +167,7 @@ def test_a_running_local_transaction_is_named(
             with local.transaction():  # a savepoint: the row then has several lockers
                 Outbox().join(local, message_id)
                 told = explain(database, message_id)
-                assert f"is locked by a running local transaction since 20" in told, inner
+                assert "is locked by a running local transaction since 20" in told, inner
                 assert f"pid {local.info.backend_pid}, shop-7" in told
                 assert "will be asked at 20" in told
         found = succeed("tx", "show", message_id, "--json", OUTBOX_DSN=database).json

@@ -12,7 +12,7 @@ from tests.cli import outbox, succeed
 from tests.publications import value
 from tests.writing import Connection, connect, decide, insert
 
-FIELDS = {
+FIELDS: dict[str, Any] = {
     "tags": ["paid"],
     "index_keys": ["order-7"],
     "transaction_id": "t-7",

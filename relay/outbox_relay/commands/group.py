@@ -140,7 +140,8 @@ def set_(
       outbox group set payments --type TRANSACTION --policy EXHAUSTED
       outbox group set payments --check-after 1min --max-age 12h
       outbox group set payments --callback-url https://pay.internal/outbox/check
-      outbox group set orders --callback-sql "SELECT answer FROM order_outcome WHERE id = %(biz_id)s"
+      outbox group set orders --callback-sql \\
+          "SELECT answer FROM order_outcome WHERE id = %(biz_id)s"
 
     Checkers notice within their next turn. Secrets are never stored: what signs requests, and connection strings,
     are in the checker's environment, and so is the list of hosts that it may call. Needs the schema's owner, or a role

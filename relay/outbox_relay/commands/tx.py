@@ -25,8 +25,8 @@ def tx() -> None:
     or EXHAUSTED and left to an operator. An EXHAUSTED message is published by nothing but `outbox tx commit`.
 
     \b
-      outbox tx ls --state EXHAUSTED           what waits for you
-      outbox tx explain 4711                   what happened to it, and what happens next
+      outbox tx ls --state EXHAUSTED     what waits for you
+      outbox tx explain 4711             what happened, and what happens next
       outbox tx commit 4711 --reason "paid, see invoice 17"
 
     ID is a message's id (a number) or its message id (a UUID).
@@ -49,15 +49,15 @@ def tx() -> None:
 @dsn_option
 @json_option
 def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any) -> None:
-    """List half messages that nobody has decided, the oldest first; all filters must fit.
+    """List undecided half messages, the oldest first.
+
+    UNKNOWN ones and EXHAUSTED ones; all filters must fit. What was decided is found by `outbox message ls`.
 
     \b
       outbox tx ls --overdue                   no checker comes to them
       outbox tx ls --state EXHAUSTED --group payments
       outbox tx ls --biz-type payment --biz-id p-7
       outbox tx ls --until 1h --json           older than an hour, for machines
-
-    What was decided is found by `outbox message ls`.
     """
     chosen = wanted(options, after)
     with settings.connect(dsn) as conn:
@@ -120,9 +120,9 @@ def _read(dsn: str, text: str) -> life.HalfLife:
 @dsn_option
 @json_option
 def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
-    """Make half messages due now: the next turn of a checker asks about them.
+    """Make half messages due to be asked about now.
 
-    This command asks nobody itself; it says who will. The check counts as any other.
+    The next turn of a checker asks; this command asks nobody itself, and says who will. The check counts as any other.
     """
     named = [filters.identity(text) for text in identities]
     documents = []
@@ -163,7 +163,7 @@ def commit(**options: Any) -> None:
 
     \b
       outbox tx commit 4711 --reason "paid, see invoice 17"
-      outbox tx commit --all --group payments --state EXHAUSTED --since 2h --reason "bank confirmed all" --yes
+      outbox tx commit --all --group pay --state EXHAUSTED --reason "bank: paid"
     """
     tx_deciding.run(Verdict.COMMITTED, options)
 

@@ -76,7 +76,7 @@ def _few(halves: list[Row]) -> str:
 def _ask(what: str, verdict: Verdict, *, yes: bool) -> None:
     if yes:
         return
-    question = f"{what}\n{WORDS[verdict].capitalize()} for ever?"
+    question = f"{what}\nShall they be {WORDS[verdict]}? A decision is final."
     if not sys.stdin.isatty():
         raise click.UsageError(
             f"{what}\nnobody can be asked here whether they shall be {WORDS[verdict]}: give --yes"

@@ -39,6 +39,18 @@ def shown(callback: Mapping[str, Any] | None) -> str:
     )
 
 
+def brief(callback: Mapping[str, Any] | None) -> str:
+    """Name the way of asking, and the host that is asked over HTTP."""
+    if callback is None:
+        return "in process"
+    if callback.get("kind") != "http":
+        return "SQL"
+    try:
+        return f"HTTP {urlsplit(str(callback.get('url'))).hostname or ''}".rstrip()
+    except ValueError:
+        return "HTTP"
+
+
 def without_secrets(url: str) -> str:
     """Mask the password and the query of a URL: rows may have been written by hand."""
     try:

@@ -51,9 +51,9 @@ def many(groups: Sequence[ProducerGroup], alarms: Sequence[Alarm], halves: Mappi
         )
         return
     wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
-    columns = ["group", "type", "policy", "undecided", "overdue", "exhausted", "alarms"]
+    columns = ["group", "type", "undecided", "overdue", "EXHAUSTED", "alarms"]
     if wide:
-        columns[3:3] = ["after", "every", "checks", "age", "workers", "callback"]
+        columns[2:2] = ["policy", "after", "every", "checks", "age", "asked"]
     rows = []
     for group in groups:
         count = halves.get(group.name, Halves(group.name))
@@ -61,23 +61,22 @@ def many(groups: Sequence[ProducerGroup], alarms: Sequence[Alarm], halves: Mappi
         cells: list[Any] = [
             group.name,
             group.message_type if group.registered else "(defaults)",
-            group.policy,
             output.count(count.undecided),
             output.count(count.overdue),
             output.count(count.exhausted),
             kinds or None,
         ]
         if wide:
-            cells[3:3] = [
+            cells[2:2] = [
+                group.policy,
                 durations.short(group.check_after),
                 f"{durations.short(group.check_interval)}…{durations.short(group.max_check_interval)}",
                 group.max_checks,
                 durations.short(group.max_age),
-                group.workers,
-                asking.shown(group.callback),
+                asking.brief(group.callback),
             ]
         rows.append(cells)
-    output.table(columns, rows, right=("undecided", "overdue", "exhausted", "checks", "workers"))
+    output.table(columns, rows, right=("undecided", "overdue", "EXHAUSTED", "checks"))
     show_alarms(alarms)
 
 

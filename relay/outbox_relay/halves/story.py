@@ -104,7 +104,7 @@ def _undecided(told: HalfLife) -> list[Next]:
     policy = "is rolled back" if group.policy == "ROLLBACK" else "becomes EXHAUSTED, left to an operator"
     who = asking.who(group, half["checker"])
     asked = half["checks"] or 0
-    if half["not_asked"] is not None and told.locker is None:
+    if half["not_asked"] is not None and not steps:
         steps.append(
             Next("not_asked", f"was not asked at its last turn: {output.printable(half['not_asked'])}")
         )
@@ -162,8 +162,12 @@ def _alarms(told: HalfLife) -> list[Next]:
     for alarm in told.alarms:
         if alarm.kind == "exhausted":
             continue
+        # The alarm is the group's, and may be about another checker than this half message's.
+        unanswered = told.half["not_asked"] is not None or told.half["checker"] is None
         what = {
-            "no_checker": f"nobody answers for {_checker(told.half)}",
+            "no_checker": f"nobody answers for {_checker(told.half)}"
+            if unanswered
+            else f"group {told.group.name!r} lacks a checker",
             "failing": f"checks of group {told.group.name!r} fail",
             "flood": f"group {told.group.name!r} has too many undecided half messages: it is asked less often",
         }.get(alarm.kind, alarm.kind)

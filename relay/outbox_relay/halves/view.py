@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from outbox_relay.inspect.messages import Row
 WIDE = 120
 """Columns from which a list also shows topic and business."""
 LONGEST_CELL = 28
+_SECOND_UNIT = re.compile(r"(\d (?:min|h|d)) \d+ \w+$")
 
 
 def half_document(row: Row, now: Any) -> dict[str, Any]:
@@ -40,24 +42,29 @@ def show_list(rows: Sequence[Row], now: Any) -> None:
     columns = ["id", "state", "group", "age", "checks", "next check", "last answer"]
     if wide:
         columns[3:3] = ["topic", "checker", "business"]
-    table = []
-    for row in rows:
-        cells: list[Any] = [
-            row["id"],
-            row["state"],
-            _short(row["producer_group"]),
-            output.seconds(row["age"]),
-        ]
-        if wide:
-            cells[3:3] = [row["topic"], row["checker"], _business(row)]
-        checks = row["checks"] or 0
-        cells += [
-            f"{checks} of {row['max_checks']}" if row["state"] == "UNKNOWN" else checks,
-            _next_check(row, now),
-            _short(_answer(row)) if not wide else _answer(row),
-        ]
-        table.append(cells)
-    output.table(columns, table, right=("id", "age", "checks"))
+    output.table(columns, [_cells(row, now, wide=wide) for row in rows], right=("id", "age", "checks"))
+
+
+def _cells(row: Row, now: Any, *, wide: bool) -> list[Any]:
+    checks = row["checks"] or 0
+    age, due = output.seconds(row["age"]), _next_check(row, now)
+    if not wide:
+        # One unit of time is enough to see what is old.
+        age, due = _one_unit(age), _one_unit(due)
+    cells: list[Any] = [row["id"], row["state"], _short(row["producer_group"]), age]
+    if wide:
+        cells[3:3] = [row["topic"], row["checker"], _business(row)]
+    cells += [
+        f"{checks} of {row['max_checks']}" if row["state"] == "UNKNOWN" else checks,
+        due,
+        _answer(row) if wide else row["last_answer"],
+    ]
+    return cells
+
+
+def _one_unit(text: str) -> str:
+    """Drop the second unit of a duration at the end: `overdue 3 min 20 s` becomes `overdue 3 min`."""
+    return _SECOND_UNIT.sub(r"\1", text)
 
 
 def _short(text: str | None) -> str | None:
@@ -139,16 +146,18 @@ def explain(told: HalfLife) -> None:
     half = told.half
     status = told.life.message["status"]
     business = "" if _business(half) is None else f" about {output.printable(_business(half) or '')}"
-    click.echo(
+    _line(
+        "",
         f"half message {half['id']} ({half['message_id']}){business} for topic {half['topic']}: "
-        f"{status}, {story.LEFT[status]}"
+        f"{status}, {story.LEFT[status]}",
     )
     if not told.group.registered and status == "UNKNOWN":
-        click.echo(
-            f"group {told.group.name!r} is not registered and has the defaults: {asking.schedule(told.group)}"
+        _line(
+            "",
+            f"group {told.group.name!r} is not registered, has the defaults: {asking.schedule(told.group)}",
         )
     elif status == "UNKNOWN":
-        click.echo(f"group {told.group.name!r}: {asking.schedule(told.group)}; policy {told.group.policy}")
+        _line("", f"group {told.group.name!r}: {asking.schedule(told.group)}; policy {told.group.policy}")
     click.echo()
     for entry in story.past(told):
         after = (entry.at - half["born_at"]).total_seconds()
@@ -177,7 +186,8 @@ def _line(label: str, text: str, *, fg: str | None = None) -> None:
             break_on_hyphens=False,
         ) or [""]
     for number, line in enumerate(paragraphs):
-        click.echo((label if number == 0 else " " * len(label)) + click.style(line, fg=fg))
+        shown = line if fg is None else click.style(line, fg=fg)
+        click.echo((label if number == 0 else " " * len(label)) + shown)
 
 
 def life_document(told: HalfLife) -> dict[str, Any]:
