@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,16 +26,23 @@ class RelayProcess:
     """
 
     def __init__(
-        self, dsn: str, bootstrap_servers: str, *options: str, entry: Sequence[str] = (str(ENTRY),)
+        self,
+        dsn: str,
+        bootstrap_servers: str,
+        *options: str,
+        entry: Sequence[str] = (str(ENTRY),),
+        service: str = "relay",
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.events: list[Event] = []
         self.lines: list[str] = []
-        command = [sys.executable, *entry, str(os.getpid()), "relay", "run", "--log-format", "json", *options]
+        command = [sys.executable, *entry, str(os.getpid()), service, "run", "--log-format", "json", *options]
         environment = {
             **os.environ,
             "OUTBOX_DSN": dsn,
             "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            **(variables or {}),
         }
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self._reader = threading.Thread(target=self._read, daemon=True)

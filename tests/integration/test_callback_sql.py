@@ -1,0 +1,165 @@
+"""Asking by a query: read-only, bound, within the deadline; all that is no clear answer is UNKNOWN."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox.resolution import Answer, LocalTransactionState
+from outbox_relay.checker.callback import SqlCallback, read_callback
+from outbox_relay.checker.sql import SqlAsker
+from outbox_relay.stack.api import Stack
+from tests.callback_peer import a_view
+from tests.waiting import wait_until
+
+COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
+
+
+def make_asker(dsn: str, query: str, environment: dict[str, str] | None = None, **fields: Any) -> SqlAsker:
+    callback = read_callback({"kind": "sql", "query": query, **fields})
+    assert isinstance(callback, SqlCallback)
+    return SqlAsker(callback, dsn, environment or {})
+
+
+def ask(asker: SqlAsker, seconds: float = 10.0, **view: Any) -> Answer:
+    try:
+        return asker.ask(a_view(**view), time.monotonic() + seconds)
+    finally:
+        asker.close()
+
+
+@pytest.fixture
+def shop(database: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute("CREATE TABLE payment (id text, number bigint, state text)")
+        conn.execute("INSERT INTO payment VALUES ('p-7', 7, 'paid')")
+        yield conn
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("query", "answer"),
+    [
+        ("SELECT state = 'paid' FROM payment WHERE id = %(biz_id)s", Answer(COMMIT)),
+        ("SELECT state <> 'paid' FROM payment WHERE id = %(key)s", Answer(ROLLBACK)),
+        ("SELECT 'COMMIT_MESSAGE' FROM payment WHERE number = 7 AND %(topic)s = 'payments'", Answer(COMMIT)),
+        ("SELECT 'rollback' WHERE %(tags)s::text[] @> '{支付}'", Answer(ROLLBACK)),
+        ("SELECT %(message_id)s = '00000000-0007-8000-8000-000000000001'::uuid", Answer(COMMIT)),
+        ("SELECT %(transaction_id)s::text IS NULL", Answer(COMMIT)),
+        ("SELECT 'a' LIKE 'a%%'", Answer(COMMIT)),
+        ("SELECT true", Answer(COMMIT)),
+        ("SELECT 'UNKNOWN'", Answer(UNKNOWN)),
+        ("SELECT state = 'paid' FROM payment WHERE id = 'other'", Answer(UNKNOWN, "query: it found no row")),
+        ("SELECT NULL", Answer(UNKNOWN, "answer is None")),
+        ("SELECT 1", Answer(UNKNOWN, "answer is no state: an object of int")),
+        ("SELECT 'paid'", Answer(UNKNOWN, "answer is no state: 'paid'")),
+        ("SELECT true, true", Answer(UNKNOWN, "query: its row has 2 columns, not one")),
+        ("SELECT", Answer(UNKNOWN, "query: its row has 0 columns, not one")),
+        (
+            "SELECT generate_series(1, 1000000000) > 0",
+            Answer(UNKNOWN, "query: it found more than one row"),
+        ),
+        ("SELECT no_such_column", Answer(UNKNOWN, 'query: column "no_such_column" does not exist')),
+        ("SELECT 1 / 0", Answer(UNKNOWN, "query: division by zero")),
+    ],
+)
+def test_one_row_and_one_column_are_an_answer(database: str, query: str, answer: Answer) -> None:
+    asker = make_asker(database, query)
+    assert asker.ask(a_view(), time.monotonic() + 10) == answer
+    # Whatever it came to, the connection serves the next question.
+    assert ask(asker) == answer
+
+
+def test_a_message_is_bound_and_never_part_of_the_query(database: str, shop: psycopg.Connection[Any]) -> None:
+    asker = make_asker(database, "SELECT state = 'paid' FROM payment WHERE id = %(biz_id)s")
+    assert ask(asker, biz_id="' OR true; DROP TABLE payment --").state is UNKNOWN
+    assert shop.execute("SELECT count(*) FROM payment").fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "WITH gone AS (DELETE FROM payment RETURNING true) SELECT true FROM gone",
+        "SELECT true; DELETE FROM payment",
+        "SELECT true FROM payment FOR UPDATE",
+        "SELECT set_config('transaction_read_only', 'off', true) = 'off'",
+        "SELECT nextval('outbox.position') > 0",
+    ],
+)
+def test_a_query_that_writes_is_refused_by_the_server(
+    database: str, shop: psycopg.Connection[Any], query: str
+) -> None:
+    answer = ask(make_asker(database, query))
+    assert answer.state is UNKNOWN
+    assert (answer.remark or "").startswith("query: ")
+    assert shop.execute("SELECT count(*) FROM payment").fetchone() == (1,)
+
+
+def test_a_slow_query_ends_with_the_deadline_at_the_server_too(
+    database: str, shop: psycopg.Connection[Any]
+) -> None:
+    started = time.monotonic()
+    answer = ask(make_asker(database, "SELECT true FROM pg_sleep(30)"), 0.5)
+    assert time.monotonic() - started < 2
+    assert answer.state is UNKNOWN
+    assert "statement timeout" in (answer.remark or "") or "time is up" in (answer.remark or "")
+    running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid()"
+    running += " AND query LIKE '%pg_sleep(30)' AND datname = current_database()"
+    wait_until(lambda: shop.execute(running).fetchone() == (0,), "the server has given up")
+
+
+def test_a_query_that_waits_for_a_lock_ends_with_the_deadline(
+    database: str, shop: psycopg.Connection[Any]
+) -> None:
+    with shop.transaction():
+        shop.execute("LOCK TABLE payment")
+        started = time.monotonic()
+        answer = ask(make_asker(database, "SELECT true FROM payment"), 0.5)
+        assert time.monotonic() - started < 2
+    assert answer.state is UNKNOWN
+
+
+def test_a_role_narrows_what_the_query_may_read(database: str, shop: psycopg.Connection[Any]) -> None:
+    shop.execute("DO $$ BEGIN CREATE ROLE outbox_test_nobody; EXCEPTION WHEN duplicate_object THEN END $$")
+    asker = make_asker(database, "SELECT state = 'paid' FROM payment", role="outbox_test_nobody")
+    assert "permission denied" in (ask(asker).remark or "")
+    assert ask(make_asker(database, "SELECT state = 'paid' FROM payment")).state is COMMIT
+    assert ask(make_asker(database, "SELECT current_user = 'no'", role="no_such_role")).state is UNKNOWN
+
+
+def test_another_database_is_named_by_a_variable(database: str, shop: psycopg.Connection[Any]) -> None:
+    query = "SELECT state = 'paid' FROM payment WHERE id = %(biz_id)s"
+    asker = make_asker("host=127.0.0.1 port=1", query, {"SHOP_DSN": database}, dsn_env="SHOP_DSN")
+    assert asker.missing(a_view()) is None
+    assert ask(asker).state is COMMIT
+    assert "set SHOP_DSN" in (make_asker(database, query, dsn_env="SHOP_DSN").missing(a_view()) or "")
+
+
+def test_an_unreachable_database_is_unknown_and_its_password_is_not_told() -> None:
+    variables = {"SHOP_DSN": "postgresql://shop:top-secret@127.0.0.1:1/shop"}
+    answer = ask(make_asker("", "SELECT true", variables, dsn_env="SHOP_DSN"))
+    assert answer.state is UNKNOWN
+    assert "cannot reach" in (answer.remark or "")
+    assert "top-secret" not in (answer.remark or "")
+
+
+@pytest.mark.feature("S-47")
+def test_a_database_that_hangs_costs_no_more_than_the_deadline(
+    private_stack: Stack, private_database: str
+) -> None:
+    asker = make_asker(private_database, "SELECT true")
+    fresh = make_asker(private_database, "SELECT true")
+    assert asker.ask(a_view(), time.monotonic() + 10).state is COMMIT
+    private_stack.pause_postgres()
+    for one in [asker, fresh] * 4:  # more than the connections that may be left behind
+        started = time.monotonic()
+        answer = one.ask(a_view(), started + 0.3)
+        assert time.monotonic() - started < 1.3
+        assert answer.state is UNKNOWN
+        assert "no answer in time" in (answer.remark or "")
+    private_stack.resume_postgres()
+    assert ask(asker).state is COMMIT
