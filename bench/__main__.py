@@ -22,6 +22,7 @@ BENCHMARKS = {
     "python": "bench.python",
     "held": "bench.held",
     "marking": "bench.marking",
+    "peer": "bench.peer",
 }
 KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}
 """Environment twins that say where programs come from; the others would change what is measured."""

@@ -30,6 +30,11 @@ class Plan:
     python_calls: int = 3_000
     burst: int = 50_000
     held_seconds: float = 30.0
+    threads: tuple[int, ...] = (1, 16, 64)
+    half_seconds: float = 2.0
+    peer_rounds: int = 2
+    peer_round_seconds: float = 2.5
+    peer_warm_up: float = 4.0
 
 
 QUICK = Plan(
@@ -49,6 +54,11 @@ QUICK = Plan(
     python_calls=300,
     burst=10_000,
     held_seconds=4.0,
+    threads=(1, 8),
+    half_seconds=0.5,
+    peer_rounds=1,
+    peer_round_seconds=0.5,
+    peer_warm_up=1.0,
 )
 """To see that everything runs; the figures mean nothing."""
 

@@ -38,8 +38,13 @@ class Jar:
 @functools.cache
 def pinned() -> tuple[Jar, ...]:
     """Read the list of jars that a broker needs."""
-    lines = (files("outbox_relay.stack") / "kafka-jars.txt").read_text().splitlines()
-    rows = (line.replace(":", " ").split() for line in lines if line and not line.startswith("#"))
+    return listed((files("outbox_relay.stack") / "kafka-jars.txt").read_text())
+
+
+def listed(text: str) -> tuple[Jar, ...]:
+    """Read a pinned list: lines of group:artifact:version sha256, and comments."""
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    rows = (line.replace(":", " ").split() for line in lines)
     return tuple(Jar(group, artifact, version, sha256) for group, artifact, version, sha256 in rows)
 
 
