@@ -64,6 +64,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_etl') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_etl;
         GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO outbox_etl;
+        GRANT INSERT ON outbox.certificate TO outbox_etl;
     END IF;
 
     -- A reader sees that messages exist and what became of them, never a body or a header.
@@ -75,7 +76,7 @@ BEGIN
             ON outbox.message TO outbox_reader;
         GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
             outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm, outbox.lane,
-            outbox.lease, outbox.transition, outbox.alembic_version TO outbox_reader;
+            outbox.lease, outbox.transition, outbox.certificate, outbox.alembic_version TO outbox_reader;
         GRANT SELECT ON SEQUENCE outbox.position TO outbox_reader;
     END IF;
 END $$;

@@ -303,6 +303,22 @@ CREATE TABLE outbox.idempotency (
 );
 CREATE INDEX idempotency_born_at ON outbox.idempotency USING brin (born_at);
 
+-- What a warehouse was proven to hold: every message whose xid lies in [window_lo, window_hi), compared with Kafka and
+-- with the target. Only partitions that certificates cover may be dropped.
+CREATE TABLE outbox.certificate (
+    xid               xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    target            text        NOT NULL,
+    system_identifier bigint      NOT NULL,
+    window_lo         xid8        NOT NULL,
+    window_hi         xid8        NOT NULL,
+    messages          bigint      NOT NULL,
+    problems          bigint      NOT NULL,
+    checksum          text        NOT NULL,
+    verified_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (target, system_identifier, window_lo, window_hi, verified_at),
+    CONSTRAINT certificate_window_is_one CHECK (window_lo < window_hi)
+);
+
 
 -- The table guards itself ------------------------------------------------------------------------------------
 
