@@ -165,6 +165,39 @@ def test_waiting_and_undecided_messages_are_counted_apart(database: str, conn: C
         assert line in shown
 
 
+@pytest.mark.feature("S-51")
+def test_half_messages_are_counted_per_group_and_what_is_left_to_operators_comes_last(
+    database: str, conn: Connection
+) -> None:
+    own_lanes(conn)
+    for group in ("calm", "late", "late", "left"):
+        insert(conn, "orders", "k", "b", state="UNKNOWN", producer_group=group)
+    conn.execute("UPDATE outbox.message SET state = 'EXHAUSTED' WHERE producer_group = 'left'")
+    conn.execute("UPDATE outbox.message SET born_at = '2026-01-01' WHERE producer_group = 'late'")
+    found = succeed("status", "--json", OUTBOX_DSN=database).json
+    assert {(one["state"], one["producer_group"]): one["overdue"] for one in found["unsettled"]} == {
+        ("UNKNOWN", "calm"): 0,
+        ("UNKNOWN", "late"): 2,
+        ("EXHAUSTED", "left"): 0,
+    }
+    assert found["alarms"] == []
+    shown = succeed("status", OUTBOX_DSN=database).out
+    assert "3 half messages undecided, 2 of them overdue" in shown
+    assert "1 half messages left to an operator" in shown
+    table = [line.split()[0] for line in shown.splitlines() if line.startswith(("calm", "late", "left"))]
+    assert table == ["left", "late", "calm"]
+    assert "no checker comes to what is overdue: outbox tx ls --overdue" in shown
+    conn.execute(
+        "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('late', 'no_checker', 'nobody asks')"
+    )
+    shown = succeed("status", OUTBOX_DSN=database).out
+    assert "ALARMS      1 of producer groups, below" in shown
+    last = shown.splitlines()[-2:]
+    assert last[0].startswith("alarm no_checker, group late, since 20")
+    assert last[0].endswith(": nobody asks")
+    assert "outbox tx ls --state EXHAUSTED" in last[1]
+
+
 @pytest.mark.feature("S-98")
 def test_backlog_and_age_equal_the_truth_whatever_happened(database: str, conn: Connection) -> None:
     """Random histories of inserts, late commits, rollbacks, decisions and published batches."""

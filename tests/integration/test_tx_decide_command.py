@@ -271,8 +271,8 @@ def test_a_selection_is_decided_page_by_page_and_passes_over_what_is_held(
 
 
 def test_what_comes_after_the_operator_was_asked_is_left_alone(database: str, conn: Connection) -> None:
-    exhausted(conn)
     late = half(conn)
+    exhausted(conn)
     with settings.connect(database) as operator:
         wanted = Wanted(producer_group="shop", states=("EXHAUSTED",))
         many = bulk.count(operator, wanted)
@@ -281,7 +281,7 @@ def test_what_comes_after_the_operator_was_asked_is_left_alone(database: str, co
         exhausted(conn)
         done = bulk.decide(operator, wanted, many, Verdict.COMMITTED, "r")
     assert (done.decided, done.held) == (1, [])
-    assert states(conn) == ["COMMITTED", "EXHAUSTED", "EXHAUSTED"]
+    assert states(conn) == ["EXHAUSTED", "COMMITTED", "EXHAUSTED"]
 
 
 def test_the_checkers_role_is_enough_to_decide(database: str, conn: Connection) -> None:
