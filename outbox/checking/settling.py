@@ -82,6 +82,7 @@ def settle(group: GroupSettings, replies: Sequence[Reply]) -> Plan[Settled]:
     numbers = dict.fromkeys(Settled._fields, 0)
     for _, settled, _ in rows:
         numbers[settled] += 1
+    numbers["late"] = len(replies) - len(rows)
     last = [id for id, settled, checks in rows if settled == "unknown" and group.used_up(checks)]
     if last:
         numbers["expired"] = len((yield from expire(group, last)))
