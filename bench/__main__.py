@@ -22,6 +22,7 @@ BENCHMARKS = {
     "python": "bench.python",
     "held": "bench.held",
     "marking": "bench.marking",
+    "half": "bench.half",
     "peer": "bench.peer",
 }
 KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}

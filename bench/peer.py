@@ -164,8 +164,8 @@ def _settings(bench: Bench, dsn: str, topic: str, namesrv: str) -> dict[str, str
         "headers": '{"source": "bench"}',
         "body": messages.body(0).decode(),
         "accounts": str(bench.plan.accounts),
-        "update": WRITES["update"],
-        "insert": WRITES["insert"],
+        "update": WRITES["update"].replace("%s", "?"),
+        "insert": WRITES["insert"].replace("%s", "?"),
         **_statements(),
     }
 

@@ -31,10 +31,11 @@ class Plan:
     burst: int = 50_000
     held_seconds: float = 30.0
     threads: tuple[int, ...] = (1, 16, 64)
-    half_seconds: float = 2.0
+    half_rounds: int = 2
+    half_seconds: float = 1.2
     peer_rounds: int = 2
-    peer_round_seconds: float = 2.5
-    peer_warm_up: float = 4.0
+    peer_round_seconds: float = 1.5
+    peer_warm_up: float = 3.0
 
 
 QUICK = Plan(
@@ -55,6 +56,7 @@ QUICK = Plan(
     burst=10_000,
     held_seconds=4.0,
     threads=(1, 8),
+    half_rounds=1,
     half_seconds=0.5,
     peer_rounds=1,
     peer_round_seconds=0.5,

@@ -15,6 +15,8 @@ _TPS = re.compile(r"^tps = ([\d.]+) ", re.MULTILINE)
 _COUNT = re.compile(r"^number of transactions actually processed: (\d+)", re.MULTILINE)
 _FAILED = re.compile(r"^number of failed transactions: (\d+)", re.MULTILINE)
 THREADS = 4
+INTO_VARIABLES = r" \gset"
+r"""Ends a statement whose row becomes variables of the script, in place of a semicolon (`\gset`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ def run(
     Raises:
         RuntimeError: pgbench failed or transactions did; with what it wrote.
     """
-    script = "\n".join([*settings, *(f"{statement};" for statement in statements)])
+    script = "\n".join([*settings, *map(_ended, statements)])
     with tempfile.NamedTemporaryFile("w", prefix="outbox-bench-", suffix=".sql") as file:
         file.write(script + "\n")
         file.flush()
@@ -69,3 +71,7 @@ def run(
             f"pgbench failed with code {done.returncode}:\n{done.stderr}\n{done.stdout}\n{script}"
         )
     return Outcome(float(tps[1]), used / max(int(count[1]), 1) * 1e6)
+
+
+def _ended(statement: str) -> str:
+    return statement if statement.endswith(INTO_VARIABLES) else f"{statement};"

@@ -1,9 +1,9 @@
--- What the benchmarks of half messages share: the business writes for JDBC, and what the relay published of a round.
+-- The business writes of the benchmarks of half messages; for JDBC, %s becomes ?.
 
 -- name: update
 -- Business write: an account.
-UPDATE account SET balance = balance + ? WHERE id = ?
+UPDATE account SET balance = balance + %s WHERE id = %s
 
 -- name: insert
 -- Business write: an order.
-INSERT INTO orders (account, amount, note) VALUES (?, ?, 'parcel to the neighbours')
+INSERT INTO orders (account, amount, note) VALUES (%s, %s, 'parcel to the neighbours')
