@@ -45,7 +45,7 @@ class Locker:
         """How an operator ends it."""
         if self.gid is not None:
             return f"ROLLBACK PREPARED '{output.printable(self.gid)}'"
-        return f"SELECT pg_terminate_backend({self.pid})"
+        return f"pg_terminate_backend({self.pid})"
 
 
 def find(conn: psycopg.Connection[Any], id_: int) -> Locker | None:

@@ -147,12 +147,16 @@ def _undecided(told: HalfLife) -> list[Next]:
 def _locked(told: HalfLife) -> list[Next]:
     if told.locker is None:
         return []
-    since = told.locker.xact_start or told.locker.prepared
+    meanwhile = (
+        "it is not asked about, and no check is used up"
+        if told.half["state"] == "UNKNOWN"
+        else "nobody else decides it"
+    )
     return [
         Next(
             "locked",
-            f"is locked by {told.locker.describe()}: while that runs it is not asked about, and no check is used up",
-            since,
+            f"is locked by {told.locker.describe()}: while that runs {meanwhile}",
+            told.locker.xact_start or told.locker.prepared,
         )
     ]
 

@@ -159,10 +159,9 @@ def explain(told: HalfLife) -> None:
     elif status == "UNKNOWN":
         _line("", f"group {told.group.name!r}: {asking.schedule(told.group)}; policy {told.group.policy}")
     click.echo()
-    for entry in story.past(told):
+    for number, entry in enumerate(story.past(told)):
         after = (entry.at - half["born_at"]).total_seconds()
-        # The birth is noted in the audit a moment after the row's own time.
-        passed = "" if after < 0.001 else f"+{output.seconds(after)}"
+        passed = "" if number == 0 else f"+{output.seconds(after)}"
         when = f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}.{entry.at.microsecond // 1000:03}"
         _line(f"{when}  {passed:>12}  ", entry.text)
     steps = story.future(told)
