@@ -24,6 +24,7 @@ from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState, answer_of, shortened
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
 from outbox_relay.checker.callback import SqlCallback
+from outbox_relay.checker.watchdog import Watchdog
 from outbox_relay.errors import OperatorError
 from outbox_relay.settings import Connection, connect
 from outbox_relay.statements import Statements
@@ -52,7 +53,7 @@ class SqlAsker:
         self._dsn = environment.get(callback.dsn_env, "").strip() if callback.dsn_env else own_dsn
         self._connections = connections
         self._opening: Bounded[Connection] = Bounded(connections, discard=lambda late: late.close())
-        self._running: Bounded[list[tuple[Any, ...]]] = Bounded(connections)
+        self._watchdog = Watchdog()
         self._idle: list[tuple[float, Connection]] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -89,6 +90,7 @@ class SqlAsker:
         """Close the idle connections; those in use are closed when their question ends."""
         with self._lock:
             self._closed, idle, self._idle = True, self._idle, []
+        self._watchdog.close()
         for _, conn in idle:
             conn.close()
 
@@ -98,16 +100,16 @@ class SqlAsker:
             self._opening.call(self._open, deadline, "connecting to the database"),
         )
         try:
-            rows = self._running.call(lambda: self._run(conn, view, deadline), deadline, "running the query")
-        except DeadlineError:
-            # Its thread waits for a server that may never answer: end of file sets it free.
-            _hang_up(conn)
-            raise
-        except psycopg.Error:
+            # A server that never answers is left by an end of file on our side; the caller's thread is then free.
+            with self._watchdog.until(deadline, lambda: _hang_up(conn)) as watch:
+                try:
+                    return self._run(conn, view, deadline)
+                except psycopg.Error:
+                    if watch.fired:
+                        raise DeadlineError("time is up while running the query") from None
+                    raise
+        finally:
             self._give_back(opened, conn)
-            raise
-        self._give_back(opened, conn)
-        return rows
 
     def _open(self) -> Connection:
         conn = connect(self._dsn, application_name="outbox checker query", autocommit=False)
@@ -126,7 +128,7 @@ class SqlAsker:
                 cursor.execute(self._callback.query, _parameters(view))
                 return cursor.fetchmany(2)
         finally:
-            if not conn.closed:
+            with contextlib.suppress(psycopg.OperationalError):  # lost; the error told is the first one
                 conn.rollback()
 
     def _take(self) -> tuple[float, Connection] | None:
