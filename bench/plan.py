@@ -12,7 +12,7 @@ PARTITIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes; the defaults take some seven minutes on four cores. Times in seconds."""
+    """Sizes; the defaults take some twelve minutes on four cores. Times in seconds."""
 
     rounds: int = 3
     backlog: int = 200_000
@@ -36,6 +36,10 @@ class Plan:
     peer_rounds: int = 2
     peer_round_seconds: float = 1.5
     peer_warm_up: float = 3.0
+    groups_rounds: int = 2
+    groups_seconds: float = 6.0
+    flood: int = 100_000
+    decisions: int = 20_000
 
 
 QUICK = Plan(
@@ -61,6 +65,10 @@ QUICK = Plan(
     peer_rounds=1,
     peer_round_seconds=0.5,
     peer_warm_up=1.0,
+    groups_rounds=1,
+    groups_seconds=3.0,
+    flood=20_000,
+    decisions=3_000,
 )
 """To see that everything runs; the figures mean nothing."""
 

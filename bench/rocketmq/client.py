@@ -35,7 +35,7 @@ class Client:
     def __init__(self, java: Java, settings: Mapping[str, str], directory: Path) -> None:
         path = directory / "client.properties"
         path.touch(mode=0o600)  # it holds the password of a throw-away server
-        path.write_text("".join(f"{name}={_escaped(value)}\n" for name, value in settings.items()))
+        path.write_text(properties(settings))
         self.log = directory / "client.log"
         options = (*OPTIONS, f"-Duser.home={directory}")
         with self.log.open("wb") as log:
@@ -95,6 +95,7 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def _escaped(value: str) -> str:
-    """Write a value as Java's properties want it."""
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+def properties(values: Mapping[str, str]) -> str:
+    """Write values as Java's `Properties` reads them."""
+    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in values.items()}
+    return "".join(f"{name}={value}\n" for name, value in escaped.items())
