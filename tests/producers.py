@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from inspect import isawaitable
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -89,9 +90,7 @@ class Script:
     def _begin(self, msg: Any, arg: Any) -> None:
         self.calls.append((msg, arg))
 
-    def _end(self, msg: Any) -> Any:
-        if self.then is not None:
-            self.then(msg)
+    def _end(self) -> Any:
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
@@ -112,7 +111,9 @@ class Listener(Script):
         if self.sql is not None:
             with suppress(psycopg.Error):
                 msg.connection.execute(self.sql)
-        return self._end(msg)
+        if self.then is not None:
+            self.then(msg)
+        return self._end()
 
 
 class AsyncListener(Script):
@@ -125,7 +126,11 @@ class AsyncListener(Script):
         if self.sql is not None:
             with suppress(psycopg.Error):
                 await msg.connection.execute(self.sql)
-        return self._end(msg)
+        if self.then is not None:
+            done = self.then(msg)
+            if isawaitable(done):
+                await done
+        return self._end()
 
 
 class App:
@@ -184,14 +189,15 @@ KINDS: dict[str, type[App] | type[AsyncApp]] = {"threads": App, "asyncio": Async
 
 
 class Cut:
-    """Stands in for a driver's methods: does something to the connection right before the n-th step of a flow.
+    """Stands in for a producer's driver and does something to the connection around the n-th step of a flow.
 
     Steps are what a flow asks of its driver: open, begin, verb, commit, call … A step that does not come is no error:
     `struck` tells.
     """
 
-    def __init__(self, io: Any, at: int, strike: Callable[[Any], None]) -> None:
-        self._io, self._at, self._strike = io, at, strike
+    def __init__(self, io: Any, at: int, *, before: Any = None, lose: bool = False) -> None:
+        """Call `before(connection)` before the step, or let it happen and lose the connection and the answer."""
+        self._io, self._at, self._before, self._lose = io, at, before, lose
         self._steps = 0
         self._conn: Any = None
         self.struck: str | None = None
@@ -200,15 +206,31 @@ class Cut:
         method = getattr(self._io, name)
         if name not in {"open", "close", "begin", "commit", "rollback", "verb", "run", "call"}:
             return method
-        return lambda *args, **options: self._step(name, method, args, options)
 
-    def _step(self, name: str, method: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        conn = getattr(args[0], "conn", None) if args and name == "close" else args[0] if args else None
-        for candidate in (conn, getattr(conn, "connection", None)):
-            if isinstance(candidate, psycopg.Connection | psycopg.AsyncConnection):
-                self._conn = candidate
-        if self._steps == self._at and self._conn is not None:
+        def step(*args: Any, **options: Any) -> Any:
+            given = args[1] if name == "verb" else args[0] if args else None
+            conn = getattr(given, "conn", getattr(given, "connection", given))
+            if isinstance(conn, psycopg.Connection | psycopg.AsyncConnection):
+                self._conn = conn
+            strikes = self._steps == self._at and self._conn is not None
+            self._steps += 1
+            if not strikes:
+                return method(*args, **options)
             self.struck = name
-            self._strike(self._conn)
-        self._steps += 1
-        return method(*args, **options)
+            if self._before is not None:
+                self._before(self._conn)
+            done = method(*args, **options)
+            if not self._lose:
+                return done
+            return self._lost_later(done) if isawaitable(done) else self._lost()
+
+        return step
+
+    async def _lost_later(self, done: Awaitable[Any]) -> None:
+        await done
+        await self._conn.close()
+        raise psycopg.OperationalError("the connection was cut")
+
+    def _lost(self) -> None:
+        self._conn.close()
+        raise psycopg.OperationalError("the connection was cut")

@@ -13,9 +13,9 @@ from outbox.statements import Plan, Rows, Statement
 from outbox.transactions.connections import Lease
 from outbox.transactions.io import IO, Flow
 
-# Warnings with which COMMIT ends although the standby has not confirmed: the wait was cancelled, or cut short by the
-# server's shutdown (then the connection is lost as well).
-_LOCAL_ONLY = frozenset({"57014", "57P01"})
+_STANDBY_WAIT = "SyncRepWaitForLSN"
+"""The server's function that waits for a standby, and warns when it gives up: the warning has no code of its own, and
+its text depends on the language. A trigger's warning at COMMIT names another function."""
 _ATTEMPTS = 3
 """A pool may hold several connections that a restart of the server has broken; each costs an attempt."""
 
@@ -84,8 +84,8 @@ def standby_warnings(conn: Any) -> Iterator[list[str]]:
     warned: list[str] = []
 
     def notice(diagnostic: Any) -> None:
-        if diagnostic.sqlstate in _LOCAL_ONLY:
-            warned.append(diagnostic.sqlstate)
+        if diagnostic.source_function == _STANDBY_WAIT:
+            warned.append(diagnostic.message_primary)
 
     conn.add_notice_handler(notice)
     try:
