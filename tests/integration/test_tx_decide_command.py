@@ -20,8 +20,9 @@ from outbox_relay.halves import bulk
 from outbox_relay.halves.search import Wanted
 from tests.cli import outbox, succeed
 from tests.publications import value
+from tests.relay_process import RelayProcess
 from tests.waiting import wait_until
-from tests.writing import Connection, connect, decide, insert
+from tests.writing import Connection, connect, decide, insert, wait_published
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 
@@ -295,6 +296,27 @@ def test_the_checkers_role_is_enough_to_decide(database: str, conn: Connection) 
     options = ["--all", "--group", "shop", "--state", "EXHAUSTED", "--reason", "r", "--yes"]
     succeed("tx", "rollback", *options, OUTBOX_DSN=dsn)
     assert states(conn) == ["COMMITTED", "COMMITTED", "UNKNOWN", "ROLLED_BACK"]
+
+
+@pytest.mark.feature("S-51")
+def test_what_is_exhausted_reaches_kafka_only_by_an_operators_commit(
+    database: str, conn: Connection, bootstrap_servers: str, topic: str
+) -> None:
+    kept, dropped = (insert(conn, topic, "k", "b", state="UNKNOWN", producer_group="shop") for _ in range(2))
+    for message_id in (kept, dropped):
+        decide(conn, message_id, "EXHAUSTED")
+    with RelayProcess(database, bootstrap_servers) as relay:
+        later = insert(conn, topic, "k", "after them")
+        wait_published(conn)
+        published = "SELECT array_agg(message_id::text) FROM outbox.message_status WHERE status = 'PUBLISHED'"
+        assert value(conn, published) == [later]
+        succeed("tx", "rollback", dropped, "--reason", "declined", OUTBOX_DSN=database)
+        succeed("tx", "commit", kept, "--reason", "paid", OUTBOX_DSN=database)
+        wait_published(conn)
+        assert sorted(value(conn, published)) == sorted([kept, later])
+        relay.stop()
+    told = succeed("tx", "explain", kept, OUTBOX_DSN=database).out
+    assert f"published to {topic}, partition " in told
 
 
 def test_a_verdict_is_flushed_whatever_the_databases_default(database: str, conn: Connection) -> None:
