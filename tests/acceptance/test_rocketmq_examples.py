@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.ordered_producer import TAGS
 from tests.checker import read_topic
-from tests.child import run
+from tests.child import Child, run
 from tests.relay_process import RelayProcess
+from tests.servers import MakeDatabase
+from tests.waiting import wait_until
 from tests.writing import connect, wait_published
 
 HERE = Path(__file__).parent
@@ -36,3 +39,36 @@ def test_the_steps_of_each_order_arrive_in_one_partition_in_order(
             f"Hello RocketMQ 订单 {order}: {tag}".encode() for tag in TAGS
         ]
     assert len({record.message_id for record in records}) == 20
+
+
+@pytest.mark.feature("S-02", "S-06", "S-20", "S-40", "S-45")
+def test_a_payment_whose_confirmation_was_lost_is_published_after_a_check(
+    database: str, make_database: MakeDatabase, bootstrap_servers: str, topic: str
+) -> None:
+    bank_dsn = make_database(migrated=False)
+    states = "SELECT status FROM outbox.message_status"
+    history = "SELECT kind, answer, to_state, actor FROM outbox.event ORDER BY happened_at"
+    program = HERE / "payment_producer.py"
+    with (
+        connect(bank_dsn) as bank,
+        connect(database) as conn,
+        RelayProcess(database, bootstrap_servers) as relay,
+    ):
+        bank.execute("CREATE TABLE charge (payment text PRIMARY KEY, amount numeric NOT NULL)")
+        with Child(program, "pay", database, bank_dsn, topic) as child:
+            assert child.wait() == -signal.SIGKILL, child.output
+        assert bank.execute("SELECT payment, amount FROM charge").fetchall() == [("p-7", 42)]
+        assert conn.execute(states).fetchall() == [("UNKNOWN",)], "charged, and nobody knows"
+        assert not read_topic(bootstrap_servers, topic)
+        with Child(program, "serve", database, bank_dsn, topic):
+            wait_until(lambda: conn.execute(states).fetchall() == [("PUBLISHED",)], "it is published")
+        relay.stop()
+        born, check, decided = conn.execute(history).fetchall()
+    assert born[:3] == ("transition", None, "UNKNOWN")
+    assert check[:3] == ("check", "COMMIT", None)
+    assert decided[:3] == ("transition", None, "COMMITTED")
+    assert decided[3].startswith("checker:payments@")
+    (record,) = read_topic(bootstrap_servers, topic)
+    assert record.value == "paid: 42 €".encode()
+    assert record.header("outbox-tags") == "paid"
+    assert record.header("outbox-producer-group") == "payments"
