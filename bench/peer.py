@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -140,10 +141,16 @@ class _World:
     def _published(self, before: int, transactions: int) -> float:
         """When the last of so many messages was recorded as published, in seconds since 1970."""
         wait_published(self._conn, self._relay, self._newest(), LIMIT)
-        row = self._conn.execute(WATCH["drained"], {"first": before + 1, "since": 0.0}).fetchone()
-        if row is None or row[1] != transactions:
-            raise RuntimeError(f"of {transactions} committed messages this was published: {row}")
-        return float(row[4])
+        deadline = time.monotonic() + LIMIT
+        while (
+            True
+        ):  # the newest position may have been published a moment before an older one that committed later
+            row = self._conn.execute(WATCH["drained"], {"first": before + 1, "since": 0.0}).fetchone()
+            if row is not None and row[1] == transactions:
+                return float(row[4])
+            if time.monotonic() > deadline or (row is not None and row[1] > transactions):
+                raise RuntimeError(f"of {transactions} committed messages this was published: {row}")
+            time.sleep(0.005)
 
     def _newest(self) -> int:
         row = self._conn.execute(WATCH["newest"]).fetchone()
