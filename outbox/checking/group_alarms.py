@@ -20,7 +20,7 @@ class GroupAlarms(Alarms):
     def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(group, clock)
         self._missing_until = 0.0
-        self._exhausted = 0
+        self._exhausted = self._exhausted_new = 0
 
     def failing(self, reason: str) -> None:
         """The circuit breaker is open."""
@@ -38,15 +38,18 @@ class GroupAlarms(Alarms):
             self.set("no_checker", None)
 
     def exhausted(self, more: int) -> None:
-        """Half messages became EXHAUSTED."""
+        """Half messages became EXHAUSTED; the walk that is on its way may have passed them before."""
         self._exhausted += more
+        self._exhausted_new += more
         self.set("exhausted", f"{self._exhausted} half messages wait for an operator; see: {LIST}")
 
     def overview(self, seen: Overview, *, asked: bool) -> None:
         """The whole group was walked over; `asked` tells whether this checker can ask at all."""
-        self._exhausted = 0
-        if seen.exhausted:
-            self.exhausted(seen.exhausted)
+        count = max(seen.exhausted, self._exhausted_new)
+        self._exhausted = self._exhausted_new = 0
+        if count:
+            self.exhausted(count)
+            self._exhausted_new = 0
         else:
             self.set("exhausted", None)
         if seen.pending >= FLOOD:

@@ -52,6 +52,7 @@ class Step(NamedTuple):
     not_asked: int = 0
     expired: int = 0
     late: int = 0
+    """Answers that came to nothing: the half message was decided, or claimed by somebody else, meanwhile."""
     in_flight: int = 0
     """Half messages that are claimed and not yet settled, after the step."""
     more: bool = False

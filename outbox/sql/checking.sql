@@ -131,7 +131,8 @@ SELECT s.id, CASE WHEN s.over THEN 'over' WHEN s.fits THEN 'ask' ELSE 'later' EN
        least(greatest(s.born_at, '0001-01-03 UTC'), '9999-12-29 UTC'), s.key,
        CASE WHEN s.fits AND NOT s.over THEN s.body END, s.headers, s.order_key, s.tags, s.index_keys,
        s.transaction_id, s.checker, s.biz_type, s.biz_id,
-       least(greatest(s.deliver_at, '0001-01-03 UTC'), '9999-12-29 UTC'), s.traceparent, s.checks
+       CASE WHEN s.deliver_at IS NOT NULL THEN least(greatest(s.deliver_at, '0001-01-03 UTC'), '9999-12-29 UTC') END,
+       s.traceparent, s.checks
 FROM sorted s
 UNION ALL
 SELECT d.id, CASE WHEN d.id IN (SELECT id FROM undecided) THEN 'locked' ELSE 'decided' END, NULL, NULL,

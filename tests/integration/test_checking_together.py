@@ -1,0 +1,279 @@
+"""Several checkers, and checkers that die, stop or come late: each half message is asked about by one at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from outbox.checking.claiming import claim
+from outbox.checking.finding import groups, settings
+from outbox.checking.settling import Reply, expire, settle
+from outbox.checking.transaction import SQL, transaction
+from outbox.resolution import Answer, LocalTransactionState
+from tests.check_stage import GROUP, CheckStage, Script
+from tests.waiting import wait_until
+from tests.writing import connect
+
+COMMIT, ROLLBACK, UNKNOWN = (
+    LocalTransactionState.COMMIT,
+    LocalTransactionState.ROLLBACK,
+    LocalTransactionState.UNKNOWN,
+)
+
+
+@pytest.fixture
+def stage(database: str) -> Iterator[CheckStage]:
+    stage = CheckStage(database)
+    yield stage
+    stage.close()
+
+
+@pytest.mark.feature("S-44", "S-56")
+def test_checkers_of_a_group_share_the_work_and_ask_once(stage: CheckStage) -> None:
+    stage.halves(600)
+    askers = [Script(UNKNOWN) for _ in range(3)]
+    threads = [threading.Thread(target=stage.check, args=[asker], kwargs={"batch": 20}) for asker in askers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    asked = Counter(id for asker in askers for id in asker.ids)
+    assert len(asked) == 600
+    assert set(asked.values()) == {1}
+    assert stage.one("SELECT count(*) FROM outbox.event WHERE kind = 'check'") == 600
+    assert stage.one("SELECT sum(checks) FROM outbox.pending_check") == 600
+
+
+@pytest.mark.feature("S-44")
+def test_what_a_dead_checker_had_claimed_is_asked_about_when_its_lease_has_passed(stage: CheckStage) -> None:
+    half = stage.half()
+    stage.check(None)
+    with stage.connection() as conn:
+        group = transaction(conn, "dead", settings(GROUP)).settings
+        assert [view.id for view in transaction(conn, "dead", claim(group, "dead", 10)).views] == [half.id]
+    other = Script(True)
+    stage.check(other)
+    assert other.asked == [], "the lease holds"
+    assert stage.due_in(half) == pytest.approx(10, abs=3), "time-out, waiting for a worker, slack"
+    stage.make_due()
+    stage.check(other)
+    assert stage.state(half) == "COMMITTED"
+
+
+@pytest.mark.parametrize("late", [COMMIT, ROLLBACK, UNKNOWN])
+def test_an_answer_is_thrown_away_when_somebody_else_has_claimed(
+    stage: CheckStage, late: LocalTransactionState
+) -> None:
+    half = stage.half()
+    stage.check(None)
+    with stage.connection() as conn:
+        group = transaction(conn, "one", settings(GROUP)).settings
+        slow = transaction(conn, "one", claim(group, "one", 10))
+        stage.make_due()
+        transaction(conn, "two", claim(group, "two", 10))
+        settled = transaction(conn, "one", settle(group, [Reply(half.id, slow.claim, 0, Answer(late))]))
+    assert settled.late == 1
+    assert stage.state(half) == "UNKNOWN"
+    assert stage.checks(half) == 0
+    assert stage.events(half) == []
+
+
+def test_settling_twice_counts_once(stage: CheckStage) -> None:
+    half = stage.half()
+    stage.check(None)
+    with stage.connection() as conn:
+        group = transaction(conn, "one", settings(GROUP)).settings
+        claimed = transaction(conn, "one", claim(group, "one", 10))
+        reply = Reply(half.id, claimed.claim, 0, Answer(UNKNOWN))
+        assert transaction(conn, "one", settle(group, [reply])).unknown == 1
+        assert transaction(conn, "one", settle(group, [reply])).late == 1
+    assert stage.checks(half) == 1
+    assert len(stage.events(half)) == 1
+
+
+def test_no_statement_of_a_checker_waits_for_a_lock(stage: CheckStage) -> None:
+    decided, locked = stage.half(), stage.half(age=80 * 3600.0)
+    stage.check(None)
+    with connect(stage.dsn) as other, stage.connection() as conn:
+        group = transaction(conn, "one", settings(GROUP)).settings
+        claimed = transaction(conn, "one", claim(group, "one", 10))
+        other.execute("BEGIN")
+        other.execute("SELECT FROM outbox.message FOR UPDATE")
+        other.execute("SELECT FROM outbox.pending_check FOR UPDATE")
+        conn.execute("SET statement_timeout = '5s'")
+        assert transaction(conn, "one", claim(group, "one", 10)).views == []
+        reply = Reply(decided.id, claimed.claim, 0, Answer(COMMIT))
+        assert transaction(conn, "one", settle(group, [reply])).late == 1
+        assert transaction(conn, "one", expire(group, [locked.id])) == []
+        other.execute("ROLLBACK")
+
+
+def test_a_checker_that_is_stopped_inside_a_transaction_does_not_hold_locks_for_long(
+    stage: CheckStage,
+) -> None:
+    half = stage.half()
+    stage.check(None)
+    with connect(stage.dsn) as stopped:
+        stopped.execute("BEGIN")
+        stopped.execute(SQL["begin"].replace("$1", "'x'").encode())
+        stopped.execute("SELECT FROM outbox.message WHERE id = %s FOR UPDATE", [half.id])
+        # Nothing more comes from it, as if its process had been stopped.
+        assert stage.decide(half, "COMMITTED") == 1, "the server ends its session, and the producer goes on"
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
+            stopped.execute("COMMIT")
+
+
+def test_one_that_cannot_be_settled_does_not_keep_the_others(stage: CheckStage) -> None:
+    halves = [stage.half(biz_id=str(number)) for number in range(5)]
+    stage.conn.execute(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN IF NEW.biz_id = '2' THEN RAISE EXCEPTION 'not this one'; END IF; RETURN NEW; END$$"
+    )
+    stage.conn.execute(
+        "CREATE TRIGGER z BEFORE UPDATE ON outbox.message FOR EACH ROW EXECUTE FUNCTION public.refuse()"
+    )
+    assert stage.check(Script(True)).decided == 4
+    assert [stage.state(half) for half in halves].count("COMMITTED") == 4
+    assert stage.state(halves[2]) == "UNKNOWN"
+    due = stage.due_in(halves[2])
+    assert due is not None
+    assert due > 0, "asked about again when its lease has passed"
+
+
+@pytest.mark.feature("S-56")
+def test_groups_with_half_messages_are_found_and_no_others(stage: CheckStage) -> None:
+    stage.halves(50, "a")
+    stage.halves(1, "b")
+    stage.half("decided")
+    stage.conn.execute("UPDATE outbox.message SET state = 'COMMITTED' WHERE producer_group = 'decided'")
+    stage.conn.execute("INSERT INTO outbox.message (topic, producer_group) VALUES ('t', 'plain')")
+    stage.conn.execute(
+        "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('alarmed', 'flood', '')"
+    )
+    with stage.connection() as conn:
+        assert transaction(conn, "x", groups()) == ["a", "alarmed", "b"]
+
+
+@pytest.mark.feature("S-43", "S-57")
+def test_no_message_is_written_by_being_checked(stage: CheckStage) -> None:
+    stage.halves(400)
+
+    def pages() -> int:
+        return int(
+            stage.one(
+                "SELECT sum(pg_table_size(i.inhrelid)) FROM pg_inherits i "
+                "WHERE i.inhparent = 'outbox.message'::regclass"
+            )
+        )
+
+    stage.check(Script(UNKNOWN))
+    before = pages()
+    written = (
+        "SELECT sum(n_tup_upd + n_tup_del) FROM pg_stat_user_tables WHERE starts_with(relname, 'message_p')"
+    )
+    for _ in range(13):
+        stage.make_due()
+        stage.check(Script(UNKNOWN))
+    assert stage.one("SELECT min(checks) FROM outbox.pending_check") == 14
+    assert pages() == before
+    stage.conn.execute("SELECT pg_stat_force_next_flush()")
+    assert stage.one(written) in (0, None)
+
+
+def test_roles_of_producer_and_checker_suffice(stage: CheckStage) -> None:
+    commit, later, exhausted = stage.half(biz_id="c"), stage.half(biz_id="u"), stage.half(age=80 * 3600.0)
+    stage.group(policy="EXHAUSTED")
+    login = "checking_" + stage.dsn.rpartition("/")[2].partition("?")[0][-12:]
+    stage.conn.execute(f"CREATE ROLE {login}".encode())
+    try:
+        stage.conn.execute(f"GRANT outbox_producer, outbox_checker TO {login}".encode())
+
+        def connection() -> psycopg.Connection[object]:
+            conn = connect(stage.dsn)
+            conn.execute(f"SET ROLE {login}".encode())
+            return conn
+
+        asker = Script(lambda view: True if view.biz_id == "c" else None)
+        made = stage.round(asker)
+        made.run_once(connection)
+        made.stop()
+    finally:
+        stage.conn.execute(f"DROP OWNED BY {login}".encode())
+        stage.conn.execute(f"DROP ROLE {login}".encode())
+    assert (stage.state(commit), stage.state(later), stage.state(exhausted)) == (
+        "COMMITTED",
+        "UNKNOWN",
+        "EXHAUSTED",
+    )
+    assert stage.checks(later) == 1
+    assert "exhausted" in stage.alarms()
+
+
+def test_a_huge_body_is_read_with_few_others(stage: CheckStage) -> None:
+    body = b"x" * 900_000
+    big = [stage.half(body=body) for _ in range(25)]
+    stage.check(None)
+    with stage.connection() as conn:
+        group = transaction(conn, "one", settings(GROUP)).settings
+        claimed = transaction(conn, "one", claim(group, "one", 100))
+    assert 10 < len(claimed.views) < 20, "16 MiB of bodies"
+    assert claimed.more
+    assert claimed.views[0].body == body
+    assert [view.id for view in claimed.views] == [half.id for half in big[: len(claimed.views)]]
+
+
+def test_the_view_tells_all_that_was_written(stage: CheckStage) -> None:
+    stage.half(
+        key="k1",
+        body=None,
+        headers='{"h": "1", "n": null}',
+        order_key=b"o-1",
+        tags=["a", "b"],
+        index_keys=["i"],
+        transaction_id="tx",
+        checker="payment",
+        biz_type="pay",
+        biz_id="p-7",
+        deliver_at="9999-12-31 23:59:59 UTC",
+        traceparent="00-aa",
+    )
+    asker = Script(None)
+    stage.check(asker)
+    (view,) = asker.asked
+    assert (view.key, view.body, view.headers) == (b"k1", None, {"h": "1", "n": None})
+    assert (view.order_key, view.tags, view.index_keys) == (b"o-1", ("a", "b"), ("i",))
+    assert (view.transaction_id, view.checker, view.biz_type, view.biz_id) == ("tx", "payment", "pay", "p-7")
+    assert (view.traceparent, view.producer_group, view.checks) == ("00-aa", GROUP, 0)
+    assert view.deliver_at is not None
+    assert view.deliver_at.year == 9999
+    stage.conn.execute("UPDATE outbox.message SET deliver_at = NULL")
+    stage.make_due()
+    stage.check(asker)
+    assert (asker.asked[1].checks, asker.asked[1].deliver_at) == (1, None)
+
+
+@pytest.mark.feature("S-40")
+def test_a_half_message_that_is_committed_late_is_met_all_the_same(stage: CheckStage) -> None:
+    made = stage.round(Script(True))
+    with connect(stage.dsn) as slow:
+        slow.execute("BEGIN")
+        slow.execute(
+            "INSERT INTO outbox.message (topic, state, producer_group, born_at) "
+            "VALUES ('t', 'UNKNOWN', %s, clock_timestamp() - interval '20 seconds')",
+            [GROUP],
+        )
+        stage.half()
+        made.run_once(stage.connection)
+        slow.execute("COMMIT")
+    undecided = "SELECT count(*) FROM outbox.message WHERE state = 'UNKNOWN'"
+
+    def found() -> bool:
+        made.step(stage.connection)
+        return bool(stage.one(undecided) == 0)
+
+    wait_until(found, "the whole walk comes round to it")
+    made.stop()

@@ -1,0 +1,228 @@
+"""Groups in trouble: nobody registered, callbacks that fail or never return, floods; told to operators, and bounded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from outbox.callbacks.protocol import NoCheckerError
+from outbox.checking import GroupRound, group_alarms
+from outbox.checking.breaker import FIRST_PAUSE, LONGEST_PAUSE, Breaker
+from outbox.half import MessageView
+from tests.check_stage import GROUP, CheckStage, Script
+from tests.waiting import wait_until
+
+USED_UP = "SELECT sum(checks) FROM outbox.pending_check"
+
+
+@pytest.fixture
+def stage(database: str) -> Iterator[CheckStage]:
+    stage = CheckStage(database)
+    yield stage
+    stage.close()
+
+
+class Clock:
+    """A breaker's clock, which goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def with_clock(made: GroupRound) -> tuple[Breaker, Clock]:
+    """Give a round a breaker whose time stands still."""
+    clock = Clock()
+    assert made.asking is not None
+    made.asking.breaker = Breaker(clock)
+    return made.asking.breaker, clock
+
+
+def stepping(made: GroupRound, stage: CheckStage, condition: Callable[[], object]) -> Callable[[], object]:
+    """A condition that is looked at after each step."""
+
+    def stepped() -> object:
+        made.step(stage.connection)
+        return condition()
+
+    return stepped
+
+
+@pytest.mark.feature("S-49")
+def test_with_nobody_registered_an_alarm_is_raised_and_no_check_used_up(stage: CheckStage) -> None:
+    half = stage.half()
+    for _ in range(20):
+        stage.check(Script(True, missing="no listener is registered for checker 'payment'"))
+        stage.make_due()
+    assert stage.checks(half) == 0
+    assert stage.events(half) == []
+    assert stage.alarms() == {"no_checker": "no listener is registered for checker 'payment'"}
+    assert stage.one("SELECT remark FROM outbox.pending_check") == stage.alarms()["no_checker"]
+    stage.check(Script(True))
+    assert stage.state(half) == "COMMITTED"
+    assert stage.alarms() == {}
+
+
+@pytest.mark.feature("S-49")
+def test_who_finds_nobody_only_when_asking_uses_up_no_check_either(stage: CheckStage) -> None:
+    half = stage.half()
+
+    def nobody(_: MessageView) -> None:
+        raise NoCheckerError("payments.example.com: nobody is registered")
+
+    stage.check(Script(nobody))
+    assert stage.checks(half) == 0
+    assert stage.alarms() == {"no_checker": "payments.example.com: nobody is registered"}
+    assert stage.due_in(half) == pytest.approx(30, abs=10), "asked again after the interval"
+
+
+@pytest.mark.feature("S-49", "S-51")
+def test_half_messages_of_a_group_that_nobody_asks_about_are_told_and_expire(stage: CheckStage) -> None:
+    overdue, old = stage.half(age=600.0), stage.half(age=80 * 3600.0)
+    stage.check(None)
+    assert stage.alarms() == {}, "its own application may be about to ask"
+    stage.conn.execute("UPDATE outbox.pending_check SET due_at = due_at - interval '1 hour'")
+    stage.check(None)
+    assert stage.alarms() == {
+        "no_checker": "1 half messages are overdue, and no checker of this group asks about them"
+    }
+    assert (stage.state(overdue), stage.state(old)) == ("UNKNOWN", "ROLLED_BACK")
+    stage.decide(overdue, "COMMITTED")
+    stage.check(None)
+    assert stage.alarms() == {}
+
+
+@pytest.mark.feature("S-55")
+def test_a_callback_that_fails_five_times_in_a_row_is_left_alone(stage: CheckStage) -> None:
+    stage.halves(100)
+
+    def fail(_: MessageView) -> bool:
+        raise ConnectionError("refused")
+
+    asker = Script(fail)
+    made = stage.round(asker, batch=10)
+    breaker, clock = with_clock(made)
+    made.run_once(stage.connection)
+    asked = len(asker.asked)
+    assert 5 <= asked <= 4 + 10, "what was asked before the fifth failure was seen"
+    assert "refused" in stage.alarms()["failing"]
+    used_up = stage.one(USED_UP)
+    assert used_up == asked
+    for _ in range(3):
+        made.run_once(stage.connection)
+    assert len(asker.asked) == asked, "nothing is asked while it is open"
+    assert stage.one(USED_UP) == used_up
+    assert stage.one("SELECT count(*) FROM outbox.pending_check WHERE asked_by IS NOT NULL") == 0
+
+    clock.now += FIRST_PAUSE
+    for _ in range(3):
+        made.run_once(stage.connection)
+    assert len(asker.asked) == asked + 1, "one question, and a longer pause"
+    assert breaker.may_ask() == 0
+
+    asker.say = lambda _: True
+    clock.now += 2 * FIRST_PAUSE
+    made.run_once(stage.connection)
+    due = "SELECT count(*) FROM outbox.pending_check WHERE due_at <= clock_timestamp()"
+    assert stage.one(due) == 0, "it goes on where it stopped"
+    assert stage.alarms() == {}
+    made.stop()
+
+
+@pytest.mark.feature("S-55")
+def test_answers_between_failures_keep_the_breaker_closed(stage: CheckStage) -> None:
+    for number in range(60):
+        stage.half(biz_id=str(number % 3))
+
+    def say(view: MessageView) -> bool:
+        if view.biz_id != "0":
+            raise ValueError(view.biz_id)
+        return True
+
+    stage.group(workers=1)
+    asker = Script(say)
+    stage.check(asker)
+    assert len(asker.asked) == 60
+    assert stage.alarms() == {}
+
+
+@pytest.mark.feature("S-46")
+def test_calls_that_never_return_do_not_make_threads_without_end(stage: CheckStage) -> None:
+    stage.group("hanging", workers=2, check_timeout="0.02 seconds")
+    stage.halves(50, "hanging")
+    release = threading.Event()
+    asker = Script(lambda _: release.wait(120))
+    made = stage.round(asker, "hanging")
+    asking = made.asking
+    assert asking is not None
+
+    def all_hang() -> bool:
+        if asking.breaker.open:
+            asking.breaker = Breaker()  # as if its pause were over at once
+        return asking.workers.available == 0
+
+    wait_until(stepping(made, stage, all_hang), "all threads hang")
+    _, clock = with_clock(made)
+    mine = [t for t in threading.enumerate() if t.name.startswith("outbox-check-hanging")]
+    assert len(mine) == 4, "twice as many as workers"
+    wait_until(stepping(made, stage, lambda: "failing" in stage.alarms("hanging")), "operators are told")
+    asked, used_up = len(asker.asked), stage.one(USED_UP)
+    stage.make_due()
+    for _ in range(3):
+        made.run_once(stage.connection)
+    assert len(asker.asked) == asked == 4
+    assert stage.one(USED_UP) == used_up
+
+    release.set()
+    wait_until(lambda: asking.workers.available == 2, "threads are free again")
+    decided = "SELECT count(*) FROM outbox.message WHERE state <> 'UNKNOWN'"
+    assert stage.one(decided) == 0, "what they answered so late is thrown away"
+    clock.now += LONGEST_PAUSE
+    wait_until(stepping(made, stage, lambda: stage.one(decided)), "it goes on")
+    made.stop()
+    wait_until(lambda: not any(thread.is_alive() for thread in mine), "threads end")
+
+
+@pytest.mark.feature("S-46")
+def test_a_half_message_whose_call_hangs_takes_one_thread_however_often_it_is_due(stage: CheckStage) -> None:
+    stage.group(workers=1, check_timeout="0.02 seconds")
+    half = stage.half(biz_id="hangs")
+    release = threading.Event()
+    asker = Script(lambda view: release.wait(120) if view.biz_id == "hangs" else True)
+    made = stage.round(asker)
+    for count in range(1, 4):
+        made.run_once(stage.connection)
+        assert stage.checks(half) == count
+        stage.make_due()
+    assert len(asker.asked) == 1
+    assert "has not returned yet" in str(stage.events(half)[-1].reason)
+    other = stage.half()
+    made.run_once(stage.connection)
+    assert stage.state(other) == "COMMITTED"
+    release.set()
+    made.stop()
+
+
+@pytest.mark.feature("S-55")
+def test_a_flood_is_told_and_its_end_too(stage: CheckStage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_alarms, "FLOOD", 100)
+    stage.halves(120)
+    stage.check(None, page=50)
+    assert "120 half messages" in stage.alarms()["flood"]
+    stage.conn.execute(b"UPDATE outbox.message SET state = 'COMMITTED' WHERE id % 3 <> 0")
+    stage.check(None, page=50)
+    assert "flood" not in stage.alarms()
+
+
+def test_alarms_are_kept_apart_by_group(stage: CheckStage) -> None:
+    stage.half("a")
+    stage.half("b")
+    stage.check(Script(True, missing="nobody"), "a")
+    stage.check(Script(True), "b")
+    assert set(stage.alarms("a")) == {"no_checker"}
+    assert stage.alarms("b") == {}
+    assert stage.alarms(GROUP) == {}
