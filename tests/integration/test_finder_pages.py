@@ -116,7 +116,7 @@ def test_a_message_released_while_its_backlog_is_taken_is_read_once_at_its_new_p
     """Its id is on the list, its row has moved on: it belongs to the next difference."""
     insert_numbered(conn, "t", 12)
     for number in range(4):
-        insert(conn, "t", "k", f"{number}", deliver_at="infinity" if number == 2 else None)
+        insert(conn, "t", "k", f"{number}", deliver_at="9999-01-01" if number == 2 else None)
     insert_numbered(conn, "t", 30)
     delayed = fall_due(conn)
 
@@ -135,7 +135,7 @@ def test_a_list_full_of_waiting_messages_is_passed(
 ) -> None:
     insert_numbered(conn, "t", 5)
     for number in range(60):
-        insert(conn, "t", "k", f"{number}", deliver_at="infinity")
+        insert(conn, "t", "k", f"{number}", deliver_at="9999-01-01")
     insert_numbered(conn, "t", 5)
     expected = [
         row[0]

@@ -178,7 +178,7 @@ def test_a_partition_does_not_leave_between_a_decision_and_its_reading(
 
 
 def test_a_waiting_message_keeps_its_partition_live(reading: Reading, conn: Connection) -> None:
-    insert(conn, "t", "k", b"", deliver_at="infinity")
+    insert(conn, "t", "k", b"", deliver_at="9999-01-01")
     go_to(conn, 1_001)
     for _ in range(8):
         insert_numbered(conn, "t", 1)

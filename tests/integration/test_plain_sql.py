@@ -113,6 +113,16 @@ def test_page_lists_every_column_that_may_be_written_and_no_other(database: str)
         ("topic, tags", "'orders', ARRAY['a|b']", "message_tags_are_separable"),
         ("topic, index_keys", "'orders', ARRAY['a b']", "message_index_keys_are_separable"),
         ("topic, state", "'orders', 'DEAD'", "message_state_is_a_birth"),
+        ("topic, lane", "'orders', 8", "message_lane_is_one"),
+        ("topic, lane", "'orders', -1", "message_lane_is_one"),
+        ("topic, deliver_at", "'orders', 'infinity'", "message_deliver_at_is_a_time"),
+        ("topic, deliver_at", "'orders', '-infinity'", "message_deliver_at_is_a_time"),
+        ("topic, deliver_at", "'orders', '10000-01-01'", "message_deliver_at_is_a_time"),
+        (
+            "topic, deliver_at, state, producer_group",
+            "'orders', 'infinity', 'UNKNOWN', 'g'",
+            "message_deliver_at_is_a_time",
+        ),
         ("topic, state", "'orders', 'UNKNOWN'", "message_half_has_a_group"),
         (
             "topic, message_id",

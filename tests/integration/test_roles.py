@@ -79,6 +79,46 @@ def test_a_producer_may_not(logins: Logins, statement: str) -> None:
         conn.execute(statement.encode())
 
 
+@pytest.mark.parametrize("guard", ["note_birth", "make_transition"])
+@pytest.mark.parametrize("role", ["outbox_producer", "outbox_consumer"])
+def test_the_guards_rights_are_nobody_elses(logins: Logins, role: str, guard: str) -> None:
+    """They act as the owner: on a table of one's own they would write audits and end waits of others."""
+    with psycopg.connect(logins.make(role), autocommit=True) as conn:
+        conn.execute("CREATE TEMP TABLE mine (id bigint, message_id uuid, state text)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            conn.execute(
+                f"CREATE TRIGGER t BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION outbox.{guard}()".encode()
+            )
+
+
+def test_a_producer_neither_kills_nor_revives_a_message(logins: Logins, database: str, topic: str) -> None:
+    """A published one would come again."""
+    producer = logins.make("outbox_producer")
+    with psycopg.connect(producer) as conn:
+        receipt = Outbox().send(conn, Message(topic, key="k", body=b"x"))
+    for before, state in (("COMMITTED", "DEAD"), ("DEAD", "COMMITTED")):
+        with psycopg.connect(producer) as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
+            conn.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [state, receipt.id])
+        with psycopg.connect(logins.make("outbox_relay"), autocommit=True) as conn:
+            row = conn.execute("SELECT state FROM outbox.message WHERE id = %s", [receipt.id]).fetchone()
+            assert row == (before,)
+        with psycopg.connect(database, autocommit=True) as conn:
+            conn.execute(
+                "UPDATE outbox.message SET state = 'DEAD' WHERE id = %s AND state <> 'DEAD'", [receipt.id]
+            )
+
+
+def test_a_dead_message_that_was_delayed_waits_again_when_it_is_retried(database: str, topic: str) -> None:
+    with psycopg.connect(database, autocommit=True) as conn:
+        conn.execute(
+            "INSERT INTO outbox.message (topic, deliver_at) VALUES (%s, clock_timestamp() + interval '1 day')",
+            [topic],
+        )
+        for state, waiting in (("DEAD", 0), ("COMMITTED", 1)):
+            conn.execute("UPDATE outbox.message SET state = %s", [state])
+            assert conn.execute("SELECT count(*) FROM outbox.waiting").fetchone() == (waiting,)
+
+
 def test_a_reader_sees_status_and_no_body(logins: Logins) -> None:
     with psycopg.connect(logins.make("outbox_reader"), autocommit=True) as conn:
         conn.execute("SELECT status, partition FROM outbox.message_status LIMIT 1")

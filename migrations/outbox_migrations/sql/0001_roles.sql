@@ -25,7 +25,7 @@ BEGIN
                       producer_group, transaction_id, checker, biz_type, biz_id, deliver_at, check_after,
                       traceparent, lane)
             ON outbox.message TO outbox_producer;
-        GRANT SELECT (id, message_id, topic, queue, state, remark, decided_at, deliver_at, producer_group,
+        GRANT SELECT (id, message_id, topic, key, order_key, queue, state, remark, decided_at, deliver_at, producer_group,
                       transaction_id, born_at)
             ON outbox.message TO outbox_producer;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;

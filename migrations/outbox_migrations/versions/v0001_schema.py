@@ -12,7 +12,13 @@ depends_on: str | None = None
 
 def upgrade() -> None:
     """Create the schema's objects, in the order in which they need each other."""
-    for name in ("0001_schema.sql", "0001_partitions.sql", "0001_views.sql", "0001_roles.sql"):
+    for name in (
+        "0001_schema.sql",
+        "0001_guards.sql",
+        "0001_partitions.sql",
+        "0001_views.sql",
+        "0001_roles.sql",
+    ):
         run(name)
 
 

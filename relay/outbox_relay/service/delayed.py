@@ -47,8 +47,8 @@ class Delayed:
         row = self._conn.execute(STATEMENTS["next_due"], {"since": self._since}, prepare=True).fetchone()
         assert row is not None  # noqa: S101  (an aggregate has a row)
         seconds, self._since = row
-        if seconds is None or seconds > 0:
-            self._look_at = now + min(LOOK_EVERY_S if seconds is None else seconds, LOOK_EVERY_S)
+        if seconds > 0:
+            self._look_at = now + min(seconds, LOOK_EVERY_S)
             return 0
         released = self._conn.execute(STATEMENTS["release"], {"since": self._since}, prepare=True).rowcount
         if not released:

@@ -1,10 +1,11 @@
 -- Delayed messages: they wait in outbox.waiting, and join the order when they are due.
 
 -- name: next_due
--- Seconds until the next delayed message is due (NULL when none waits), and before which time none waits: the next
--- look begins there. Entries of the index that were released stay in it while a snapshot is held, and would be
+-- Seconds until the next delayed message is due (a day at most, also when none waits), and before which time none
+-- waits: the next look begins there. Entries of the index that were released stay in it while a snapshot is held, and would be
 -- walked at every look.
-SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8,
+SELECT extract(epoch FROM greatest(least(min(due_at), clock_timestamp() + interval '1 day'), '0001-01-01')
+                          - clock_timestamp())::float8,
        least(min(due_at), clock_timestamp())::text
 FROM outbox.waiting WHERE due_at >= %(since)s::timestamptz AND reason = 'delayed'
 
