@@ -238,7 +238,7 @@ def test_the_view_tells_all_that_was_written(stage: CheckStage) -> None:
         checker="payment",
         biz_type="pay",
         biz_id="p-7",
-        deliver_at="9999-12-31 23:59:59 UTC",
+        deliver_at="9999-12-30 UTC",
         traceparent="00-aa",
     )
     asker = Script(None)
