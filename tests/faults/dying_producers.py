@@ -177,8 +177,10 @@ def deaths(model: str, dsn: str, business_dsn: str, topic: str) -> Iterator[str]
                 continue
             biz_id = f"{model}/{at}{'+' if after_sending else ''}"
             mine, theirs = os.pipe()
+            me = os.getpid()
             child = os.fork()
             if not child:
+                die_with(me)
                 death = Death(at, theirs, after_sending=after_sending)
                 application = Application((dsn, business_dsn), topic, model, biz_id, death)
                 getattr(application, model)()
