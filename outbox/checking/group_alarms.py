@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 
@@ -11,7 +12,6 @@ from outbox.resolution import shortened
 
 FLOOD = 10_000
 """Half messages of one group that wait for a decision, from which on its operators are told; cleared below half."""
-LIST = "outbox tx ls"
 
 
 class GroupAlarms(Alarms):
@@ -19,6 +19,7 @@ class GroupAlarms(Alarms):
 
     def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(group, clock)
+        self._list = f"outbox tx ls --group {shlex.quote(group)}"
         self._missing_until = 0.0
         self._exhausted = self._exhausted_new = 0
 
@@ -41,7 +42,10 @@ class GroupAlarms(Alarms):
         """Half messages became EXHAUSTED; the walk that is on its way may have passed them before."""
         self._exhausted += more
         self._exhausted_new += more
-        self.set("exhausted", f"{self._exhausted} half messages wait for an operator; see: {LIST}")
+        self.set(
+            "exhausted",
+            f"{_halves(self._exhausted, 'wait')} for an operator; see: {self._list} --state EXHAUSTED",
+        )
 
     def overview(self, seen: Overview, *, asked: bool) -> None:
         """The whole group was walked over; `asked` tells whether this checker can ask at all."""
@@ -53,13 +57,20 @@ class GroupAlarms(Alarms):
         else:
             self.set("exhausted", None)
         if seen.pending >= FLOOD:
-            self.set("flood", f"{seen.pending} half messages wait for a decision; see: {LIST}")
+            self.set("flood", f"{_halves(seen.pending, 'wait')} for a decision; see: {self._list}")
         elif seen.pending < FLOOD // 2:
             self.set("flood", None)
         if not asked:
             self.set(
                 "no_checker",
-                f"{seen.overdue} half messages are overdue, and no checker of this group asks about them"
+                f"{_halves(seen.overdue, 'are')} overdue, and no checker of this group asks about them"
                 if seen.overdue
                 else None,
             )
+
+
+def _halves(count: int, verb: str) -> str:
+    """So many half messages, with the verb that goes with them."""
+    if count == 1:
+        return f"1 half message {'is' if verb == 'are' else verb + 's'}"
+    return f"{count} half messages {verb}"

@@ -143,7 +143,7 @@ def test_the_alarm_ends_when_the_operator_has_decided(stage: CheckStage) -> None
     stage.group(policy="EXHAUSTED", max_checks=1)
     half = stage.half()
     stage.check(Script(UNKNOWN))
-    assert "1 half messages" in stage.alarms()["exhausted"]
+    assert "1 half message waits for an operator" in stage.alarms()["exhausted"]
     stage.conn.execute("UPDATE outbox.message SET state = 'COMMITTED' WHERE id = %s", [half.id])
     stage.check(Script(UNKNOWN))
     assert stage.alarms() == {}

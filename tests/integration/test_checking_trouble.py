@@ -88,7 +88,7 @@ def test_half_messages_of_a_group_that_nobody_asks_about_are_told_and_expire(sta
     stage.conn.execute("UPDATE outbox.pending_check SET due_at = due_at - interval '1 hour'")
     stage.check(None)
     assert stage.alarms() == {
-        "no_checker": "1 half messages are overdue, and no checker of this group asks about them"
+        "no_checker": "1 half message is overdue, and no checker of this group asks about them"
     }
     assert (stage.state(overdue), stage.state(old)) == ("UNKNOWN", "ROLLED_BACK")
     stage.decide(overdue, "COMMITTED")
