@@ -56,9 +56,11 @@ class Registry(TopicCache):
         Raises:
             GroupTypeError: the producer group is not for this type of message.
         """
-        found = yield from super().lookup(names)
-        if found and self._until <= time.monotonic():
-            yield from self._read([])
+        now = time.monotonic()
+        found, missing = self._known(names, now)
+        if missing or (found and self._until <= now):
+            rows = yield from self._read(missing)
+            self._remember(found, missing, rows, now)
         if self._type is not MessageType.MIXED and found:
             self._require(half=half)
         return found

@@ -66,6 +66,17 @@ class TopicCache:
     def lookup(self, names: Iterable[str]) -> Plan[dict[str, Topic | None]]:
         """Answer the topics by name, reading those that are not remembered in one statement."""
         now = time.monotonic()
+        found, missing = self._known(names, now)
+        if missing:
+            rows = yield from self._read(missing)
+            self._remember(found, missing, rows, now)
+        return found
+
+    def forget(self, name: str) -> None:
+        """Read the topic anew at its next use."""
+        self._entries.pop(name, None)
+
+    def _known(self, names: Iterable[str], now: float) -> tuple[dict[str, Topic | None], list[str]]:
         found: dict[str, Topic | None] = {}
         missing: list[str] = []
         for name in names:
@@ -74,25 +85,21 @@ class TopicCache:
                 found[name] = entry[1]
             else:
                 missing.append(name)
-        if missing:
-            rows = yield from self._read(missing)
-            read = {row[0]: Topic(row[0], MessageType(row[1]), *row[2:]) for row in rows}
-            if len(self._entries) + len(missing) > _MOST_REMEMBERED:
-                self._entries.clear()  # names made up without end must not fill the memory
-            for name in missing:
-                found[name] = topic = read.get(name)
-                self._entries[name] = (
-                    now + (self._known_for if topic else min(UNKNOWN_FOR, self._known_for)),
-                    topic,
-                )
-        return found
+        return found, missing
+
+    def _remember(self, found: dict[str, Topic | None], missing: list[str], rows: Rows, now: float) -> None:
+        read = {row[0]: Topic(row[0], MessageType(row[1]), *row[2:]) for row in rows}
+        if len(self._entries) + len(missing) > _MOST_REMEMBERED:
+            self._entries.clear()  # names made up without end must not fill the memory
+        for name in missing:
+            found[name] = topic = read.get(name)
+            self._entries[name] = (
+                now + (self._known_for if topic else min(UNKNOWN_FOR, self._known_for)),
+                topic,
+            )
 
     def _read(self, names: list[str]) -> Plan[Rows]:
         return (yield Statement(_READ, (TextArray(names),)))
-
-    def forget(self, name: str) -> None:
-        """Read the topic anew at its next use."""
-        self._entries.pop(name, None)
 
 
 def type_of(message: Message, *, ordered: bool = False, half: bool = False) -> MessageType:
