@@ -115,6 +115,16 @@ def test_released_message_cannot_be_cancelled(
     assert outcome(session) == [("COMMITTED", 0)]
 
 
+def test_refusal_is_told_in_a_pipeline_too(
+    session: Session, observer: Session, relay: Session, receipt: Receipt
+) -> None:
+    fall_due(observer, receipt)
+    release(relay)
+    relay.commit()
+    with pytest.raises(TooLateError):
+        session.in_pipeline(lambda: session.cancel(receipt))
+
+
 def test_cancellation_that_waited_for_the_relay_is_too_late(
     session: Session, observer: Session, relay: Session, receipt: Receipt, pool: ThreadPoolExecutor
 ) -> None:
