@@ -135,7 +135,7 @@ def test_verbs_need_no_more_than_a_producers_rights(producer: Connection) -> Non
     with producer.transaction():
         half = OUTBOX.prepare(producer, Message("payments", key="p"), biz_id="p", idempotency_key="once")
         OUTBOX.join(producer, half)
-        OUTBOX.commit(producer, half)
+        OUTBOX.commit(producer, half, ordered=True)
         OUTBOX.commit(producer, half.message_id)
         OUTBOX.rollback(producer, OUTBOX.prepare(producer, Message("payments")))
         with pytest.raises(DecidedOtherwiseError):
