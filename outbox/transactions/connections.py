@@ -46,6 +46,10 @@ class _Source:
     def _pooled(self) -> bool:
         return hasattr(self._connect, "connection")
 
+    def reopen(self) -> None:
+        """Keep connections again, after `close`."""
+        self._closed = False
+
     def _idle_one(self) -> Any:
         """The connection used last, that is not known to be broken."""
         while self._idle:

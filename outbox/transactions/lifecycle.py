@@ -1,4 +1,4 @@
-"""The life of a producer: start, registration of its group, the checker in its process, shutdown.
+"""What every producer has: its group and its registration, its listeners, the checker in its process.
 
 Both programming models share it, each for threads and for asyncio.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import psycopg
 
@@ -18,14 +18,11 @@ from outbox.checking import GroupChecker, ListenerAsker
 from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
 from outbox.listeners import Listeners, check_of, name_of
 from outbox.message import Message
-from outbox.outbox import AsyncOutbox, Outbox
-from outbox.selectors import MessageQueueSelector
 from outbox.statements import Plan, Statement, TextArray, load
 from outbox.topics import MessageType
-from outbox.transactions.connections import AsyncConnections, Connections
 from outbox.transactions.counts import Counts
 from outbox.transactions.errors import ProducerStateError
-from outbox.transactions.io import IO, AwaitingIO, BlockingIO, Flow, perform, perform_async
+from outbox.transactions.io import IO, Flow
 from outbox.transactions.session import Session
 
 _GROUPS, _TOPICS = load("groups.sql"), load("topics.sql")
@@ -137,104 +134,6 @@ class Life:
             wrong = [f"{row[0]!r} is of type {row[1]}" for row in rows if row[1] not in _TAKEN]
             if wrong:
                 raise WrongMessageTypeError("topics", ", ".join(wrong), "topics of type TRANSACTION or MIXED")
-
-
-class BlockingLife(Life):
-    """A producer for threads, which share it freely."""
-
-    def _connect(
-        self,
-        connect: Any,
-        selectors: Mapping[str, MessageQueueSelector] | None,
-        connections: int,
-        connection_timeout: float,
-        checker_connect: Any,
-        *,
-        check: bool,
-    ) -> None:
-        self._io = self._driver = BlockingIO(
-            Outbox(self.producer_group, selectors=selectors),
-            Connections(connect, connections, connection_timeout),
-        )
-        usable = isinstance(connect, str) or not hasattr(connect, "connection")
-        self._plan_checks(connect, checker_connect, check=check, usable=usable)
-
-    def start(self) -> None:
-        """Register the group, see that the topics take half messages, and begin to answer checks of this group.
-
-        Raises:
-            ProducerStateError: it was started before.
-            GroupTypeError: the group is registered for other messages.
-            WrongMessageTypeError: so is one of `topics`.
-            ConfigurationError: a listener is `async`, which this producer cannot await.
-        """
-        self._begin_start()
-        for place in self.listeners:
-            refuse_async(self.listeners.registered(place))
-        perform(self._register())
-        if self._check:
-            self._checker = self._make_checker()
-            self._checker.start()
-        self._running = True
-
-    def shutdown(self) -> None:
-        """Stop answering checks and close the connections; those in use are closed when they are given back."""
-        self._running = False
-        checker, self._checker = self._checker, None
-        if checker is not None:
-            checker.stop()
-        self._driver.connections.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.shutdown()
-
-
-class AwaitingLife(Life):
-    """A producer for the tasks of one event loop."""
-
-    def _connect(
-        self,
-        connect: Any,
-        selectors: Mapping[str, MessageQueueSelector] | None,
-        connections: int,
-        connection_timeout: float,
-        checker_connect: Any,
-        *,
-        check: bool,
-    ) -> None:
-        self._io = self._driver = AwaitingIO(
-            AsyncOutbox(self.producer_group, selectors=selectors),
-            AsyncConnections(connect, connections, connection_timeout),
-        )
-        self._plan_checks(connect, checker_connect, check=check, usable=isinstance(connect, str))
-
-    async def start(self) -> None:
-        """See `BlockingLife.start`; asynchronous listeners are asked on the event loop that this is called on."""
-        self._begin_start()
-        await perform_async(self._register())
-        if self._check:
-            self._checker = self._make_checker(asyncio.get_running_loop())
-            await asyncio.to_thread(self._checker.start)
-        self._running = True
-
-    async def shutdown(self) -> None:
-        """See `BlockingLife.shutdown`."""
-        self._running = False
-        checker, self._checker = self._checker, None
-        if checker is not None:
-            await asyncio.to_thread(checker.stop)
-        await self._driver.connections.close()
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.shutdown()
 
 
 def refuse_async(listener: Any) -> None:

@@ -11,19 +11,20 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from outbox.errors import ConfigurationError
 from outbox.halves import Halves
 from outbox.listeners import Listeners, name_of
 from outbox.message import Message
 from outbox.selectors import MessageQueueSelector
+from outbox.transactions.identity import identified, new_transaction_id
 from outbox.transactions.io import Flow, perform, perform_async
-from outbox.transactions.lifecycle import AwaitingLife, BlockingLife, Life, refuse_async
+from outbox.transactions.lifecycle import Life, refuse_async
 from outbox.transactions.listener import LocalMessage
 from outbox.transactions.local import LocalTransaction
 from outbox.transactions.planning import planned
 from outbox.transactions.results import TransactionSendResult
+from outbox.transactions.running import AwaitingLife, BlockingLife
 
 Execute = Callable[[LocalMessage, Any], Any]
 
@@ -56,7 +57,7 @@ class _Sends(Life):
                 f"listener: {name_of(listener)} has no execute_local_transaction (RocketMQ: tranExecutor is null), so "
                 "nothing was sent; allowed: a TransactionListener, or execute=…"
             )
-        options["transaction_id"] = message.transaction_id or uuid4().hex
+        message = identified(message, new_transaction_id())
         return LocalTransaction(
             self._io,
             self.counts,

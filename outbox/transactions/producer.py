@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Self
-from uuid import uuid4
 
 from outbox.decisions import Decision
 from outbox.errors import ConfigurationError
@@ -26,8 +25,10 @@ from outbox.listeners import Listeners
 from outbox.message import Message
 from outbox.selectors import MessageQueueSelector
 from outbox.transactions.errors import ProducerStateError
+from outbox.transactions.identity import new_transaction_id
 from outbox.transactions.io import perform, perform_async
-from outbox.transactions.lifecycle import AwaitingLife, BlockingLife, Life
+from outbox.transactions.lifecycle import Life
+from outbox.transactions.running import AwaitingLife, BlockingLife
 from outbox.transactions.transaction import Block, Halves
 
 
@@ -44,7 +45,7 @@ class _Produces(Life):
 
     def _halves(self) -> Halves:
         self._require_running()
-        return Halves(self._io, self.counts, uuid4().hex)
+        return Halves(self._io, self.counts, new_transaction_id())
 
     def _admit(self, message: Message) -> None:
         self._require_running()

@@ -20,6 +20,7 @@ from outbox.message import Message
 from outbox.resolution import answer_of_error
 from outbox.transactions.counts import Counts
 from outbox.transactions.errors import AmbiguousHalfError, ProducerStateError
+from outbox.transactions.identity import identified
 from outbox.transactions.io import IO, Flow
 from outbox.transactions.log import log, told
 from outbox.transactions.results import SendStatus
@@ -47,9 +48,9 @@ class Halves:
             OutboxError, psycopg.Error: it was not stored.
         """
         session = Session(self.io)
-        named = {**options, "transaction_id": message.transaction_id or self.transaction_id}
+        message = identified(message, self.transaction_id)
         try:
-            stored = yield from store_half(session, self.counts, message, named)
+            stored = yield from store_half(session, self.counts, message, options)
         finally:
             yield from session.close()
         if stored.status is not SendStatus.SEND_OK:

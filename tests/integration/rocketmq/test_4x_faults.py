@@ -1,12 +1,8 @@
-"""RocketMQ 4.x's model when connections are lost, others decide, and a thousand send at once."""
+"""RocketMQ 4.x's model when connections are lost, and when others decide."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -16,42 +12,14 @@ from outbox import Message
 from outbox.errors import DecidedOtherwiseError
 from outbox.resolution import LocalTransactionState
 from outbox.transactions import (
-    AsyncTransactionMQProducer,
-    NoConnectionError,
     SendStatus,
-    TransactionMQProducer,
     TransactionSendResult,
 )
-from tests.producers import KINDS, App, AsyncApp, AsyncListener, Cut, Listener, Truth
-from tests.waiting import wait_until
+from tests.producers import App, AsyncApp, Cut, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")
 MOST_STEPS = 40
-
-MakeApp = Callable[..., App | AsyncApp]
-
-
-@pytest.fixture
-def truth(database: str) -> Iterator[Truth]:
-    made = Truth(database)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=KINDS)
-def make_app(request: pytest.FixtureRequest, database: str, truth: Truth) -> Iterator[MakeApp]:
-    made: list[App | AsyncApp] = []
-
-    def make(*, options: dict[str, Any] | None = None, **script: Any) -> App | AsyncApp:
-        app = KINDS[request.param](database, script, options or {})
-        made.append(app)
-        app.start()
-        return app
-
-    yield make
-    for app in made:
-        app.close()
 
 
 def try_to_send(app: App | AsyncApp) -> TransactionSendResult | None:
@@ -200,146 +168,3 @@ def test_a_kept_connection_that_died_is_replaced_unnoticed(make_app: MakeApp, tr
     assert pids[0] != pids[1]
     app.send(MESSAGE)
     assert pids[1] == pids[2]
-
-
-@pytest.mark.feature("S-61")
-def test_a_thousand_threads_share_one_producer(database: str, truth: Truth) -> None:
-    inside, most, guard = 0, 0, threading.Lock()
-
-    class Counting(Listener):
-        def execute_local_transaction(self, msg: Any, arg: Any) -> Any:
-            nonlocal inside, most
-            with guard:
-                inside += 1
-                most = max(most, inside)
-            msg.connection.execute("INSERT INTO business VALUES (%s)", [arg])
-            with guard:
-                inside -= 1
-            return arg.endswith("0")
-
-    everybody = threading.Barrier(1000)
-
-    def send(number: int) -> TransactionSendResult:
-        everybody.wait(60)
-        return producer.send_message_in_transaction(MESSAGE, f"{number:03}")
-
-    with (
-        TransactionMQProducer(
-            "orders", database, listener=Counting(), check=False, connections=8, connection_timeout=120
-        ) as producer,
-        ThreadPoolExecutor(1000) as pool,
-    ):
-        results = list(pool.map(send, range(1000)))
-    assert 1 < most <= 8
-    assert [result.local_transaction_state is COMMIT for result in results] == [
-        number % 10 == 0 for number in range(1000)
-    ]
-    assert truth.rows() == [f"{number:03}" for number in range(0, 1000, 10)]
-    assert sorted(truth.states()) == ["COMMITTED"] * 100 + ["ROLLED_BACK"] * 900
-    assert producer.counts["committed_total"] == 100
-
-
-@pytest.mark.feature("S-61")
-def test_a_thousand_tasks_share_one_producer(database: str, truth: Truth) -> None:
-    async def send_all() -> list[TransactionSendResult]:
-        producer = AsyncTransactionMQProducer(
-            "orders", database, listener=AsyncListener(), check=False, connections=8, connection_timeout=120
-        )
-        async with producer:
-            return await asyncio.gather(*(producer.send_message_in_transaction(MESSAGE) for _ in range(1000)))
-
-    results = asyncio.run(send_all())
-    assert {result.local_transaction_state for result in results} == {COMMIT}
-    assert truth.states() == ["COMMITTED"] * 1000
-    assert len(truth.rows()) == 1000
-
-
-def test_a_cancelled_task_leaves_an_undecided_message_and_no_rows(database: str, truth: Truth) -> None:
-    async def cancel() -> None:
-        begun = asyncio.Event()
-
-        class Waiting(AsyncListener):
-            async def execute_local_transaction(self, msg: Any, arg: Any) -> Any:
-                await msg.connection.execute("INSERT INTO business VALUES ('row')")
-                begun.set()
-                await asyncio.Event().wait()
-
-        async with AsyncTransactionMQProducer(
-            "orders", database, listener=Waiting(), check=False, connections=1
-        ) as producer:
-            task = asyncio.create_task(producer.send_message_in_transaction(MESSAGE))
-            await begun.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            # The only connection is free again.
-            done = await producer.send_message_in_transaction(MESSAGE, execute=lambda msg, arg: True)
-            assert done.local_transaction_state is COMMIT
-
-    asyncio.run(cancel())
-    assert (truth.states(), truth.rows(), truth.lockable()) == (["UNKNOWN", "COMMITTED"], [], 2)
-
-
-def test_senders_do_not_wait_for_a_connection_for_ever(make_app: MakeApp, truth: Truth) -> None:
-    app = make_app(options={"connections": 1, "connection_timeout": 0.05})
-    if isinstance(app, AsyncApp):
-        lease = app.run(app.producer._driver.connections.take())
-    else:
-        lease = app.producer._driver.connections.take()
-    with pytest.raises(NoConnectionError, match=r"all 1 were in use for 0\.05 s"):
-        app.send(MESSAGE)
-    if isinstance(app, AsyncApp):
-        app.run(app.producer._driver.connections.give(lease))
-    else:
-        app.producer._driver.connections.give(lease)
-    assert app.send(MESSAGE).local_transaction_state is COMMIT
-
-
-@pytest.fixture
-def without_standby(private_database: str) -> Iterator[Truth]:
-    """A database whose server waits for a standby that does not exist, and what is committed in it."""
-    truth = Truth(private_database)
-    truth.conn.execute("SET synchronous_commit = local")
-    yield truth
-    truth.conn.execute("ALTER SYSTEM RESET synchronous_standby_names")
-    truth.conn.execute("SELECT pg_reload_conf()")
-    truth.close()
-
-
-@pytest.mark.feature("S-18")
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("pg_cancel_backend", SendStatus.FLUSH_SLAVE_TIMEOUT),
-        ("pg_terminate_backend", SendStatus.FLUSH_DISK_TIMEOUT),
-    ],
-)
-def test_a_half_message_the_standby_may_not_have_runs_nothing(
-    without_standby: Truth, private_database: str, end: str, status: SendStatus
-) -> None:
-    truth = without_standby
-    listener = Listener()
-    with TransactionMQProducer("orders", private_database, listener=listener, check=False) as producer:
-        truth.conn.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        truth.conn.execute("SELECT pg_reload_conf()")
-        wait_until(
-            lambda: truth.conn.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",), "reloaded"
-        )
-        with ThreadPoolExecutor(1) as pool:
-            sending = pool.submit(producer.send_message_in_transaction, MESSAGE)
-            wait_until(lambda: _end_waiting(truth, end) or sending.done(), "the commit waits for the standby")
-            result = sending.result(60)
-    assert result.send_status is status
-    assert result.local_transaction_state is ROLLBACK
-    assert "half message rolled back" in (result.remark or "")
-    assert (listener.calls, truth.states()) == ([], ["ROLLED_BACK"])
-
-
-def _end_waiting(truth: Truth, end: str) -> bool:
-    return bool(
-        truth.conn.execute(
-            psycopg.sql.SQL("SELECT {}(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'").format(
-                psycopg.sql.Identifier(end)
-            )
-        ).fetchall()
-    )

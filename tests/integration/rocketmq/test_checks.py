@@ -41,22 +41,6 @@ class Gate(threading.Event):
         return answer if self.wait(60) else None
 
 
-@pytest.fixture
-def truth(database: str) -> Iterator[Truth]:
-    made = Truth(database)
-    made.conn.execute(
-        "INSERT INTO outbox.producer_group (name, message_type, check_timeout)"
-        " VALUES ('orders', 'TRANSACTION', '60 s')"
-    )
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def sent() -> Gate:
-    return Gate()
-
-
 @pytest.mark.feature("S-15", "S-24", "S-29")
 @pytest.mark.parametrize(("answer", "state"), [(True, "COMMITTED"), (False, "ROLLED_BACK")])
 def test_a_listener_is_asked_about_what_it_left_open(
@@ -141,6 +125,21 @@ def test_several_producers_of_one_group_share_the_checks(database: str, truth: T
     for producer in producers:
         producer.shutdown()
     assert sum(len(listener.asked) for listener in listeners) == 30
+
+
+@pytest.fixture
+def truth(truth: Truth) -> Truth:
+    """A database whose group of producers waits long for its checks."""
+    truth.conn.execute(
+        "INSERT INTO outbox.producer_group (name, message_type, check_timeout)"
+        " VALUES ('orders', 'TRANSACTION', '60 s')"
+    )
+    return truth
+
+
+@pytest.fixture
+def sent() -> Gate:
+    return Gate()
 
 
 class Pool:
