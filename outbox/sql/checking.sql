@@ -55,14 +55,18 @@ FROM (SELECT) AS always LEFT JOIN outbox.producer_group g ON g.name = $1;
 -- that nothing older than the group's delay stays unmet. Told besides: which are over (older than $5 s, or with $6
 -- checks used up) and not being asked about at this moment, which is the first that is still too young, and how many
 -- are pending, EXHAUSTED, and overdue by $7 s with nobody asking. Due times never lie beyond the age at which the policy
--- takes over. A decision committed meanwhile leaves a row that the next claim removes.
+-- takes over. A decision committed meanwhile leaves a row that the next claim removes. (A range of group and id, ordered
+-- by both, because only the index message_unsettled can serve that. With producer_group = $1 the primary key could: it
+-- was chosen beside a flood, and every group's walk went through the flood. The range of the id alone is for leaving out
+-- partitions.)
 WITH page AS MATERIALIZED (
     SELECT m.id, m.message_id, m.state, m.born_at,
            CASE WHEN m.check_after IS NOT NULL
                THEN greatest(least(m.check_after, $5::float8 * interval '1 s'), interval '0') END AS own
     FROM outbox.message m
-    WHERE m.producer_group = $1 AND m.id > $2::bigint AND m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')
-    ORDER BY m.id LIMIT $3::integer
+    WHERE (m.producer_group, m.id) > ($1::text, $2::bigint) AND m.producer_group <= $1::text AND m.id > $2::bigint
+        AND m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')
+    ORDER BY m.producer_group, m.id LIMIT $3::integer
 ), half AS MATERIALIZED (
     SELECT h.id, h.message_id, h.born_at, least(coalesce(h.own, $4::float8 * interval '1 s'),
                                                 $5::float8 * interval '1 s') AS delay,
