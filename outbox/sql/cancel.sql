@@ -2,10 +2,12 @@
 -- outbox.waiting: the trigger make_transition refuses the one that comes second (constraint message_is_waiting).
 
 -- name: cancel
--- Cancels a message ($1 id, $2 message id, $3 remark) whose time has not come; nothing is returned otherwise.
+-- Cancels a message ($1 id, $2 message id, $3 remark) that waits, and whose time has not come; nothing is returned
+-- otherwise. (An operator may have let it go earlier: then it waits no more.)
 UPDATE outbox.message
 SET state = 'CANCELLED', remark = $3
 WHERE id = $1::bigint AND message_id = $2::uuid AND state = 'COMMITTED' AND deliver_at > clock_timestamp()
+    AND EXISTS (SELECT FROM outbox.waiting w WHERE w.id = $1::bigint AND w.reason = 'delayed')
 RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
 
 -- name: read_cancelled

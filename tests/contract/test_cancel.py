@@ -115,6 +115,18 @@ def test_released_message_cannot_be_cancelled(
     assert outcome(session) == [("COMMITTED", 0)]
 
 
+def test_message_let_go_before_its_time_is_too_late_and_the_transaction_goes_on(
+    session: Session, observer: Session, relay: Session, receipt: Receipt
+) -> None:
+    observer.execute("UPDATE outbox.waiting SET due_at = clock_timestamp() - interval '1 s'")
+    release(relay)
+    relay.commit()
+    with pytest.raises(TooLateError):
+        session.cancel(receipt)
+    session.execute("SELECT 1")
+    assert outcome(observer) == [("COMMITTED", 0)]
+
+
 def test_refusal_is_told_in_a_pipeline_too(
     session: Session, observer: Session, relay: Session, receipt: Receipt
 ) -> None:

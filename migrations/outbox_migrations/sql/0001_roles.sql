@@ -29,6 +29,7 @@ BEGIN
                       transaction_id, born_at)
             ON outbox.message TO outbox_producer;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;
+        GRANT SELECT (id, reason) ON outbox.waiting TO outbox_producer;
         GRANT SELECT, INSERT ON outbox.idempotency TO outbox_producer;
         -- A group may be named by who uses it; how it is asked about is the operator's to say.
         GRANT INSERT (name, message_type) ON outbox.producer_group TO outbox_producer;
