@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from outbox import Message, Outbox
 from outbox.callbacks import CallbackReceiver, Secrets, protocol
@@ -198,6 +199,28 @@ def test_a_changed_callback_is_followed_while_it_runs(database: str, groups: Gro
             wait_until(lambda: groups.checks("shop"), "the old one is asked")
             groups.register("shop", by_http(new))
             groups.wait_for("shop", {"COMMITTED": 1})
+
+
+def test_the_role_of_a_checker_suffices(database: str, groups: Groups) -> None:
+    user = f"checker_{groups.conn.info.dbname}"
+    groups.conn.execute(f"CREATE ROLE {user} LOGIN PASSWORD 'of-a-test' IN ROLE outbox_checker")
+    try:
+        dsn = make_conninfo(database, user=user, password="of-a-test")
+        with Peer(answering()) as peer, CheckerProcess(dsn, ports=(peer.port,)):
+            groups.register("shop", by_http(peer))
+            groups.prepare("shop", 3)
+            groups.wait_for("shop", {"COMMITTED": 3})
+            groups.register("own", None, max_age="0.1 s")
+            groups.prepare("own", 3)
+            groups.wait_for("own", {"ROLLED_BACK": 3})
+            groups.register("query", {"kind": "sql", "query": "SELECT true"})
+            groups.prepare("query", 3)
+            groups.wait_for("query", {"COMMITTED": 3})
+            groups.register("nobody", {"kind": "sql", "query": "SELECT true", "dsn_env": "NO_SUCH_DSN"})
+            groups.prepare("nobody", 3)
+            wait_until(lambda: groups.alarm("nobody", "no_checker"), "the alarm is raised")
+    finally:
+        groups.conn.execute(f"DROP ROLE {user}")
 
 
 def test_only_the_groups_named_are_looked_after(database: str, groups: Groups) -> None:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 
@@ -21,12 +19,13 @@ from outbox.checking.finding import groups as groups_plan
 from outbox.checking.rounds import Connect
 from outbox.checking.transaction import transaction
 from outbox_relay.checker.askers import Askers, Registration
+from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.checker.group import CheckedGroup
 from outbox_relay.checker.schedule import Schedule
 from outbox_relay.errors import OperatorError
 from outbox_relay.logs import Log
 from outbox_relay.schema import require_current
-from outbox_relay.settings import DatabaseUnreachableError, connect
+from outbox_relay.settings import DatabaseUnreachableError
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("checker/registered.sql")
@@ -70,7 +69,7 @@ class Checker:
         self._groups: dict[str, CheckedGroup] = {}
         self._seen: dict[str, float] = {}
         self._stopping = threading.Event()
-        self._conn: psycopg.Connection[Any] | None = None
+        self._connection = KeptConnection(options.dsn)
         self._away = False
 
     def stop(self) -> None:
@@ -94,8 +93,7 @@ class Checker:
                 thread.join(2.0)
             for group in self._groups.values():
                 group.stop()
-            if self._conn is not None:
-                self._conn.close()
+            self._connection.close()
         left = sum(group.in_flight for group in self._groups.values())
         log.info("stopped", left_to_their_lease=left)
 
@@ -111,7 +109,6 @@ class Checker:
                 self._away = True
                 pause = min(max(pause, FIRST_PAUSE_S), LAST_PAUSE_S)
                 log.warning("PostgreSQL is away", error=str(error).strip(), next_try_in_s=pause)
-                self._disconnect()
                 self._stopping.wait(pause)
                 pause *= 2
                 continue
@@ -124,11 +121,15 @@ class Checker:
 
     def _find(self) -> None:
         """Look which groups there is something to do for, and how they are registered."""
-        conn = self._connected()
-        names = transaction(conn, "checker", groups_plan())
-        if self._options.groups:
-            names = [name for name in names if name in self._options.groups]
-        rows = conn.execute(STATEMENTS["registered"], {"names": names}).fetchall()
+        known = self._connection.is_open
+        with self._connection.use() as conn:
+            if not known:
+                require_current(conn)
+                log.info("connected", groups=list(self._options.groups) or "all")
+            names = transaction(conn, "checker", groups_plan())
+            if self._options.groups:
+                names = [name for name in names if name in self._options.groups]
+            rows = conn.execute(STATEMENTS["registered"], {"names": names}).fetchall()
         found = {name: Registration.read(callback, workers) for name, callback, workers in rows}
         now = time.monotonic()
         for name in names:
@@ -155,38 +156,14 @@ class Checker:
             group.wanted = registration
             self._schedule.wake(name)
 
-    def _connected(self) -> psycopg.Connection[Any]:
-        if self._conn is None or self._conn.closed:
-            self._conn = self._connect()
-            require_current(self._conn)
-            log.info("connected", groups=list(self._options.groups) or "all")
-        return self._conn
-
-    def _connect(self) -> psycopg.Connection[Any]:
-        return connect(self._options.dsn, application_name="outbox checker")
-
-    def _disconnect(self) -> None:
-        if self._conn is not None:
-            with suppress(psycopg.Error):
-                self._conn.close()
-            self._conn = None
-
     def _work(self) -> None:
         """Give groups their turns, on one connection that is opened again when it is lost."""
-        own: list[psycopg.Connection[Any]] = []
-
-        @contextmanager
-        def connection() -> Iterator[psycopg.Connection[Any]]:
-            if not own or own[0].closed:
-                own[:] = [self._connect()]
-            yield own[0]
-
+        connection = KeptConnection(self._options.dsn)
         try:
             while (name := self._schedule.take()) is not None:
-                self._schedule.give_back(name, self._turn(self._groups[name], connection))
+                self._schedule.give_back(name, self._turn(self._groups[name], connection.use))
         finally:
-            for conn in own:
-                conn.close()
+            connection.close()
 
     def _turn(self, group: CheckedGroup, connection: Connect) -> float | None:
         try:
