@@ -138,6 +138,21 @@ def test_a_page_reads_its_rows_and_no_other_group(stages: dict[str, Stage], grou
 
 
 @pytest.mark.feature("S-50")
+def test_a_page_planned_beside_the_flood_reads_no_other_group(request: pytest.FixtureRequest) -> None:
+    database = request.getfixturevalue("_shared_databases").make()
+    with connect(database) as conn:
+        for group, count in (("flood", FLOOD), ("small", SMALL)):
+            conn.execute(FILL, [group, count])
+        conn.execute("VACUUM ANALYZE outbox.message")  # what tells the planner that most rows are one group's
+    stage = Stage(database, "adopt")
+    try:
+        plan = stage.explain("small", 0, 500, 6.0, 3600.0, 15, 30.0)
+    finally:
+        stage.conn.close()
+    assert most_rows(plan) <= SMALL
+
+
+@pytest.mark.feature("S-50")
 def test_a_page_leaves_out_the_partitions_before_it(stages: dict[str, Stage]) -> None:
     row = stages["adopt"].conn.execute("SELECT max(id) FROM outbox.message").fetchone()
     assert row is not None
