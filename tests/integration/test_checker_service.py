@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Iterator
 
@@ -13,7 +12,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox import Message, Outbox
-from outbox.callbacks import CallbackReceiver, Secrets, protocol
+from outbox.callbacks import CallbackReceiver, Secrets
 from outbox.listeners import Listeners
 from tests.callback_peer import SECRET, Line, Peer, Question, answering, reply
 from tests.checker_process import CheckerProcess, Groups
@@ -65,51 +64,6 @@ def test_a_group_with_a_query_is_asked_by_it(database: str, groups: Groups) -> N
         groups.wait_for("shop", {"COMMITTED": 2, "ROLLED_BACK": 1})
 
 
-@pytest.mark.feature("S-49")
-def test_nobody_registered_raises_an_alarm_and_uses_up_no_check(database: str, groups: Groups) -> None:
-    registered = threading.Event()
-
-    def serve(line: Line) -> None:
-        while (question := line.read()) is not None:
-            if registered.is_set():
-                line.write(reply(question))
-            else:
-                body = protocol.no_checker_body("no listener is registered for checker 'payment'")
-                line.write(reply(question, body, status=404))
-
-    with Peer(serve) as peer, CheckerProcess(database, ports=(peer.port,)):
-        groups.register("shop", by_http(peer), max_checks=1)
-        groups.prepare("shop")
-        alarm = wait_until(lambda: groups.alarm("shop", "no_checker"), "the alarm is raised")
-        assert "no listener is registered for checker 'payment'" in alarm
-        assert groups.checks("shop") == 0
-        registered.set()
-        groups.wait_for("shop", {"COMMITTED": 1})
-        wait_until(lambda: groups.alarm("shop", "no_checker") is None, "the alarm is cleared")
-
-
-@pytest.mark.feature("S-49")
-@pytest.mark.parametrize(
-    ("callback", "why"),
-    [
-        ({"kind": "http", "url": "https://shop.example.com/"}, "OUTBOX_CALLBACK_SECRET_SHOP"),
-        ({"kind": "http", "url": "ftp://shop.example.com/"}, "scheme 'ftp'"),
-        ({"kind": "sql", "query": "SELECT true", "dsn_env": "NO_SUCH_DSN"}, "set NO_SUCH_DSN"),
-        ({"kind": "sql", "query": "DELETE FROM outbox.message"}, "must begin with SELECT"),
-    ],
-)
-def test_what_the_operator_has_to_repair_is_an_alarm_and_uses_up_no_check(
-    database: str, groups: Groups, callback: dict[str, str], why: str
-) -> None:
-    groups.register("shop", callback, max_checks=1)
-    groups.prepare("shop")
-    with CheckerProcess(database, variables={"OUTBOX_CALLBACK_SECRET": ""}):
-        alarm = wait_until(lambda: groups.alarm("shop", "no_checker"), "the alarm is raised")
-    assert why in alarm
-    assert groups.states("shop") == {"UNKNOWN": 1}
-    assert groups.checks("shop") == 0
-
-
 def test_a_host_outside_the_allow_list_counts_as_unknown(database: str, groups: Groups) -> None:
     with Peer(answering()) as peer, CheckerProcess(database):
         groups.register("shop", by_http(peer), max_checks=2)
@@ -119,39 +73,6 @@ def test_a_host_outside_the_allow_list_counts_as_unknown(database: str, groups: 
     checks = [event for event in groups.events(half) if event[0] == "check"]
     assert [answer for _, answer, *_ in checks] == ["UNKNOWN", "UNKNOWN"]
     assert f"127.0.0.1:{peer.port} is not in the allow-list" in checks[0][4]
-
-
-@pytest.mark.feature("S-49")
-def test_in_process_groups_are_not_asked_but_told_and_expired(database: str, groups: Groups) -> None:
-    groups.register("own", None)
-    groups.prepare("own", 3)
-    with CheckerProcess(database):
-        alarm = wait_until(lambda: groups.alarm("own", "no_checker"), "somebody tells")
-        assert "3" in alarm
-        assert groups.states("own") == {"UNKNOWN": 3}
-        groups.register("own", None, max_age="0.1 s")
-        groups.wait_for("own", {"ROLLED_BACK": 3})
-        wait_until(lambda: groups.alarm("own", "no_checker") is None, "the alarm is cleared")
-
-
-@pytest.mark.feature("S-51")
-def test_groups_that_nobody_registered_are_expired_by_the_defaults(database: str, groups: Groups) -> None:
-    old, young = groups.prepare("nobody's", 2)
-    groups.conn.execute(
-        "UPDATE outbox.message SET born_at = born_at - interval '72 h' WHERE id = %s", [old.id]
-    )
-    with CheckerProcess(database):
-        groups.wait_for("nobody's", {"ROLLED_BACK": 1, "UNKNOWN": 1})
-    assert len(groups.events(young)) == 1
-
-
-@pytest.mark.feature("S-51")
-def test_exhausted_messages_are_told_to_operators(database: str, groups: Groups) -> None:
-    groups.register("own", None, max_age="0.1 s", policy="EXHAUSTED")
-    groups.prepare("own", 3)
-    with CheckerProcess(database):
-        groups.wait_for("own", {"EXHAUSTED": 3})
-        wait_until(lambda: groups.alarm("own", "exhausted"), "operators are told")
 
 
 @pytest.mark.feature("S-46", "S-56")
