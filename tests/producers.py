@@ -186,7 +186,8 @@ class AsyncApp:
 
 
 MakeApp = Callable[..., App | AsyncApp]
-"""A fixture: makes applications; `start=False` leaves one unstarted, `options` go to the producer, the rest is the script."""
+"""A fixture: makes applications; `start=False` leaves one unstarted, `options` go to the producer, the rest is the
+script."""
 KINDS: dict[str, type[App] | type[AsyncApp]] = {"threads": App, "asyncio": AsyncApp}
 
 
