@@ -277,3 +277,18 @@ def test_a_half_message_that_is_committed_late_is_met_all_the_same(stage: CheckS
 
     wait_until(found, "the whole walk comes round to it")
     made.stop()
+
+
+@pytest.mark.feature("S-51")
+def test_the_policy_waits_for_an_answer_that_is_on_its_way(stage: CheckStage) -> None:
+    half = stage.half()
+    stage.check(None)
+    with stage.connection() as conn:
+        group = transaction(conn, "one", settings(GROUP)).settings
+        claimed = transaction(conn, "one", claim(group, "one", 10))
+        stage.conn.execute("UPDATE outbox.message SET born_at = born_at - interval '100 hours'")
+        assert stage.check(None).expired == 0, "the walk leaves it"
+        assert transaction(conn, "two", expire(group, [half.id])) == [], "and so does the policy"
+        reply = Reply(half.id, claimed.claim, 0, Answer(COMMIT))
+        assert transaction(conn, "one", settle(group, [reply])).decided == 1
+    assert stage.state(half) == "COMMITTED"
