@@ -39,6 +39,7 @@ class LazyGroup(click.Group):
             "outbox_relay.commands.group:group",
             "Producer groups: how their half messages are asked about.",
         ),
+        "history": ("outbox_relay.commands.history:history", "Drop what is exported, verified and old."),
         "demo": (
             "outbox_relay.commands.demo:demo",
             "A year of flights through the outbox, proven at the end.",

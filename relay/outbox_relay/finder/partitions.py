@@ -10,6 +10,10 @@ in three steps, each of which needs what the previous one made true:
 3. Every lane's floor has seen all of S2 end: whatever was COMMITTED in it has been published.
 
 A process that dies in between starts with all partitions again.
+
+History is dropped while this runs. A partition that is known stays named while its table exists, since one that is
+detached may be put back; when a statement meets a table that is gone, `forget_dropped` brings the names that are left.
+What is dropped held nothing to publish.
 """
 
 from __future__ import annotations
@@ -69,6 +73,10 @@ class LivePartitions:
         known = {p.table: p for p in self.live}
         rows = self._conn.execute(STATEMENTS["all"]).fetchall()
         partitions = [known.get(row[0]) or Partition(*row) for row in rows if row[0] not in self._dropped]
+        unlisted = sorted(known.keys() - {row[0] for row in rows})
+        if unlisted:
+            found = self._conn.execute(STATEMENTS["still_there"], {"tables": unlisted}).fetchall()
+            partitions = sorted([*partitions, *(known[row[0]] for row in found)], key=lambda p: p.lower)
         ahead = [p for p in partitions if p.lower > newest]
         self.live = [p for p in partitions if p.lower <= newest] + ahead[:1]
         self.top = self.live[-1].upper if self.live else 0
@@ -78,6 +86,12 @@ class LivePartitions:
         self._dropped.clear()
         self.live = []
         self.refresh()
+
+    def forget_dropped(self) -> bool:
+        """Read the catalogue again after a statement met a table that is not there; return whether names changed."""
+        before = self.tables
+        self.refresh()
+        return self.tables != before
 
     def reaches_beyond(self, newest: int) -> bool:
         """Whether a position was given out that may lie in a partition not named in the statement."""
@@ -105,7 +119,11 @@ class LivePartitions:
             if not all(floor.sees_all_of(partition.full_at) for floor in floors):
                 continue
             if partition.settled_at is None:
-                partition.settled_at = self._settled(partition)
+                try:
+                    partition.settled_at = self._settled(partition)
+                except psycopg.errors.UndefinedTable:
+                    left.append(partition.table)  # dropped, so there is nothing in it
+                    continue
             if partition.settled_at is not None and all(f.sees_all_of(partition.settled_at) for f in floors):
                 left.append(partition.table)
         if left:

@@ -16,3 +16,8 @@ ORDER BY p.lower
 SELECT pg_current_snapshot()::text,
        EXISTS (SELECT FROM {partition} WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD'))
            OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id >= %(lower)s AND w.id < %(upper)s)
+
+-- name: still_there
+-- Which of these tables exist, whether they are partitions or not: one that is being dropped may still be put back.
+SELECT c.relname FROM pg_class c
+WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (%(tables)s)

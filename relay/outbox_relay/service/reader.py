@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
+import psycopg
 from psycopg import IsolationLevel
 
 from outbox_relay.finder.finder import BACKLOG, Finder, Poll, RawRow
@@ -13,6 +15,8 @@ from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
 from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.groups import Group
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -68,11 +72,7 @@ class Reader:
 
     def _answers(self, groups: list[Group]) -> list[Poll]:
         while True:
-            self._finder.name_partitions(self._partitions.tables)
-            if len(groups) == 1:
-                polls = [self._finder.poll(groups[0].progress.snapshot, groups[0].lanes)]
-            else:
-                polls = self._in_one_snapshot(groups)
+            polls = self._over_what_is_there(lambda: self._poll_all(groups))
             self.newest = max(poll.newest for poll in polls)
             if not self._partitions.reaches_beyond(self.newest):
                 return polls
@@ -81,6 +81,21 @@ class Reader:
             self._partitions.refresh(self.newest)
             if self._partitions.tables == known:
                 return polls  # there is no such partition yet, so there is no row in it
+
+    def _poll_all(self, groups: list[Group]) -> list[Poll]:
+        if len(groups) == 1:
+            return [self._finder.poll(groups[0].progress.snapshot, groups[0].lanes)]
+        return self._in_one_snapshot(groups)
+
+    def _over_what_is_there(self, read: Callable[[], T]) -> T:
+        """Read over the live partitions; once more when one has been dropped meanwhile."""
+        while True:
+            self._finder.name_partitions(self._partitions.tables)
+            try:
+                return read()
+            except psycopg.errors.UndefinedTable:
+                if not self._partitions.forget_dropped():
+                    raise
 
     def _in_one_snapshot(self, groups: list[Group]) -> list[Poll]:
         conn = self._finder.conn
@@ -138,9 +153,9 @@ class Reader:
 
     def _list(self, group: Group) -> None:
         progress = group.progress
-        assert progress.base is not None  # noqa: S101  (level groups are polled)
-        self._finder.name_partitions(self._partitions.tables)
-        group.backlog = self._finder.backlog(
-            progress.base, progress.snapshot, group.lanes, progress.after or 0
+        base = progress.base
+        assert base is not None  # noqa: S101  (level groups are polled)
+        group.backlog = self._over_what_is_there(
+            lambda: self._finder.backlog(base, progress.snapshot, group.lanes, progress.after or 0)
         )
         group.cut = len(group.backlog) == BACKLOG

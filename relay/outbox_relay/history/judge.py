@@ -1,0 +1,199 @@
+"""The judge: whether a range of ids is complete, final, exported, verified and old enough to be dropped.
+
+It reads, and changes nothing. Its answer holds for the moment; the removal asks again when nobody else can write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from outbox_relay.errors import OperatorError
+from outbox_relay.history.ranges import Range
+from outbox_relay.history.verdict import Reason, Verdict
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("history/judge.sql")
+
+PAUSE_S = 0.05
+
+
+class TargetError(OperatorError, ValueError):
+    """Which target's certificates count cannot be told."""
+
+
+def choose_target(conn: psycopg.Connection[Any], wanted: str | None) -> str | None:
+    """Say which target's certificates count: the wanted one, or the only one there is; None: there is none.
+
+    Raises:
+        TargetError: there are several, or none of the wanted name.
+    """
+    targets = [row[0] for row in conn.execute(STATEMENTS["targets"]).fetchall()]
+    if wanted is not None and targets and wanted not in targets:
+        raise TargetError(f"--target {wanted!r} has no certificates; targets that have: {', '.join(targets)}")
+    if wanted is None and len(targets) > 1:
+        raise TargetError(
+            f"there are certificates of several targets: give --target, one of {', '.join(targets)}"
+        )
+    return wanted or (targets[0] if targets else None)
+
+
+class Judge:
+    """Judges ranges over one connection; the newest position and the first free xid are those of its making.
+
+    Args:
+        age: the retention, from the last change of a range on.
+        target: whose certificates count; None: there is none, so nothing is exported.
+        wait: seconds to wait for running transactions to end.
+    """
+
+    def __init__(
+        self, conn: psycopg.Connection[Any], *, age: timedelta, target: str | None, wait: float
+    ) -> None:
+        self._conn = conn
+        self._age = age
+        self._target = target
+        self._wait = wait
+        self._reaches: dict[str, dict[int, int]] = {}
+        conn.execute(STATEMENTS["settings"])
+        # In this order, each in a statement of its own: see "closed".
+        self.newest = int(self._one("newest"))
+        self._ahead = int(self._one("ahead"))
+
+    def judge(self, range_: Range, later: Sequence[Range], staying: Sequence[Range]) -> Verdict:
+        """Look at a range.
+
+        Args:
+            range_: in whatever state its tables are.
+            later: the ranges behind it.
+            staying: the ranges before it that are not dropped.
+        """
+        if range_.upper > self.newest or not later:
+            # The newest range stays even if it is full: the next one is made where it ends.
+            return self._short(range_, "current", f"ids are given out up to {self.newest:,} so far")
+        if range_.left_by_hand:
+            return self._short(range_, "detached_by_hand", "detached, and not by this command: left alone")
+        if not range_.is_whole:
+            there = ", ".join(sorted(range_.states))
+            return self._short(range_, "incomplete", f"of its three tables there is only {there}")
+        if self._on(range_, "is_young", age=self._age)[0]:
+            return self._short(range_, "young", "its newest message is younger than the retention")
+        reasons = [*self._unfinished(range_), *self._unsettled(range_)]
+        rows, first, last, changed_at, young, position = self._on(range_, "facts", age=self._age)
+        if young:
+            reason = Reason(
+                "young", f"it changed at {changed_at:%Y-%m-%d %H:%M:%S} UTC, within the retention"
+            )
+            return Verdict(range_, (reason,), rows, changed_at)
+        if position is not None:
+            missing, example, lowest, highest = self._on(
+                range_, "published", upper=range_.upper, position=position
+            )
+            if missing:
+                text = f"{missing:,} COMMITTED messages have no publication: outbox message show {example}"
+                reasons.append(Reason("unpublished", text))
+            first, last = min(first, lowest or first), max(last, highest or last)
+        reasons += self._needed(range_, later, staying)
+        if first is not None:
+            reasons += self._unexported(first, last)
+        return Verdict(range_, tuple(reasons), rows, changed_at)
+
+    def _unfinished(self, range_: Range) -> Iterator[Reason]:
+        """Wait until nobody can insert any more; say so when somebody still can."""
+        deadline = time.monotonic() + self._wait
+        while True:
+            row = self._conn.execute(
+                STATEMENTS["closed"], {"ahead": self._ahead, "upper": range_.upper}
+            ).fetchone()
+            assert row is not None  # noqa: S101  (a SELECT without a table has a row)
+            closed, xid, who = row
+            if closed:
+                return
+            if time.monotonic() >= deadline:
+                yield Reason(
+                    "open", f"transaction {xid} still runs and may insert ({who or 'not visible to you'})"
+                )
+                return
+            time.sleep(PAUSE_S)
+
+    def _unsettled(self, range_: Range) -> Iterator[Reason]:
+        undecided, dead, waiting, asked = self._on(
+            range_, "unsettled", lower=range_.lower, upper=range_.upper
+        )
+        if undecided:
+            yield Reason("undecided", f"{undecided:,} half messages are UNKNOWN or EXHAUSTED: outbox tx ls")
+        if dead:
+            yield Reason("dead", f"{dead:,} messages are DEAD: outbox message ls --status DEAD")
+        if waiting:
+            yield Reason("waiting", f"{waiting:,} messages wait: delayed, held or parked")
+        if asked:
+            yield Reason("checking", f"a checker is asking about {asked:,} messages at this moment")
+
+    def _needed(self, range_: Range, later: Sequence[Range], staying: Sequence[Range]) -> Iterator[Reason]:
+        for older in staying:
+            if older.suffix not in self._reaches:
+                self._reaches[older.suffix] = self._read_reaches(older, [range_, *later])
+            count = self._reaches[older.suffix].get(range_.lower)
+            if count:
+                yield Reason(
+                    "needed", f"it holds the publications of {count:,} messages of {older.name}, which stays"
+                )
+
+    def _read_reaches(self, older: Range, ranges: Sequence[Range]) -> dict[int, int]:
+        """Count, once per range, the messages whose positions lie in later ones; new ones are beyond `newest`."""
+        values = {
+            "upper": older.upper,
+            "lowers": [range_.lower for range_ in ranges],
+            "uppers": [range_.upper for range_ in ranges],
+        }
+        statement = sql.SQL(STATEMENTS["reaches"]).format(message=older.table("message"))
+        return dict(self._conn.execute(statement, values).fetchall())
+
+    def _unexported(self, first: int, last: int) -> Iterator[Reason]:
+        if self._target is None:
+            yield Reason("unexported", "there is no certificate of any target: outbox etl reconcile")
+            return
+        statement = sql.SQL(STATEMENTS["gaps"]).format()
+        values = {"target": self._target, "first": first, "last": last}
+        gaps = self._conn.execute(statement, values).fetchall()
+        if not gaps:
+            return
+        here = dict(self._conn.execute(STATEMENTS["targets"]).fetchall())
+        if not here.get(self._target, True):
+            text = (
+                f"all certificates of {self._target!r} are of another cluster: outbox etl backfill --rebase"
+            )
+            yield Reason("other_cluster", text)
+            return
+        for name, bad in (("unverified", True), ("unexported", False)):
+            found = [gap for gap in gaps if (gap[2] is not None) is bad]
+            if not found:
+                continue
+            lower, upper, problems = found[0]
+            more = f" and {len(found) - 1} more gaps" if len(found) > 1 else ""
+            text = f"xids {lower} to {upper - 1}{more}"
+            if bad:
+                yield Reason(name, f"{problems} problems were found in {self._target!r} in {text}")
+            else:
+                yield Reason(name, f"no certificate of {self._target!r} covers {text}")
+
+    def _short(self, range_: Range, name: str, detail: str) -> Verdict:
+        return Verdict(range_, (Reason(name, detail),))
+
+    def _on(self, range_: Range, name: str, **values: Any) -> tuple[Any, ...]:
+        statement = sql.SQL(STATEMENTS[name]).format(
+            **{kind: range_.table(kind) for kind in ("message", "publication", "event")}
+        )
+        row = self._conn.execute(statement, values).fetchone()
+        assert row is not None  # noqa: S101  (aggregates and scalar selects have a row)
+        return tuple(row)
+
+    def _one(self, name: str) -> Any:
+        row = self._conn.execute(STATEMENTS[name]).fetchone()
+        assert row is not None  # noqa: S101
+        return row[0]

@@ -1,0 +1,99 @@
+"""A database with full partitions for tests of retention: messages, their publications, and certificates made by hand."""
+
+from __future__ import annotations
+
+from tests.publications import own_lanes, positions, record, snapshot, value
+from tests.reading import narrow_partitions
+from tests.writing import Connection, connect, insert, insert_numbered
+
+WIDTH = 1_000
+
+CERTIFY = """
+    INSERT INTO outbox.certificate (target, system_identifier, window_lo, window_hi, messages, problems, checksum)
+    SELECT %(target)s, s.system_identifier + %(cluster)s, %(lo)s::text::xid8,
+           coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, ''
+    FROM pg_control_system() s
+"""
+
+
+class History:
+    """Writes history: ranges of 1,000 ids, from id 1 on."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.conn: Connection = connect(dsn)
+        narrow_partitions(self.conn)
+        own_lanes(self.conn)
+        self._batch = 0
+
+    def close(self) -> None:
+        self.conn.close()
+
+    def fill(self, number: int, messages: int = 10, *, publish: bool = True) -> None:
+        """Write messages into the range of this number (0 is the first), and their publication."""
+        self.go_to(number * WIDTH + 1)
+        insert_numbered(self.conn, "t", messages, start=number * WIDTH)
+        if publish:
+            self.publish(number)
+
+    def go_to(self, id_: int) -> None:
+        """Let the next message have this id."""
+        self.conn.execute("SELECT setval('outbox.position', %s, false)", [id_])
+
+    def leave(self, number: int) -> None:
+        """Give out an id in the range of this number, so that those before it are full."""
+        self.go_to(number * WIDTH + 1)
+        insert(self.conn, "t", "k", b"beyond")
+
+    def publish(self, number: int) -> None:
+        """Record as published whatever has a position in a range and no publication."""
+        found = positions(
+            self.conn,
+            f"state = 'COMMITTED' AND position > {number * WIDTH} AND position <= {(number + 1) * WIDTH} AND NOT EXISTS "
+            "(SELECT FROM outbox.publication b WHERE b.positions @> ARRAY[position])",
+        )
+        if found:
+            self._batch += 1
+            record(self.conn, found, seen=snapshot(self.conn), batch=self._batch)
+
+    def certify(
+        self, target: str = "lake", *, lo: int = 3, hi: int | None = None, problems: int = 0, cluster: int = 0
+    ) -> None:
+        """Certify a window of xids; up to now unless `hi` is given; `cluster`: 1 is another one's."""
+        # The oldest xid that runs on the server: other tests' transactions count too.
+        self.conn.execute(
+            CERTIFY, {"target": target, "cluster": cluster, "lo": lo, "hi": hi, "problems": problems}
+        )
+
+    def tables(self) -> list[str]:
+        """The tables of messages that exist, attached or not."""
+        rows = self.conn.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' "
+            "AND relname ~ '_p[0-9]{15}$' ORDER BY 1"
+        ).fetchall()
+        return [row[0] for row in rows]
+
+    def attached(self) -> list[str]:
+        """The tables that belong to their parents, and are not leaving."""
+        rows = self.conn.execute(
+            "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid "
+            "WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r' AND NOT i.inhdetachpending ORDER BY 1"
+        ).fetchall()
+        return [row[0] for row in rows]
+
+    def state(self, kind: str, number: int = 0) -> str:
+        """How a table belongs to its parent: attached, pending, detached or gone."""
+        name = table(kind, number)
+        return str(
+            value(
+                self.conn,
+                "SELECT CASE WHEN to_regclass(%(t)s) IS NULL THEN 'gone' ELSE coalesce((SELECT CASE WHEN inhdetachpending "
+                "THEN 'pending' ELSE 'attached' END FROM pg_inherits WHERE inhrelid = to_regclass(%(t)s)), 'detached') END",
+                {"t": name},
+            )
+        )
+
+
+def table(kind: str, number: int = 0) -> str:
+    """The table of a range."""
+    return f"outbox.{kind}_p{number * WIDTH + 1:015d}"
