@@ -19,7 +19,6 @@ from outbox_relay.checker.askers import Askers, RegisteredAsker, Registration
 from outbox_relay.checker.service import Checker, CheckerOptions
 
 HANGS, RAISES, FLOODS = SICK = ("hangs", "raises", "floods")
-SHUTDOWN = 1.0
 
 
 class Scripted:
@@ -71,13 +70,10 @@ def check(pipe: Connection, dsn: str, check_after: float) -> None:
     The delays are seconds from the moment a check was due to the moment it was asked, packed.
     """
     askers = ScriptedAskers(dsn, check_after)
-    checker = Checker(CheckerOptions(dsn, shutdown_timeout=SHUTDOWN), askers)
-    service = threading.Thread(target=checker.run, daemon=True)
-    service.start()
+    checker = Checker(CheckerOptions(dsn), askers)
+    threading.Thread(target=checker.run, daemon=True).start()
     pipe.send("ready")
     pipe.recv()
-    checker.stop()
-    service.join(SHUTDOWN + 5)
     pipe.send(askers.delays.tobytes())
     pipe.close()
-    os._exit(0)  # threads that hang for ever would not let it end
+    os._exit(0)  # an orderly end would wait for the one that hangs
