@@ -155,16 +155,19 @@ def test_it_outlives_whatever_the_database_says(stage: CheckStage, caplog: pytes
 
 def test_a_caller_s_isolation_does_not_matter(stage: CheckStage) -> None:
     half = stage.half()
+    levels = []
+    strict = psycopg.connect(stage.dsn, options="-c default_transaction_isolation=serializable")
+    strict.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
 
-    def strict() -> psycopg.Connection[tuple[object, ...]]:
-        conn = psycopg.connect(stage.dsn, options="-c default_transaction_isolation=serializable")
-        conn.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
-        return conn
+    def say(_: MessageView) -> bool:
+        levels.append(strict.isolation_level)
+        return True
 
-    checker = GroupChecker(strict, GROUP, Script(True))
+    checker = GroupChecker(lambda: strict, GROUP, Script(say))
     checker.run_once()
     checker.stop()
     assert stage.state(half) == "COMMITTED"
+    assert levels == [psycopg.IsolationLevel.READ_COMMITTED]
 
 
 def test_listeners_may_be_coroutines_of_the_application_s_loop(stage: CheckStage) -> None:
