@@ -78,7 +78,8 @@ def run(bench: Bench) -> Section:
     names = list(VARIANTS)
     with _world(bench) as world:
         for name in names:  # Java compiles what it runs often, each session plans its statements
-            world.measure(name, plan.threads[-1], plan.peer_warm_up)
+            longer = 3 if name == PEER else 1  # the broker is Java, too
+            world.measure(name, plan.threads[-1], plan.peer_warm_up * longer)
         for number in range(plan.peer_rounds):
             bench.servers.settle()
             turn = number % len(names)
