@@ -59,13 +59,18 @@ class _Source:
         return None
 
     def _worth_keeping(self, conn: Any) -> bool:
-        return not (self._closed or conn.closed) and conn.info.transaction_status == TransactionStatus.IDLE
+        return not (self._closed or conn.closed or _is_inside(conn))
 
     def _none_free(self) -> NoConnectionError:
         return NoConnectionError(
             f"connections: all {self._most} were in use for {self._timeout:g} s; allowed: shorter local transactions, "
             "more connections=…, or a pool of your own"
         )
+
+
+def _is_inside(conn: Any) -> bool:
+    """Whether a transaction is open on the connection, or nobody knows."""
+    return bool(conn.info.transaction_status != TransactionStatus.IDLE)
 
 
 class Connections(_Source):
@@ -111,6 +116,8 @@ class Connections(_Source):
     def give(self, lease: Lease) -> None:
         """Give a connection back; one that is broken or inside a transaction is closed."""
         if lease.context is not None:
+            if _is_inside(lease.conn):
+                lease.conn.close()  # a pool would commit what it finds open
             lease.context.__exit__(None, None, None)
             return
         try:
@@ -162,6 +169,8 @@ class AsyncConnections(_Source):
     async def give(self, lease: Lease) -> None:
         """See `Connections.give`."""
         if lease.context is not None:
+            if _is_inside(lease.conn):
+                await lease.conn.close()
             await lease.context.__aexit__(None, None, None)
             return
         try:
