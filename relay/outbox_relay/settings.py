@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg import conninfo
+from psycopg import IsolationLevel, conninfo
 from psycopg.rows import TupleRow
 
 from outbox_relay.errors import OperatorError
@@ -100,6 +100,9 @@ def connect(
 ) -> Connection:
     """Connect, waiting 10 s at most unless the connection string says otherwise.
 
+    Transactions are READ COMMITTED whatever `default_transaction_isolation` says: a statement that finds a row decided
+    by somebody else meanwhile is to pass over it, not to fail.
+
     Raises:
         DsnError: the connection string cannot be read.
         DatabaseUnreachableError: with the place, the server's reason and the next step; no password.
@@ -108,9 +111,11 @@ def connect(
     settings.setdefault("connect_timeout", found.get("connect_timeout", CONNECT_TIMEOUT_S))
     settings.setdefault("application_name", found.get("application_name", application_name))
     try:
-        return psycopg.connect(dsn, autocommit=autocommit, **settings)
+        conn = psycopg.connect(dsn, autocommit=autocommit, **settings)
     except psycopg.OperationalError as error:
         raise DatabaseUnreachableError(unreachable(dsn, error)) from None
+    conn.isolation_level = IsolationLevel.READ_COMMITTED
+    return conn
 
 
 def unreachable(dsn: str, error: psycopg.Error) -> str:

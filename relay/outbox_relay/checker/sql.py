@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import psycopg
-from psycopg import IsolationLevel
 from psycopg.rows import tuple_row
 
 from outbox.checking.asker import FailedAnswer
@@ -114,7 +113,6 @@ class SqlAsker:
     def _open(self) -> Connection:
         conn = connect(self._dsn, application_name="outbox checker query", autocommit=False)
         conn.read_only = True
-        conn.isolation_level = IsolationLevel.READ_COMMITTED
         return conn
 
     def _run(self, conn: Connection, view: MessageView, deadline: float) -> list[tuple[Any, ...]]:
