@@ -11,6 +11,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from outbox import Message
 from outbox.resolution import LocalTransactionState
 from outbox.transactions import AsyncTransactionMQProducer, TransactionMQProducer
+from outbox.transactions.connections import AsyncConnections, Connections
 from tests.producers import Truth
 
 MESSAGE = Message("orders", key="o-7", body=b"seven")
@@ -47,6 +48,27 @@ class Paying(Silent):
     def execute_local_transaction(self, msg: Any, arg: object) -> LocalTransactionState:
         msg.connection.execute("INSERT INTO business VALUES ('row')")
         return LocalTransactionState.COMMIT
+
+
+def test_what_is_given_back_inside_a_transaction_is_rolled_back(database: str, truth: Truth) -> None:
+    with ConnectionPool(database, min_size=1, max_size=1) as pool:
+        connections = Connections(pool, 1, 1.0)
+        lease = connections.take()
+        lease.conn.execute("INSERT INTO business VALUES ('never to be seen')")
+        connections.give(lease)
+    assert truth.rows() == []
+
+
+def test_what_is_given_back_to_an_async_pool_is_rolled_back_too(database: str, truth: Truth) -> None:
+    async def borrow() -> None:
+        async with AsyncConnectionPool(database, min_size=1, max_size=1, open=False) as pool:
+            connections = AsyncConnections(pool, 1, 1.0)
+            lease = await connections.take()
+            await lease.conn.execute("INSERT INTO business VALUES ('never to be seen')")
+            await connections.give(lease)
+
+    asyncio.run(borrow())
+    assert truth.rows() == []
 
 
 def test_a_connection_left_inside_a_transaction_is_not_committed_by_its_pool(
