@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import psycopg
@@ -97,8 +99,7 @@ def run(bench: Bench) -> Section:
 def _world(bench: Bench) -> Iterator[_World]:
     """Everything that the variants need, running."""
     with ExitStack() as stack:
-        directory = bench.servers.directory / "peer"
-        directory.mkdir()
+        directory = Path(stack.enter_context(TemporaryDirectory(dir=bench.servers.directory, prefix="peer-")))
         java = compiled(bench.servers.kafka.program, jars(bench.say), directory / "classes")
         peer = stack.enter_context(running(java, directory))
         bench.say(f"RocketMQ {VERSION} runs on {peer.namesrv}")
