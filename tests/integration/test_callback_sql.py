@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -129,6 +130,62 @@ def test_a_role_narrows_what_the_query_may_read(database: str, shop: psycopg.Con
     assert "permission denied" in (ask(asker).remark or "")
     assert ask(make_asker(database, "SELECT state = 'paid' FROM payment")).state is COMMIT
     assert ask(make_asker(database, "SELECT current_user = 'no'", role="no_such_role")).state is UNKNOWN
+
+
+@pytest.mark.parametrize("local", ["true", "false"])
+def test_a_query_that_gives_up_its_role_does_not_do_so_for_the_next_question(
+    database: str, shop: psycopg.Connection[Any], local: str
+) -> None:
+    shop.execute("DO $$ BEGIN CREATE ROLE outbox_test_nobody; EXCEPTION WHEN duplicate_object THEN END $$")
+    query = (
+        f"SELECT CASE current_user WHEN 'outbox_test_nobody' THEN set_config('role', 'none', {local}) = 'none' "
+        "ELSE false END"
+    )
+    asker = make_asker(database, query, role="outbox_test_nobody")
+    answers = [asker.ask(a_view(), time.monotonic() + 10) for _ in range(3)]
+    asker.close()
+    assert answers == [Answer(COMMIT)] * 3
+
+
+@pytest.mark.parametrize("ends", ["true", "1 / 0 = 1"])
+def test_nothing_of_a_question_is_left_in_its_session(
+    database: str, shop: psycopg.Connection[Any], ends: str
+) -> None:
+    shop.execute(
+        "CREATE FUNCTION leave() RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN "
+        "PERFORM pg_advisory_lock(7), set_config('work_mem', '1MB', false), set_config('my.own', 'x', false); "
+        "EXECUTE 'PREPARE left_behind AS SELECT 1'; RETURN true; END $$"
+    )
+    asker = make_asker(database, f"SELECT CASE WHEN leave() THEN {ends} END")
+    asker.ask(a_view(), time.monotonic() + 10)
+    (_, conn), *_ = asker._idle
+    left = (
+        "SELECT (SELECT count(*) FROM pg_prepared_statements), current_setting('work_mem') = '1MB', "
+        "coalesce(current_setting('my.own', true), '')"
+    )
+    assert conn.execute(left.encode()).fetchone() == (0, False, "")
+    conn.rollback()
+    assert shop.execute(
+        "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7"
+    ).fetchone() == (0,)
+    asker.close()
+
+
+def test_a_connection_that_was_cut_off_as_its_answer_came_is_not_used_again(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asker = make_asker(database, "SELECT true")
+    run = asker._run
+
+    def answered_at_the_deadline(conn: psycopg.Connection[Any], view: Any, deadline: float) -> Any:
+        rows = run(conn, view, deadline)
+        assert select.select([conn.fileno()], [], [], 10)[0], "the watchdog cuts it off"
+        return rows
+
+    with monkeypatch.context() as schedule:
+        schedule.setattr(asker, "_run", answered_at_the_deadline)
+        assert asker.ask(a_view(), time.monotonic() + 0.3).state is COMMIT
+    assert ask(asker) == Answer(COMMIT)
 
 
 def test_another_database_is_named_by_a_variable(database: str, shop: psycopg.Connection[Any]) -> None:

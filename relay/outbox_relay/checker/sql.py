@@ -2,7 +2,8 @@
 
 The query runs in a READ ONLY transaction that is always rolled back, through a cursor (so that it can be nothing but
 one query, of which two rows are read at most), and with the message's names bound as parameters: nothing of a message
-ever becomes part of its text.
+ever becomes part of its text. What a query may leave behind in its session (advisory locks, prepared statements) is
+taken away after each question, with the rollback.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState, answer_of, shortened
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
 from outbox_relay.checker.callback import SqlCallback
-from outbox_relay.checker.watchdog import Watchdog
+from outbox_relay.checker.watchdog import Watch, Watchdog
 from outbox_relay.errors import OperatorError
 from outbox_relay.settings import Connection, connect
 from outbox_relay.statements import Statements
@@ -98,6 +99,7 @@ class SqlAsker:
             time.monotonic(),
             self._opening.call(self._open, deadline, "connecting to the database"),
         )
+        watch = Watch(lambda: None)
         try:
             # A server that never answers is left by an end of file on our side; the caller's thread is then free.
             with self._watchdog.until(deadline, lambda: _hang_up(conn)) as watch:
@@ -108,11 +110,15 @@ class SqlAsker:
                         raise DeadlineError("time is up while running the query") from None
                     raise
         finally:
+            # Cut off just as the answer came: the answer holds, the connection is dead and may not know it yet.
+            if watch.fired:
+                conn.close()
             self._give_back(opened, conn)
 
     def _open(self) -> Connection:
         conn = connect(self._dsn, application_name="outbox checker query", autocommit=False)
         conn.read_only = True
+        conn.prepare_threshold = None  # what is prepared is forgotten after each question
         return conn
 
     def _run(self, conn: Connection, view: MessageView, deadline: float) -> list[tuple[Any, ...]]:
@@ -126,8 +132,7 @@ class SqlAsker:
                 cursor.execute(self._callback.query, _parameters(view))
                 return cursor.fetchmany(2)
         finally:
-            with contextlib.suppress(psycopg.OperationalError):  # lost; the error told is the first one
-                conn.rollback()
+            _leave_nothing(conn)
 
     def _take(self) -> tuple[float, Connection] | None:
         while True:
@@ -142,6 +147,14 @@ class SqlAsker:
             if not self._closed and not conn.closed and len(self._idle) < self._connections:
                 self._idle.append((opened, conn))
                 return
+        conn.close()
+
+
+def _leave_nothing(conn: Connection) -> None:
+    """Roll back, and free the session of what outlives a rollback; a connection that cannot is closed."""
+    try:
+        conn.execute(STATEMENTS["leave_nothing"])
+    except psycopg.Error:  # lost; the error told is the first one
         conn.close()
 
 
