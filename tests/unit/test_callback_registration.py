@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -150,5 +151,19 @@ def test_what_is_no_network_cannot_be_listed(text: str) -> None:
         AllowList.read(networks=[text])
 
 
-def test_a_groups_own_secret_comes_first() -> None:
-    assert secret_variables("shop-eu.付款") == ("OUTBOX_CALLBACK_SECRET_SHOP_EU___", "OUTBOX_CALLBACK_SECRET")
+@pytest.mark.parametrize(
+    ("group", "own"),
+    [
+        ("shop", "SHOP"),
+        ("shop_eu2", "SHOP_EU2"),
+        ("shop-eu", "SHOP__EU"),
+        ("Shop.付", "___53HOP___2E___E4BB98"),
+    ],
+)
+def test_a_groups_own_secret_comes_first(group: str, own: str) -> None:
+    assert secret_variables(group) == (f"OUTBOX_CALLBACK_SECRET_{own}", "OUTBOX_CALLBACK_SECRET")
+
+
+def test_no_two_groups_share_a_variable_of_their_own() -> None:
+    groups = ["".join(letters) for length in range(1, 5) for letters in product("aA2d-_.é", repeat=length)]
+    assert len({secret_variables(group)[0] for group in groups}) == len(groups)

@@ -5,6 +5,7 @@ What becomes of a question does not depend on the message: URL, secret and allow
 
 from __future__ import annotations
 
+import re
 import secrets as random
 import ssl
 import threading
@@ -44,11 +45,22 @@ LONGEST_LIFE_S = 60.0
 
 LOOKUPS_AT_ONCE = 2
 
+_SIGN = re.compile(r"(?<=[a-z0-9])([-_])(?=[a-z0-9])|[^a-z0-9]")
+_BETWEEN = {"_": "_", "-": "__"}
+
 
 def secret_variables(group: str) -> tuple[str, str]:
-    """Name the variables that may hold a group's secret, the group's own first."""
-    own = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in group).upper()
-    return f"{SECRET_VARIABLE}_{own}", SECRET_VARIABLE
+    """Name the variables that may hold a group's secret, the group's own first; no two groups have the same.
+
+    Lower-case letters and digits become capitals, `_` and `-` between two of them `_` and `__`, everything else `___`
+    and the hexadecimal digits of its UTF-8 bytes: the number of underscores tells which it was.
+    """
+    own = _SIGN.sub(lambda found: _BETWEEN[found[1]] if found[1] else _escaped(found[0]), group)
+    return f"{SECRET_VARIABLE}_{own.upper()}", SECRET_VARIABLE
+
+
+def _escaped(letter: str) -> str:
+    return f"___{letter.encode().hex()}"
 
 
 def find_secrets(group: str, environment: Mapping[str, str]) -> Secrets | None:
