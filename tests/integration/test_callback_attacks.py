@@ -79,6 +79,13 @@ def test_another_port_of_an_allowed_host_is_not_called() -> None:
         "::ffff:169.254.169.254",
         "64:ff9b::7f00:1",
         "2002:7f00:1::",
+        "192.31.196.1",
+        "192.52.193.1",
+        "192.175.48.1",
+        "2001:db8::1",
+        "2620:4f:8000::1",
+        "3fff::1",
+        "5f00::1",
     ],
 )
 def test_a_name_that_points_inwards_is_not_followed(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,9 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 # Not public, though Python's tables or plain routing would let some of them pass on some version: services of cloud
-# hosts (Azure's 168.63.129.16, the block of 192.0.0.192), benchmarks, and IPv6 forms that carry another address.
+# hosts (Azure's 168.63.129.16, the block of 192.0.0.192), benchmarks, documentation, whichever server is near (AS112,
+# AMT), segment routing, and IPv6 forms that carry another address. After IANA's registries of special addresses
+# (RFC 6890); 3fff::/20 by RFC 9637, 5f00::/16 by RFC 9602.
 _SPECIAL = [
     ipaddress.ip_network(text)
     for text in (
@@ -27,12 +29,18 @@ _SPECIAL = [
         "100.64.0.0/10",
         "168.63.129.16/32",
         "192.0.0.0/24",
+        "192.31.196.0/24",
+        "192.52.193.0/24",
         "192.88.99.0/24",
+        "192.175.48.0/24",
         "198.18.0.0/15",
         "64:ff9b::/96",
         "64:ff9b:1::/48",
         "2001::/23",
         "2002::/16",
+        "2620:4f:8000::/48",
+        "3fff::/20",
+        "5f00::/16",
         "fec0::/10",
     )
 ]
