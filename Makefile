@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 # Test processes: as many as there are cores, at most four, since each brings connections to the same servers.
 WORKERS ?= 4
 PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
-SOURCES := outbox relay/outbox_relay migrations tests requirements $(dir $(firstword $(wildcard bench/*.py)))
+SOURCES := outbox relay/outbox_relay migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))
 # More options for the command behind a target: make demo ARGS=--help
 ARGS ?=
 

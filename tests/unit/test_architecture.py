@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = "outbox"
 SERVICE = "relay/outbox_relay"
 MIGRATIONS = "migrations/outbox_migrations"
-PYTHON = (LIBRARY, SERVICE, MIGRATIONS, "tests", "bench", "requirements")
+WAREHOUSE = "spark_etl/outbox_etl"
+PYTHON = (LIBRARY, SERVICE, MIGRATIONS, WAREHOUSE, "tests", "bench", "requirements")
 LONGEST = 400
 CODE = {".py", ".sql"}
 STATEMENT = re.compile(
@@ -123,7 +124,7 @@ def test_library_imports_psycopg_and_standard_library_only() -> None:
     )
 
 
-@pytest.mark.parametrize("folder", [LIBRARY, MIGRATIONS])
+@pytest.mark.parametrize("folder", [LIBRARY, MIGRATIONS, WAREHOUSE])
 def test_nothing_below_the_service_imports_it(folder: str) -> None:
     report(
         [
@@ -146,13 +147,24 @@ def test_migrations_import_no_application_code() -> None:
     )
 
 
+def test_the_warehouse_job_imports_nothing_of_ours() -> None:
+    report(
+        [
+            f"{name}:{line} imports {module}: a cluster is given the job's package and nothing else"
+            for name, tree in sources(WAREHOUSE)
+            for line, module in imports(tree)
+            if module in {LIBRARY, "outbox_migrations"}
+        ]
+    )
+
+
 def test_no_product_code_imports_tests_or_bench() -> None:
     report(
         [
             f"{name}:{line} imports {module}, which is not in the wheel"
-            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS)
+            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS, WAREHOUSE)
             for line, module in imports(tree)
-            if module in {"tests", "bench", "relay", "migrations"}
+            if module in {"tests", "bench", "relay", "migrations", "spark_etl"}
         ]
     )
 
@@ -161,11 +173,11 @@ def test_every_package_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
     names = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in declared}
-    known = {*sys.stdlib_module_names, *names, LIBRARY, "outbox_relay", "outbox_migrations"}
+    known = {*sys.stdlib_module_names, *names, LIBRARY, "outbox_relay", "outbox_migrations", "outbox_etl"}
     report(
         [
             f"{name}:{line} imports {module}: declare it in pyproject.toml, it is here by accident"
-            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS)
+            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS, WAREHOUSE)
             for line, module in imports(tree)
             if module not in known
         ]
@@ -213,7 +225,7 @@ def test_tests_do_not_sleep() -> None:
 
 def test_statements_live_in_sql_files() -> None:
     faults = []
-    for name, tree in sources(LIBRARY, SERVICE):
+    for name, tree in sources(LIBRARY, SERVICE, WAREHOUSE):
         prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         faults += [
             f"{name}:{node.lineno} holds a statement: name and explain it in a .sql file"

@@ -1,0 +1,121 @@
+"""What a window changes in message_history: new states, publications of older messages, counts of checks.
+
+There is one change per id.
+
+The rules of merging stand here once, as SQL expressions over the target's row `t` and the change `s`:
+
+- The state with the higher xid wins, so that a window merged again changes nothing. A row whose xid is not below the
+  window that wrote it came from another cluster (a rebase): its xid says nothing, and what is read now wins.
+- A publication belongs to the message that is COMMITTED at its position. The first one counts.
+- A count of checks is a count of all events there are, never an addition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from outbox_etl.rows import first_publications
+from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from outbox_etl.target import Target
+    from outbox_etl.window import Window
+
+IDENTITY = ("id", "message_id")
+"""ids can be given out again after a fail-over, message ids are not; the id finds the file."""
+PUBLICATION = ("published_at", "partition", "offset")
+JOINED = {*IDENTITY, *PUBLICATION, "status", "checks", "window_hi"}
+STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]
+"""The columns that come with a message's state."""
+
+
+def with_publications(messages: DataFrame, publications: DataFrame) -> DataFrame:
+    """Messages with their first publication, if they have one."""
+    joined = messages.drop(*PUBLICATION, "status").join(first_publications(publications), "position", "left")
+    return _published(joined)
+
+
+def _published(rows: DataFrame) -> DataFrame:
+    """Leave the publication to COMMITTED messages only, and say their status."""
+    counts = f.col("state") == "COMMITTED"
+    kept = {name: f.when(counts, f.col(name)) for name in PUBLICATION}
+    status = f.when(counts & f.col("published_at").isNotNull(), "PUBLISHED").otherwise(f.col("state"))
+    return rows.withColumn("status", status).withColumns(kept).select(*MESSAGE_HISTORY.names)
+
+
+def with_checks(messages: DataFrame, events: DataFrame) -> DataFrame:
+    """Messages with the number of times their producer was asked about them."""
+    return (
+        messages.drop("checks")
+        .join(_counts(events), [*IDENTITY], "left")
+        .withColumn("checks", f.coalesce("checks", f.lit(0)))
+        .select(*MESSAGE_HISTORY.names)
+    )
+
+
+def _counts(events: DataFrame) -> DataFrame:
+    return events.where("kind = 'check'").groupBy(*IDENTITY).agg(f.count("*").cast("int").alias("checks"))
+
+
+def of_older(target: Target, window: Window) -> DataFrame:
+    """What a window says of messages that it need not hold: publications at their positions, counts of checks.
+
+    Publications and events of the window are in the target already; so are the new messages, with most of theirs.
+    """
+    since = f"window_hi > {window.lo}"
+    asked = target.read(TRANSACTION_EVENTS).where(since).where("kind = 'check'").select(*IDENTITY).distinct()
+    checks = _counts(target.read(TRANSACTION_EVENTS).join(asked, [*IDENTITY], "left_semi"))
+    publications = target.read(PUBLICATIONS).where(since)
+    span = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
+    low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
+    known = target.read(MESSAGE_HISTORY).where(
+        f"state = 'COMMITTED' AND position >= {low} AND position <= {high}"
+    )
+    known = known.select(*IDENTITY, "position", f.col("published_at").alias("before"))
+    published = known.join(first_publications(publications), "position")
+    published = published.where("before IS NULL OR before > published_at").drop("before")
+    return published.join(checks, [*IDENTITY], "full_outer")
+
+
+def all_changes(messages: DataFrame, older: DataFrame | None) -> DataFrame:
+    """One row per id: its new state if it has one (`is_message`), else what is said of an older message."""
+    if older is None:
+        return messages.withColumn("is_message", f.lit(True))
+    given = set(older.columns) - {*IDENTITY}
+    theirs = older.select(*IDENTITY, *(f.col(name).alias(f"older_{name}") for name in given))
+    both = messages.withColumn("is_message", f.lit(True)).join(theirs, [*IDENTITY], "full_outer")
+    return both.select(
+        *(
+            f.when(f.col("is_message"), f.col(name)).otherwise(f.col(f"older_{name}")).alias(name)
+            if name in given
+            else f.col(name)
+            for name in MESSAGE_HISTORY.names
+        ),
+        f.coalesce("is_message", f.lit(False)).alias("is_message"),
+    )
+
+
+def merged(window_hi: int, *, rebase: bool = False) -> dict[str, str]:
+    """What becomes of each column of `t` under the change `s`, as SQL expressions."""
+    wins = "true" if rebase else "(s.xid >= t.xid OR t.xid >= t.window_hi)"
+    newer = f"(s.is_message AND {wins})"
+    result = {name: f"CASE WHEN {newer} THEN s.`{name}` ELSE t.`{name}` END" for name in STATE}
+    position = result["position"]
+    mine = f"(t.published_at IS NOT NULL AND t.position = {position})"
+    theirs = f"(s.published_at IS NOT NULL AND s.position = {position})"
+    counts = f"{result['state']} = 'COMMITTED'"
+    earlier = f"{theirs} AND (NOT {mine} OR s.published_at < t.published_at)"
+    for name in PUBLICATION:
+        result[name] = (
+            f"CASE WHEN NOT ({counts}) THEN NULL WHEN {earlier} THEN s.`{name}` WHEN {mine} THEN t.`{name}` END"
+        )
+    result["status"] = (
+        f"CASE WHEN {counts} AND ({mine} OR {theirs}) THEN 'PUBLISHED' ELSE {result['state']} END"
+    )
+    result["checks"] = "coalesce(s.checks, t.checks)"
+    result["window_hi"] = str(window_hi)
+    return result

@@ -1,0 +1,216 @@
+"""One window into the warehouse: events, publications, then messages with the watermark.
+
+Done again, it changes nothing.
+
+If the run dies between two commits, the watermark still names the window's lower bound: the next run reads from there,
+replaces the events and publications of the dead run and merges the messages over its.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as f
+
+from outbox_etl import rows
+from outbox_etl.changes import all_changes, of_older, with_checks, with_publications
+from outbox_etl.errors import ConcurrentRunError
+from outbox_etl.source import Ids, Source
+from outbox_etl.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.target import Merging
+from outbox_etl.window import Horizon, Watermark, Window, again, following
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from outbox_etl.settings import Settings
+    from outbox_etl.target import Target
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run did. Rows are rows written, seconds are wall clock."""
+
+    target: str
+    window_lo: int
+    window_hi: int
+    events: int = 0
+    publications: int = 0
+    messages: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, object]:
+        """For machines."""
+        return asdict(self)
+
+
+def export(spark: SparkSession, settings: Settings, target: Target, say: Say) -> Report:
+    """Export everything that has ended since the last run.
+
+    Raises:
+        EtlError: what stands in the way; nothing half is visible.
+    """
+    return _run(spark, settings, target, say, following)
+
+
+def backfill(spark: SparkSession, settings: Settings, target: Target, say: Say, *, rebase: bool) -> Report:
+    """Read all that PostgreSQL still holds again, and heal what differs; nothing is deleted from the warehouse."""
+    return _run(spark, settings, target, say, functools.partial(again, rebase=rebase))
+
+
+def _run(
+    spark: SparkSession,
+    settings: Settings,
+    target: Target,
+    say: Say,
+    choose: Callable[[Watermark | None, Horizon], Window],
+) -> Report:
+    source = Source(spark, settings)
+    source.check()
+    with source.lock(settings.target):
+        now = source.horizon()
+        target.prepare(*CORE, origin=Watermark(0, 0, now.cluster))
+        mark = target.watermark()
+        return Run(source, target, choose(mark, now), settings, say, mark=mark).write()
+
+
+class Run:
+    """The writing of one window."""
+
+    def __init__(
+        self,
+        source: Source,
+        target: Target,
+        window: Window,
+        settings: Settings,
+        say: Say,
+        *,
+        mark: Watermark | None,
+    ) -> None:
+        self._source, self._target, self._window, self._mark = source, target, window, mark
+        self._settings, self._say = settings, say
+
+    def write(self) -> Report:
+        """Write the window: three tables in order, the watermark last."""
+        window, began = self._window, monotonic()
+        if window.is_empty:
+            self._say(f"nothing to do: no transaction has ended since {window.lo}")
+            return Report(self._settings.target, window.lo, window.hi)
+        self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}")
+        events = self._replace(TRANSACTION_EVENTS, rows.events(self._source.events(window), window.hi))
+        self._say(f"{events} events after {monotonic() - began:.1f} s")
+        publications = self._replace(
+            PUBLICATIONS, rows.publications(self._source.publications(window), window.hi)
+        )
+        self._say(f"{publications} publications after {monotonic() - began:.1f} s")
+        messages = self._add() + self._merge()
+        seconds = monotonic() - began
+        self._say(f"{messages} messages; done after {seconds:.1f} s")
+        return Report(
+            self._settings.target, window.lo, window.hi, events, publications, messages, round(seconds, 3)
+        )
+
+    def _replace(self, table: Table, new: DataFrame) -> int:
+        """Put the window's rows where a run that died may have left some.
+
+        A backfill keeps what the source no longer holds. After one from another cluster, rows can come again when its
+        xids reach theirs: they are in the table with an older window.
+        """
+        window, plain = self._window, [name for name in table.names if name != "window_hi"]
+        stamp = f.lit(window.hi).cast("bigint").alias("window_hi")
+        if window.again:
+            old = self._target.read(table).select(*plain).subtract(new.select(*plain))
+            return self._commit(table, new.unionByName(old.select("*", stamp)), "window_hi >= 0")
+        before = self._target.read(table).where(
+            f"window_hi <= {window.lo} AND xid >= {window.lo} AND xid < {window.hi}"
+        )
+        if not before.isEmpty():
+            new = new.select(*plain).subtract(before.select(*plain)).select("*", stamp)
+        return self._commit(table, new, f"window_hi > {window.lo} AND xid >= {window.lo}")
+
+    def _commit(self, table: Table, new: DataFrame, condition: str) -> int:
+        self._still()
+        return self._target.replace(table, new, condition)
+
+    def _add(self) -> int:
+        """Append the messages above the highest id of the warehouse: nothing there can be theirs."""
+        window, written = self._window, 0
+        if window.again:
+            return 0
+        for ids in _slices(Ids(self._top + 1, window.top + 1), self._settings.slice_rows):
+            inside = f"position >= {ids.lower} AND position < {ids.upper}"
+            published = self._publications().where(inside)
+            asked = self._target.read(TRANSACTION_EVENTS).where(f"id >= {ids.lower} AND id < {ids.upper}")
+            read = rows.messages(self._source.messages(window, ids), window.hi)
+            self._still()
+            written += self._target.append(with_checks(with_publications(read, published), asked), ids)
+            self._say(f"{written} new messages, ids below {ids.upper}")
+        return written
+
+    @functools.cached_property
+    def _top(self) -> int:
+        return self._target.top()
+
+    def _merge(self) -> int:
+        """Merge what became of older messages, with the watermark."""
+        window, target, written = self._window, self._target, 0
+        top = max(window.top, self._top) if window.again else min(self._top, window.top)
+        slices = _slices(Ids(0, top + 1), self._settings.slice_rows if window.again else top + 1)
+        for ids in slices:
+            last = ids is slices[-1]
+            changes = self._changes(ids, last=last).persist(StorageLevel.DISK_ONLY)
+            try:
+                found = changes.selectExpr("count_if(is_message) n", "min(id) low", "max(id) high").collect()[
+                    0
+                ]
+                self._still()
+                if found["high"] is not None or window.rebase:
+                    span = Ids(found["low"] or 0, (found["high"] or 0) + 1)
+                    target.merge(changes, window.watermark() if last else None, self._merging(ids, span))
+                elif last:
+                    target.mark(window.watermark())
+            finally:
+                changes.unpersist()
+            written += found["n"]
+            self._say(f"{written} older messages with a new state, ids below {ids.upper}")
+        return written
+
+    def _merging(self, ids: Ids, span: Ids) -> Merging:
+        window = self._window
+        if not window.rebase:
+            return Merging(window.hi, span)
+        held = self._source.ids(window.top)
+        lowest = held[0].lower if held else window.top + 1
+        return Merging(window.hi, span, lost=Ids(max(ids.lower, lowest), ids.upper))
+
+    def _changes(self, ids: Ids, *, last: bool) -> DataFrame:
+        window, target = self._window, self._target
+        read = rows.messages(self._source.messages(window, ids), window.hi)
+        published = self._publications()
+        if window.again:
+            published = published.where(f"position >= {ids.lower} AND position < {ids.upper}")
+        messages = with_checks(with_publications(read, published), target.read(TRANSACTION_EVENTS))
+        return all_changes(messages, of_older(target, window) if last else None)
+
+    def _publications(self) -> DataFrame:
+        """The window's publications, as they were just written."""
+        return self._target.read(PUBLICATIONS).where(f"window_hi > {self._window.lo}")
+
+    def _still(self) -> None:
+        """Make sure that no other run has come in between; the lock says so, unless its connection broke."""
+        if self._target.watermark() != self._mark:
+            raise ConcurrentRunError("another run has moved the watermark meanwhile; run again")
+
+
+def _slices(ids: Ids, rows_each: int) -> list[Ids]:
+    return [
+        Ids(lower, min(lower + rows_each, ids.upper))
+        for lower in range(ids.lower, ids.upper, max(rows_each, 1))
+    ]

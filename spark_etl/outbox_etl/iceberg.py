@@ -1,0 +1,186 @@
+"""The warehouse as Iceberg tables: each write is one snapshot, refused when another run wrote the same in between."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from outbox_etl.changes import merged
+from outbox_etl.errors import TargetError
+from outbox_etl.session import CATALOG, NAMESPACE
+from outbox_etl.source import Ids
+from outbox_etl.statements import statement
+from outbox_etl.tables import MESSAGE_HISTORY, Table
+from outbox_etl.target import Merging
+from outbox_etl.window import Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
+PROPERTIES = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    "write.target-file-size-bytes": str(128 << 20),
+    # Rows are sorted where they are written; a shuffle by range would read the source twice.
+    "write.distribution-mode": "none",
+    "write.merge.mode": "copy-on-write",
+    "write.merge.isolation-level": "serializable",
+    "write.metadata.metrics.default": "truncate(16)",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+
+class IcebergTarget:
+    """Tables of the catalog `outbox`, in its namespace `outbox`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._began: dict[str, int] = {}
+
+    def prepare(self, *tables: Table, origin: Watermark | None = None) -> None:
+        """Make the tables that are missing, each with a first, empty snapshot that later ones can be held against."""
+        self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.{NAMESPACE}")
+        there = [table for table in tables if self._spark.catalog.tableExists(name_of(table))]
+        for table in there:
+            self._check(table)
+        for table in tables:
+            if table not in there:
+                self._create(table)
+            if self._snapshot(table) is None:
+                self._empty_commit(table, origin.properties() if origin else {})
+            # What the run is held against: whatever another run commits from here on is found.
+            self._began[table.name] = self._snapshot(table).snapshotId()
+
+    def watermark(self) -> Watermark | None:
+        """Read the watermark in the newest commit that carries one."""
+        if not self._spark.catalog.tableExists(name_of(MESSAGE_HISTORY)):
+            return None
+        table = self._load(MESSAGE_HISTORY)
+        snapshot = table.currentSnapshot()
+        last = snapshot
+        while snapshot is not None:
+            if mark := Watermark.of({str(k): str(v) for k, v in dict(snapshot.summary()).items()}):
+                return mark
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else table.snapshot(parent)
+        if last is not None and str(dict(last.summary()).get("total-records", "0")) != "0":
+            raise TargetError(
+                f"{name_of(MESSAGE_HISTORY)} has rows and no watermark: no export wrote them, or its "
+                "snapshots were expired by something else than `outbox etl maintain`. Give another --warehouse"
+            )
+        return None
+
+    def read(self, table: Table) -> DataFrame:
+        """The rows of a table, as they are now."""
+        return self._spark.read.format("iceberg").load(name_of(table))
+
+    def top(self) -> int:
+        """The highest id, from the files' statistics."""
+        return int(
+            self._spark.sql(statement("target.sql", "top", table=name_of(MESSAGE_HISTORY))).collect()[0][
+                "top"
+            ]
+        )
+
+    def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
+        """Overwrite the files that the condition names."""
+        return self._overwrite(table, rows, condition)
+
+    def append(self, rows: DataFrame, ids: Ids) -> int:
+        """Overwrite a range of ids that is empty: an append that a second run's rows would stop."""
+        return self._overwrite(MESSAGE_HISTORY, rows, f"id >= {ids.lower} AND id < {ids.upper}")
+
+    def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
+        """Merge in one statement; ids as literals, so that only the files that may hold them are read."""
+        changes.createOrReplaceTempView("outbox_etl_changes")
+        lost = how.lost
+        columns = merged(how.window_hi, rebase=lost is not None)
+        text = statement(
+            "target.sql",
+            "merge" if lost is None else "merge_rebase",
+            table=name_of(MESSAGE_HISTORY),
+            low=how.ids.lower,
+            high=how.ids.upper,
+            sets=", ".join(f"t.`{name}` = {value}" for name, value in columns.items()),
+            names=", ".join(f"`{name}`" for name in MESSAGE_HISTORY.names),
+            values=", ".join(f"s.`{name}`" for name in MESSAGE_HISTORY.names),
+            lost_low=lost.lower if lost else 0,
+            lost_high=lost.upper if lost else 0,
+            window_hi=how.window_hi,
+        )
+        with self._properties(mark.properties() if mark else {}):
+            self._spark.sql(text)
+
+    def mark(self, mark: Watermark) -> None:
+        """Make the watermark the current snapshot's."""
+        self._empty_commit(MESSAGE_HISTORY, mark.properties())
+
+    def _overwrite(self, table: Table, rows: DataFrame, condition: str) -> int:
+        from pyspark.sql import functions as f  # noqa: PLC0415
+
+        writer = (
+            rows.sortWithinPartitions(*table.order)
+            .writeTo(name_of(table))
+            .option("isolation-level", "serializable")
+            .option("validate-from-snapshot-id", str(self._began[table.name]))
+            .option("fanout-enabled", "true")
+        )
+        writer.overwrite(f.expr(condition))
+        summary = dict(self._snapshot(table).summary())
+        self._began[table.name] = self._snapshot(table).snapshotId()
+        return int(summary.get("added-records", "0"))
+
+    def _empty_commit(self, table: Table, properties: dict[str, str]) -> None:
+        writer = self._spark.createDataFrame([], table.schema).writeTo(name_of(table))
+        for name, value in properties.items():
+            writer = writer.option(f"snapshot-property.{name}", value)
+        writer.append()
+
+    def _create(self, table: Table) -> None:
+        columns = ", ".join(f"`{c.name}` {c.type} COMMENT '{_quoted(c.comment)}'" for c in table.columns)
+        day = f"days({table.day})" if table.day_is_time else table.day
+        properties = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
+        self._spark.sql(
+            f"CREATE TABLE {name_of(table)} ({columns}) USING iceberg PARTITIONED BY ({day}) "
+            f"COMMENT '{_quoted(table.comment)}' TBLPROPERTIES ({properties})"
+        )
+
+    def _check(self, table: Table) -> None:
+        found = {field.name: field.dataType.simpleString() for field in self.read(table).schema.fields}
+        wanted = {column.name: column.type for column in table.columns}
+        for name in [*wanted, *found]:
+            if found.get(name) != wanted.get(name):
+                raise TargetError(
+                    f"{name_of(table)} is another table: its column {name} is {found.get(name, 'missing')}, "
+                    f"an export's is {wanted.get(name, 'not there')}. Nothing was changed: give another --warehouse"
+                )
+
+    @contextlib.contextmanager
+    def _properties(self, properties: dict[str, str]) -> Iterator[None]:
+        for name, value in properties.items():
+            self._spark.conf.set(f"{SNAPSHOT_PROPERTY}{name}", value)
+        try:
+            yield
+        finally:
+            for name in properties:
+                self._spark.conf.unset(f"{SNAPSHOT_PROPERTY}{name}")
+
+    def _load(self, table: Table) -> Any:
+        jvm: Any = self._spark._jvm  # (snapshots' summaries, without a job)
+        session = self._spark._jsparkSession
+        return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, name_of(table))
+
+    def _snapshot(self, table: Table) -> Any:
+        return self._load(table).currentSnapshot()
+
+
+def name_of(table: Table) -> str:
+    """A table's full name."""
+    return f"{CATALOG}.{NAMESPACE}.{table.name}"
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")

@@ -1,0 +1,92 @@
+"""The command line of the job: what spark-submit runs, and `python -m outbox_etl`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+if __package__ in (None, ""):  # run as a file by spark-submit: the package lies beside it
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from outbox_etl.errors import EtlError
+from outbox_etl.failures import explained
+from outbox_etl.settings import Settings, add_options, from_arguments
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; answer the exit code: 0 done, 1 refused or failed, 2 wrongly called."""
+    given = parser().parse_args(arguments)
+    try:
+        settings = from_arguments(given)
+        answer = work(given, settings)
+    except EtlError as error:
+        return fail(error, given)
+    except Exception as error:  # (py4j wraps every error of Java in one of its own)
+        known = explained(error)
+        if known is None:
+            raise
+        return fail(known, given)
+    if given.json:
+        sys.stdout.write(f"{json.dumps(answer, sort_keys=True)}\n")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The commands and their options."""
+    top = argparse.ArgumentParser(prog="outbox_etl", description=__doc__)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("run", "export all that has ended since the last run"),
+        ("backfill", "read all that PostgreSQL still holds again, and heal what differs"),
+        ("status", "say up to where the warehouse is filled"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        add_options(command)
+        command.add_argument("--json", action="store_true", help="answer in JSON, for machines")
+        if name == "backfill":
+            command.add_argument(
+                "--rebase", action="store_true", help="go on from another cluster, or after a fail-over"
+            )
+    return top
+
+
+def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
+    """Do what was asked in a Spark session; answer what was done."""
+    from outbox_etl.export import backfill, export  # noqa: PLC0415  (settings are checked before Spark is loaded)
+    from outbox_etl.session import start  # noqa: PLC0415
+    from outbox_etl.target import open_target  # noqa: PLC0415
+
+    spark = start(settings)
+    try:
+        target = open_target(spark, settings)
+        if given.command == "run":
+            return export(spark, settings, target, say).as_dict()
+        if given.command == "backfill":
+            return backfill(spark, settings, target, say, rebase=given.rebase).as_dict()
+        mark = target.watermark()
+        return {"target": settings.target, "watermark": asdict(mark) if mark else None}
+    finally:
+        spark.stop()
+
+
+def say(text: str) -> None:
+    """Tell what happens, beside what is answered."""
+    sys.stderr.write(f"outbox-etl: {text}\n")
+    sys.stderr.flush()
+
+
+def fail(error: Exception, given: argparse.Namespace) -> int:
+    """Say what went wrong."""
+    if given.json:
+        sys.stdout.write(f"{json.dumps({'error': str(error), 'kind': type(error).__name__})}\n")
+    say(str(error))
+    return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

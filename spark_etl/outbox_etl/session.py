@@ -1,0 +1,101 @@
+"""The Spark session: its jars, its catalog, and the settings that the job's results rest on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from outbox_etl.dsn import parse
+from outbox_etl.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from outbox_etl.settings import Settings
+
+CATALOG = "outbox"
+NAMESPACE = "outbox"
+DRIVER = "org.postgresql.Driver"
+ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
+FIXED = {
+    "spark.sql.session.timeZone": "UTC",
+    # A value that does not fit is an error, never a null.
+    "spark.sql.ansi.enabled": "true",
+    # A JSON body with a name twice is JSON.
+    "spark.sql.variant.allowDuplicateKeys": "true",
+    # Nothing of the job is shown by a port of its own.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+}
+
+
+def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
+    """Start Spark, or take the session that spark-submit brought, and set up the catalog `outbox`.
+
+    Raises:
+        SettingsError: Java or a jar is missing.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415  (settings are checked before Spark is loaded)
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app)
+    submitted = (
+        "spark.master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "") or "SPARK_ENV_LOADED" in os.environ
+    )
+    master = settings.master or ("" if submitted else "local[*]")
+    chosen = dict(FIXED)
+    if master:
+        chosen["spark.master"] = master
+    if master.startswith("local"):
+        chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
+        chosen["spark.driver.memory"] = settings.driver_memory
+    if settings.jars:
+        chosen["spark.jars"] = ",".join(settings.jars)
+    chosen |= settings.spark
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    try:
+        spark = builder.getOrCreate()
+    except Exception as error:
+        if type(error).__name__ != "PySparkRuntimeError" and not isinstance(error, FileNotFoundError):
+            raise
+        raise SettingsError(f"Spark does not start: {error}. It needs Java 17 or 21 (JAVA_HOME)") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    for name, needed in ((DRIVER, "postgresql"), (ICEBERG, "iceberg-spark-runtime")):
+        _need_class(spark, name, needed)
+    if settings.format == "iceberg":
+        _catalog(spark, settings)
+    return spark
+
+
+def _need_class(spark: SparkSession, name: str, artifact: str) -> None:
+    try:
+        jvm: Any = spark._jvm  # (the only way to ask)
+        jvm.java.lang.Class.forName(name, True, jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    except Exception as error:
+        if "ClassNotFoundException" not in str(error):
+            raise
+        raise SettingsError(
+            f"the jar of {artifact} is not there ({name} cannot be loaded): name it in --jars or OUTBOX_ETL_JARS, "
+            "or let `outbox etl` fetch it"
+        ) from None
+
+
+def _catalog(spark: SparkSession, settings: Settings) -> None:
+    """Set up the catalog after the start: what is given to the JVM's command line could be seen by all."""
+    prefix = f"spark.sql.catalog.{CATALOG}"
+    options = {"type": settings.catalog, "warehouse": settings.location, "cache-enabled": "false"}
+    if settings.catalog == "rest":
+        options |= {"uri": settings.catalog_uri, "warehouse": settings.warehouse}
+    if settings.catalog == "jdbc":
+        database = parse(settings.catalog_uri) if settings.catalog_uri else settings.source
+        options |= {"uri": database.url, "jdbc.user": database.user, "jdbc.password": database.password}
+        options |= {"jdbc.schema-version": "V1"}
+    spark.conf.set(prefix, ICEBERG)
+    for name, value in (options | dict(settings.catalog_options)).items():
+        spark.conf.set(f"{prefix}.{name}", value)

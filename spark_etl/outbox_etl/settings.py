@@ -1,0 +1,194 @@
+"""The options of a run: where the history is, where it goes, and what Spark may use; checked before Spark starts.
+
+Every option has an environment twin, so that a schedule names secrets nowhere: OUTBOX_DSN, OUTBOX_WAREHOUSE and
+OUTBOX_ETL_<OPTION>.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outbox_etl.dsn import Source, parse
+from outbox_etl.errors import SettingsError
+
+FORMATS = ("iceberg", "parquet")
+CATALOGS = ("hadoop", "jdbc", "rest")
+MEMORY = re.compile(r"^[1-9]\d*[mg]$")
+SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One run's options. `str()` of it holds no secret."""
+
+    source: Source
+    warehouse: str
+    format: str = "iceberg"
+    catalog: str = "hadoop"
+    catalog_uri: str = ""
+    catalog_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further properties of the catalog (`credential`, `io-impl`, …); they may hold secrets."""
+    master: str = ""
+    """Empty: what spark-submit says, else `local[*]`."""
+    jars: tuple[str, ...] = ()
+    driver_memory: str = "2g"
+    partitions: int = 0
+    """Parallel reads; 0: four per core of the cluster."""
+    fetch_size: int = 5_000
+    """Rows that PostgreSQL sends at a time."""
+    slice_rows: int = 20_000_000
+    """Ids that one commit of message_history covers at most, so that a backfill that dies has most behind it."""
+    spark: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further settings of Spark."""
+
+    @property
+    def local_warehouse(self) -> Path | None:
+        """The warehouse as a path of this machine, if it is one."""
+        if self.warehouse.startswith("file:"):
+            return Path("/" + self.warehouse.removeprefix("file:").lstrip("/"))
+        return None if SCHEME.match(self.warehouse) else Path(self.warehouse).absolute()
+
+    @property
+    def location(self) -> str:
+        """The warehouse's place as Spark reads it."""
+        local = self.local_warehouse
+        return self.warehouse if local is None else local.as_uri()
+
+    @property
+    def target(self) -> str:
+        """The warehouse's name, as certificates carry it: the same for every run that writes the same tables."""
+        place = self.warehouse if self.local_warehouse is None else str(self.local_warehouse)
+        return place if self.format == "iceberg" else f"{place} (parquet)"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that every command of the job has."""
+    env = os.environ.get
+    add = parser.add_argument
+    add(
+        "--dsn",
+        default=env("OUTBOX_DSN", ""),
+        help="PostgreSQL: postgresql://user@host:5432/db, or host=… dbname=… [OUTBOX_DSN]",
+    )
+    add(
+        "--warehouse",
+        default=env("OUTBOX_WAREHOUSE", ""),
+        help="a path, a URI (hdfs://…, s3a://…), or a REST catalog's warehouse [OUTBOX_WAREHOUSE]",
+    )
+    add(
+        "--format",
+        choices=FORMATS,
+        default=env("OUTBOX_ETL_FORMAT", "iceberg"),
+        help="what the tables are [OUTBOX_ETL_FORMAT; iceberg]",
+    )
+    add(
+        "--catalog",
+        choices=CATALOGS,
+        default=env("OUTBOX_ETL_CATALOG", "hadoop"),
+        help="who keeps Iceberg's tables: the path itself, a database, a REST service [OUTBOX_ETL_CATALOG; hadoop]",
+    )
+    add(
+        "--catalog-uri",
+        default=env("OUTBOX_ETL_CATALOG_URI", ""),
+        help="jdbc: a DSN (default: --dsn); rest: the service's URL [OUTBOX_ETL_CATALOG_URI]",
+    )
+    add(
+        "--catalog-option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further property of the catalog, may be repeated",
+    )
+    add(
+        "--master",
+        default=env("OUTBOX_ETL_MASTER", ""),
+        help="Spark's master [OUTBOX_ETL_MASTER; what spark-submit says, else local[*]]",
+    )
+    add(
+        "--jars",
+        default=env("OUTBOX_ETL_JARS", ""),
+        help="Iceberg's and PostgreSQL's jars, by commas; not needed under spark-submit --jars [OUTBOX_ETL_JARS]",
+    )
+    add(
+        "--driver-memory",
+        default=env("OUTBOX_ETL_DRIVER_MEMORY", "2g"),
+        help="heap of the driver, which does all work under local[*] [OUTBOX_ETL_DRIVER_MEMORY; 2g]",
+    )
+    add(
+        "--partitions",
+        type=int,
+        default=int(env("OUTBOX_ETL_PARTITIONS", "0")),
+        help="parallel reads of PostgreSQL [4 per core]",
+    )
+    add("--fetch-size", type=int, default=5_000, help="rows per round trip [5000]")
+    add("--slice-rows", type=int, default=20_000_000, help="ids per commit of a large window [20000000]")
+    add(
+        "--spark",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a further setting of Spark, may be repeated",
+    )
+
+
+def from_arguments(given: argparse.Namespace) -> Settings:
+    """Check what was given.
+
+    Raises:
+        SettingsError: naming the option and what is allowed.
+    """
+    if not given.dsn:
+        raise SettingsError("no database given: use --dsn or set OUTBOX_DSN")
+    if not given.warehouse:
+        raise SettingsError("no warehouse given: use --warehouse (a path will do) or set OUTBOX_WAREHOUSE")
+    if given.format == "parquet" and given.catalog != "hadoop":
+        raise SettingsError("--format parquet keeps its own manifest: it takes no --catalog")
+    if given.catalog == "rest" and not given.catalog_uri:
+        raise SettingsError("--catalog rest needs --catalog-uri, the URL of the service")
+    if not MEMORY.match(given.driver_memory):
+        raise SettingsError(
+            f"--driver-memory {given.driver_memory!r} is no size: use for example 2g or 1500m"
+        )
+    for option, least, most in (
+        ("partitions", 0, 10_000),
+        ("fetch_size", 1, 1_000_000),
+        ("slice_rows", 1_000, 10**12),
+    ):
+        value = getattr(given, option)
+        if not least <= value <= most:
+            raise SettingsError(f"--{option.replace('_', '-')} {value} is out of range: {least} to {most}")
+    return Settings(
+        source=parse(given.dsn),
+        warehouse=given.warehouse,
+        format=given.format,
+        catalog=given.catalog,
+        catalog_uri=given.catalog_uri,
+        catalog_options=_pairs("--catalog-option", given.catalog_option),
+        master=given.master,
+        jars=_jars(given.jars),
+        driver_memory=given.driver_memory,
+        partitions=given.partitions,
+        fetch_size=given.fetch_size,
+        slice_rows=given.slice_rows,
+        spark=_pairs("--spark", given.spark),
+    )
+
+
+def _jars(given: str) -> tuple[str, ...]:
+    jars = tuple(jar for jar in given.split(",") if jar)
+    missing = [jar for jar in jars if not SCHEME.match(jar) and not Path(jar).is_file()]
+    if missing:
+        raise SettingsError(f"--jars names {', '.join(missing)}, which is no file")
+    return jars
+
+
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    for pair in given:
+        if "=" not in pair:
+            raise SettingsError(f"{option} takes NAME=VALUE")
+    return dict(pair.split("=", 1) for pair in given)

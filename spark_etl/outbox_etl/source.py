@@ -1,0 +1,185 @@
+"""Reading the outbox through JDBC: a window's rows, in parallel, by ranges of ids."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outbox_etl.errors import ConcurrentRunError, SourceError
+from outbox_etl.statements import statement
+from outbox_etl.window import Cluster, Horizon, Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from outbox_etl.settings import Settings
+
+SQL = "source.sql"
+DRIVER = "org.postgresql.Driver"
+OLDEST_SERVER = 140000
+LEAST_RANGE = 20_000
+"""Ids below which a further connection costs more than it brings."""
+KNOWN = {
+    "message": {
+        "xid": "xid8", "position": "bigint", "id": "bigint", "message_id": "uuid",
+        "born_at": "timestamp with time zone",
+        "decided_at": "timestamp with time zone", "deliver_at": "timestamp with time zone", "check_after": "interval",
+        "queue": "integer", "lane": "smallint", "state": "text", "topic": "text", "key": "bytea", "body": "bytea",
+        "headers": "jsonb", "order_key": "bytea", "selector": "text", "tags": "text[]", "index_keys": "text[]",
+        "producer_group": "text", "transaction_id": "text", "checker": "text", "biz_type": "text", "biz_id": "text",
+        "traceparent": "text", "remark": "text",
+    },
+    "event": {
+        "xid": "xid8", "id": "bigint", "happened_at": "timestamp with time zone", "message_id": "uuid", "kind": "text",
+        "from_state": "text", "to_state": "text", "answer": "text", "actor": "text", "reason": "text",
+    },
+    "publication": {
+        "xid": "xid8", "epoch": "bigint", "batch": "bigint", "lo": "bigint", "hi": "bigint",
+        "published_at": "timestamp with time zone", "positions": "bigint[]", "partitions": "integer[]",
+        "offsets": "bigint[]",
+    },
+}  # fmt: skip
+"""The columns that are read, with their types. Others may be there: a newer schema adds columns, and says nothing new
+about these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ids:
+    """A range of ids, from `lower` (inclusive) to `upper` (exclusive)."""
+
+    lower: int
+    upper: int
+
+
+class Source:
+    """The outbox of one database."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self._spark, self._settings = spark, settings
+        self._ranges: Sequence[Ids] | None = None
+
+    def ask(self, name: str) -> list[Row]:
+        """Run one named statement on one connection."""
+        rows: list[Row] = self._reader().option("query", statement(SQL, name)).load().collect()
+        return rows
+
+    def check(self) -> None:
+        """Refuse a server or a schema that the job does not know.
+
+        Raises:
+            SourceError: naming the column and the types.
+        """
+        found = {(row["table"], row["column"]): row["type"] for row in self.ask("columns")}
+        for table, columns in KNOWN.items():
+            for column, kind in columns.items():
+                is_there = found.get((table, column))
+                if is_there != kind:
+                    what = f"is of type {is_there}" if is_there else "is not there"
+                    raise SourceError(
+                        f"outbox.{table}.{column} {what}, this job knows it as {kind}: "
+                        "use the job of that schema's release"
+                    )
+
+    def horizon(self) -> Horizon:
+        """Say up to where everything has ended, and make sure that no crash can take it back."""
+        server = self.ask("server")[0]
+        if server["version"] < OLDEST_SERVER:
+            raise SourceError(f"PostgreSQL {server['version'] // 10000} is too old: 14 or newer is needed")
+        now = self.ask("horizon")[0]
+        if not server["standby"]:  # a standby is sent only what its primary has on disk
+            self.ask("barrier")
+        return Horizon(Cluster(server["system_identifier"], server["timeline"]), now["hi"], now["top"])
+
+    @contextlib.contextmanager
+    def lock(self, target: str) -> Iterator[None]:
+        """Keep other runs from the same target; PostgreSQL gives the lock back when this process dies.
+
+        Raises:
+            ConcurrentRunError: another run has it.
+            SourceError: PostgreSQL cannot be reached.
+        """
+        jvm: Any = self._spark._jvm  # (a session of the driver's own)
+        properties = jvm.java.util.Properties()
+        for name, value in self._properties().items():
+            properties.setProperty(name, value)
+        connection = jvm.org.postgresql.Driver().connect(self._settings.source.url, properties)
+        try:
+            asked = connection.prepareStatement(statement(SQL, "lock"))
+            asked.setString(1, f"outbox.etl {target}")
+            answer = asked.executeQuery()
+            answer.next()
+            if not answer.getBoolean(1):
+                raise ConcurrentRunError(f"another run is writing {target}; let it end, then run again")
+            yield
+        finally:
+            with contextlib.suppress(Exception):
+                connection.close()
+
+    def ids(self, top: int) -> Sequence[Ids]:
+        """The ranges of ids that exist, up to the highest that was given out."""
+        if self._ranges is None:
+            rows = self.ask("partitions")
+            self._ranges = sorted(
+                (Ids(row["lower"], row["upper"]) for row in rows), key=lambda ids: ids.lower
+            )
+        return [Ids(ids.lower, min(ids.upper, top + 1)) for ids in self._ranges if ids.lower <= top]
+
+    def messages(self, window: Window, among: Ids) -> DataFrame:
+        """The messages of a window, among a range of ids."""
+        return self._read("message", window, among)
+
+    def events(self, window: Window) -> DataFrame:
+        """The events of a window."""
+        return self._read("event", window, Ids(0, window.top + 1))
+
+    def publications(self, window: Window) -> DataFrame:
+        """The batches of a window that were published."""
+        return self._read("publication", window, Ids(0, window.top + 1))
+
+    def _read(self, table: str, window: Window, among: Ids) -> DataFrame:
+        limits = "true" if window.rebase else statement(SQL, "in_window", lo=window.lo, hi=window.hi)
+        text = f"{statement(SQL, f'{table}_columns')}\nWHERE {limits}"
+        ranges = split(self.ids(window.top), among, self._parallelism())
+        predicates = [f"id >= {ids.lower} AND id < {ids.upper}" for ids in ranges] or ["false"]
+        return self._spark.read.jdbc(
+            self._settings.source.url, f"({text}) q", predicates=predicates, properties=self._properties()
+        )
+
+    def _parallelism(self) -> int:
+        return self._settings.partitions or 4 * self._spark.sparkContext.defaultParallelism
+
+    def _properties(self) -> dict[str, str]:
+        source = self._settings.source
+        return {
+            "driver": DRIVER,
+            "user": source.user,
+            "password": source.password,
+            "fetchsize": str(self._settings.fetch_size),
+            "prepareThreshold": "-1",  # binary from the first row on: bodies as text would be twice as long
+            "tcpKeepAlive": "true",
+        }
+
+    def _reader(self) -> Any:
+        return (
+            self._spark.read.format("jdbc")
+            .option("url", self._settings.source.url)
+            .options(**self._properties())
+        )
+
+
+def split(existing: Sequence[Ids], among: Ids, parts: int) -> list[Ids]:
+    """Cut the ids that exist into about `parts` ranges of the same length, none across two partitions."""
+    inside = [
+        Ids(max(ids.lower, among.lower), min(ids.upper, among.upper))
+        for ids in existing
+        if ids.lower < among.upper and ids.upper > among.lower
+    ]
+    total = sum(ids.upper - ids.lower for ids in inside)
+    step = max(LEAST_RANGE, -(-total // max(parts, 1)))
+    return [
+        Ids(lower, min(lower + step, ids.upper))
+        for ids in inside
+        for lower in range(ids.lower, ids.upper, step)
+    ]

@@ -1,0 +1,45 @@
+-- What reconcile reads in PostgreSQL beside what the export reads.
+
+-- name: publications
+-- What was published in a window, with the batch's primary key: its snapshot says what the relay saw.
+SELECT m.xid::text::bigint AS xid, m.epoch, m.batch, m.lo AS id, m.published_at, m.positions, m.partitions, m.offsets
+FROM outbox.publication m
+
+-- name: messages
+-- The messages of a window, and those of older ones that were published in it: their positions say which.
+WHERE ({in_window}) OR (m.state = 'COMMITTED' AND m.position BETWEEN {low} AND {high})
+
+-- name: later
+-- Messages that were written or changed after the window.
+SELECT m.message_id::text AS message_id, m.id, m.state FROM outbox.message m WHERE m.xid >= '{hi}'::xid8
+
+-- name: snapshots
+-- What the relay saw when it published these batches.
+SELECT b.epoch, b.batch, b.lo, b.snapshot::text AS snapshot
+FROM outbox.publication b
+WHERE (b.epoch, b.batch, b.lo) IN ({batches})
+
+-- name: messages_by_id
+-- Messages by their message ids, with every place at which they were published. A message id made here carries the row's
+-- id; one made elsewhere has an index.
+SELECT m.message_id::text AS message_id, m.state,
+       ARRAY(SELECT format('%s@%s', b.partitions[array_position(b.positions, m.position)],
+                           b.offsets[array_position(b.positions, m.position)])
+             FROM outbox.publication b
+             WHERE int8range(b.lo, b.hi, '[]') @> m.position AND b.lo <= m.position AND b.hi >= m.position
+                 AND b.positions @> ARRAY[m.position]) AS places
+FROM unnest('{{message_ids}}'::uuid[]) w (message_id)
+CROSS JOIN LATERAL (
+    SELECT a.message_id, a.state, a.position FROM outbox.message a
+    WHERE a.id = outbox.id_of(w.message_id) AND a.message_id = w.message_id
+    UNION ALL
+    SELECT a.message_id, a.state, a.position FROM outbox.message a
+    WHERE outbox.id_of(w.message_id) IS NULL AND a.message_id = w.message_id
+        AND get_byte(uuid_send(a.message_id), 6) NOT BETWEEN 128 AND 143
+) m
+
+-- name: certificates
+-- What was proven, and what was not.
+SELECT c.target, c.system_identifier, c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.problems,
+       c.checksum, c.verified_at
+FROM outbox.certificate c

@@ -1,0 +1,58 @@
+-- What the job reads in PostgreSQL. Everything is SELECT; Spark puts each statement into a FROM clause.
+
+-- name: server
+-- Whose xids these are: the cluster, and its timeline, which changes when a standby is promoted. A promoted standby
+-- gives xids out again that the lost primary had used.
+SELECT (SELECT s.system_identifier FROM pg_control_system() s)::text AS system_identifier,
+       CASE WHEN pg_is_in_recovery() THEN (SELECT c.timeline_id FROM pg_control_checkpoint() c)
+            ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer END AS timeline,
+       pg_is_in_recovery() AS standby,
+       current_setting('server_version_num')::integer AS version
+
+-- name: horizon
+-- Every transaction below "hi" has ended. No message of theirs has an id above "top": a sequence is read as it is now,
+-- and now is after the statement's snapshot.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS hi, p.last_value AS top FROM outbox.position p
+
+-- name: barrier
+-- A commit of the job's own, on disk before it returns. Without it a crash of PostgreSQL could forget transactions that
+-- were read (synchronous_commit = off) and give their xids out again, below a watermark that has passed them.
+SELECT pg_logical_emit_message(true, 'outbox.etl', '')::text AS lsn,
+       set_config('synchronous_commit', 'on', true) AS durable
+
+-- name: lock
+-- One run at a time per target. Held by a session, so that it ends with the run, however that ends.
+SELECT pg_try_advisory_lock(hashtextextended(?, 0))
+
+-- name: partitions
+-- The ranges of ids that exist. Read once per run: a partition made later holds later windows' rows only.
+SELECT p.name::text AS name, p.lower, p.upper FROM outbox.partition p
+
+-- name: columns
+-- The tables as they are, to be compared with what the job knows.
+SELECT c.relname::text AS "table", a.attname::text AS "column", format_type(a.atttypid, a.atttypmod) AS type
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+WHERE c.oid IN ('outbox.message'::regclass, 'outbox.event'::regclass, 'outbox.publication'::regclass)
+    AND a.attnum > 0 AND NOT a.attisdropped
+
+-- name: message_columns
+-- A message, in the types that travel cheaply; Spark makes the map of headers and looks whether the body is JSON.
+SELECT m.xid::text::bigint AS xid, m.position, m.id, m.message_id, m.born_at, m.decided_at, m.deliver_at, m.queue, m.lane,
+       m.state, m.topic, m.key, m.body, m.headers::text AS headers, m.order_key, m.selector, m.tags, m.index_keys,
+       m.producer_group, m.transaction_id, m.checker, m.biz_type, m.biz_id, m.traceparent, m.remark
+FROM outbox.message m
+
+-- name: in_window
+-- The transactions of a window.
+m.xid >= '{lo}'::xid8 AND m.xid < '{hi}'::xid8
+
+-- name: event_columns
+-- What happened to half messages.
+SELECT m.xid::text::bigint AS xid, m.id, m.message_id, m.happened_at, m.kind, m.from_state, m.to_state, m.answer,
+       m.actor, m.reason
+FROM outbox.event m
+
+-- name: publication_columns
+-- What was published; "id" is the lowest position of the batch, by which the table is split.
+SELECT m.xid::text::bigint AS xid, m.epoch, m.batch, m.lo AS id, m.published_at, m.positions, m.partitions, m.offsets
+FROM outbox.publication m

@@ -1,0 +1,23 @@
+-- What the job does to the warehouse's tables, in Spark's SQL.
+
+-- name: top
+-- The highest id there is; Iceberg answers it from the files' statistics.
+SELECT coalesce(max(id), 0) AS top FROM {table}
+
+-- name: merge
+-- A window's changes into message_history. Identity is the message id; the literals leave all files out that cannot hold
+-- one of the ids.
+MERGE INTO {table} t USING outbox_etl_changes s
+ON t.id >= {low} AND t.id < {high} AND t.id = s.id AND t.message_id = s.message_id
+WHEN MATCHED THEN UPDATE SET {sets}
+WHEN NOT MATCHED AND s.is_message THEN INSERT ({names}) VALUES ({values})
+
+-- name: merge_rebase
+-- The same after a fail-over or a restore, with all that PostgreSQL holds: messages that it held once and has forgotten
+-- stay, as LOST.
+MERGE INTO {table} t USING outbox_etl_changes s
+ON t.id = s.id AND t.message_id = s.message_id
+WHEN MATCHED THEN UPDATE SET {sets}
+WHEN NOT MATCHED AND s.is_message THEN INSERT ({names}) VALUES ({values})
+WHEN NOT MATCHED BY SOURCE AND t.id >= {lost_low} AND t.id < {lost_high} AND t.status <> 'LOST'
+    THEN UPDATE SET t.status = 'LOST', t.window_hi = {window_hi}

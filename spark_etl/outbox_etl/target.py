@@ -1,0 +1,88 @@
+"""What a warehouse must be able to do, whatever its tables are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from outbox_etl.settings import Settings
+from outbox_etl.source import Ids
+from outbox_etl.tables import Table
+from outbox_etl.window import Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """How changes are merged."""
+
+    window_hi: int
+    ids: Ids
+    """The ids that the changes are of."""
+    lost: Ids | None = None
+    """Messages of these ids that the changes do not mention were lost in a fail-over: their status becomes LOST."""
+
+
+class Target(Protocol):
+    """A warehouse. Every method that writes is one commit: readers see all of it or nothing."""
+
+    def prepare(self, *tables: Table, origin: Watermark | None = None) -> None:
+        """Make the tables that are missing; a new message_history begins with the watermark `origin`.
+
+        Raises:
+            TargetError: there is something else under such a name; nothing was changed.
+        """
+
+    def watermark(self) -> Watermark | None:
+        """Say up to where the warehouse is filled; None: there is no warehouse yet, or nothing in it.
+
+        Raises:
+            TargetError: message_history has rows that no export wrote.
+        """
+
+    def read(self, table: Table) -> DataFrame:
+        """The rows of a table."""
+
+    def top(self) -> int:
+        """The highest id that message_history may hold; 0 when it is empty."""
+
+    def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
+        """Put these rows in the place of those that the condition names; answer how many were written.
+
+        The condition must name whole files, as `window_hi > 7` or a range of days does.
+
+        Raises:
+            ConcurrentRunError: another run wrote such rows since this one began.
+        """
+
+    def append(self, rows: DataFrame, ids: Ids) -> int:
+        """Add messages of these ids, of which message_history has none; answer how many were written.
+
+        Raises:
+            ConcurrentRunError: another run wrote such rows since this one began.
+        """
+
+    def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
+        """Merge changes (see outbox_etl.changes) into message_history; the watermark is part of the commit.
+
+        Raises:
+            ConcurrentRunError: another run wrote such rows since this one began.
+        """
+
+    def mark(self, mark: Watermark) -> None:
+        """Commit a watermark without rows: after a window without messages, and after a maintenance that expires the
+        snapshot that had it.
+        """
+
+
+def open_target(spark: SparkSession, settings: Settings) -> Target:
+    """The warehouse that the settings name."""
+    from outbox_etl.iceberg import IcebergTarget  # noqa: PLC0415  (one of the two is loaded)
+
+    if settings.format == "iceberg":
+        return IcebergTarget(spark)
+    from outbox_etl.parquet import ParquetTarget  # noqa: PLC0415
+
+    return ParquetTarget(spark, settings)

@@ -1,0 +1,128 @@
+"""Closed windows of transactions, and the watermark that says up to where a warehouse is filled.
+
+A window [lo, hi) is closed: every transaction below hi has ended, so whatever it wrote can be read, and nothing can
+appear in it later. Rows only leave a closed window: a message that is changed again takes the xid of that change and
+comes with a later window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outbox_etl.errors import OtherClusterError, TargetError
+
+PREFIX = "outbox."
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Whose xids they are. In another cluster, or after a fail-over, the same numbers name other transactions."""
+
+    system_identifier: str
+    timeline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """What a commit of message_history says: everything below `hi` is in the warehouse."""
+
+    hi: int
+    top: int
+    """The highest id that had been given out: messages above it are new to the warehouse."""
+    cluster: Cluster
+
+    def properties(self) -> dict[str, str]:
+        """The watermark as properties of a commit."""
+        return {
+            f"{PREFIX}window-hi": str(self.hi),
+            f"{PREFIX}top-id": str(self.top),
+            f"{PREFIX}system-identifier": self.cluster.system_identifier,
+            f"{PREFIX}timeline": str(self.cluster.timeline),
+        }
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Watermark | None:
+        """Read the watermark of a commit; None when it carries none (a compaction).
+
+        Raises:
+            TargetError: it carries something else under these names.
+        """
+        if f"{PREFIX}window-hi" not in properties:
+            return None
+        try:
+            cluster = Cluster(properties[f"{PREFIX}system-identifier"], int(properties[f"{PREFIX}timeline"]))
+            return cls(int(properties[f"{PREFIX}window-hi"]), int(properties[f"{PREFIX}top-id"]), cluster)
+        except (KeyError, ValueError) as error:
+            raise TargetError(f"the watermark of message_history cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What the source says of itself at one moment."""
+
+    cluster: Cluster
+    hi: int
+    """Every transaction below has ended."""
+    top: int
+    """The highest id given out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The transactions [lo, hi) of a cluster."""
+
+    lo: int
+    hi: int
+    top: int
+    """The highest id given out when `hi` was read."""
+    known: int
+    """The highest id given out when `lo` was read: rows below changed later, or were late."""
+    cluster: Cluster
+    again: bool = False
+    """Read anew by a backfill: what the warehouse has beyond it stays."""
+    rebase: bool = False
+    """From another cluster than the warehouse was filled from: the source's rows win whatever their xids."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no transaction has ended since the last window."""
+        return self.hi <= self.lo
+
+    def watermark(self) -> Watermark:
+        """What the warehouse will say when the window is in it."""
+        return Watermark(self.hi, self.top, self.cluster)
+
+
+def following(mark: Watermark | None, now: Horizon) -> Window:
+    """The window that follows a watermark.
+
+    Raises:
+        OtherClusterError: the watermark's xids are not those of this cluster.
+    """
+    if mark is None:
+        return Window(0, now.hi, now.top, 0, now.cluster)
+    if mark.cluster.system_identifier != now.cluster.system_identifier:
+        here = now.cluster.system_identifier
+        reason = f"it was filled from the cluster {mark.cluster.system_identifier}, this is {here}"
+    elif mark.cluster.timeline != now.cluster.timeline:
+        reason = f"it was filled on timeline {mark.cluster.timeline}, a promotion began timeline {now.cluster.timeline}"
+    elif mark.hi > now.hi:
+        reason = f"it holds transactions below {mark.hi}, the cluster has come to {now.hi} only"
+    else:
+        return Window(mark.hi, now.hi, now.top, mark.top, now.cluster)
+    raise OtherClusterError(
+        f"the warehouse cannot be continued: {reason}. Transaction ids mean something else now. "
+        "`outbox etl backfill --rebase` reads all that PostgreSQL holds and goes on from there; nothing is deleted"
+    )
+
+
+def again(mark: Watermark | None, now: Horizon, *, rebase: bool = False) -> Window:
+    """All that the source still holds, read anew.
+
+    Raises:
+        OtherClusterError: as `following`, unless `rebase`.
+    """
+    if not rebase:
+        following(mark, now)
+    return Window(0, now.hi, now.top, 0, now.cluster, again=mark is not None and mark.hi > 0, rebase=rebase)
