@@ -17,7 +17,7 @@ Schedules:
 
 from __future__ import annotations
 
-import itertools
+import secrets
 from typing import Any, NamedTuple
 
 from outbox.checking.group_settings import LEASE_SLACK, GroupSettings
@@ -32,11 +32,9 @@ QUEUE_SECONDS = 2.0
 MOST_BYTES = 16 * 1024 * 1024
 """Bytes of bodies that one claim reads; one message at least."""
 
-_numbers = itertools.count(1)
-
 
 class Claimed(NamedTuple):
-    """What a claim found; `claim` is the token to settle with."""
+    """What a claim found; `claim` is the token to settle with, and no other claim's."""
 
     claim: str
     views: list[MessageView]
@@ -50,7 +48,9 @@ class Claimed(NamedTuple):
 
 def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity") -> Plan[Claimed]:
     """Claim at most `limit` half messages of a group for `name`, of those that were due at `due_by`."""
-    token = f"{name}#{next(_numbers)}"
+    # Random, because names repeat: pid 1 in containers of one host name, a name= given twice, a process that was forked.
+    # With the same token, the late answer of one claim would settle the other's.
+    token = f"{name}#{secrets.token_hex(8)}"
     rows: Rows = yield Statement(
         SQL["claim"],
         (
