@@ -1,4 +1,4 @@
-"""A database with full partitions for tests of retention: messages, their publications, and certificates made by hand."""
+"""A database with full partitions for tests of retention: messages, their publications, certificates made by hand."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ CERTIFY = """
     SELECT %(target)s, s.system_identifier + %(cluster)s, %(lo)s::text::xid8,
            coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, ''
     FROM pg_control_system() s
+"""
+
+STATE = """
+    SELECT CASE WHEN to_regclass(%(table)s) IS NULL THEN 'gone' ELSE coalesce(
+        (SELECT CASE WHEN inhdetachpending THEN 'pending' ELSE 'attached' END
+         FROM pg_inherits WHERE inhrelid = to_regclass(%(table)s)), 'detached') END
 """
 
 
@@ -49,8 +55,8 @@ class History:
         """Record as published whatever has a position in a range and no publication."""
         found = positions(
             self.conn,
-            f"state = 'COMMITTED' AND position > {number * WIDTH} AND position <= {(number + 1) * WIDTH} AND NOT EXISTS "
-            "(SELECT FROM outbox.publication b WHERE b.positions @> ARRAY[position])",
+            f"state = 'COMMITTED' AND position > {number * WIDTH} AND position <= {(number + 1) * WIDTH} "
+            "AND NOT EXISTS (SELECT FROM outbox.publication b WHERE b.positions @> ARRAY[position])",
         )
         if found:
             self._batch += 1
@@ -83,15 +89,7 @@ class History:
 
     def state(self, kind: str, number: int = 0) -> str:
         """How a table belongs to its parent: attached, pending, detached or gone."""
-        name = table(kind, number)
-        return str(
-            value(
-                self.conn,
-                "SELECT CASE WHEN to_regclass(%(t)s) IS NULL THEN 'gone' ELSE coalesce((SELECT CASE WHEN inhdetachpending "
-                "THEN 'pending' ELSE 'attached' END FROM pg_inherits WHERE inhrelid = to_regclass(%(t)s)), 'detached') END",
-                {"t": name},
-            )
-        )
+        return str(value(self.conn, STATE, {"table": table(kind, number)}))
 
 
 def table(kind: str, number: int = 0) -> str:

@@ -32,11 +32,12 @@ class RelayProcess:
         *options: str,
         entry: Sequence[str] = (str(ENTRY),),
         service: str = "relay",
+        action: Sequence[str] = ("run", "--log-format", "json"),
         variables: Mapping[str, str] | None = None,
     ) -> None:
         self.events: list[Event] = []
         self.lines: list[str] = []
-        command = [sys.executable, *entry, str(os.getpid()), service, "run", "--log-format", "json", *options]
+        command = [sys.executable, *entry, str(os.getpid()), service, *action, *options]
         environment = {
             **os.environ,
             "OUTBOX_DSN": dsn,

@@ -11,6 +11,7 @@ import click
 
 from outbox_relay import durations, output, schema, settings
 from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.history.removal import prepare
 from outbox_relay.history.retention import Outcome, Retention, Wish
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -97,6 +98,8 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
     tidied = (0, 0)
     with settings.connect(dsn, application_name="outbox history") as conn:
         schema.require_current(conn)
+        if not dry_run:
+            prepare(conn)
         run = Retention(conn, wish)
         for outcome in run.look() if dry_run else run.drop():
             found.append(outcome)

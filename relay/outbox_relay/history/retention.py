@@ -16,7 +16,7 @@ import psycopg
 from outbox_relay.history import ranges, tidy
 from outbox_relay.history.judge import Judge, choose_target
 from outbox_relay.history.ranges import Range
-from outbox_relay.history.removal import BusyError, Removal, prepare
+from outbox_relay.history.removal import BusyError, Removal
 from outbox_relay.history.verdict import Reason, Verdict
 
 
@@ -65,12 +65,7 @@ class Retention:
             yield Outcome(_stays(verdict) if verdict.reasons else "droppable", verdict)
 
     def drop(self) -> Iterator[Outcome]:
-        """Judge every range, oldest first, and drop those that may go.
-
-        Raises:
-            NotAllowedError: this user may not, or another run is at work.
-        """
-        prepare(self._conn)
+        """Judge every range, oldest first, and drop those that may go; `removal.prepare` comes before."""
         removal = Removal(self._conn, wait=self._wish.wait)
         # What is in the way of a detach that was begun. Until it has ended, no other range can be detached.
         busy = self._finish_pending(removal)

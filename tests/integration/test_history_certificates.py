@@ -1,0 +1,144 @@
+"""Only certificates of the target, of this cluster, without a gap and without problems, let a range be dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli import Ran, outbox
+from tests.history import History
+from tests.publications import value
+from tests.writing import decide, insert
+
+BOUNDS = """
+    SELECT min(x::text::bigint), max(x::text::bigint)
+    FROM (SELECT xid FROM outbox.message WHERE id <= 1000
+          UNION ALL SELECT xid FROM outbox.publication WHERE lo <= 1000
+          UNION ALL SELECT xid FROM outbox.event WHERE id <= 1000) u (x)
+"""
+
+
+@pytest.fixture
+def history(database: str) -> Iterator[History]:
+    """One full range of ids, published."""
+    history = History(database)
+    history.fill(0, publish=False)
+    for _ in range(3):
+        history.conn.execute("SELECT pg_current_xact_id()")
+    history.publish(0)
+    history.leave(1)
+    history.publish(1)
+    yield history
+    history.close()
+
+
+def bounds(history: History) -> tuple[int, int]:
+    row = history.conn.execute(BOUNDS).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def look(history: History, *arguments: str) -> Ran:
+    options = ["--older-than", "0s", "--wait", "10s", "--dry-run", "--json", *arguments]
+    return outbox("history", "drop", *options, OUTBOX_DSN=history.dsn)
+
+
+def reasons(history: History, *arguments: str) -> list[str]:
+    """What keeps the first range."""
+    return [reason["name"] for reason in look(history, *arguments).json["partitions"][0]["reasons"]]
+
+
+def test_windows_that_follow_each_other_cover_what_lies_in_them(history: History) -> None:
+    first, last = bounds(history)
+    middle = (first + last) // 2 + 1
+    history.certify(lo=middle, hi=last + 1)
+    assert reasons(history) == ["unexported"]
+    history.certify(lo=first, hi=middle)
+    assert reasons(history) == []
+    assert look(history).code == 0
+
+
+def test_without_any_certificate_nothing_is_dropped(history: History) -> None:
+    ran = look(history)
+    assert (ran.code, reasons(history)) == (1, ["unexported"])
+    assert reasons(history, "--target", "lake") == ["unexported"]
+
+
+def test_a_window_that_ends_at_the_last_transaction_does_not_cover_it(history: History) -> None:
+    first, last = bounds(history)
+    history.certify(lo=first, hi=last)
+    ran = look(history)
+    assert (ran.code, reasons(history)) == (1, ["unexported"])
+    assert f"covers xids {last} to {last}" in ran.json["partitions"][0]["reasons"][0]["detail"]
+
+
+def test_a_gap_between_windows_is_named(history: History) -> None:
+    first, last = bounds(history)
+    history.certify(lo=first, hi=first + 1)
+    history.certify(lo=first + 2, hi=last + 1)
+    assert (
+        f"covers xids {first + 1} to {first + 1}"
+        in look(history).json["partitions"][0]["reasons"][0]["detail"]
+    )
+
+
+def test_an_event_outside_the_windows_is_not_exported(history: History) -> None:
+    _, last = bounds(history)
+    history.certify(hi=last + 1)
+    assert reasons(history) == []
+    history.conn.execute(
+        "INSERT INTO outbox.event (id, message_id, kind, answer, actor) "
+        "SELECT id, message_id, 'check', 'COMMIT', 'test' FROM outbox.message WHERE id = 1"
+    )
+    assert reasons(history) == ["unexported"]
+
+
+def test_a_publication_in_a_later_range_has_to_be_exported_too(history: History) -> None:
+    history.go_to(500)
+    half = insert(history.conn, "t", "h", b"half", state="UNKNOWN", producer_group="g")
+    history.go_to(1_500)
+    decide(history.conn, half, "COMMITTED")
+    decided = value(history.conn, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    history.certify(hi=decided)
+    history.publish(1)
+    assert reasons(history) == ["unexported"]
+    history.certify(lo=decided, hi=decided + 1_000_000)
+    assert reasons(history) == []
+
+
+def test_problems_keep_a_range_until_a_later_verification_finds_none(history: History) -> None:
+    first, last = bounds(history)
+    history.certify(lo=first, hi=last + 1, problems=2)
+    assert reasons(history) == ["unverified"]
+    history.certify(lo=first, hi=last + 1)
+    assert reasons(history) == []
+    history.certify(lo=first + 1, hi=first + 2, problems=1)
+    assert reasons(history) == ["unverified"]
+    history.certify(lo=first + 1, hi=first + 2)
+    assert reasons(history) == []
+
+
+def test_certificates_of_another_cluster_count_for_nothing(history: History) -> None:
+    _, last = bounds(history)
+    history.certify(hi=last + 1, cluster=1)
+    assert reasons(history) == ["other_cluster"]
+    assert "--rebase" in look(history).json["partitions"][0]["reasons"][0]["detail"]
+
+
+@pytest.mark.parametrize(("target", "expected"), [("lake", []), ("files", ["unexported"])])
+def test_only_the_certificates_of_the_target_count(history: History, target: str, expected: Any) -> None:
+    first, last = bounds(history)
+    history.certify("lake", hi=last + 1)
+    history.certify("files", hi=first)
+    assert reasons(history, "--target", target) == expected
+
+
+def test_with_several_targets_one_has_to_be_named(history: History) -> None:
+    history.certify("lake")
+    history.certify("files")
+    ran = look(history)
+    assert ran.code == 1
+    assert "give --target, one of files, lake" in ran.err
+    assert "has no certificates" in look(history, "--target", "pond").err
