@@ -18,3 +18,8 @@ WHERE id = $1::bigint AND message_id = $2::uuid;
 -- For a transaction that repairs what another one left in doubt: its COMMIT does not wait for a standby, which may be
 -- what is missing, and it does not wait for locks for ever.
 SELECT set_config('synchronous_commit', 'local', true), set_config('lock_timeout', '5s', true);
+
+-- name: wait_briefly
+-- For a decision apart from a transaction that had joined the same messages: if that one still runs, the caller would
+-- wait for itself for ever, and no deadlock would be found.
+SELECT set_config('lock_timeout', '10s', true);

@@ -18,18 +18,25 @@ from outbox.errors import DecidedOtherwiseError, OutboxError, UnknownMessageErro
 from outbox.half import HalfMessage
 from outbox.message import Message
 from outbox.resolution import answer_of_error
+from outbox.statements import load
 from outbox.transactions.counts import Counts
 from outbox.transactions.errors import AmbiguousHalfError, ProducerStateError
 from outbox.transactions.identity import identified
 from outbox.transactions.io import IO, Flow
 from outbox.transactions.log import log, told
 from outbox.transactions.results import SendStatus
-from outbox.transactions.session import Session
+from outbox.transactions.session import Session, one
 from outbox.transactions.storing import note, store_half
 
+_SQL = load("transactions.sql")
 _OLD_SNAPSHOT = (
     "The half message was stored by another connection after this transaction's snapshot was taken. Under REPEATABLE "
     "READ and SERIALIZABLE send before the block's first statement, or use READ COMMITTED"
+)
+
+_LOCKED = (
+    "Another transaction has locked the message, perhaps the caller's own, by join(conn): end that first, or decide "
+    "inside it, with commit(conn) or rollback(conn)"
 )
 
 
@@ -39,6 +46,7 @@ class Halves:
     def __init__(self, io: IO, counts: Counts, transaction_id: str) -> None:
         self.io, self.counts, self.transaction_id = io, counts, transaction_id
         self.stored: list[HalfMessage] = []
+        self._joined = False
 
     def send(self, message: Message, options: Mapping[str, Any]) -> Flow[HalfMessage]:
         """Store one more, durably: its transaction has ended when this returns.
@@ -77,7 +85,7 @@ class Halves:
             return (yield from self._all(verb, conn, remark))
         session = Session(self.io)
         try:
-            decisions: list[Decision] = yield from session.apart(partial(self._all, verb, remark=remark))
+            decisions: list[Decision] = yield from session.apart(partial(self._apart, verb, remark=remark))
         except (OutboxError, psycopg.Error) as error:
             self._failed(verb, error)
             raise
@@ -88,8 +96,18 @@ class Halves:
 
     def join(self, conn: Any) -> Flow[None]:
         """Take the rows' locks: who checks sees that the local transaction on `conn` is running."""
+        self._joined = True
         for half in self.stored:
             yield from join(self.io, conn, half)
+
+    def _apart(self, verb: str, conn: Any, remark: str | None) -> Flow[list[Decision]]:
+        if self._joined:
+            yield partial(self.io.run, conn, one(_SQL["wait_briefly"]))
+        try:
+            return (yield from self._all(verb, conn, remark))
+        except psycopg.errors.LockNotAvailable as error:
+            error.add_note(_LOCKED)
+            raise
 
     def _all(self, verb: str, conn: Any, remark: str | None) -> Flow[list[Decision]]:
         decisions = []

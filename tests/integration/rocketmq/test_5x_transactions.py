@@ -60,6 +60,21 @@ def test_a_commit_on_the_business_connection_is_part_of_its_transaction(
     assert (truth.states(), truth.rows()) == (["COMMITTED"], ["row"])
 
 
+def test_a_decision_that_would_wait_for_its_own_caller_ends_and_says_so(
+    make_app_5x: MakeApp5x, truth: Truth
+) -> None:
+    app = make_app_5x()
+    transaction = app.producer.begin_transaction()
+    app.run(app.producer.send(MESSAGE, transaction))
+    app.run(transaction.join(app.conn))
+    with pytest.raises(psycopg.errors.LockNotAvailable) as caught:
+        app.run(transaction.commit())
+    assert "decide inside it, with commit(conn)" in caught.value.__notes__[0]
+    app.commit()
+    app.run(transaction.commit())
+    assert truth.states() == ["COMMITTED"]
+
+
 def test_all_messages_of_a_transaction_are_decided_together(make_app_5x: MakeApp5x, truth: Truth) -> None:
     app = make_app_5x()
     transaction = app.producer.begin_transaction()
