@@ -11,7 +11,10 @@ import psycopg
 from psycopg import sql
 
 from outbox.checking import GroupRound
+from outbox.checking.finding import adopt, settings
 from outbox.checking.rounds import Step
+from outbox.checking.settling import expire
+from outbox.checking.transaction import transaction
 from outbox.half import MessageView
 from tests.writing import Connection, connect
 
@@ -125,6 +128,13 @@ class CheckStage:
             return made.run_once(self.connection)
         finally:
             made.stop()
+
+    def adopt(self, group: str = GROUP) -> None:
+        """Walk over the whole group as its checker does, and claim nothing."""
+        with self.connection() as conn:
+            now = transaction(conn, "adopts", settings(group))
+            found = transaction(conn, "adopts", adopt(now.settings))
+            transaction(conn, "adopts", expire(now.settings, found.over))
 
     def make_due(self) -> None:
         """Let the time come at which each half message is asked about next."""

@@ -48,7 +48,7 @@ class Claimed(NamedTuple):
 
 def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity") -> Plan[Claimed]:
     """Claim at most `limit` half messages of a group for `name`, of those that were due at `due_by`."""
-    # Random, because names repeat: pid 1 in containers of one host name, a name= given twice, a process that was forked.
+    # Random, because names repeat: pid 1 in containers of one host name, a name= given twice, a forked process.
     # With the same token, the late answer of one claim would settle the other's.
     token = f"{name}#{secrets.token_hex(8)}"
     rows: Rows = yield Statement(

@@ -6,6 +6,8 @@ Schedules of `adopt`:
 - Two checkers walk the same page: the second's INSERT finds the row (waiting, at most 1 s, for the first's commit).
 - The producer decides between our snapshot and our commit: the row is for a decided half message; the next claim
   removes it. Its lock is not looked at here: who holds a half message past its delay is found out by the claim.
+- Nobody asks any more (`asked=False`): nothing is noted, what is overdue is counted by its birth. What a checker had
+  noted that is gone now: removed by `tidy` when decided, and by `expire` when it is over.
 - The producer's transaction commits later than others with higher ids: the walk that starts where the last one found
   nothing young misses it, the walk over the whole group, every 10 s or so, meets it.
 """
@@ -18,6 +20,9 @@ from outbox.checking.group_settings import LONGEST, GroupSettings
 from outbox.checking.transaction import SQL
 from outbox.statements import Plan, Statement
 
+MOST_TIDIED = 1000
+"""Rows that `tidy` looks at, once after each walk over a whole group."""
+
 
 class Found(NamedTuple):
     """One page of a group's unsettled messages, in the order of their ids."""
@@ -29,7 +34,7 @@ class Found(NamedTuple):
     exhausted: int
     adopted: int
     pending: int
-    """Half messages in it that had been adopted before."""
+    """Half messages in it that are past their first delay, adopted or not."""
     first_young: int | None
     """The first half message that is not yet past the first delay."""
     overdue: int
@@ -70,8 +75,11 @@ def settings(group: str) -> Plan[Now]:
     return Now(found, time)
 
 
-def adopt(group: GroupSettings, after: int = 0, rows: int = 5000) -> Plan[Found]:
-    """Walk one page of a group's half messages with ids above `after`, and note those past their first delay."""
+def adopt(group: GroupSettings, after: int = 0, rows: int = 5000, *, asked: bool = True) -> Plan[Found]:
+    """Walk one page of a group's half messages with ids above `after`, and note those past their first delay.
+
+    With `asked=False`, for a checker that asks nobody, none is noted: nobody would remove the notes again.
+    """
     ((last, seen, exhausted, adopted, pending, young, overdue, over),) = yield Statement(
         SQL["adopt"],
         (
@@ -82,6 +90,13 @@ def adopt(group: GroupSettings, after: int = 0, rows: int = 5000) -> Plan[Found]
             repr(group.max_age),
             str(group.max_checks),
             repr(group.check_interval),
+            "true" if asked else "false",
         ),
     )
     return Found(last, seen, exhausted, adopted, pending, young, overdue, over)
+
+
+def tidy(group: GroupSettings) -> Plan[int]:
+    """Remove notes of decided half messages that a checker left which is gone; how many."""
+    rows = yield Statement(SQL["tidy"], (group.name, str(MOST_TIDIED), repr(group.check_interval)))
+    return len(rows)

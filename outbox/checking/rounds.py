@@ -19,7 +19,7 @@ import psycopg
 from outbox.checking.asker import Asker
 from outbox.checking.asking import MOST_CLAIMED, Asking
 from outbox.checking.claiming import claim
-from outbox.checking.finding import adopt, settings
+from outbox.checking.finding import adopt, settings, tidy
 from outbox.checking.group_alarms import GroupAlarms
 from outbox.checking.group_settings import GroupSettings
 from outbox.checking.settling import Reply, Settled, expire, settle
@@ -243,11 +243,14 @@ class GroupRound:
         if after is None:
             return Step()
         began = time.monotonic()
-        found = self._run(conn, adopt(group, after, self._walk.page))
+        asked = self._asking is not None
+        found = self._run(conn, adopt(group, after, self._walk.page, asked=asked))
         expired = self._expire(conn, group, found.over)
         overview = self._walk.took(found, time.monotonic() - began)
         if overview is not None:
-            self._alarms.overview(overview, asked=self._asking is not None)
+            self._alarms.overview(overview, asked=asked)
+            if not asked:
+                self._run(conn, tidy(group))
         return Step(adopted=found.adopted, expired=expired)
 
     def _claim(self, conn: Connection, group: GroupSettings, due_by: str = "infinity") -> Step:

@@ -31,7 +31,7 @@ class Overview(NamedTuple):
     def plus(self, found: Found) -> Overview:
         """Add a page."""
         return Overview(
-            self.pending + found.pending + found.adopted,
+            self.pending + found.pending,
             self.exhausted + found.exhausted,
             self.overdue + found.overdue,
         )

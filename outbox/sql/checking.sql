@@ -51,8 +51,9 @@ FROM (SELECT) AS always LEFT JOIN outbox.producer_group g ON g.name = $1;
 
 -- name: adopt
 -- One page ($3 rows) of the group's ($1) unsettled messages beyond id $2, in the order of their ids. Half messages past
--- the first delay ($4 s, or their own) get their row; one whose own delay is longer gets it with that later time, so
--- that nothing older than the group's delay stays unmet. Told besides: which are over (older than $5 s, or with $6
+-- the first delay ($4 s, or their own) get their row if the checker can ask ($8): rows of what producers decide go when
+-- they are claimed, so who claims nothing must not make any. One whose own delay is longer gets it with that later time,
+-- so that nothing older than the group's delay stays unmet. Told besides: which are over (older than $5 s, or with $6
 -- checks used up) and not being asked about at this moment, which is the first that is still too young, and how many
 -- are pending, EXHAUSTED, and overdue by $7 s with nobody asking. Due times never lie beyond the age at which the policy
 -- takes over. A decision committed meanwhile leaves a row that the next claim removes. (A range of group and id, ordered
@@ -80,16 +81,33 @@ WITH page AS MATERIALIZED (
 ), adopted AS (
     INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at)
     SELECT h.id, h.message_id, $1, h.born_at + h.delay FROM half h
-    WHERE h.lingers AND NOT h.met AND NOT h.too_old ORDER BY h.id
+    WHERE $8::boolean AND h.lingers AND NOT h.met AND NOT h.too_old ORDER BY h.id
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 )
 SELECT (SELECT max(id) FROM page), (SELECT count(*) FROM page),
        (SELECT count(*) FROM page WHERE state = 'EXHAUSTED'), (SELECT count(*) FROM adopted),
-       count(*) FILTER (WHERE h.met), min(h.id) FILTER (WHERE NOT h.lingers AND NOT h.met),
-       count(*) FILTER (WHERE h.due_at < statement_timestamp() - $7::float8 * interval '1 s' AND NOT h.being_asked),
+       count(*) FILTER (WHERE h.met OR h.lingers AND NOT h.too_old),
+       min(h.id) FILTER (WHERE NOT h.lingers AND NOT h.met),
+       count(*) FILTER (WHERE coalesce(h.due_at, CASE WHEN NOT h.too_old THEN h.born_at + h.delay END)
+                              < statement_timestamp() - $7::float8 * interval '1 s' AND NOT h.being_asked),
        coalesce(array_agg(h.id) FILTER (WHERE (h.too_old OR h.checks >= $6::integer) AND NOT h.being_asked), '{}')
 FROM half h;
+
+-- name: tidy
+-- Rows that nobody is left to claim, in a group ($1) that nobody here asks about: of at most $2 that are overdue by $3 s,
+-- those whose half message is decided go. A checker that could ask has made them, and was taken away.
+DELETE FROM outbox.pending_check p
+USING (
+    SELECT o.id, o.message_id FROM outbox.pending_check o
+    WHERE o.producer_group = $1 AND o.due_at < statement_timestamp() - $3::float8 * interval '1 s'
+    ORDER BY o.due_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
+) d
+WHERE p.id = d.id AND NOT EXISTS (
+    SELECT FROM outbox.message m
+    WHERE m.id = d.id AND m.message_id = d.message_id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
+)
+RETURNING p.id;
 
 -- name: claim
 -- At most $2 of the group's ($1) rows that are due (and were at $3), those first that are due longest. A row whose half

@@ -34,7 +34,8 @@ FILL = """
 """
 TYPES = {
     "groups": (),
-    "adopt": ("text", "bigint", "integer", "float8", "float8", "integer", "float8"),
+    "adopt": ("text", "bigint", "integer", "float8", "float8", "integer", "float8", "boolean"),
+    "tidy": ("text", "integer", "float8"),
     "claim": ("text", "integer", "timestamptz", "text", *("float8",) * 2, "integer", "float8", "bigint"),
     "settle": (*("text[]",) * 5, "float8", "float8"),
     "expire": ("text[]", "text", "text", "float8", "integer"),
@@ -54,7 +55,8 @@ class Stage:
         )
         values: dict[str, tuple[Any, ...]] = {
             "groups": (),
-            "adopt": ("none", 0, 1, 6.0, 1.0, 15, 30.0),
+            "adopt": ("none", 0, 1, 6.0, 1.0, 15, 30.0, True),
+            "tidy": ("none", 1, 1.0),
             "claim": ("none", 1, "infinity", "me", 1.0, 1.0, 15, 1.0, 1),
             "settle": ([], [], [], [], [], 1.0, 1.0),
             "expire": ([], "none", "ROLLED_BACK", 1.0, 15),
@@ -129,7 +131,7 @@ def test_finding_the_groups_does_not_read_the_flood(stages: dict[str, Stage]) ->
 @pytest.mark.feature("S-50")
 @pytest.mark.parametrize("group", ["flood", "small-20"])
 def test_a_page_reads_its_rows_and_no_other_group(stages: dict[str, Stage], group: str) -> None:
-    plan = stages["adopt"].explain(group, 0, 500, 6.0, 3600.0, 15, 30.0)
+    plan = stages["adopt"].explain(group, 0, 500, 6.0, 3600.0, 15, 30.0, True)
     no_table_is_read_through(plan)
     expected = 500 if group == "flood" else SMALL
     assert most_rows(plan) <= expected
@@ -146,7 +148,7 @@ def test_a_page_planned_beside_the_flood_reads_no_other_group(request: pytest.Fi
         conn.execute("VACUUM ANALYZE outbox.message")  # what tells the planner that most rows are one group's
     stage = Stage(database, "adopt")
     try:
-        plan = stage.explain("small", 0, 500, 6.0, 3600.0, 15, 30.0)
+        plan = stage.explain("small", 0, 500, 6.0, 3600.0, 15, 30.0, True)
     finally:
         stage.conn.close()
     assert most_rows(plan) <= SMALL
@@ -156,7 +158,7 @@ def test_a_page_planned_beside_the_flood_reads_no_other_group(request: pytest.Fi
 def test_a_page_leaves_out_the_partitions_before_it(stages: dict[str, Stage]) -> None:
     row = stages["adopt"].conn.execute("SELECT max(id) FROM outbox.message").fetchone()
     assert row is not None
-    plan = stages["adopt"].explain("flood", row[0] - 900, 500, 6.0, 3600.0, 15, 30.0)
+    plan = stages["adopt"].explain("flood", row[0] - 900, 500, 6.0, 3600.0, 15, 30.0, True)
     assert len({node["Relation Name"] for node in scans(plan, "message_p")}) <= 3
 
 
@@ -171,6 +173,14 @@ def test_a_claim_reads_what_is_due_and_looks_each_up_once(stages: dict[str, Stag
     for node in scans(plan, "message_p"):
         assert node["Actual Rows"] <= 1, "one row in one partition for each"
     assert buffers(plan) < 100 * 60
+
+
+@pytest.mark.feature("S-50")
+def test_tidying_looks_each_up_once(stages: dict[str, Stage]) -> None:
+    plan = stages["tidy"].explain("flood", 100, -3600.0)
+    no_table_is_read_through(plan)
+    assert most_rows(plan) <= 100
+    assert all(node["Actual Rows"] <= 1 for node in scans(plan, "message_p"))
 
 
 def ids(stage: Stage, group: str, count: int) -> list[str]:

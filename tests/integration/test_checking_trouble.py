@@ -82,10 +82,10 @@ def test_who_finds_nobody_only_when_asking_uses_up_no_check_either(stage: CheckS
 
 @pytest.mark.feature("S-49", "S-51")
 def test_half_messages_of_a_group_that_nobody_asks_about_are_told_and_expire(stage: CheckStage) -> None:
-    overdue, old = stage.half(age=600.0), stage.half(age=80 * 3600.0)
+    overdue, old = stage.half(age=20.0), stage.half(age=80 * 3600.0)
     stage.check(None)
     assert stage.alarms() == {}, "its own application may be about to ask"
-    stage.conn.execute("UPDATE outbox.pending_check SET due_at = due_at - interval '1 hour'")
+    stage.conn.execute("UPDATE outbox.message SET born_at = born_at - interval '30 seconds'")
     stage.check(None)
     assert stage.alarms() == {
         "no_checker": "1 half message is overdue, and no checker of this group asks about them"
@@ -94,6 +94,32 @@ def test_half_messages_of_a_group_that_nobody_asks_about_are_told_and_expire(sta
     stage.decide(overdue, "COMMITTED")
     stage.check(None)
     assert stage.alarms() == {}
+
+
+def test_who_asks_nobody_leaves_no_rows_of_what_producers_decide(stage: CheckStage) -> None:
+    half, own = stage.half(age=600.0), stage.half(age=600.0, check_after="1 hour")
+    stage.check(None)
+    assert stage.one("SELECT count(*) FROM outbox.pending_check") == 0
+    assert "1 half message is overdue" in stage.alarms()["no_checker"], "the other's own delay is not over"
+    stage.decide(half, "COMMITTED")
+    stage.decide(own, "COMMITTED")
+    stage.check(None)
+    assert stage.one("SELECT count(*) FROM outbox.pending_check") == 0
+    assert stage.alarms() == {}
+
+
+def test_rows_of_a_checker_that_was_taken_away_are_tidied_up(stage: CheckStage) -> None:
+    decided, undecided, asked = (stage.half(biz_id=name) for name in ("decided", "undecided", "asked"))
+    stage.adopt()
+    stage.decide(decided, "COMMITTED")
+    stage.decide(asked, "COMMITTED")
+    stage.conn.execute("UPDATE outbox.pending_check SET due_at = due_at - interval '1 minute'")
+    stage.conn.execute(
+        "UPDATE outbox.pending_check SET asked_by = 'other', due_at = clock_timestamp() + interval '5 s' WHERE id = %s",
+        [asked.id],
+    )
+    stage.check(None)
+    assert [stage.checks(half) for half in (decided, undecided, asked)] == [None, 0, 0]
 
 
 @pytest.mark.feature("S-55")
