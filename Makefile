@@ -12,7 +12,7 @@ SOURCES := outbox relay/outbox_relay migrations spark_etl tests requirements $(d
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-run venv-test demo test check features faults bench scale lock build clean
+.PHONY: help venv venv-run venv-test demo test check features faults bench scale spark lock build clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,8 +28,8 @@ venv-test:
 demo: venv-run ## Real flights from Postgres to Kafka on real local servers, proven at the end
 	@$(BIN)/outbox demo $(ARGS)
 
-test: venv-test ## All tests but faults, scale and bench: units and real servers
-	@$(PYTEST) tests --ignore=tests/faults -m "not scale" $(PARALLEL) $(ARGS)
+test: venv-test ## All tests but faults, scale, Spark and bench: units and real servers
+	@$(PYTEST) tests --ignore=tests/faults -m "not scale and not spark" $(PARALLEL) $(ARGS)
 
 check: venv-test ## Format, lint, types and the tests without servers, in half a minute
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format . puts the files above in order"; exit 1; }
@@ -48,6 +48,9 @@ bench: venv-test ## Measure what the README states (minutes)
 
 scale: venv-test ## Backlogs of 200,000 and 1,000,000 messages (minutes)
 	@$(PYTEST) tests -m scale $(ARGS)
+
+spark: venv-test ## The export to a warehouse, by Spark on this machine (minutes)
+	@$(PYTEST) tests/spark -m spark $(ARGS)
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' $(ARGS)
 lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
