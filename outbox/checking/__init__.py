@@ -15,7 +15,9 @@ What is here, from the outside in:
   asked and no check is used up: half messages are only met and expired, and alarm `no_checker` tells of overdue ones.
 - `Asker` is what asks: `missing(view)` says why nobody can be asked, `ask(view, deadline)` returns an `Answer`, or a
   `FailedAnswer` (UNKNOWN as well) where asking itself failed: failures in a row open the group's circuit breaker.
-  `ListenerAsker` asks the listeners of this process.
+  `ListenerAsker` asks the listeners of this process. A call that does not return cannot be ended: its check is used up,
+  another thread takes its place, and about its half message nobody is asked again in this process until it returns.
+  From 16 such calls on (or 4 for each worker of the group) nothing is asked any more; alarm `failing` names them.
 - The plans `groups`, `settings`, `adopt`, `claim`, `settle`, `expire`, `raise_alarm` and `clear_alarm`: one short
   transaction each, without I/O of their own, run by `outbox.checking.transaction`.
 

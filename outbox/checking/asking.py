@@ -5,7 +5,9 @@ What happens between claim and settle, when no transaction is open:
 - The process dies: the leases pass and whoever is there asks again. Asking changes nothing, so twice is no harm.
 - The process is stopped, and goes on: a task that waited too long is given back unasked. An answer that comes after
   another checker has claimed is thrown away by `settle`.
-- A call hangs: see `workers`; the half message is settled as UNKNOWN at its deadline, in time for its lease.
+- A call hangs: see `workers`; the half message is settled as UNKNOWN at its deadline, in time for its lease. As long as
+  it hangs, the half message is given back whenever it is claimed, and no further check is used up: another process may
+  ask, and so may this one when it has been started anew.
 - Calls fail again and again: the breaker opens, what waits is given back, and no check is used up.
 - Nobody is registered for any message of a claim: given back, no check is used up, and a pause without claims.
 """
@@ -27,6 +29,8 @@ MOST_CLAIMED = 200
 """Half messages that one claim takes at most; fewer where the callback is slow."""
 WORK_SECONDS = 0.5
 """Seconds of its workers' time that a claim takes on, by how long the callback took lately."""
+STUCK_AFTER = 5.0
+"""Seconds after its deadline from which on operators are told of a call that has not returned."""
 MISSING_PAUSE = 5.0
 """Seconds without claims after answers of which none said anything but that nobody is registered."""
 
@@ -53,6 +57,7 @@ class Asking:
         self._seconds: float | None = None
         """How long an answer took lately."""
         self._not_before = 0.0
+        self._told = False
 
     @property
     def in_flight(self) -> int:
@@ -88,17 +93,20 @@ class Asking:
     def collect(self, alarms: GroupAlarms) -> None:
         """Take what the workers have answered and make replies of it."""
         tasks = self.workers.collect()
-        if not tasks:
-            return
-        for task in tasks:
-            self.replies.append(self._reply(task))
-        self._judge(tasks, alarms)
-        if self.workers.available == 0:
-            self.breaker.trip(f"all {self.workers.hanging} threads hang in calls that do not return")
-        if self.breaker.open:
-            self.workers.give_back()
-            self.replies.extend(self._reply(task) for task in self.workers.collect())
-            alarms.failing(self.breaker.reason or "")
+        if tasks:
+            self.replies.extend(self._reply(task) for task in tasks)
+            self._judge(tasks, alarms)
+            if self.workers.available == 0:
+                self.breaker.trip(f"all {self.workers.hanging} threads hang in calls that do not return")
+            if self.breaker.open:
+                self.workers.give_back()
+                self.replies.extend(self._reply(task) for task in self.workers.collect())
+        stuck = self.workers.hanging_since(STUCK_AFTER)
+        if stuck or self.breaker.open:
+            alarms.failing(self.breaker.reason if self.breaker.open else None, stuck)
+        elif self._told:
+            alarms.well()
+        self._told = bool(stuck) or self.breaker.open
 
     def give_back(self) -> None:
         """Ask about nothing that was not begun."""
@@ -131,6 +139,9 @@ class Asking:
     def _reply(self, task: Task) -> Reply:
         if task.missing is not None:
             return Reply(task.view.id, task.claim, task.view.checks, None, self._interval, task.missing)
+        if task.hangs:
+            why = "the call made for an earlier check has not returned yet"
+            return Reply(task.view.id, task.claim, task.view.checks, None, self._interval, why)
         if task.answer is None:
             return Reply(task.view.id, task.claim, task.view.checks, None, 0.0, "no worker was free in time")
         return Reply(task.view.id, task.claim, task.view.checks, task.answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from outbox.checking.alarms import Alarms
 from outbox.checking.walk import Overview
@@ -12,6 +12,9 @@ from outbox.resolution import shortened
 
 FLOOD = 10_000
 """Half messages of one group that wait for a decision, from which on its operators are told; cleared below half."""
+
+MOST_SHOWN = 5
+"""Half messages that an alarm names."""
 
 
 class GroupAlarms(Alarms):
@@ -23,9 +26,21 @@ class GroupAlarms(Alarms):
         self._missing_until = 0.0
         self._exhausted = self._exhausted_new = 0
 
-    def failing(self, reason: str) -> None:
-        """The circuit breaker is open."""
-        self.set("failing", shortened(f"checks fail, and are paused: {reason}"))
+    def failing(self, reason: str | None, stuck: Sequence[int] = ()) -> None:
+        """The circuit breaker is open, and why, or None; calls about the half messages `stuck` do not return."""
+        parts = []
+        if stuck:
+            shown = ", ".join(map(str, stuck[:MOST_SHOWN])) + (", …" if len(stuck) > MOST_SHOWN else "")
+            halves = f"half message{'s' if len(stuck) > 1 else ''} {shown}"
+            calls = "1 call has" if len(stuck) == 1 else f"{len(stuck)} calls have"
+            parts.append(f"{calls} not returned, about {halves}: each keeps a thread until it does")
+        if reason is not None:
+            parts.append(f"checks fail, and are paused: {reason}")
+        self.set("failing", shortened("; ".join(parts)))
+
+    def well(self) -> None:
+        """The circuit breaker is closed, and no call hangs."""
+        self.set("failing", None)
 
     def no_checker(self, reason: str, seconds: float) -> None:
         """Nobody could be asked about a half message, which is seen again at the latest after `seconds`."""

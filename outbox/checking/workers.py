@@ -1,8 +1,9 @@
 """A group's workers: a bounded number of threads that ask, and what happens when a call does not return.
 
 A thread that hangs in the application's code cannot be ended. Its half message counts as not answered, its answer, if
-it ever comes, is thrown away, and another thread takes its place as long as there are not more than twice as many
-threads as workers. When all of them hang, nothing is asked any more (`available` is 0) until one returns.
+it ever comes, is thrown away, and another thread takes its place, so that the group's other half messages are asked
+about. There is a bound, for each costs a thread: 16, or four times the workers. When so many hang, nothing is asked any
+more (`available` is 0) until one returns. About the half message of a call that hangs nobody is asked again here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from outbox.checking.asker import WHERE, Asker, FailedAnswer
 from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error
 
+MOST_HANGING = 16
+HANGING_BY_WORKER = 4
+"""How many calls may hang before nothing is asked any more: 16, or 4 for each worker where that is more."""
 GRACE = 0.25
 """Seconds after the deadline in which an asker may still say itself that time is up."""
 
@@ -38,6 +42,8 @@ class Task:
     """How long the answer took."""
     missing: str | None = field(default=None, init=False)
     """Why nobody can be asked."""
+    hangs: bool = field(default=False, init=False)
+    """It was not asked, because the call made for an earlier check has not returned yet."""
     abandoned: bool = field(default=False, init=False)
     """Its call has not returned in time, and what it returns is not wanted any more."""
 
@@ -78,6 +84,12 @@ class Workers:
         with self._state:
             return len(self._hanging)
 
+    def hanging_since(self, seconds: float) -> list[int]:
+        """The half messages whose call is overdue by so many seconds, by their ids."""
+        before = time.monotonic() - seconds
+        with self._state:
+            return sorted(id for id, task in self._hanging.items() if task.deadline <= before)
+
     @property
     def available(self) -> int:
         """Threads that can ask, or that may still be made."""
@@ -92,12 +104,13 @@ class Workers:
     def submit(self, tasks: Iterable[Task]) -> None:
         """Have tasks answered.
 
-        About a half message whose earlier call still hangs nobody is asked again: it would take a second thread.
+        About a half message whose earlier call still hangs nobody is asked again: it would take a second thread. Its
+        task comes back unanswered.
         """
         with self._state:
             for task in tasks:
                 if task.view.id in self._hanging:
-                    task.answer = _late(task, "the call made for an earlier check has not returned yet")
+                    task.hangs = True
                     self._answered.append(task)
                 else:
                     self._waiting.append(task)
@@ -110,7 +123,9 @@ class Workers:
         with self._state:
             for task in [task for task in self._running if now > task.deadline + GRACE]:
                 task.abandoned, task.seconds = True, task.timeout
-                task.answer = _late(task, f"no answer within {task.timeout:g} s")
+                task.answer = FailedAnswer(
+                    LocalTransactionState.UNKNOWN, f"check time-out: no answer within {task.timeout:g} s"
+                )
                 self._running.remove(task)
                 self._answered.append(task)
                 self._hanging[task.view.id] = task
@@ -142,7 +157,8 @@ class Workers:
             return min(ends, default=None)
 
     def _available(self) -> int:
-        return min(self._size, 2 * self._size - len(self._hanging))
+        most = max(MOST_HANGING, HANGING_BY_WORKER * self._size)
+        return max(min(self._size, most - len(self._hanging)), 0)
 
     def _make_threads(self) -> None:
         wanted = min(self._available(), len(self._waiting) + len(self._running))
@@ -193,7 +209,3 @@ class Workers:
             return str(error) or "nobody is registered", None
         except BaseException as error:  # noqa: BLE001  (whatever is raised, even SystemExit, ends no worker)
             return None, FailedAnswer(*answer_of_error(WHERE, error))
-
-
-def _late(task: Task, why: str) -> FailedAnswer:
-    return FailedAnswer(LocalTransactionState.UNKNOWN, f"check time-out: {why}")

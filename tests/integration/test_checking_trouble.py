@@ -11,6 +11,7 @@ from outbox.callbacks.protocol import NoCheckerError
 from outbox.checking import GroupRound, group_alarms
 from outbox.checking.breaker import FIRST_PAUSE, LONGEST_PAUSE, Breaker
 from outbox.half import MessageView
+from outbox.resolution import LocalTransactionState
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until
 
@@ -194,13 +195,13 @@ def test_calls_that_never_return_do_not_make_threads_without_end(stage: CheckSta
     wait_until(stepping(made, stage, all_hang), "all threads hang")
     _, clock = with_clock(made)
     mine = [t for t in threading.enumerate() if t.name.startswith("outbox-check-hanging")]
-    assert len(mine) == 4, "twice as many as workers"
+    assert len(mine) == 16, "as many as may hang"
     wait_until(stepping(made, stage, lambda: "failing" in stage.alarms("hanging")), "operators are told")
     asked, used_up = len(asker.asked), stage.one(USED_UP)
     stage.make_due()
     for _ in range(3):
         made.run_once(stage.connection)
-    assert len(asker.asked) == asked == 4
+    assert len(asker.asked) == asked == 16
     assert stage.one(USED_UP) == used_up
 
     release.set()
@@ -220,16 +221,45 @@ def test_a_half_message_whose_call_hangs_takes_one_thread_however_often_it_is_du
     release = threading.Event()
     asker = Script(lambda view: release.wait(120) if view.biz_id == "hangs" else True)
     made = stage.round(asker)
-    for count in range(1, 4):
+    for _ in range(4):
         made.run_once(stage.connection)
-        assert stage.checks(half) == count
+        assert stage.checks(half) == 1, "what was not asked is not counted"
         stage.make_due()
     assert len(asker.asked) == 1
-    assert "has not returned yet" in str(stage.events(half)[-1].reason)
+    assert "has not returned yet" in stage.one("SELECT remark FROM outbox.pending_check")
+    assert len(stage.events(half)) == 1
+    stage.check(Script(LocalTransactionState.UNKNOWN))
+    assert stage.checks(half) == 2, "another process asks"
+    stage.make_due()
     other = stage.half()
     made.run_once(stage.connection)
     assert stage.state(other) == "COMMITTED"
     release.set()
+    made.stop()
+
+
+@pytest.mark.feature("S-46")
+def test_calls_that_hang_keep_no_healthy_half_message_of_their_group(
+    stage: CheckStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.checking.asking.STUCK_AFTER", 0.1)
+    stage.group(workers=1, check_timeout="0.02 seconds")
+    hang = [stage.half(biz_id="hangs") for _ in range(3)]
+    healthy = [stage.half() for _ in range(5)]
+    release = threading.Event()
+    made = stage.round(Script(lambda view: release.wait(120) if view.biz_id == "hangs" else True))
+    decided = "SELECT count(*) FROM outbox.message WHERE state = 'COMMITTED'"
+    wait_until(
+        stepping(made, stage, lambda: stage.one(decided) == 5), "the healthy ones are decided", seconds=40
+    )
+    assert [stage.state(half) for half in healthy] == ["COMMITTED"] * 5
+    named = ", ".join(str(half.id) for half in hang)
+    told = f"3 calls have not returned, about half messages {named}: each keeps a thread until it does"
+    wait_until(stepping(made, stage, lambda: stage.alarms() == {"failing": told}), "they are named")
+    release.set()
+    wait_until(stepping(made, stage, lambda: stage.alarms() == {}), "they have returned")
+    stage.make_due()
+    wait_until(stepping(made, stage, lambda: stage.one(decided) == 8), "they are asked about again")
     made.stop()
 
 
