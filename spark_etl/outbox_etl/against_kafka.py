@@ -1,0 +1,260 @@
+"""Kafka's records against what was recorded of their publication: place by place, and message by message.
+
+What may be there besides, and is told apart: foreign records (no outbox-id), records of a later window's messages or of
+publications that are not recorded yet, and places that Kafka no longer keeps (retention, compaction).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from outbox_etl.findings import CAP, Finding
+from outbox_etl.kafka import Range
+from outbox_etl.sides import PLACE
+from outbox_etl.tables import MESSAGE_HISTORY
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from outbox_etl.findings import Findings
+    from outbox_etl.sides import Reader, Side
+    from outbox_etl.target import Target
+
+Watermarks = Mapping[tuple[str, int], tuple[int, int]]
+Ends = Mapping[str, Mapping[str, int]]
+PLACES = "array<struct<topic:string,partition:int,offset:bigint>>"
+STRUCT = "struct(topic, partition, offset)"
+
+
+def expected(source: Side, stored: Side) -> DataFrame:
+    """Every place of the window's publications, by either side's account; `side` is P (PostgreSQL) or H (history)."""
+    columns = ["message_id", *PLACE, "digest", "position", "unit"]
+    ours = source.places().select(f.lit("P").alias("side"), *columns)
+    return ours.unionByName(stored.places().select(f.lit("H").alias("side"), *columns))
+
+
+def ranges(places: DataFrame, marks: Watermarks, before: Ends) -> list[Range]:
+    """What is to be read: from where the last verification ended, or from the window's lowest place, to the end."""
+    lowest: dict[tuple[str, int], int] = {
+        (row["topic"], row["partition"]): row["low"]
+        for row in places.groupBy("topic", "partition").agg(f.min("offset").alias("low")).collect()
+    }
+    found = []
+    for (topic, partition), (low, high) in sorted(marks.items()):
+        done = before.get(topic, {}).get(str(partition), low)
+        start = max(low, min(done, lowest.get((topic, partition), done)))
+        if start < high:
+            found.append(Range(topic, partition, start, high))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaComparison:
+    """Compares the records of a window's topics with the window's places."""
+
+    spark: SparkSession
+    records: DataFrame
+    """topic, partition, offset, message_id, digest."""
+    places: DataFrame
+    """What `expected` answers, with `gone`: Kafka no longer keeps it."""
+    found: Findings
+
+    def totals(self) -> list[dict[str, Any]]:
+        """Counts and order-free checksums of the three, per topic and partition, over places that Kafka still has."""
+        hashed = f.xxhash64("message_id", *PLACE, "digest")
+        columns = ["side", "gone", *PLACE, "message_id", "digest"]
+        records = self.records.withColumns({"side": f.lit("K"), "gone": f.lit(False)})
+        both = (
+            self.places.select(*columns)
+            .unionByName(records.select(*columns))
+            .withColumn("hash", hashed.cast("decimal(20,0)"))
+        )
+        sides = {"postgres": "P", "warehouse": "H", "kafka": "K"}
+        place = both.groupBy(*PLACE).agg(
+            *(
+                f.max(f.when(f.col("side") == mark, f.col("hash"))).alias(name)
+                for name, mark in sides.items()
+            ),
+            f.max("gone").alias("gone"),
+            f.max((f.col("side") == "K") & f.col("message_id").isNull()).alias("foreign"),
+        )
+        wanted = "(postgres IS NOT NULL OR warehouse IS NOT NULL)"
+        here = f"{wanted} AND NOT (gone AND kafka IS NULL)"
+        answer = place.groupBy("topic", "partition").agg(
+            *(f.expr(f"count_if({name} IS NOT NULL AND {here})").alias(name) for name in sides),
+            *(f.expr(f"sum({name}) FILTER (WHERE {here})").alias(f"{name}_sum") for name in sides),
+            f.expr(f"count_if({wanted} AND gone AND kafka IS NULL)").alias("no_longer_in_kafka"),
+            f.count_if("foreign").alias("foreign"),
+            f.expr(f"count_if(kafka IS NOT NULL AND NOT foreign AND NOT {wanted})").alias("others"),
+        )
+        rows = [row.asDict() for row in answer.orderBy("topic", "partition").collect()]
+        for row in rows:
+            for name in sides:
+                row[f"{name}_checksum"] = hexadecimal(row.pop(f"{name}_sum"))
+        return rows
+
+    def messages(self, now: DataFrame) -> DataFrame:
+        """Find what is missing, doubled, misplaced or altered; answer the records of messages without a place here.
+
+        Args:
+            now: message_id and state of messages of this window that have no place, and of later ones.
+        """
+        columns = ["message_id", "side", "gone", *PLACE, "digest", "state"]
+        rows = self.places.withColumn("state", f.lit(None).cast("string")).select(*columns)
+        read = self.records.where("message_id IS NOT NULL").withColumns(
+            {"side": f.lit("K"), "gone": f.lit(False), "state": f.lit(None).cast("string")}
+        )
+        states = now.select("message_id", f.lit("N").alias("side"), "state").withColumns(
+            {
+                "gone": f.lit(False),
+                "topic": f.lit(None).cast("string"),
+                "partition": f.lit(None).cast("int"),
+                "offset": f.lit(None).cast("bigint"),
+                "digest": f.lit(None).cast("string"),
+            }
+        )
+        each = (
+            rows.unionByName(read.select(*columns))
+            .unionByName(states.select(*columns))
+            .groupBy("message_id")
+            .agg(
+                f.expr(f"collect_set({STRUCT}) FILTER (WHERE side IN ('P', 'H') AND NOT gone)").alias(
+                    "wanted"
+                ),
+                f.expr(f"collect_set({STRUCT}) FILTER (WHERE gone)").alias("gone"),
+                f.expr(f"sort_array(collect_list({STRUCT}) FILTER (WHERE side = 'K'))").alias("there"),
+                f.expr("collect_set(digest) FILTER (WHERE side IN ('P', 'H'))").alias("contents"),
+                f.expr("collect_set(digest) FILTER (WHERE side = 'K')").alias("read"),
+                f.expr("collect_set(state) FILTER (WHERE side = 'N')").alias("states"),
+            )
+            .withColumns(
+                {
+                    "lost": f.array_except("wanted", "there"),
+                    "astray": f.expr("array_except(array_except(there, wanted), gone)"),
+                }
+            )
+            .withColumn("known", f.expr("size(wanted) > 0 OR size(gone) > 0"))
+            .where(
+                "size(lost) > 0 OR size(there) > 1 OR (size(there) > 0 AND NOT known) OR "
+                "(known AND size(array_except(read, contents)) > 0)"
+            )
+            .withColumn("store", f.lit("kafka"))
+            .persist()
+        )
+        collect = self.found.collect
+        said = "array_join(transform({}, p -> concat(p.topic, '[', p.partition, ']@', p.offset)), ', ')"
+        collect(
+            _at(each.where("size(lost) > 0"), "lost[0]").withColumns(
+                {
+                    "kind": f.expr("CASE WHEN size(astray) > 0 THEN 'misplaced' ELSE 'missing' END"),
+                    "detail": f.expr(
+                        f"CASE WHEN size(astray) > 0 THEN concat('recorded at ', {said.format('lost')}, ', found at ', "
+                        f"{said.format('there')}) ELSE concat('recorded at ', {said.format('lost')}, ', not there') END"
+                    ),
+                }
+            )
+        )
+        collect(
+            _at(each.where("known AND size(there) > 1"), "there[1]").withColumns(
+                {
+                    "kind": f.lit("doubled"),
+                    "detail": f.expr(f"concat(size(there), ' records: ', {said.format('there')})"),
+                }
+            )
+        )
+        collect(
+            _at(each.where("known AND size(array_except(read, contents)) > 0"), "there[0]").withColumns(
+                {"kind": f.lit("altered"), "detail": f.lit("key or body of the record are not the message's")}
+            )
+        )
+        return each
+
+    def strays(self, each: DataFrame, reader: Reader, target: Target, *, shared: bool) -> None:
+        """Look at records of messages that have no place in this window.
+
+        Args:
+            each: what `messages` answered.
+            reader: asks PostgreSQL, after Kafka was read: what a relay published was committed before.
+            target: knows what PostgreSQL no longer has.
+            shared: other outboxes publish to these topics too, so a record whose message nobody knows is foreign.
+        """
+        rest = each.where("NOT known")
+        self.found.notes["not_judged_yet"] += rest.where("array_contains(states, 'COMMITTED')").count()
+        rest = rest.where("NOT array_contains(states, 'COMMITTED')")
+        taken = rest.select("message_id", "there").limit(CAP + 1).collect()
+        if len(taken) > CAP:
+            more = rest.count() - CAP
+            text = (
+                f"{more} more messages have records and no place in this window: verify everything with --all"
+            )
+            self.found.add(Finding("unlisted", "kafka", None, None, None, None, text), more)
+        ids = {row["message_id"] for row in taken[:CAP]}
+        known = reader.messages_by_id(filter(_is_uuid, ids))
+        stored = _stored(target, ids - known.keys()) if ids - known.keys() else {}
+        for row in taken[:CAP]:
+            self._stray(row["message_id"], row["there"], known, stored, shared=shared)
+
+    def _stray(
+        self,
+        message_id: str,
+        there: Sequence[Any],
+        known: Mapping[str, Any],
+        stored: Mapping[str, Any],
+        *,
+        shared: bool,
+    ) -> None:
+        def tell(kind: str, detail: str, record: Any) -> None:
+            self.found.add(
+                Finding(
+                    kind, "kafka", message_id, record["topic"], record["partition"], record["offset"], detail
+                )
+            )
+
+        if message_id in known:
+            state, places = known[message_id]["state"], set(known[message_id]["places"])
+        elif message_id in stored:
+            state, places = stored[message_id]
+        else:
+            if shared:
+                self.found.notes["of_other_outboxes"] += len(there)
+                return
+            tell("unknown", "neither PostgreSQL nor the warehouse has this message", there[0])
+            return
+        if state != "COMMITTED":
+            tell("not_committed", f"the message is {state}", there[0])
+        elif len(there) > 1 or (places and f"{there[0]['partition']}@{there[0]['offset']}" not in places):
+            where = ", ".join(f"{record['partition']}@{record['offset']}" for record in there)
+            tell(
+                "doubled",
+                f"records at {where}, recorded at {', '.join(sorted(places)) or 'none yet'}",
+                there[-1],
+            )
+        else:
+            self.found.notes["of_other_windows" if places else "not_judged_yet"] += 1
+
+
+def hexadecimal(total: Any) -> str:
+    """A sum of 64-bit hashes, modulo 2^64: the same in any order, and another when one is left out or doubled."""
+    return f"{int(total or 0) % (1 << 64):016x}"
+
+
+def _at(rows: DataFrame, place: str) -> DataFrame:
+    return rows.selectExpr("*", *(f"{place}.{name} {name}" for name in PLACE))
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        return str(uuid.UUID(text)) == text
+    except ValueError:
+        return False
+
+
+def _stored(target: Target, ids: set[str]) -> dict[str, tuple[str, set[str]]]:
+    rows = target.read(MESSAGE_HISTORY).where(f.col("message_id").isin(sorted(ids)))
+    taken = rows.select("message_id", "state", "partition", "offset").collect()
+    return {row["message_id"]: (row["state"], {f"{row['partition']}@{row['offset']}"}) for row in taken}

@@ -1,0 +1,221 @@
+"""Reading Kafka by its own offsets: which there are, and what each record says of the message that it carries.
+
+Spark's own Kafka source is another jar with jars of its own; confluent-kafka reads as fast and checks every CRC. The
+functions that run on executors are shipped with the task, so an executor needs confluent-kafka and pyarrow, nothing of
+this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outbox_etl.errors import SettingsError, SourceError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "topic string, partition int, offset bigint, message_id string, digest string"
+ROWS = 20_000
+"""Records that go from a reader to Spark at a time."""
+SPLIT = 1_000_000
+"""Offsets that one task reads at most."""
+PATIENCE_S = 60.0
+"""Seconds without a record or an end of partition after which a read has failed."""
+FIXED = {
+    "group.id": "outbox-etl-reconcile",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    # Retention may pass our offset while we read: go on with what is left, the low watermark is read afterwards.
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "check.crcs": True,
+    "log_level": 0,
+}
+
+
+class KafkaReadError(Exception):
+    """A partition could not be read to its end; raised on an executor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets of one partition, from `start` (inclusive) to `end` (exclusive)."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Broker:
+    """What a cluster says of its topics."""
+
+    def __init__(self, bootstrap_servers: str, config: Mapping[str, str] | None = None) -> None:
+        """Take the brokers to ask first and further settings of librdkafka, security above all.
+
+        Raises:
+            SettingsError: there are none, confluent-kafka is not installed, or it does not know a setting.
+        """
+        if not bootstrap_servers:
+            raise SettingsError(
+                "no Kafka broker given: use --bootstrap-servers or set OUTBOX_BOOTSTRAP_SERVERS"
+            )
+        self.config: dict[str, Any] = {**(config or {}), **FIXED, "bootstrap.servers": bootstrap_servers}
+        try:
+            from confluent_kafka import Consumer  # noqa: PLC0415  (only reconcile needs it)
+        except ImportError as error:
+            raise SettingsError(
+                "reconcile reads Kafka with confluent-kafka, which is not installed"
+            ) from error
+        try:
+            self._consumer = Consumer(self.config)
+        except Exception as error:
+            raise SettingsError(f"the Kafka settings are refused: {error}") from error
+
+    def watermarks(self, topics: Iterable[str]) -> dict[tuple[str, int], tuple[int, int]]:
+        """The lowest offset that is kept and the one after the last, of every partition of these topics.
+
+        A topic that does not exist has none.
+
+        Raises:
+            SourceError: no broker answers.
+        """
+        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
+
+        found: dict[tuple[str, int], tuple[int, int]] = {}
+        try:
+            known = self._consumer.list_topics(timeout=PATIENCE_S).topics
+            for topic in sorted(set(topics) & set(known)):
+                for number in sorted(known[topic].partitions):
+                    place = TopicPartition(topic, number)
+                    low, high = self._consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
+                    found[topic, number] = (low, high)
+        except KafkaException as error:
+            raise SourceError(f"Kafka does not answer: {error.args[0]}") from error
+        return found
+
+    def compacted(self, topics: Iterable[str]) -> set[str]:
+        """The topics whose older records may be taken away by compaction."""
+        from confluent_kafka import KafkaException  # noqa: PLC0415
+        from confluent_kafka.admin import AdminClient, ConfigResource  # noqa: PLC0415
+
+        names = sorted(topics)
+        if not names:
+            return set()
+        own = {name: value for name, value in self.config.items() if name not in FIXED}
+        admin = AdminClient({**own, "log_level": 0})
+        asked = admin.describe_configs([ConfigResource("topic", name) for name in names])
+        try:
+            answers = {resource.name: answer.result(PATIENCE_S) for resource, answer in asked.items()}
+        except KafkaException as error:
+            raise SourceError(f"Kafka does not say how its topics are kept: {error.args[0]}") from error
+        return {
+            name for name, answer in answers.items() if "compact" in (answer["cleanup.policy"].value or "")
+        }
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._consumer.close()
+
+    def read(self, spark: SparkSession, ranges: Iterable[Range]) -> DataFrame:
+        """The records of these offsets that a `read_committed` consumer sees.
+
+        `message_id` is the header outbox-id, null in a foreign record; `digest` see `digest`.
+        """
+        from pyspark import cloudpickle  # noqa: PLC0415
+
+        by_value: Callable[[Any], None] = cloudpickle.register_pickle_by_value
+        by_value(sys.modules[__name__])
+        splits = list(_split(ranges))
+        rows = [(each.topic, each.partition, each.start, each.end) for each in splits]
+        frame = spark.createDataFrame(rows, "topic string, partition int, start bigint, end bigint")
+        frame = frame.repartition(max(1, len(rows)))
+        config = dict(self.config)
+
+        def records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return _records(batches, config)
+
+        return frame.mapInArrow(records, SCHEMA)
+
+
+def digest(key: bytes | None, body: bytes | None) -> str:
+    """128 bits that stand for a key and a body; `DIGEST` is the same in Spark's SQL."""
+    made = hashlib.sha256(b"~" if key is None else b"%d:%b" % (len(key), key))
+    made.update(b"~" if body is None else b"=%b" % body)
+    return made.hexdigest()[:32]
+
+
+DIGEST = """substring(sha2(concat(
+    CASE WHEN key IS NULL THEN cast('~' AS binary)
+         ELSE concat(cast(concat(cast(length(key) AS string), ':') AS binary), key) END,
+    CASE WHEN body IS NULL THEN cast('~' AS binary) ELSE concat(cast('=' AS binary), body) END), 256), 1, 32)"""
+
+
+def _split(ranges: Iterable[Range]) -> Iterator[Range]:
+    for each in ranges:
+        for start in range(each.start, each.end, SPLIT):
+            yield Range(each.topic, each.partition, start, min(start + SPLIT, each.end))
+
+
+def _records(batches: Iterable[pa.RecordBatch], config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    """Run on an executor: read the ranges that a task was given."""
+    import pyarrow as pa  # noqa: PLC0415
+    from confluent_kafka import Consumer  # noqa: PLC0415
+
+    names = ("topic", "partition", "offset", "message_id", "digest")
+    types = (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string())
+    for batch in batches:
+        for row in batch.to_pylist():
+            consumer = Consumer(dict(config))
+            try:
+                found: list[tuple[Any, ...]] = []
+                for record in _read(consumer, Range(**row)):
+                    found.append(record)
+                    if len(found) == ROWS:
+                        yield _batch(found, names, types)
+                        found = []
+                if found:
+                    yield _batch(found, names, types)
+            finally:
+                consumer.close()
+
+
+def _batch(rows: Sequence[tuple[Any, ...]], names: Sequence[str], types: Sequence[Any]) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415
+
+    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+
+def _read(consumer: Any, wanted: Range) -> Iterator[tuple[Any, ...]]:
+    """Yield the records of a range; it ends at its end, or where a `read_committed` consumer can read no further."""
+    from confluent_kafka import KafkaError, TopicPartition  # noqa: PLC0415
+
+    consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
+    where = f"{wanted.topic}[{wanted.partition}]"
+    last: Any = None
+    while True:
+        message = consumer.poll(PATIENCE_S)
+        if message is None:
+            raise KafkaReadError(
+                f"Kafka delivers nothing of {where} any more after {PATIENCE_S:.0f} s ({last or 'no error'})"
+            )
+        if message.error() is not None:
+            last = message.error()
+            if last.code() == KafkaError._PARTITION_EOF:
+                return
+            if last.retriable() or last.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
+                continue  # the client reconnects; the poll that finds nothing for long ends it
+            raise KafkaReadError(f"Kafka cannot read {where}: {last.str()}")
+        offset = message.offset()
+        if offset >= wanted.end:
+            return
+        message_id = next((value for name, value in message.headers() or () if name == "outbox-id"), None)
+        text = None if message_id is None else bytes(message_id).decode("utf-8", "replace")
+        yield wanted.topic, wanted.partition, offset, text, digest(message.key(), message.value())

@@ -1,0 +1,130 @@
+"""Order per topic and order key: the first appearances of its messages in Kafka, against their positions.
+
+The promise: if a transaction committed before another inserted its message, its message has the lower offset.
+Positions alone cannot tell: of two transactions that ran side by side the later position may be published first, and
+rightly so. So an inversion is a problem when the message that was overtaken was visible to the relay when it published
+the other (the publication's snapshot), when both are of one transaction, or when the publications recorded them in the
+right order and Kafka has them the other way round. Everything else is told as `overtaken`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+from pyspark.sql.window import Window as Over
+
+from outbox_etl.findings import CAP, Finding
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from outbox_etl.findings import Findings
+    from outbox_etl.sides import Reader, Side
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A pg_snapshot: which transactions had ended."""
+
+    xmin: int
+    xmax: int
+    running: frozenset[int]
+
+    @classmethod
+    def of(cls, text: str) -> Snapshot:
+        """Read `xmin:xmax:xip,xip…`."""
+        xmin, xmax, running = text.split(":")
+        return cls(int(xmin), int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
+
+    def sees(self, xid: int) -> bool:
+        """Whether what the transaction wrote was visible."""
+        return xid < self.xmin or (xid < self.xmax and xid not in self.running)
+
+
+def inversions(records: DataFrame, places: DataFrame) -> DataFrame:
+    """Messages that lie behind a later one of their order key in the same partition; `later` is that one's position."""
+    first = (
+        records.where("message_id IS NOT NULL")
+        .groupBy("topic", "partition", "message_id")
+        .agg(f.min("offset").alias("offset"))
+    )
+    known = places.where("unit IS NOT NULL").select("message_id", "topic", "position", "unit").distinct()
+    ordered = Over.partitionBy("topic", "partition", "unit").orderBy("offset")
+    before = ordered.rowsBetween(Over.unboundedPreceding, -1)
+    behind = first.join(known, ["message_id", "topic"]).withColumn(
+        "later", f.max(f.struct("position", "message_id", "offset")).over(before)
+    )
+    return behind.where("later.position > position")
+
+
+def judge(rows: DataFrame, source: Side, reader: Reader, found: Findings) -> None:
+    """Tell which inversions break the promise."""
+    taken = rows.limit(CAP + 1).collect()
+    if not taken:
+        return
+    if len(taken) > CAP:
+        more = rows.count() - CAP
+        found.add(
+            Finding("unlisted", "kafka", None, None, None, None, f"{more} more messages out of order"), more
+        )
+        taken = taken[:CAP]
+    positions = sorted({row["position"] for row in taken} | {row["later"]["position"] for row in taken})
+    recorded = _recorded(source, positions)
+    snapshots = {
+        key: Snapshot.of(text)
+        for key, text in reader.snapshots({pub["batch"] for pub in recorded.values()}).items()
+    }
+    for row in taken:
+        early, late = recorded.get(row["position"]), recorded.get(row["later"]["position"])
+        why = _why(early, late, row, snapshots)
+        if why is None:
+            found.notes["overtaken"] += 1
+            continue
+        other = row["later"]
+        detail = (
+            f"position {row['position']} lies behind {other['message_id']} (position {other['position']}, "
+        )
+        detail += f"offset {other['offset']}): {why}"
+        found.add(
+            Finding(
+                "out_of_order",
+                "kafka",
+                row["message_id"],
+                row["topic"],
+                row["partition"],
+                row["offset"],
+                detail,
+            )
+        )
+
+
+def _why(early: Any, late: Any, row: Any, snapshots: dict[Any, Snapshot]) -> str | None:
+    if early is None or late is None:
+        return None
+    if early["xid"] == late["xid"]:
+        return "both are of one transaction"
+    if early["place"][0] == late["place"][0] and early["place"][1] < late["place"][1]:
+        return "they were recorded the other way round"
+    if late["place"][1] != row["later"]["offset"] or early["batch"] == late["batch"]:
+        return None  # what the relay had seen at that moment is not recorded
+    seen = snapshots.get(late["batch"])
+    return (
+        "the relay saw both when it published the later one"
+        if seen is not None and seen.sees(early["xid"])
+        else None
+    )
+
+
+def _recorded(source: Side, positions: list[int]) -> dict[int, dict[str, Any]]:
+    """The first publication that was recorded of each position: its place, its batch, and its message's transaction."""
+    wanted = source.publications.where(f.col("position").isin(positions)).drop("xid")
+    xids = source.messages.where("state = 'COMMITTED'").select("position", "xid")
+    found: dict[int, dict[str, Any]] = {}
+    for row in wanted.join(xids, "position").orderBy("position", "published_at", "offset").collect():
+        batch = (row["epoch"], row["batch"], row["lo"])
+        found.setdefault(
+            row["position"], {"place": (row["partition"], row["offset"]), "batch": batch, "xid": row["xid"]}
+        )
+    return found

@@ -1,0 +1,180 @@
+"""The two sides that tell of a window beside Kafka, PostgreSQL and the warehouse, in the same slim columns.
+
+A message belongs to the window of its xid, a publication to the window of its own: a message that was committed in one
+window and published in a later one is looked for in Kafka with the later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as f
+
+from outbox_etl import rows
+from outbox_etl.kafka import DIGEST
+from outbox_etl.source import SQL as SOURCE_SQL
+from outbox_etl.source import Ids, Source, split
+from outbox_etl.statements import statement
+from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from outbox_etl.settings import Settings
+    from outbox_etl.target import Target
+    from outbox_etl.window import Window
+
+SQL = "reconcile.sql"
+JOINED = {"status", "published_at", "partition", "offset", "checks", "window_hi", "body_json", "headers"}
+"""Columns of message_history that do not come from the message's own row, or are told otherwise."""
+PLACE = ("topic", "partition", "offset")
+LOOKED_UP = 500
+"""Message ids in one statement."""
+UNIT = """CASE WHEN queue IS NOT NULL THEN concat('queue ', queue)
+               WHEN coalesce(order_key, key) IS NOT NULL THEN concat('key ', hex(coalesce(order_key, key))) END"""
+"""What messages are ordered by within their topic: an explicit queue, else the order key; null: no order promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one of the two holds of a window."""
+
+    messages: DataFrame
+    """id, message_id, xid, topic, position, state, unit, digest, hash; in the warehouse also its publication.
+    Besides the window's also older ones that were published in it."""
+    publications: DataFrame
+    """position, partition, offset, published_at, xid; epoch, batch and lo name the row of PostgreSQL."""
+    events: DataFrame
+    """id, message_id, hash."""
+
+    def places(self) -> DataFrame:
+        """Where messages were published, by this side's own account."""
+        committed = self.messages.where("state = 'COMMITTED'").drop(
+            "xid", "published_at", "partition", "offset"
+        )
+        return self.publications.join(committed, "position")
+
+
+def postgres(spark: SparkSession, settings: Settings, source: Source, window: Window) -> Side:
+    """What PostgreSQL holds of a window; nothing is read yet."""
+    reader = Reader(spark, settings, source, window.top)
+    inside = statement(SOURCE_SQL, "in_window", lo=window.lo, hi=window.hi)
+    batches = reader.split(f"{statement(SQL, 'publications')}\nWHERE {inside}")
+    zipped = f.explode(f.arrays_zip("positions", "partitions", "offsets")).alias("of")
+    each = batches.select("xid", "epoch", "batch", f.col("id").alias("lo"), "published_at", zipped)
+    publications = each.selectExpr(
+        "of.positions position",
+        "of.partitions partition",
+        "of.offsets offset",
+        "published_at",
+        "xid",
+        "epoch",
+        "batch",
+        "lo",
+    )
+    low, high = span(publications)
+    condition = statement(SQL, "messages", in_window=inside, low=low, high=high)
+    read = reader.split(f"{statement(SOURCE_SQL, 'message_columns')}\n{condition}")
+    return Side(
+        slim(rows.messages(read, window.hi)),
+        publications,
+        hashed_events(rows.events(source.events(window), window.hi)),
+    )
+
+
+def warehouse(target: Target, window: Window) -> Side:
+    """What the warehouse holds of a window; nothing is read yet."""
+    inside = f"xid >= {window.lo} AND xid < {window.hi}"
+    publications = target.read(PUBLICATIONS).where(inside)
+    low, high = span(publications)
+    condition = f"({inside}) OR (state = 'COMMITTED' AND position BETWEEN {low} AND {high})"
+    return Side(
+        slim(target.read(MESSAGE_HISTORY).where(condition), "status", "published_at", "partition", "offset"),
+        publications.drop("window_hi").withColumn("lo", f.lit(None).cast("bigint")),
+        hashed_events(target.read(TRANSACTION_EVENTS).where(inside)),
+    )
+
+
+def slim(messages: DataFrame, *more: str) -> DataFrame:
+    """Messages without their content, which two digests stand for: of key and body, and of all that was written."""
+    plain = [name for name in MESSAGE_HISTORY.names if name not in JOINED | {"key", "body"}]
+    hashed = messages.withColumns(
+        {
+            "digest": f.expr(DIGEST),
+            "unit": f.expr(UNIT),
+            "heads": f.expr("array_sort(map_entries(headers))"),
+        }
+    )
+    parts = [f.coalesce(f.col(name).cast("string"), f.lit("~")) for name in (*plain, "heads", "digest")]
+    hashed = hashed.withColumn("hash", f.xxhash64(*parts, f.col("order_key"), f.col("key")))
+    return hashed.select(
+        "id", "message_id", "xid", "topic", "position", "state", "unit", "digest", "hash", *more
+    )
+
+
+def hashed_events(events: DataFrame) -> DataFrame:
+    """Events, each with a digest of all that it says."""
+    plain = [name for name in TRANSACTION_EVENTS.names if name != "window_hi"]
+    parts = [f.coalesce(f.col(name).cast("string"), f.lit("~")) for name in plain]
+    return events.select("id", "message_id", f.xxhash64(*parts).alias("hash"))
+
+
+def span(publications: DataFrame) -> tuple[int, int]:
+    """The lowest and the highest position."""
+    found = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
+    return (found["low"], found["high"]) if found and found["high"] is not None else (0, -1)
+
+
+class Reader:
+    """Reads of PostgreSQL that only reconcile makes."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, source: Source, top: int) -> None:
+        self._spark, self._settings, self._source, self._top = spark, settings, source, top
+
+    def split(self, text: str) -> DataFrame:
+        """A statement that answers an `id`, read in parallel by ranges of it."""
+        source, settings = self._source, self._settings
+        parts = settings.partitions or 4 * self._spark.sparkContext.defaultParallelism
+        ranges = split(source.ids(self._top), Ids(0, self._top + 1), parts)
+        predicates = [f"id >= {ids.lower} AND id < {ids.upper}" for ids in ranges] or ["false"]
+        return self._spark.read.jdbc(
+            settings.source.url, f"({text}) q", predicates=predicates, properties=self._properties()
+        )
+
+    def one(self, text: str) -> DataFrame:
+        """A statement on one connection."""
+        return self._spark.read.jdbc(self._settings.source.url, f"({text}) q", properties=self._properties())
+
+    def later(self, hi: int) -> DataFrame:
+        """Messages that were written or changed after the window, as they are now."""
+        return self.split(statement(SQL, "later", hi=hi))
+
+    def snapshots(self, batches: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], str]:
+        """What the relay saw when it published these batches (epoch, batch, lo)."""
+        found: dict[tuple[int, int, int], str] = {}
+        for some in _chunks(sorted(set(batches))):
+            text = ", ".join(f"({epoch}, {batch}, {lo})" for epoch, batch, lo in some)
+            for row in self.one(statement(SQL, "snapshots", batches=text)).collect():
+                found[row["epoch"], row["batch"], row["lo"]] = row["snapshot"]
+        return found
+
+    def messages_by_id(self, message_ids: Iterable[str]) -> dict[str, Row]:
+        """The state of these messages and where they were published; those that are not there are left out.
+
+        The ids must be UUIDs: they stand in the statement's text.
+        """
+        found: dict[str, Row] = {}
+        for some in _chunks(sorted(set(message_ids))):
+            text = statement(SQL, "messages_by_id", message_ids=",".join(some))
+            found |= {row["message_id"]: row for row in self.one(text).collect()}
+        return found
+
+    def _properties(self) -> dict[str, Any]:
+        return self._source._properties()
+
+
+def _chunks(values: list[Any]) -> Iterable[list[Any]]:
+    return (values[start : start + LOOKED_UP] for start in range(0, len(values), LOOKED_UP))

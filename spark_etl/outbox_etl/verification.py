@@ -1,0 +1,218 @@
+"""The verification of one window: reads in the one order that proves something, compares, certifies.
+
+The order of the reads is the proof's. The window is closed and exported before anything is read, and no export runs
+meanwhile (the same lock). What was recorded as published is read before Kafka's ends are asked for, so it must be
+there. What PostgreSQL says of records that nobody expected is read after Kafka: a relay publishes what was committed
+before. Low watermarks are read last: what retention took away while we read counts as no longer there, not as missing.
+If the run dies anywhere, there is no certificate, and the next run verifies the same window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as f
+
+from outbox_etl import certificate as certificates
+from outbox_etl import order
+from outbox_etl.against_kafka import KafkaComparison, expected, hexadecimal, ranges
+from outbox_etl.against_warehouse import WarehouseComparison
+from outbox_etl.certificate import Certificate
+from outbox_etl.errors import SettingsError, SourceError
+from outbox_etl.findings import Finding, Findings
+from outbox_etl.reconcile import Outcome, Wish
+from outbox_etl.sides import Reader, Side, postgres, warehouse
+from outbox_etl.source import Source
+from outbox_etl.window import Horizon, Watermark, Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from outbox_etl.kafka import Broker
+    from outbox_etl.settings import Settings
+    from outbox_etl.target import Target
+
+FOREVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """The three that are compared, and what reads them."""
+
+    spark: SparkSession
+    settings: Settings
+    target: Target
+    broker: Broker
+    say: Callable[[str], None]
+
+
+class Verification:
+    """The verification of one window."""
+
+    def __init__(self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon, stack: ExitStack) -> None:
+        self._spark, self._settings = stores.spark, stores.settings
+        self._target, self._broker, self._say = stores.target, stores.broker, stores.say
+        self._wanted, self._mark, self._now, self._stack = wanted, mark, now, stack
+        self._source = Source(stores.spark, stores.settings)
+        self._reader = Reader(stores.spark, stores.settings, self._source, now.top)
+        self._found = Findings(wanted.limit, wanted.allow_doubled)
+        self._cluster = now.cluster
+
+    def run(self) -> Outcome:
+        """Verify, certify, tell."""
+        began, mark = monotonic(), self._mark
+        reach, ends = certificates.covered(
+            certificates.read(self._reader, self._settings.target, self._cluster)
+        )
+        lo, before = (0, {}) if self._wanted.everything else (reach, ends)
+        if lo >= mark.hi:
+            self._say(f"nothing to do: everything below transaction {mark.hi} has its certificate")
+            return Outcome(self._settings.target, lo, mark.hi)
+        window = Window(lo, mark.hi, mark.top, 0, self._cluster)
+        self._say(f"window of transactions {window.lo} to {window.hi}")
+        source, stored = self._sides(window)
+        kafka, marks = self._kafka(source, stored, before)
+        self._say(f"Kafka read after {monotonic() - began:.1f} s")
+        later = self._kept(self._reader.later(window.hi))
+        self._against_warehouse(source, stored, window, later)
+        self._say(f"warehouse compared after {monotonic() - began:.1f} s")
+        partitions = self._against_kafka(kafka, source, later)
+        self._unchanged()
+        return self._conclude(window, source, partitions, {**ends, **_ends(marks)}, began)
+
+    def _sides(self, window: Window) -> tuple[Side, Side]:
+        def kept(side: Side) -> Side:
+            return Side(self._kept(side.messages), self._kept(side.publications), side.events)
+
+        source = kept(postgres(self._spark, self._settings, self._source, window))
+        source.messages.count()  # read now, not later: see the order of the reads
+        return source, kept(warehouse(self._target, window))
+
+    def _kafka(
+        self, source: Side, stored: Side, before: Mapping[str, Mapping[str, int]]
+    ) -> tuple[KafkaComparison, Mapping[tuple[str, int], tuple[int, int]]]:
+        places = self._kept(expected(source, stored))
+        topics = {row["topic"] for row in places.select("topic").distinct().collect()} | before.keys()
+        marks = self._broker.watermarks(topics)
+        compacted = self._broker.compacted({topic for topic, _ in marks})
+        wanted = ranges(places, marks, before)
+        records = self._kept(self._broker.read(self._spark, wanted))
+        read = _reading(records.count)
+        self._say(f"{read} records of {len(wanted)} partitions")
+        lows = self._broker.watermarks(topics)
+        rows = [(*place, low, place[0] in compacted) for place, (low, _) in lows.items()]
+        limits = self._spark.createDataFrame(
+            rows, "topic string, partition int, low bigint, compacted boolean"
+        )
+        judged = places.join(limits.hint("broadcast"), ["topic", "partition"], "left")
+        judged = judged.selectExpr("*", "coalesce(compacted OR offset < low, false) gone").drop(
+            "low", "compacted"
+        )
+        return KafkaComparison(self._spark, records, self._kept(judged), self._found), marks
+
+    def _against_warehouse(self, source: Side, stored: Side, window: Window, later: DataFrame) -> None:
+        held = self._source.ids(self._now.top)
+        comparison = WarehouseComparison((source, stored), window, held, later, self._found)
+        comparison.messages(self._target)
+        comparison.publications()
+        comparison.events()
+
+    def _against_kafka(self, kafka: KafkaComparison, source: Side, later: DataFrame) -> list[dict[str, Any]]:
+        unpublished = source.messages.join(source.publications.select("position"), "position", "left_anti")
+        states = unpublished.select("message_id", "state").unionByName(later.select("message_id", "state"))
+        each = kafka.messages(states)
+        kafka.strays(each, self._reader, self._target, shared=self._wanted.shared_topics)
+        each.unpersist()
+        order.judge(order.inversions(kafka.records, kafka.places), source, self._reader, self._found)
+        partitions = kafka.totals()
+        for name in ("foreign", "no_longer_in_kafka"):
+            self._found.notes[name] += sum(row[name] for row in partitions)
+        return partitions
+
+    def _unchanged(self) -> None:
+        """Make sure that no history was dropped while it was read."""
+        fresh = {ids.lower for ids in Source(self._spark, self._settings).ids(FOREVER)}
+        if not {ids.lower for ids in self._source.ids(FOREVER)} <= fresh:
+            raise SourceError("history was dropped from PostgreSQL meanwhile: run again")
+
+    def _conclude(
+        self,
+        window: Window,
+        source: Side,
+        partitions: list[dict[str, Any]],
+        ends: Mapping[str, Mapping[str, int]],
+        began: float,
+    ) -> Outcome:
+        inside = source.messages.where(f"xid >= {window.lo} AND xid < {window.hi}")
+        hashed = f.sum(f.col("hash").cast("decimal(20,0)"))
+        total = inside.agg(f.count("*").alias("count"), hashed.alias("sum")).first()
+        assert total is not None  # noqa: S101  (an aggregate has a row)
+        names = ("postgres", "kafka", "warehouse")
+        sums = {"messages": hexadecimal(total["sum"])}
+        sums |= {
+            name: hexadecimal(sum(int(row[f"{name}_checksum"], 16) for row in partitions)) for name in names
+        }
+        found = self._found
+        if not found.problems:
+            for row in partitions:
+                self._sums(row)
+        certificate = Certificate(window.lo, window.hi, total["count"], found.problems, sums, ends)
+        certificates.write(self._spark, self._settings, self._cluster, certificate)
+        return Outcome(
+            self._settings.target,
+            window.lo,
+            window.hi,
+            messages=total["count"],
+            records=sum(row["kafka"] + row["foreign"] + row["others"] for row in partitions),
+            problems=found.problems,
+            totals=dict(found.totals),
+            found=tuple(found.listed),
+            allowed=tuple(found.allowed),
+            notes={name: count for name, count in sorted(found.notes.items()) if count},
+            partitions=tuple(partitions),
+            sums=sums,
+            certified=not found.problems,
+            seconds=round(monotonic() - began, 3),
+        )
+
+    def _sums(self, row: Mapping[str, Any]) -> None:
+        """A net under all comparisons: what they found equal must have equal sums."""
+        wanted = (
+            "warehouse" if row["warehouse"] > row["postgres"] else "postgres"
+        )  # PostgreSQL's may be dropped
+        if row[f"{wanted}_checksum"] != row["kafka_checksum"]:
+            text = f"{wanted} {row[f'{wanted}_checksum']}, kafka {row['kafka_checksum']}"
+            self._found.add(Finding("checksum", "kafka", None, row["topic"], row["partition"], None, text))
+
+    def _kept(self, rows: DataFrame) -> DataFrame:
+        """Read once, kept on disk until the end."""
+        kept = rows.persist(StorageLevel.DISK_ONLY)
+        self._stack.callback(kept.unpersist)
+        return kept
+
+
+def _reading(count: Callable[[], int]) -> int:
+    """Read Kafka, and say in one line what an executor could not read."""
+    try:
+        return count()
+    except Exception as error:
+        for line in str(error).splitlines():
+            if "KafkaReadError: " in line:
+                raise SourceError(line.partition("KafkaReadError: ")[2]) from error
+            if "No module named 'confluent_kafka'" in line:
+                raise SettingsError(
+                    "the executors have no confluent-kafka: install it where Spark's Python runs"
+                ) from error
+        raise
+
+
+def _ends(marks: Mapping[tuple[str, int], tuple[int, int]]) -> dict[str, dict[str, int]]:
+    ends: dict[str, dict[str, int]] = {}
+    for (topic, partition), (_, high) in marks.items():
+        ends.setdefault(topic, {})[str(partition)] = high
+    return ends
