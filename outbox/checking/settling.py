@@ -18,6 +18,8 @@ Schedules of `expire`:
 - The producer commits after us: 0 rows, so the library raises; before us: our row is no longer UNKNOWN.
 - The half message is locked, or somebody is asking about it: left for the next time, however old it is.
 - Two checkers: the second skips what the first has locked, and then finds it decided.
+- A claim is committed between our snapshot and our lock, at the very moment the age is reached: the policy decides
+  while somebody asks, the answer comes too late and is thrown away. One verdict, the one that was due.
 """
 
 from __future__ import annotations

@@ -224,7 +224,10 @@ SELECT o.id, o.settled, o.checks + (o.settled = 'unknown')::integer FROM outcome
 -- name: expire
 -- The policy ($3: the state it leads to) for those of the half messages $1 of the group $2 that are over: older than
 -- $4 s, or with $5 checks used up. Looked at again under their lock; one that is locked, or that somebody is asking
--- about at this moment, is left for the next time.
+-- about at this moment, is left for the next time. (Its row in pending_check is read as of this statement's beginning and
+-- not locked: a claim that is committed just then, before the age was reached by its own clock, is not seen, and the
+-- policy decides while somebody asks. That is the verdict which was due, and the only one: the answer finds no
+-- claim any more, and is thrown away. Locking both rows would not see a row that was adopted just then either.)
 WITH over AS MATERIALIZED (
     SELECT m.id, p.checks, m.born_at <= statement_timestamp() - $4::float8 * interval '1 s' AS too_old
     FROM unnest($1::text[]) AS g (id) JOIN outbox.message m ON m.id = g.id::bigint

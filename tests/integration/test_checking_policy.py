@@ -1,0 +1,70 @@
+"""The policy against a claim of the same moment: whoever sees whom, there is one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from outbox.checking.claiming import claim
+from outbox.checking.finding import settings
+from outbox.checking.settling import Reply, expire, settle
+from outbox.checking.transaction import transaction
+from outbox.resolution import Answer, LocalTransactionState
+from outbox.statements import Plan, Statement
+from tests.check_stage import GROUP, CheckStage
+from tests.locks import see_blocked
+from tests.writing import connect
+
+GIVEN = "unnest($1::text[]) AS g (id)"
+STALLED = (
+    "(SELECT u.id FROM (SELECT pg_advisory_xact_lock(7)) AS gate, unnest($1::text[]) AS u (id)) AS g (id)"
+)
+
+
+@pytest.fixture
+def stage(database: str) -> Iterator[CheckStage]:
+    stage = CheckStage(database)
+    yield stage
+    stage.close()
+
+
+def stalled(plan: Plan[list[int]]) -> Plan[list[int]]:
+    """The policy, made to wait for an advisory lock between its snapshot and its locks."""
+    statement = next(plan)
+    assert GIVEN in statement.text
+    yield Statement("SELECT set_config('lock_timeout', '60s', true)")
+    rows = yield statement._replace(text=statement.text.replace(GIVEN, STALLED))
+    return [id for (id,) in rows]
+
+
+@pytest.mark.feature("S-45", "S-51")
+@pytest.mark.parametrize("answer", list(LocalTransactionState))
+def test_a_policy_that_does_not_see_a_claim_comes_to_one_verdict_all_the_same(
+    stage: CheckStage, answer: LocalTransactionState
+) -> None:
+    half = stage.half()
+    stage.adopt()
+    with (
+        connect(stage.dsn) as gate,
+        connect(stage.dsn) as late,
+        stage.connection() as conn,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        group = transaction(conn, "one", settings(GROUP)).settings
+        gate.execute("SELECT pg_advisory_lock(7)")
+        # Its age is reached for the policy, whose statement began a moment before the claim's was committed.
+        plan = stalled(expire(replace(group, max_age=1.0), [half.id]))
+        policy = threads.submit(transaction, late, "late", plan)
+        see_blocked(stage.conn, late, policy)
+        claimed = transaction(conn, "one", claim(group, "one", 10))
+        assert [view.id for view in claimed.views] == [half.id]
+        gate.execute("SELECT pg_advisory_unlock(7)")
+        assert policy.result(30) == [half.id]
+        settled = transaction(conn, "one", settle(group, [Reply(half.id, claimed.claim, 0, Answer(answer))]))
+    assert (settled.decided, settled.unknown) == (0, 0)
+    assert stage.state(half) == "ROLLED_BACK"
+    assert [event.to_state for event in stage.events(half) if event.to_state] == ["ROLLED_BACK"]
+    assert stage.checks(half) is None
