@@ -61,14 +61,16 @@ def _counts(events: DataFrame) -> DataFrame:
     return events.where("kind = 'check'").groupBy(*IDENTITY).agg(f.count("*").cast("int").alias("checks"))
 
 
-def of_older(target: Target, window: Window) -> DataFrame:
+def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFrame:
     """What a window says of messages that it need not hold: publications at their positions, counts of checks.
 
-    Publications and events of the window are in the target already; so are the new messages, with most of theirs.
+    Publications and events of the window are in the target already; so are the new messages, those with ids above
+    `top`, with their checks and most of their publications.
     """
     since = f"window_hi > {window.lo}"
-    asked = target.read(TRANSACTION_EVENTS).where(since).where("kind = 'check'").select(*IDENTITY).distinct()
-    checks = _counts(target.read(TRANSACTION_EVENTS).join(asked, [*IDENTITY], "left_semi"))
+    events = target.read(TRANSACTION_EVENTS).where(f"kind = 'check' AND id <= {top if asked else -1}")
+    recent = events.where(since).select(*IDENTITY).distinct()
+    checks = _counts(events.join(recent, [*IDENTITY], "left_semi"))
     publications = target.read(PUBLICATIONS).where(since)
     span = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
     low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)

@@ -75,9 +75,9 @@ def _run(
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target):
-        now = source.horizon()
-        target.prepare(*CORE, origin=Watermark(0, 0, now.cluster))
+        target.prepare(*CORE, origin=Watermark(0, 0, source.cluster()))
         mark = target.watermark()
+        now = source.horizon(of_all=choose is not following or mark is None or mark.hi == 0)
         return Run(source, target, choose(mark, now), settings, say, mark=mark).write()
 
 
@@ -96,6 +96,7 @@ class Run:
     ) -> None:
         self._source, self._target, self._window, self._mark = source, target, window, mark
         self._settings, self._say = settings, say
+        self._events = self._published = 0
 
     def write(self) -> Report:
         """Write the window: three tables in order, the watermark last."""
@@ -104,9 +105,11 @@ class Run:
             self._say(f"nothing to do: no transaction has ended since {window.lo}")
             return Report(self._settings.target, window.lo, window.hi)
         self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}")
-        events = self._replace(TRANSACTION_EVENTS, rows.events(self._source.events(window), window.hi))
+        events = self._events = self._replace(
+            TRANSACTION_EVENTS, rows.events(self._source.events(window), window.hi)
+        )
         self._say(f"{events} events after {monotonic() - began:.1f} s")
-        publications = self._replace(
+        publications = self._published = self._replace(
             PUBLICATIONS, rows.publications(self._source.publications(window), window.hi)
         )
         self._say(f"{publications} publications after {monotonic() - began:.1f} s")
@@ -128,12 +131,15 @@ class Run:
         if window.again:
             old = self._target.read(table).select(*plain).subtract(new.select(*plain))
             return self._commit(table, new.unionByName(old.select("*", stamp)), "window_hi >= 0")
+        condition = f"window_hi > {window.lo} AND xid >= {window.lo}"
+        if not window.foreign or window.foreign < window.lo:
+            return self._commit(table, new, condition)
         before = self._target.read(table).where(
             f"window_hi <= {window.lo} AND xid >= {window.lo} AND xid < {window.hi}"
         )
         if not before.isEmpty():
             new = new.select(*plain).subtract(before.select(*plain)).select("*", stamp)
-        return self._commit(table, new, f"window_hi > {window.lo} AND xid >= {window.lo}")
+        return self._commit(table, new, condition)
 
     def _commit(self, table: Table, new: DataFrame, condition: str) -> int:
         self._still()
@@ -197,7 +203,9 @@ class Run:
         if window.again:
             published = published.where(f"position >= {ids.lower} AND position < {ids.upper}")
         messages = with_checks(with_publications(read, published), target.read(TRANSACTION_EVENTS))
-        return all_changes(messages, of_older(target, window) if last else None)
+        if not last or not (self._events or self._published):
+            return all_changes(messages, None)
+        return all_changes(messages, of_older(target, window, top=self._top, asked=self._events > 0))
 
     def _publications(self) -> DataFrame:
         """The window's publications, as they were just written."""

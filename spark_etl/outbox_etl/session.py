@@ -19,6 +19,7 @@ CATALOG = "outbox"
 NAMESPACE = "outbox"
 DRIVER = "org.postgresql.Driver"
 ICEBERG = "org.apache.iceberg.spark.SparkCatalog"
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 FIXED = {
     "spark.sql.session.timeZone": "UTC",
     # A value that does not fit is an error, never a null.
@@ -29,7 +30,8 @@ FIXED = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "true",
-    "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.log.level": "ERROR",
 }
 
 
@@ -53,6 +55,9 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
     if master.startswith("local"):
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.driver.memory"] = settings.driver_memory
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if settings.format == "iceberg":
+        chosen["spark.sql.extensions"] = EXTENSIONS
     if settings.jars:
         chosen["spark.jars"] = ",".join(settings.jars)
     chosen |= settings.spark
@@ -66,9 +71,12 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
             raise
         raise SettingsError(f"Spark does not start: {error}. It needs Java 17 or 21 (JAVA_HOME)") from error
     spark.sparkContext.setLogLevel("ERROR")
-    for name, needed in ((DRIVER, "postgresql"), (ICEBERG, "iceberg-spark-runtime")):
-        _need_class(spark, name, needed)
+    if "spark.sql.shuffle.partitions" not in settings.spark:
+        # Spark's 200 cost a small window more than its rows; a shuffle on a cluster needs some per core.
+        spark.conf.set("spark.sql.shuffle.partitions", max(4, 2 * spark.sparkContext.defaultParallelism))
+    _need_class(spark, DRIVER, "postgresql")
     if settings.format == "iceberg":
+        _need_class(spark, ICEBERG, "iceberg-spark-runtime")
         _catalog(spark, settings)
     return spark
 

@@ -82,15 +82,25 @@ class Source:
                         "use the job of that schema's release"
                     )
 
-    def horizon(self) -> Horizon:
-        """Say up to where everything has ended, and make sure that no crash can take it back."""
+    def cluster(self) -> Cluster:
+        """Say whose xids these are."""
+        server = self.ask("server")[0]
+        return Cluster(server["system_identifier"], server["timeline"])
+
+    def horizon(self, *, of_all: bool = False) -> Horizon:
+        """Say up to where everything has ended, and make sure that no crash can take it back.
+
+        For a window of all that there is, look for xids that this cluster cannot have given out.
+        """
         server = self.ask("server")[0]
         if server["version"] < OLDEST_SERVER:
             raise SourceError(f"PostgreSQL {server['version'] // 10000} is too old: 14 or newer is needed")
         now = self.ask("horizon")[0]
         if not server["standby"]:  # a standby is sent only what its primary has on disk
             self.ask("barrier")
-        return Horizon(Cluster(server["system_identifier"], server["timeline"]), now["hi"], now["top"])
+        newest = self.ask("newest")[0]["xid"] if of_all else 0
+        cluster = Cluster(server["system_identifier"], server["timeline"])
+        return Horizon(cluster, now["hi"], now["top"], now["next"], newest if newest >= now["next"] else 0)
 
     @contextlib.contextmanager
     def lock(self, target: str) -> Iterator[None]:
@@ -139,7 +149,9 @@ class Source:
         return self._read("publication", window, Ids(0, window.top + 1))
 
     def _read(self, table: str, window: Window, among: Ids) -> DataFrame:
-        limits = "true" if window.rebase else statement(SQL, "in_window", lo=window.lo, hi=window.hi)
+        limits = statement(SQL, "in_window", lo=window.lo, hi=window.hi)
+        if window.restored:
+            limits = f"({limits} OR {statement(SQL, 'from_elsewhere', next=window.next)})"
         text = f"{statement(SQL, f'{table}_columns')}\nWHERE {limits}"
         ranges = split(self.ids(window.top), among, self._parallelism())
         predicates = [f"id >= {ids.lower} AND id < {ids.upper}" for ids in ranges] or ["false"]

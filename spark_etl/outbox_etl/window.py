@@ -31,6 +31,8 @@ class Watermark:
     top: int
     """The highest id that had been given out: messages above it are new to the warehouse."""
     cluster: Cluster
+    foreign: int = 0
+    """The highest xid that rows brought from another cluster (a restore): windows up to it meet them again."""
 
     def properties(self) -> dict[str, str]:
         """The watermark as properties of a commit."""
@@ -39,6 +41,7 @@ class Watermark:
             f"{PREFIX}top-id": str(self.top),
             f"{PREFIX}system-identifier": self.cluster.system_identifier,
             f"{PREFIX}timeline": str(self.cluster.timeline),
+            **({f"{PREFIX}foreign-xid": str(self.foreign)} if self.foreign else {}),
         }
 
     @classmethod
@@ -52,7 +55,8 @@ class Watermark:
             return None
         try:
             cluster = Cluster(properties[f"{PREFIX}system-identifier"], int(properties[f"{PREFIX}timeline"]))
-            return cls(int(properties[f"{PREFIX}window-hi"]), int(properties[f"{PREFIX}top-id"]), cluster)
+            hi, top = int(properties[f"{PREFIX}window-hi"]), int(properties[f"{PREFIX}top-id"])
+            return cls(hi, top, cluster, int(properties.get(f"{PREFIX}foreign-xid", "0")))
         except (KeyError, ValueError) as error:
             raise TargetError(f"the watermark of message_history cannot be read: {error}") from error
 
@@ -66,6 +70,10 @@ class Horizon:
     """Every transaction below has ended."""
     top: int
     """The highest id given out."""
+    next: int
+    """The first xid not given out."""
+    foreign: int = 0
+    """The highest xid of a row, if this cluster cannot have given it out; else 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,15 @@ class Window:
     """Read anew by a backfill: what the warehouse has beyond it stays."""
     rebase: bool = False
     """From another cluster than the warehouse was filled from: the source's rows win whatever their xids."""
+    next: int = 0
+    """The first xid not given out when `hi` was read."""
+    foreign: int = 0
+    """The highest xid that came with rows of another cluster (a restore); 0: none above the window's lower bound."""
+
+    @property
+    def restored(self) -> bool:
+        """Whether rows with xids of another cluster belong to the window."""
+        return self.lo == 0 and self.foreign >= self.next > 0
 
     @property
     def is_empty(self) -> bool:
@@ -91,7 +108,7 @@ class Window:
 
     def watermark(self) -> Watermark:
         """What the warehouse will say when the window is in it."""
-        return Watermark(self.hi, self.top, self.cluster)
+        return Watermark(self.hi, self.top, self.cluster, self.foreign if self.foreign >= self.hi else 0)
 
 
 def following(mark: Watermark | None, now: Horizon) -> Window:
@@ -101,7 +118,7 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
         OtherClusterError: the watermark's xids are not those of this cluster.
     """
     if mark is None:
-        return Window(0, now.hi, now.top, 0, now.cluster)
+        return Window(0, now.hi, now.top, 0, now.cluster, next=now.next, foreign=now.foreign)
     if mark.cluster.system_identifier != now.cluster.system_identifier:
         here = now.cluster.system_identifier
         reason = f"it was filled from the cluster {mark.cluster.system_identifier}, this is {here}"
@@ -110,7 +127,8 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
     elif mark.hi > now.hi:
         reason = f"it holds transactions below {mark.hi}, the cluster has come to {now.hi} only"
     else:
-        return Window(mark.hi, now.hi, now.top, mark.top, now.cluster)
+        foreign = max(mark.foreign, now.foreign)
+        return Window(mark.hi, now.hi, now.top, mark.top, now.cluster, next=now.next, foreign=foreign)
     raise OtherClusterError(
         f"the warehouse cannot be continued: {reason}. Transaction ids mean something else now. "
         "`outbox etl backfill --rebase` reads all that PostgreSQL holds and goes on from there; nothing is deleted"
@@ -125,4 +143,15 @@ def again(mark: Watermark | None, now: Horizon, *, rebase: bool = False) -> Wind
     """
     if not rebase:
         following(mark, now)
-    return Window(0, now.hi, now.top, 0, now.cluster, again=mark is not None and mark.hi > 0, rebase=rebase)
+    filled = mark is not None and mark.hi > 0
+    return Window(
+        0,
+        now.hi,
+        now.top,
+        0,
+        now.cluster,
+        again=filled,
+        rebase=rebase and filled,
+        next=now.next,
+        foreign=now.foreign,
+    )

@@ -12,7 +12,18 @@ SELECT (SELECT s.system_identifier FROM pg_control_system() s)::text AS system_i
 -- name: horizon
 -- Every transaction below "hi" has ended. No message of theirs has an id above "top": a sequence is read as it is now,
 -- and now is after the statement's snapshot.
-SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS hi, p.last_value AS top FROM outbox.position p
+-- From "next" on, no xid had been given out.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS hi,
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next, p.last_value AS top
+FROM outbox.position p
+
+-- name: newest
+-- The highest xid on record: in a restored database it may be far ahead of the cluster's own. Reads all events and
+-- publications; asked for a window of all that there is.
+SELECT greatest((SELECT max(e.xid::text::bigint) FROM outbox.event e),
+                (SELECT max(p.xid::text::bigint) FROM outbox.publication p),
+                (SELECT m.xid::text::bigint FROM outbox.message m
+                 WHERE m.state = 'COMMITTED' ORDER BY m.xid DESC LIMIT 1), 0) AS xid
 
 -- name: barrier
 -- A commit of the job's own, on disk before it returns. Without it a crash of PostgreSQL could forget transactions that
@@ -45,6 +56,10 @@ FROM outbox.message m
 -- name: in_window
 -- The transactions of a window.
 m.xid >= '{lo}'::xid8 AND m.xid < '{hi}'::xid8
+
+-- name: from_elsewhere
+-- Rows that a restore brought: this cluster has not given out their xids.
+m.xid >= '{next}'::xid8
 
 -- name: event_columns
 -- What happened to half messages.

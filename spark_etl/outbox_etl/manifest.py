@@ -1,0 +1,179 @@
+"""The manifest of a Parquet warehouse: which files are its tables, and its watermark; a version is written once.
+
+`_manifests/<version>.json` is complete when it appears, and the highest version counts. Files that no manifest names
+are not there for readers: a run that died left them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from outbox_etl.errors import ConcurrentRunError, TargetError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FORMAT = 1
+FOLDER = "_manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One file of a table; its rows are never changed."""
+
+    path: str
+    """Below the warehouse."""
+    rows: int
+    low: int
+    """The smallest and the largest value of the table's first sort column; days since 1970 where that is a date."""
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """One table: its columns and its files."""
+
+    schema: str
+    files: tuple[DataFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of the warehouse."""
+
+    version: int = 0
+    watermark: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, Files] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The manifest as it is stored."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+    @classmethod
+    def of(cls, text: str, place: str) -> Manifest:
+        """Read what `text` made.
+
+        Raises:
+            TargetError: it is something else.
+        """
+        try:
+            found: dict[str, Any] = json.loads(text)
+            if found["format"] != FORMAT:
+                raise TargetError(f"{place} is of format {found['format']}, this job knows {FORMAT}")
+            tables = {
+                name: Files(table["schema"], tuple(DataFile(**file) for file in table["files"]))
+                for name, table in found["tables"].items()
+            }
+            return cls(found["version"], found["watermark"], tables)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TargetError(f"{place} is no manifest of this job: {error!r}") from error
+
+
+class LocalManifests:
+    """Manifests in a directory of this machine: a link to a file makes a version, or fails if there is one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._folder = root, root / FOLDER
+
+    def newest(self) -> Manifest:
+        """The version that counts; version 0 where there is none."""
+        versions = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
+        if not versions:
+            if self._root.is_dir() and any(self._root.iterdir()) and not self._folder.is_dir():
+                raise TargetError(
+                    f"{self._root} holds something else than a Parquet warehouse: give another --warehouse"
+                )
+            return Manifest()
+        return Manifest.of(versions[-1].read_text(encoding="utf-8"), str(versions[-1]))
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write a version.
+
+        Raises:
+            ConcurrentRunError: another run has written it.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        part = self._folder / f".{uuid.uuid4().hex}"
+        try:
+            with part.open("w", encoding="utf-8") as file:
+                file.write(manifest.text())
+                file.flush()
+                os.fsync(file.fileno())
+            (self._folder / _name(manifest)).hardlink_to(part)
+            _sync(self._folder)
+        except FileExistsError:
+            raise ConcurrentRunError(
+                f"another run committed version {manifest.version} meanwhile; run again"
+            ) from None
+        finally:
+            part.unlink(missing_ok=True)
+
+
+class RemoteManifests:
+    """Manifests on a file system that Spark knows; it must refuse to rename over a file, as HDFS does."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        jvm: Any = spark._jvm
+        self._jvm: Any = jvm
+        java: Any = spark._jsc
+        configuration = java.hadoopConfiguration()
+        self._folder: Any = jvm.org.apache.hadoop.fs.Path(f"{root.rstrip('/')}/{FOLDER}")
+        self._context: Any = jvm.org.apache.hadoop.fs.FileContext.getFileContext(
+            self._folder.toUri(), configuration
+        )
+        self._files = self._folder.getFileSystem(configuration)
+
+    def newest(self) -> Manifest:
+        """The version that counts; version 0 where there is none."""
+        if not self._files.exists(self._folder):
+            return Manifest()
+        names = [status.getPath() for status in self._files.listStatus(self._folder)]
+        versions = sorted(
+            (path for path in names if path.getName().endswith(".json")), key=lambda path: path.getName()
+        )
+        if not versions:
+            return Manifest()
+        stream = self._files.open(versions[-1])
+        try:
+            text = self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
+        finally:
+            stream.close()
+        return Manifest.of(text, str(versions[-1].toString()))
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write a version.
+
+        Raises:
+            ConcurrentRunError: another run has written it.
+        """
+        hadoop = self._jvm.org.apache.hadoop.fs
+        part = hadoop.Path(self._folder, f".{uuid.uuid4().hex}")
+        stream = self._files.create(part, True)
+        stream.write(bytearray(manifest.text().encode()))
+        stream.close()
+        try:
+            self._context.rename(part, hadoop.Path(self._folder, _name(manifest)), [])
+        except Exception as error:
+            if "FileAlreadyExistsException" not in str(error):
+                raise
+            raise ConcurrentRunError(
+                f"another run committed version {manifest.version} meanwhile; run again"
+            ) from None
+
+
+def _name(manifest: Manifest) -> str:
+    return f"{manifest.version:012d}.json"
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
