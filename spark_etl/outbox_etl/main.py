@@ -15,11 +15,12 @@ if __package__ in (None, ""):  # run as a file by spark-submit: the package lies
 
 from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained
+from outbox_etl.reconcile import add_reconcile_options, reconcile, wish
 from outbox_etl.settings import Settings, add_options, from_arguments
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; answer the exit code: 0 done, 1 refused or failed, 2 wrongly called."""
+    """Run one command; answer the exit code: 0 done, 1 refused, failed or not proven, 2 wrongly called."""
     given = parser().parse_args(arguments)
     try:
         settings = from_arguments(given)
@@ -31,9 +32,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if known is None:
             raise
         return fail(known, given)
+    lines = answer.pop("lines", ())
     if given.json:
         sys.stdout.write(f"{json.dumps(answer, sort_keys=True)}\n")
-    return 0
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+    return int(answer.get("exit_code", 0))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,10 +48,16 @@ def parser() -> argparse.ArgumentParser:
         ("run", "export all that has ended since the last run"),
         ("backfill", "read all that PostgreSQL still holds again, and heal what differs"),
         ("status", "say up to where the warehouse is filled"),
+        (
+            "reconcile",
+            "prove PostgreSQL, Kafka and the warehouse complete against each other; exit 1 on any problem",
+        ),
     ):
         command = commands.add_parser(name, help=text, description=text)
         add_options(command)
         command.add_argument("--json", action="store_true", help="answer in JSON, for machines")
+        if name == "reconcile":
+            add_reconcile_options(command)
         if name == "backfill":
             command.add_argument(
                 "--rebase", action="store_true", help="go on from another cluster, or after a fail-over"
@@ -61,6 +71,7 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     from outbox_etl.session import start  # noqa: PLC0415
     from outbox_etl.target import open_target  # noqa: PLC0415
 
+    wanted = wish(given) if given.command == "reconcile" else None
     spark = start(settings)
     try:
         target = open_target(spark, settings)
@@ -68,6 +79,9 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
             return export(spark, settings, target, say).as_dict()
         if given.command == "backfill":
             return backfill(spark, settings, target, say, rebase=given.rebase).as_dict()
+        if wanted is not None:
+            outcome = reconcile(spark, settings, target, wanted, say)
+            return {**outcome.as_dict(), "lines": outcome.lines()}
         mark = target.watermark()
         return {"target": settings.target, "watermark": asdict(mark) if mark else None}
     finally:
