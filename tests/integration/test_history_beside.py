@@ -98,8 +98,8 @@ def test_an_insert_waits_for_no_step_of_a_removal_not_even_behind_a_long_transac
 ) -> None:
     for number in range(3):
         history.fill(number)
-    history.leave(4)
     history.conn.execute("SELECT outbox.add_partition(1000000)")
+    history.leave(4)
     certify(history)
     producers, watch = Producers(history.dsn, "t"), Watch(history.dsn)
     try:
