@@ -39,6 +39,10 @@ class LazyGroup(click.Group):
             "outbox_relay.commands.group:group",
             "Producer groups: how their half messages are asked about.",
         ),
+        "etl": (
+            "outbox_relay.commands.etl:etl",
+            "Export the history into a warehouse, and prove it complete.",
+        ),
         "history": ("outbox_relay.commands.history:history", "Drop what is exported, verified and old."),
         "demo": (
             "outbox_relay.commands.demo:demo",

@@ -24,14 +24,21 @@ TIMEOUT = 60.0
 """Seconds without a byte after which a download is tried again."""
 
 
-def download(jars: Sequence[Jar], target: Path, progress: Callable[[int, int], None]) -> None:
+def download(
+    jars: Sequence[Jar],
+    target: Path,
+    progress: Callable[[int, int], None],
+    *,
+    instead: str = "a broker of your own in OUTBOX_BOOTSTRAP_SERVERS",
+) -> None:
     """Fetch jars into a directory; `progress` is told (jars done, jars in all).
 
-    Raises StackError when one cannot be fetched or is not the one that was pinned.
+    Raises StackError when one cannot be fetched or is not the one that was pinned; it names what can be given
+    `instead`.
     """
     base = repository()
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="jars") as pool:
-        work = [pool.submit(_fetch, base, jar, target) for jar in jars]
+        work = [pool.submit(_fetch, base, jar, target, instead) for jar in jars]
         try:
             for done, item in enumerate(as_completed(work), start=1):
                 item.result()
@@ -48,7 +55,7 @@ def repository() -> str:
     return base.rstrip("/")
 
 
-def _fetch(base: str, jar: Jar, target: Path) -> None:
+def _fetch(base: str, jar: Jar, target: Path, instead: str) -> None:
     url, problem = f"{base}/{jar.path}", ""
     for _ in range(ATTEMPTS):
         try:
@@ -62,8 +69,7 @@ def _fetch(base: str, jar: Jar, target: Path) -> None:
             return
         problem = f"its sha256 is {found}, pinned is {jar.sha256}"
     raise StackError(
-        f"{url} could not be fetched: {problem}. A mirror can be named in OUTBOX_MAVEN_REPOSITORY, "
-        "a broker of your own in OUTBOX_BOOTSTRAP_SERVERS"
+        f"{url} could not be fetched: {problem}. A mirror can be named in OUTBOX_MAVEN_REPOSITORY, {instead}"
     )
 
 

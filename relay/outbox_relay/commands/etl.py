@@ -1,0 +1,151 @@
+"""`outbox etl`: the warehouse job, on this machine or on a Spark cluster."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import Any
+
+import click
+
+from outbox_relay import output
+from outbox_relay.commands.etl_options import arguments, job_options, secrets
+from outbox_relay.commands.options import (
+    Group,
+    bootstrap_servers_option,
+    dsn_option,
+    json_option,
+    kafka_config_option,
+)
+from outbox_relay.etl import child, prepare
+from outbox_relay.etl.progress import Progress
+from outbox_relay.etl.rendering import show
+
+
+@click.group(cls=Group)
+def etl() -> None:
+    """Export the history of every message into a warehouse, and prove it complete.
+
+    \b
+      pip install 'outbox-kafka[etl]'
+      outbox etl run --warehouse /data/warehouse         what is new since the last run
+      outbox etl reconcile --warehouse /data/warehouse   PostgreSQL, Kafka and warehouse agree
+      outbox etl status --warehouse /data/warehouse      up to where it is filled
+
+    Every command may be killed at any time and run again. The role outbox_etl may do all of it.
+    """
+
+
+@etl.command("run")
+@job_options
+@dsn_option
+@json_option
+def run_command(*, as_json: bool, **given: Any) -> None:
+    """Export all that has ended since the last run.
+
+    The first run exports everything. Exactly the transactions below the oldest one that still runs are read; a run
+    that was killed is done again by the next one, and nothing doubles.
+    """
+    _work("run", given, as_json=as_json)
+
+
+@etl.command()
+@click.option("--rebase", is_flag=True, help="Go on from another cluster, or after a fail-over.")
+@job_options
+@dsn_option
+@json_option
+def backfill(*, as_json: bool, **given: Any) -> None:
+    """Read all that PostgreSQL still holds again, and heal what differs.
+
+    Nothing is deleted from the warehouse: what retention has dropped from PostgreSQL stays there.
+    """
+    _work("backfill", given, as_json=as_json)
+
+
+@etl.command()
+@job_options
+@dsn_option
+@json_option
+def status(*, as_json: bool, **given: Any) -> None:
+    """Say up to where the warehouse is filled."""
+    _work("status", given, as_json=as_json)
+
+
+@etl.command()
+@click.option(
+    "--all", is_flag=True, help="Verify everything that all three still hold, not only what is new."
+)
+@click.option(
+    "--allow-doubled",
+    is_flag=True,
+    help="Tell doubled records in Kafka, but do not count them: at-least-once allows them after a crash.",
+)
+@click.option(
+    "--shared-topics",
+    is_flag=True,
+    help="Other outboxes publish to these topics: records of unknown messages are theirs.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(0, 100_000),
+    default=100,
+    show_default=True,
+    help="Findings of one kind that are listed; all are counted.",
+)
+@job_options
+@dsn_option
+@bootstrap_servers_option
+@kafka_config_option
+@json_option
+def reconcile(*, as_json: bool, kafka: dict[str, str], **given: Any) -> None:
+    """Compare PostgreSQL, Kafka and warehouse; certify what agrees, exit with 1 when something does not.
+
+    It names every message that is missing, doubled, altered or out of order, and where. `outbox history drop` drops
+    nothing that has no certificate.
+    """
+    _work("reconcile", {**given, "kafka_config": kafka}, as_json=as_json)
+
+
+def _work(command: str, given: dict[str, Any], *, as_json: bool) -> None:
+    """Run one command of the job, and end as it ended."""
+    prepare.require_packages(fetching=not given["jars"])
+    with Progress(secrets(given)) as progress:
+        home = prepare.java_home(progress.report)
+        given["jars"] = prepare.jars(given["jars"], progress.report)
+        given["warehouse"] = prepare.local_path(given["warehouse"])
+        try:
+            ended = child.run(
+                [command, *arguments(given), "--json"], prepare.environment(home), progress.hear
+            )
+        except child.Stopped as stopped:
+            progress.report(f"stopped by {signal.Signals(stopped.number).name}; run again to go on")
+            sys.exit(128 + stopped.number)
+    answer = _answer(ended.output)
+    if answer is None:
+        last = progress.others or f"  {progress.last or '(it said nothing)'}"
+        answer = {"error": f"the job ended with exit code {ended.code}:\n{last}", "kind": "Crash"}
+        ended = child.Ended(ended.code or 1, "")
+    if "error" in answer:
+        answer["error"] = progress.masked(str(answer["error"]))
+    if as_json:
+        click.echo(json.dumps(answer, sort_keys=True, ensure_ascii=False))
+    elif "error" not in answer:
+        show(command, answer)
+    elif answer["error"] != progress.last:
+        click.echo(f"Error: {_safe(answer['error'])}", err=True)
+    sys.exit(ended.code)
+
+
+def _answer(text: str) -> dict[str, Any] | None:
+    """The job's answer: the last line that it wrote; None when it did not come so far."""
+    lines = text.strip().splitlines()
+    try:
+        found = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _safe(text: str) -> str:
+    return "\n".join(output.printable(line) for line in text.splitlines())

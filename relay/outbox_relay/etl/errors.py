@@ -1,0 +1,9 @@
+"""What `outbox etl` refuses before the job runs."""
+
+from __future__ import annotations
+
+from outbox_relay.errors import OperatorError
+
+
+class EtlError(OperatorError):
+    """The job cannot be started; the text says what is missing and how to get it."""

@@ -1,0 +1,110 @@
+"""`outbox etl` as operators run it: a process, with Spark's Java below it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.servers import MakeTopic
+from tests.waiting import wait_until
+from tests.writing import connect, insert_numbered
+
+pytestmark = pytest.mark.spark
+
+ON_TWO_CORES = ("--master", "local[2]", "--driver-memory", "1g")
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "outbox_relay", "etl", *arguments]
+
+
+def etl(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run `outbox etl …` and insist on its exit code."""
+    done = subprocess.run(
+        command(*arguments, *ON_TWO_CORES), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == code, f"ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    return done
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process has started, and theirs."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *below(int(child))]
+    return found
+
+
+def test_a_run_fills_the_warehouse_and_the_next_one_goes_on(
+    database: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    given = ("--dsn", database, "--warehouse", str(tmp_path / "warehouse"))
+    topic = make_topic()
+    with connect(database) as conn:
+        insert_numbered(conn, topic, 500)
+        first = etl("run", *given, "--json")
+        insert_numbered(conn, topic, 300, start=500)
+    assert json.loads(first.stdout)["messages"] == 500
+    assert "500 messages" in first.stderr
+    second = etl("run", *given)
+    assert "300" in second.stdout
+    status = json.loads(etl("status", *given, "--json").stdout)
+    assert status["watermark"]["hi"] > json.loads(first.stdout)["window_hi"]
+
+
+def test_what_the_job_refuses_is_one_clear_error(tmp_path: Path) -> None:
+    secret = "s3cr3t-Pa55"
+    done = etl(
+        "run", "--dsn", f"postgresql://etl:{secret}@127.0.0.1:1/none", "--warehouse", str(tmp_path), code=1
+    )
+    assert "127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert secret not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_spark_ends_with_the_command_however_that_ends(
+    database: str, make_topic: MakeTopic, tmp_path: Path, number: signal.Signals
+) -> None:
+    secret = "catalog-s3cr3t"
+    with connect(database) as conn:
+        insert_numbered(conn, make_topic(), 100)
+        conn.execute("BEGIN")
+        conn.execute("LOCK TABLE outbox.message IN ACCESS EXCLUSIVE MODE")  # Spark's reads wait for it
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(
+                command("run", "--dsn", database, "--warehouse", str(tmp_path / "warehouse"), *ON_TWO_CORES,
+                    "--catalog-option", f"unused.password={secret}"),
+                stdout=log, stderr=log, env=os.environ.copy(),
+            )  # fmt: skip
+        try:
+            waiting = (
+                "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'outbox.message'::regclass"
+            )
+            wait_until(lambda: conn.execute(waiting).fetchone() != (0,), "a read that waits", seconds=120)
+            started = below(process.pid)
+            lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started]
+            assert any(b"org.apache.spark" in line for line in lines)
+            assert not any(secret.encode() in line for line in lines)
+            process.send_signal(number)
+            ended = process.wait(30)
+            assert ended == (143 if number is signal.SIGTERM else -9)
+            wait_until(lambda: not any(alive(pid) for pid in started), "the end of Spark", seconds=30)
+        finally:
+            process.kill()
+            process.wait()
+            conn.execute("ROLLBACK")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
