@@ -24,10 +24,15 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "outbox_relay", "etl", *arguments]
 
 
-def etl(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+def etl(dsn: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run `outbox etl …` and insist on its exit code."""
     done = subprocess.run(
-        command(*arguments, *ON_TWO_CORES), capture_output=True, text=True, timeout=240, check=False
+        command(*arguments, *ON_TWO_CORES),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OUTBOX_DSN": dsn},
     )
     assert done.returncode == code, f"ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done
@@ -45,24 +50,24 @@ def below(pid: int) -> list[int]:
 def test_a_run_fills_the_warehouse_and_the_next_one_goes_on(
     database: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    given = ("--dsn", database, "--warehouse", str(tmp_path / "warehouse"))
+    given = ("--warehouse", str(tmp_path / "warehouse"))
     topic = make_topic()
     with connect(database) as conn:
         insert_numbered(conn, topic, 500)
-        first = etl("run", *given, "--json")
+        first = etl(database, "run", *given, "--json")
         insert_numbered(conn, topic, 300, start=500)
     assert json.loads(first.stdout)["messages"] == 500
     assert "500 messages" in first.stderr
-    second = etl("run", *given)
+    second = etl(database, "run", *given)
     assert "300" in second.stdout
-    status = json.loads(etl("status", *given, "--json").stdout)
+    status = json.loads(etl(database, "status", *given, "--json").stdout)
     assert status["watermark"]["hi"] > json.loads(first.stdout)["window_hi"]
 
 
 def test_what_the_job_refuses_is_one_clear_error(tmp_path: Path) -> None:
     secret = "s3cr3t-Pa55"
     done = etl(
-        "run", "--dsn", f"postgresql://etl:{secret}@127.0.0.1:1/none", "--warehouse", str(tmp_path), code=1
+        f"postgresql://etl:{secret}@127.0.0.1:1/none", "run", "--warehouse", str(tmp_path / "w"), code=1
     )
     assert "127.0.0.1" in done.stderr
     assert "Traceback" not in done.stderr
@@ -80,9 +85,9 @@ def test_spark_ends_with_the_command_however_that_ends(
         conn.execute("LOCK TABLE outbox.message IN ACCESS EXCLUSIVE MODE")  # Spark's reads wait for it
         with (tmp_path / "log").open("wb") as log:
             process = subprocess.Popen(
-                command("run", "--dsn", database, "--warehouse", str(tmp_path / "warehouse"), *ON_TWO_CORES,
+                command("run", "--warehouse", str(tmp_path / "warehouse"), *ON_TWO_CORES,
                     "--catalog-option", f"unused.password={secret}"),
-                stdout=log, stderr=log, env=os.environ.copy(),
+                stdout=log, stderr=log, env={**os.environ, "OUTBOX_DSN": database},
             )  # fmt: skip
         try:
             waiting = (

@@ -64,7 +64,7 @@ def text(ran: Ran) -> str:
     return ran.out + ran.err
 
 
-@pytest.mark.parametrize("command", ["run", "backfill", "status"])
+@pytest.mark.parametrize("command", ["run", "backfill", "marts", "status"])
 def test_every_option_reaches_the_job_as_it_was_given(job: Job, command: str) -> None:
     ran = outbox("etl", command, *GIVEN, "--format", "iceberg", "--catalog", "rest", "--catalog-uri", "http://c",
         "--catalog-option", "credential=a=b", "--catalog-option", "scope=x", "--master", "spark://m:7077",

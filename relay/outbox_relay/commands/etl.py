@@ -67,6 +67,18 @@ def backfill(*, as_json: bool, **given: Any) -> None:
 @job_options
 @dsn_option
 @json_option
+def marts(*, as_json: bool, **given: Any) -> None:
+    """Make the daily marts of all days anew.
+
+    A run does it for the days that changed, also after one that was killed; this is for marts that somebody altered.
+    """
+    _work("marts", given, as_json=as_json)
+
+
+@etl.command()
+@job_options
+@dsn_option
+@json_option
 def status(*, as_json: bool, **given: Any) -> None:
     """Say up to where the warehouse is filled."""
     _work("status", given, as_json=as_json)

@@ -23,6 +23,8 @@ def show(command: str, answer: Mapping[str, Any]) -> None:
 
 
 def _told(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return f"{output.count(len(value))}: {value[0]} to {value[-1]}" if value else None
     if name == "seconds":
         return output.seconds(value)
     # Transactions are named, rows are counted.
