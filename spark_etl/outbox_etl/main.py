@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("run", "export all that has ended since the last run"),
         ("backfill", "read all that PostgreSQL still holds again, and heal what differs"),
+        ("marts", "make the daily marts of all days anew (a run does it for the days that it touched)"),
         ("status", "say up to where the warehouse is filled"),
         (
             "reconcile",
@@ -68,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
 def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """Do what was asked in a Spark session; answer what was done."""
     from outbox_etl.export import backfill, export  # noqa: PLC0415  (settings are checked before Spark is loaded)
+    from outbox_etl.marts import refresh  # noqa: PLC0415
     from outbox_etl.session import start  # noqa: PLC0415
     from outbox_etl.target import open_target  # noqa: PLC0415
 
@@ -75,10 +78,15 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     spark = start(settings)
     try:
         target = open_target(spark, settings)
-        if given.command == "run":
-            return export(spark, settings, target, say).as_dict()
-        if given.command == "backfill":
-            return backfill(spark, settings, target, say, rebase=given.rebase).as_dict()
+        if given.command in ("run", "backfill"):
+            if given.command == "run":
+                report = export(spark, settings, target, say)
+            else:
+                report = backfill(spark, settings, target, say, rebase=given.rebase)
+            return {**report.as_dict(), "mart_days": _days(refresh(spark, settings, target, say))}
+        if given.command == "marts":
+            days = refresh(spark, settings, target, say, everything=True)
+            return {"target": settings.target, "mart_days": _days(days)}
         if wanted is not None:
             outcome = reconcile(spark, settings, target, wanted, say)
             return {**outcome.as_dict(), "lines": outcome.lines()}
@@ -86,6 +94,10 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         return {"target": settings.target, "watermark": asdict(mark) if mark else None}
     finally:
         spark.stop()
+
+
+def _days(days: Sequence[date]) -> list[str]:
+    return [day.isoformat() for day in days]
 
 
 def say(text: str) -> None:

@@ -1,0 +1,185 @@
+"""Daily marts: made anew for the days that later windows touched, each day replaced as a whole.
+
+Up to which window they were made stands in mart_days, written last. A run that dies before it leaves the days to the
+next; one that finds nothing new writes nothing. The watermark of message_history is not enough: a run may die after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from outbox_etl.mart_tables import CHECKS, DAYS, DECISIONS, GAPS, KEY_SKEW, LATENCY, MARTS, THROUGHPUT
+from outbox_etl.source import Source
+from outbox_etl.statements import statement
+from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from outbox_etl.settings import Settings
+    from outbox_etl.target import Target
+    from outbox_etl.window import Watermark
+
+SQL = "marts.sql"
+VIEWS = {"history": MESSAGE_HISTORY, "events": TRANSACTION_EVENTS, "publications": PUBLICATIONS}
+Days = Sequence[date]
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """The days whose rows changed: by insert, by publication, by what happened to half messages."""
+
+    born: Days
+    published: Days
+    happened: Days
+
+    @property
+    def all(self) -> Days:
+        """All of them."""
+        return sorted({*self.born, *self.published, *self.happened})
+
+
+def refresh(
+    spark: SparkSession, settings: Settings, target: Target, say: Say, *, everything: bool = False
+) -> list[date]:
+    """Bring the marts up to the warehouse's watermark; answer the days that were made anew.
+
+    With `everything`, all days are made anew, also those that are up to date.
+
+    Raises:
+        ConcurrentRunError: another run is writing this warehouse.
+        TargetError: there is something else under a mart's name.
+    """
+    with Source(spark, settings).lock(settings.target):
+        mark = target.watermark()
+        if mark is None or mark.hi == 0:
+            return []
+        target.prepare(*MARTS, DAYS)
+        return Refresh(spark, target, mark, say).run(everything=everything)
+
+
+class Refresh:
+    """The making of all marts for the days that were touched."""
+
+    def __init__(self, spark: SparkSession, target: Target, mark: Watermark, say: Say) -> None:
+        self._spark, self._target, self._mark, self._say = spark, target, mark, say
+        self._cluster = f"{mark.cluster.system_identifier}/{mark.cluster.timeline}"
+
+    def run(self, *, everything: bool) -> list[date]:
+        """Replace the days of each mart, then say so in mart_days."""
+        since, began = -1 if everything else self._since(), monotonic()
+        if since == self._mark.hi:
+            return []
+        for name, table in VIEWS.items():
+            self._target.read(table).createOrReplaceTempView(name)
+        touched = self._touched(since)
+        if not touched.all:
+            return []
+        for table, days, rows in (
+            (THROUGHPUT, sorted({*touched.born, *touched.published}), self._throughput),
+            (LATENCY, touched.published, self._latency),
+            (DECISIONS, touched.born, self._decisions),
+            (CHECKS, touched.happened, self._checks),
+            (KEY_SKEW, touched.born, self._key_skew),
+        ):
+            if days:
+                self._replace(table, rows(days), f"day IN ({_dates(days)})")
+        if touched.published:
+            first = _date(touched.published[0])
+            self._replace(GAPS, self._gaps(touched.published), f"day >= {first}")
+        self._note(touched.all)
+        self._say(f"marts of {len(touched.all)} days after {monotonic() - began:.1f} s")
+        return list(touched.all)
+
+    def _since(self) -> int:
+        """Up to which window the marts are made; -1: of this cluster there are none, so every day is to be made."""
+        known = self._target.read(DAYS).where(f"cluster = '{self._cluster}'")
+        highest = known.selectExpr("max(window_hi) AS hi").collect()[0]["hi"]
+        return -1 if highest is None or highest > self._mark.hi else int(highest)
+
+    def _touched(self, since: int) -> Touched:
+        def days(view: str, column: str) -> set[date]:
+            found = self._spark.table(view).where(f"window_hi > {since} AND {column} IS NOT NULL")
+            return {row["day"] for row in found.selectExpr(f"to_date({column}) AS day").distinct().collect()}
+
+        published = days("history", "published_at") | days("publications", "published_at")
+        return Touched(
+            sorted(days("history", "born_at")), sorted(published), sorted(days("events", "happened_at"))
+        )
+
+    def _throughput(self, days: Days) -> DataFrame:
+        return self._ask(
+            "throughput", born=within("h.born_at", days), published=within("h.published_at", days)
+        )
+
+    def _latency(self, days: Days) -> DataFrame:
+        return self._ask("latency", published=within("h.published_at", days))
+
+    def _decisions(self, days: Days) -> DataFrame:
+        low, high = self._span("history", "id", within("born_at", days))
+        return self._ask("decisions", born=within("h.born_at", days), low=low, high=high)
+
+    def _checks(self, days: Days) -> DataFrame:
+        happened = f"(kind = 'check' OR to_state = 'DEAD') AND {within('happened_at', days)}"
+        low, high = self._span("events", "id", happened)
+        return self._ask("checks", happened=within("e.happened_at", days), low=low, high=high)
+
+    def _key_skew(self, days: Days) -> DataFrame:
+        return self._ask("key_skew", born=within("h.born_at", days))
+
+    def _gaps(self, days: Days) -> DataFrame:
+        self._target.read(GAPS).createOrReplaceTempView("gaps_before")
+        low, high = self._span("publications", "position", within("published_at", days))
+        published = within("p.published_at", days)
+        return self._ask(
+            "gaps",
+            published=published,
+            low=low,
+            high=high,
+            mart="gaps_before",
+            days=_dates(days),
+            first=_date(days[0]),
+        )
+
+    def _span(self, view: str, column: str, condition: str) -> tuple[int, int]:
+        found = (
+            self._spark.table(view).where(condition).selectExpr(f"min({column}) low", f"max({column}) high")
+        )
+        row = found.collect()[0]
+        return (0, -1) if row["high"] is None else (row["low"], row["high"])
+
+    def _ask(self, name: str, **values: int | str) -> DataFrame:
+        return self._spark.sql(statement(SQL, name, **values))
+
+    def _note(self, days: Days) -> None:
+        rows = [(day, self._mark.hi, self._cluster) for day in days]
+        self._replace(DAYS, self._spark.createDataFrame(rows, DAYS.schema), f"day IN ({_dates(days)})")
+
+    def _replace(self, table: Table, rows: DataFrame, condition: str) -> None:
+        typed = [rows[column.name].cast(column.type) for column in table.columns]
+        self._target.replace(table, rows.select(*typed).coalesce(1), condition)
+
+
+def within(column: str, days: Days) -> str:
+    """The condition that a time is on one of these days: as ranges, by which whole files can be left out."""
+    one = timedelta(1)
+    starts = [day for day in days if day - one not in days]
+    ends = [day + one for day in days if day + one not in days]
+    ranges = [
+        f"({column} >= TIMESTAMP'{start} 00:00:00' AND {column} < TIMESTAMP'{end} 00:00:00')"
+        for start, end in zip(starts, ends, strict=True)
+    ]
+    return f"({' OR '.join(ranges)})"
+
+
+def _dates(days: Days) -> str:
+    return ", ".join(_date(day) for day in days)
+
+
+def _date(day: date) -> str:
+    return f"DATE'{day.isoformat()}'"
