@@ -255,6 +255,12 @@ def test_stages_are_shown_by_partition() -> None:
         wait_until(lambda: "stage 4: 5 of 16 partitions (1 failed)" in screen.getvalue(), "the stage")
 
 
+def test_a_line_that_java_wrote_into_ends_no_run(job: Job) -> None:
+    job.said = [f'{STAGES}[{{"stage": 4, WARN NativeCodeLoader', f"{SAID}done"]
+    job.answers({"target": "/w"})
+    assert outbox("etl", "run", *GIVEN).code == 0
+
+
 def test_sigterm_ends_the_job_and_what_it_started(tmp_path: Path) -> None:
     """The group stands for the job and its Java: both are gone when the command is."""
     package = tmp_path / "outbox_etl"

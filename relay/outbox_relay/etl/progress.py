@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import deque
 from collections.abc import Collection
@@ -51,7 +52,8 @@ class Progress:
     def hear(self, line: str) -> None:
         """Take a line of the job's standard error."""
         if line.startswith(STAGES):
-            self._stages(json.loads(line.removeprefix(STAGES)))
+            with contextlib.suppress(ValueError):  # (Java may write into the middle of a line)
+                self._stages(json.loads(line.removeprefix(STAGES)))
         elif line.startswith(SAID):
             self.last = self.masked(line.removeprefix(SAID))
             self._print(self.last)
