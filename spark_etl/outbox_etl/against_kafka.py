@@ -42,7 +42,10 @@ def ranges(places: DataFrame, marks: Watermarks, before: Ends) -> list[Range]:
     """What is to be read: from where the last verification ended, or from the window's lowest place, to the end."""
     lowest: dict[tuple[str, int], int] = {
         (row["topic"], row["partition"]): row["low"]
-        for row in places.groupBy("topic", "partition").agg(f.min("offset").alias("low")).collect()
+        for row in places.where("offset IS NOT NULL")
+        .groupBy("topic", "partition")
+        .agg(f.min("offset").alias("low"))
+        .collect()
     }
     found = []
     for (topic, partition), (low, high) in sorted(marks.items()):

@@ -134,8 +134,9 @@ class Broker:
         by_value(sys.modules[__name__])
         splits = list(_split(ranges))
         rows = [(each.topic, each.partition, each.start, each.end) for each in splits]
-        frame = spark.createDataFrame(rows, "topic string, partition int, start bigint, end bigint")
-        frame = frame.repartition(max(1, len(rows)))
+        # One range, one task.
+        spread = spark.sparkContext.parallelize(rows, max(1, len(rows)))
+        frame = spark.createDataFrame(spread, "topic string, partition int, start bigint, end bigint")
         config = dict(self.config)
 
         def records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

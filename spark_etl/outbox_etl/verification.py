@@ -110,9 +110,9 @@ class Verification:
             rows, "topic string, partition int, low bigint, compacted boolean"
         )
         judged = places.join(limits.hint("broadcast"), ["topic", "partition"], "left")
-        judged = judged.selectExpr("*", "coalesce(compacted OR offset < low, false) gone").drop(
-            "low", "compacted"
-        )
+        judged = judged.selectExpr(
+            "*", "offset IS NULL OR coalesce(compacted OR offset < low, false) gone"
+        ).drop("low", "compacted")
         return KafkaComparison(self._spark, records, self._kept(judged), self._found), marks
 
     def _against_warehouse(self, source: Side, stored: Side, window: Window, later: DataFrame) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,6 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from outbox_etl.dsn import parse
-from outbox_etl.session import start
-from outbox_etl.settings import Settings
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic
 from tests.spark.reconciling import World, told
@@ -27,28 +25,20 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for all tests of this file; each has a catalog of its own."""
-    base = Settings(
-        parse("postgresql://nobody@localhost:1/none"),
-        str(tmp_path_factory.mktemp("base")),
-        master="local[2]",
-        driver_memory="1g",
-        jars=jars(),
-        spark={"spark.sql.shuffle.partitions": "4"},
-    )
-    spark = start(base)
-    yield spark
-    spark.stop()
+@pytest.fixture
+def world(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, small_spark: SparkSession, tmp_path: Path
+) -> Iterator[World]:
+    """An outbox without a relay."""
+    made = World(database, bootstrap_servers, make_topic(partitions=1), small_spark, tmp_path / "warehouse")
+    yield made
+    made.conn.close()
 
 
 @pytest.fixture
-def world(
-    database: str, bootstrap_servers: str, make_topic: MakeTopic, session: SparkSession, tmp_path: Path
-) -> Iterator[World]:
-    """An outbox without a relay."""
-    made = World(database, bootstrap_servers, make_topic(partitions=1), session, tmp_path / "warehouse")
+def iceberg(world: World) -> Iterator[World]:
+    """The same with Iceberg tables, which SQL can change behind everybody's back."""
+    made = replace(world, format="iceberg")
     yield made
     made.conn.close()
 
@@ -79,7 +69,7 @@ def test_what_a_relay_published_is_proven_window_after_window(
     proven = [(first.window_lo, first.window_hi), (second.window_lo, second.window_hi), (0, second.window_hi)]
     certificates = [(lo, hi, problems) for lo, hi, _, problems, _ in world.certificates()]
     assert certificates == [(lo, hi, 0) for lo, hi in proven]
-    assert {each[4] for each in world.certificates()} == {str(world.warehouse)}
+    assert {each[4] for each in world.certificates()} == {world.settings.target}
 
 
 def test_a_message_lost_in_kafka_is_named_with_the_place_where_it_was_recorded(world: World) -> None:
@@ -217,7 +207,8 @@ SABOTAGE = {
 
 
 @pytest.mark.parametrize("what", SABOTAGE)
-def test_what_happened_to_one_row_of_the_warehouse_is_named(world: World, what: str) -> None:
+def test_what_happened_to_one_row_of_the_warehouse_is_named(iceberg: World, what: str) -> None:
+    world = iceberg
     sent = world.write(5)
     world.publish(sent)
     world.export()
@@ -249,10 +240,3 @@ def _on(world: World, conn: object) -> World:
     other = object.__new__(World)
     other.__dict__ |= world.__dict__ | {"conn": conn}
     return other
-
-
-def jars() -> tuple[str, ...]:
-    """Where the jars are."""
-    import os
-
-    return tuple(os.environ["OUTBOX_ETL_JARS"].split(","))
