@@ -77,7 +77,7 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
     _need_class(spark, DRIVER, "postgresql")
     if settings.format == "iceberg":
         _need_class(spark, ICEBERG, "iceberg-spark-runtime")
-        _catalog(spark, settings)
+        use_catalog(spark, settings)
     return spark
 
 
@@ -94,7 +94,7 @@ def _need_class(spark: SparkSession, name: str, artifact: str) -> None:
         ) from None
 
 
-def _catalog(spark: SparkSession, settings: Settings) -> None:
+def use_catalog(spark: SparkSession, settings: Settings) -> None:
     """Set up the catalog after the start: what is given to the JVM's command line could be seen by all."""
     prefix = f"spark.sql.catalog.{CATALOG}"
     options = {"type": settings.catalog, "warehouse": settings.location, "cache-enabled": "false"}

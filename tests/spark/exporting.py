@@ -1,0 +1,150 @@
+"""Runs of the export inside the test's own process, against a warehouse of the test, and the tables they left."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from outbox_etl.dsn import parse
+from outbox_etl.export import Report, backfill, export
+from outbox_etl.session import start, use_catalog
+from outbox_etl.settings import Settings
+from outbox_etl.source import Ids
+from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.target import Merging, Target, open_target
+from outbox_etl.window import Watermark
+from outbox_relay.etl.jars import etl_jars
+
+NOWHERE = "postgresql://nobody@localhost:1/none"
+Rows = list[tuple[Any, ...]]
+
+
+class KilledError(Exception):
+    """The run was to die here."""
+
+
+def jars() -> tuple[str, ...]:
+    """The jars that are given, else the pinned ones."""
+    given = tuple(jar for jar in os.environ.get("OUTBOX_ETL_JARS", "").split(",") if jar)
+    return given or etl_jars(lambda done, total: None)
+
+
+def base_settings(directory: Path) -> Settings:
+    """What all sessions of a Spark share."""
+    return Settings(
+        parse(NOWHERE),
+        str(directory),
+        master="local[2]",
+        driver_memory="1g",
+        jars=jars(),
+        spark={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+    )
+
+
+def start_small(settings: Settings) -> SparkSession:
+    """A Spark for a handful of rows."""
+    return start(settings)
+
+
+class Exports:
+    """One warehouse, and the runs that fill it."""
+
+    def __init__(
+        self, spark: SparkSession, dsn: str, warehouse: Path, options: Mapping[str, Any] | None = None
+    ) -> None:
+        given: dict[str, Any] = {"format": "iceberg", "partitions": 2, **(options or {})}
+        self.settings = Settings(parse(dsn), str(warehouse), **given)
+        self.spark = spark.newSession()
+        self.spark.conf.set("spark.sql.shuffle.partitions", 2)
+        self.said: list[str] = []
+        if self.settings.format == "iceberg":
+            use_catalog(self.spark, self.settings)
+
+    @property
+    def target(self) -> Target:
+        """The warehouse, opened anew."""
+        return open_target(self.spark, self.settings)
+
+    def run(self, *, die_at: int | None = None, after: bool = False) -> Report:
+        """Export; `die_at` counts commits: the run dies before that one, or after it."""
+        target = self.target if die_at is None else Mortal(self.target, die_at, after=after)
+        return export(self.spark, self.settings, target, self.said.append)
+
+    def backfill(self, *, rebase: bool = False, **settings: Any) -> Report:
+        """Read everything again."""
+        changed = replace(self.settings, **settings)
+        return backfill(self.spark, changed, self.target, self.said.append, rebase=rebase)
+
+    def rows(self, table: Table) -> Rows:
+        """A table's rows without `window_hi`, which says how the stream was split; times as microseconds since 1970."""
+        columns = [
+            f"unix_micros({column.name}) AS {column.name}"
+            if column.type == "timestamp"
+            else f"`{column.name}`"
+            for column in table.columns
+            if column.name != "window_hi"
+        ]
+        return plain(self.target.read(table).selectExpr(*columns).collect())
+
+    def tables(self) -> dict[str, Rows]:
+        """All tables of the export."""
+        return {table.name: self.rows(table) for table in (MESSAGE_HISTORY, TRANSACTION_EVENTS, PUBLICATIONS)}
+
+
+def plain(rows: Any) -> Rows:
+    """Rows as tuples that compare, in an order that their content gives."""
+    return sorted((tuple(_plain(value) for value in row) for row in rows), key=repr)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, dict):
+        return tuple(sorted(value.items()))
+    return tuple(value) if isinstance(value, list) else value
+
+
+class Mortal:
+    """A target that ends the run before or after its n-th commit, as a kill of the driver would."""
+
+    def __init__(self, target: Target, die_at: int, *, after: bool) -> None:
+        self._target, self._die_at, self._after = target, die_at, after
+        self._count = itertools.count()
+        self.prepare, self.read, self.top, self.watermark = (
+            target.prepare,
+            target.read,
+            target.top,
+            target.watermark,
+        )
+
+    def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
+        return self._live(lambda: self._target.replace(table, rows, condition))
+
+    def append(self, rows: DataFrame, ids: Ids) -> int:
+        return self._live(lambda: self._target.append(rows, ids))
+
+    def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
+        self._live(lambda: self._target.merge(changes, mark, how))
+
+    def mark(self, mark: Watermark) -> None:
+        self._live(lambda: self._target.mark(mark))
+
+    def _live(self, commit: Callable[[], Any]) -> Any:
+        last = next(self._count) == self._die_at
+        if last and not self._after:
+            raise KilledError
+        answer = commit()
+        if last:
+            raise KilledError
+        return answer

@@ -1,0 +1,63 @@
+"""Whatever happens to an outbox, and however its stream is split into runs that may die, the warehouse is the same."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.spark.exporting import Exports, KilledError
+from tests.spark.streams import Stream
+
+# py4j leaves its sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+SEEDS = [int(seed) for seed in os.environ.get("OUTBOX_SPLIT_SEEDS", "1,2,3").split(",")]
+
+
+def differences(
+    found: dict[str, list[tuple[object, ...]]], truth: dict[str, list[tuple[object, ...]]]
+) -> str:
+    """What is only in one of them, per table."""
+    lines = []
+    for name, rows in truth.items():
+        lines += [f"{name} lacks {row}" for row in rows if row not in found[name]]
+        lines += [f"{name} has {row}" for row in found[name] if row not in rows]
+        if len(rows) != len(found[name]):
+            lines.append(f"{name} has {len(found[name])} rows, not {len(rows)}")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_split_into_runs_that_may_die_gives_the_same_tables(
+    seed: int, database: str, make_exports: Callable[..., Exports]
+) -> None:
+    stream = Stream(database, seed)
+    warehouses = [
+        make_exports(database, "iceberg", format="iceberg"),
+        make_exports(database, "parquet", format="parquet"),
+    ]
+    story = []
+    for _ in range(6):
+        story += [stream.step() for _ in range(stream.random.randint(3, 25))]
+        for warehouse in warehouses:
+            if stream.random.random() < 0.6:
+                die_at, after = stream.random.randrange(4), stream.random.random() < 0.5
+                story.append(f"{warehouse.settings.format} dies {'after' if after else 'before'} {die_at}")
+                try:
+                    warehouse.run(die_at=die_at, after=after)
+                except KilledError:
+                    continue
+            if stream.random.random() < 0.5:
+                story.append(f"{warehouse.settings.format} run")
+                warehouse.run()
+    stream.settle()
+    truth = stream.truth()
+    for warehouse in warehouses:
+        warehouse.run()
+        assert not (wrong := differences(warehouse.tables(), truth)), f"{story}\n{warehouse.said}\n{wrong}"
+    stream.close()
