@@ -108,6 +108,25 @@ def test_a_full_partition_leaves_when_all_that_was_open_has_ended(
         retire_until_gone(reading, conn, 1)
 
 
+def test_a_partition_stays_live_for_the_newest_transaction_of_all(
+    reading: Reading, conn: Connection, database: str
+) -> None:
+    with psycopg.connect(database) as first, psycopg.connect(database) as newest:
+        go_to(conn, 999)
+        first.execute("SELECT pg_current_xact_id()")
+        # No transaction with a higher xid ends, so no snapshot counts this one among those that run.
+        insert(newest, "t", "late", b"")
+        go_to(first, 1_001)
+        insert(first, "t", "beyond", b"")
+        first.rollback()
+        for _ in range(4):
+            reading.read()
+            assert reading.retire() == [], "a transaction may still commit a row into it"
+        newest.commit()
+        assert reading.read() == [999]
+    retire_until_gone(reading, conn, 1)
+
+
 @pytest.mark.parametrize("state", ["UNKNOWN", "EXHAUSTED"])
 def test_a_half_message_keeps_its_partition_live_until_it_is_decided(
     reading: Reading, conn: Connection, state: str

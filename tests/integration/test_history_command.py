@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from tests.cli import Ran, outbox, succeed
-from tests.history import History, table
+from tests.history import WIDTH, History, table
 from tests.publications import value
 from tests.waiting import wait_until
 from tests.writing import connect, decide, insert
@@ -170,6 +170,18 @@ def test_a_transaction_that_could_still_insert_keeps_its_range(database: str) ->
         assert f"pid {writer.info.backend_pid}" in ran.json["partitions"][0]["reasons"][0]["detail"]
         writer.commit()
         assert outcomes(drop(history))[:2] == ["refused unpublished", "dropped"]
+
+
+def test_the_newest_transaction_of_all_keeps_the_range_that_it_has_a_place_in(database: str) -> None:
+    with closing(History(database)) as history, psycopg.connect(database) as first:
+        first.execute("SELECT pg_current_xact_id()")
+        with psycopg.connect(database) as newest:
+            # No transaction with a higher xid has ended, so no snapshot counts it among those that run.
+            insert(newest, "t", "k", b"late")
+            first.execute("SELECT setval('outbox.position', %s, false)", [WIDTH + 1])
+            insert(first, "t", "k", b"beyond")
+            first.rollback()
+            assert outcomes(drop(history))[0] == "refused open"
 
 
 def test_a_transaction_that_began_when_the_range_was_full_keeps_nothing(history: History) -> None:

@@ -37,6 +37,7 @@ def history(database: str) -> Iterator[History]:
     history = History(database)
     history.fill(0)
     history.leave(1)
+    history.publish(1)
     top = value(history.conn, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
     history.certify(hi=top)
     yield history

@@ -178,6 +178,11 @@ class Finder:
             or self._cursor.execute(self._page, bounds | {"ids": array_text(ids)}, prepare=True).fetchall()
         )
 
+    def beyond_all_running(self) -> Snapshot:
+        """Return a snapshot whose xmax is above every xid that was given out before the call."""
+        self._cursor.execute(STATEMENTS["take_xid"], prepare=True)
+        return self.here()[0]
+
     def here(self) -> tuple[Snapshot, int]:
         """Return a snapshot and the newest position given out."""
         row = self._cursor.execute(STATEMENTS["here"], prepare=True).fetchone()

@@ -113,3 +113,8 @@ ORDER BY position + 0
 -- name: here
 -- A snapshot and the newest position given out, for a lane that joins.
 SELECT pg_current_snapshot()::text, (SELECT last_value FROM outbox.position)
+
+-- name: take_xid
+-- Take an xid, and end. A snapshot ends at the newest transaction that has ended; one that still runs may have a higher xid,
+-- and is in no list of that snapshot. After this, every xid that was given out before lies below a snapshot's xmax.
+SELECT pg_current_xact_id()

@@ -3,8 +3,10 @@
 Why: each named partition costs every poll 20 microseconds or more, and there may be hundreds. A partition leaves
 in three steps, each of which needs what the previous one made true:
 
-1. The newest position is beyond it, and S1 is a snapshot taken after that was read. A position is taken only by
-   a transaction that already has an xid, so every insert into the partition is ended or running in S1.
+1. The newest position is beyond it, and S1 is a snapshot taken after that was read, with an xmax above every xid given
+   out by then. A position is taken only by a transaction that already has an xid, so every insert into the partition
+   is by one below the xmax of S1. (A snapshot's xmax alone does not say that: it is the newest xid that has ended, plus
+   one, and a transaction that runs may have a higher one.)
 2. Every lane's floor has seen all of S1 end: no insert into it can appear any more. Then S2 is taken, in which
    the partition holds nothing undecided, dead or waiting: nothing in it can become COMMITTED after S2.
 3. Every lane's floor has seen all of S2 end: whatever was COMMITTED in it has been published.
@@ -106,7 +108,7 @@ class LivePartitions:
 
         Args:
             newest: newest position given out, read before `now` was taken.
-            now: a snapshot.
+            now: a snapshot whose xmax is above every xid given out by then.
             floors: of every lane, what is certainly read.
         """
         floors = list(floors)

@@ -44,7 +44,7 @@ def choose_target(conn: psycopg.Connection[Any], wanted: str | None) -> str | No
 
 
 class Judge:
-    """Judges ranges over one connection; the newest position and the first free xid are those of its making.
+    """Judges ranges over one connection; the newest position and the xid above all others are those of its making.
 
     Args:
         age: the retention, from the last change of a range on.

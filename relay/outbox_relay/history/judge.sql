@@ -12,12 +12,13 @@ SELECT set_config('max_parallel_workers_per_gather', '0', false), set_config('ji
 SELECT last_value FROM outbox.position
 
 -- name: ahead
--- The first xid that was not given out yet.
-SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+-- An xid above all that were given out before. Taken, not read from a snapshot: that ends at the newest transaction that has
+-- ended, and one that still runs may have a higher xid.
+SELECT pg_current_xact_id()::text::bigint
 
 -- name: closed
 -- Whether every transaction that could still insert into the range has ended. A position is taken by a transaction that
--- has its xid already, so whoever took one below "upper" has an xid below "ahead", which was read when the sequence was
+-- has its xid already, so whoever took one below "upper" has an xid below "ahead", which was taken when the sequence was
 -- past "upper". So it has below the xid of any publication of a later position: that began when the position had been
 -- given out, and is known to be older. Told besides: the oldest xid that runs, and who it is, as far as one may see.
 SELECT o.xmin >= least(%(ahead)s, (SELECT b.xid::text::bigint FROM outbox.publication b

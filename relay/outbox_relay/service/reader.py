@@ -39,8 +39,8 @@ class Reader:
         self.newest = 0
 
     def here(self) -> Snapshot:
-        """Return a snapshot, taken after `newest` was read."""
-        return self._finder.here()[0]
+        """Return a snapshot, taken after `newest` was read, whose xmax is above the xids of all that run."""
+        return self._finder.beyond_all_running()
 
     def read(self, groups: Iterable[Group]) -> Iterator[Page]:
         """Yield one page of each group that has one."""
