@@ -23,6 +23,7 @@ PACKAGES = {
     "outbox": "outbox",
     "outbox_relay": "relay/outbox_relay",
     "outbox_migrations": "migrations/outbox_migrations",
+    "outbox_etl": "spark_etl/outbox_etl",
 }
 # One worker builds and installs once for all of these.
 pytestmark = pytest.mark.xdist_group("wheel")
@@ -118,11 +119,11 @@ def test_wheel_holds_every_committed_file_of_the_packages(wheel: Path) -> None:
     assert any(name.startswith("outbox_migrations/") and name.endswith(".sql") for name in packed)
 
 
-def test_host_gets_three_names_and_no_common_one(service: Environment) -> None:
+def test_host_gets_four_names_and_no_common_one(service: Environment) -> None:
     program = "import json, os, sysconfig; print(json.dumps(os.listdir(sysconfig.get_path('purelib'))))"
     names = set(json.loads(service.python(program)))
     assert set(PACKAGES) <= names
-    assert names.isdisjoint({"relay", "migrations", "tests", "bench", "docs", "requirements"})
+    assert names.isdisjoint({"relay", "migrations", "spark_etl", "tests", "bench", "docs", "requirements"})
 
 
 def test_host_may_have_its_own_relay_and_migrations(service: Environment) -> None:

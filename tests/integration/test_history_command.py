@@ -16,6 +16,12 @@ from tests.writing import connect, decide, insert
 
 
 @pytest.fixture
+def database(private_database: str) -> str:
+    """On servers of this process: a transaction that runs anywhere in a server keeps a range from being closed."""
+    return private_database
+
+
+@pytest.fixture
 def history(database: str) -> Iterator[History]:
     """Two full ranges of ids, published, and a third one that has begun."""
     history = History(database)

@@ -32,6 +32,12 @@ GONE = ["gone", "gone", "gone"]
 
 
 @pytest.fixture
+def database(private_database: str) -> str:
+    """On servers of this process: a transaction that runs anywhere in a server keeps a range from being closed."""
+    return private_database
+
+
+@pytest.fixture
 def history(database: str) -> Iterator[History]:
     """One full range of ids, published and certified."""
     history = History(database)

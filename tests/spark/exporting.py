@@ -129,10 +129,10 @@ class Mortal:
         )
 
     def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
-        return self._live(lambda: self._target.replace(table, rows, condition))
+        return int(self._live(lambda: self._target.replace(table, rows, condition)))
 
     def append(self, rows: DataFrame, ids: Ids) -> int:
-        return self._live(lambda: self._target.append(rows, ids))
+        return int(self._live(lambda: self._target.append(rows, ids)))
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         self._live(lambda: self._target.merge(changes, mark, how))
