@@ -32,7 +32,7 @@ def history(database: str) -> Iterator[History]:
     history.close()
 
 
-def drop(history: History, *arguments: str, older_than: str = "0s", wait: str = "0s") -> Ran:
+def drop(history: History, *arguments: str, older_than: str = "0s", wait: str = "30s") -> Ran:
     options = ["--older-than", older_than, "--wait", wait, "--json", *arguments]
     return outbox("history", "drop", *options, OUTBOX_DSN=history.dsn)
 
@@ -171,9 +171,10 @@ def test_a_transaction_that_could_still_insert_keeps_its_range(database: str) ->
         history.fill(1)
         history.fill(2)
         history.certify(hi=newest_xid(history))
-        ran = drop(history)
+        ran = drop(history, wait="0s")
         assert (ran.code, outcomes(ran)[0]) == (1, "refused open")
-        assert f"pid {writer.info.backend_pid}" in ran.json["partitions"][0]["reasons"][0]["detail"]
+        # Whichever is the oldest on the server: another test's may be.
+        assert "still runs and may insert (pid " in ran.json["partitions"][0]["reasons"][0]["detail"]
         writer.commit()
         assert outcomes(drop(history))[:2] == ["refused unpublished", "dropped"]
 
@@ -187,7 +188,7 @@ def test_the_newest_transaction_of_all_keeps_the_range_that_it_has_a_place_in(da
             first.execute("SELECT setval('outbox.position', %s, false)", [WIDTH + 1])
             insert(first, "t", "k", b"beyond")
             first.rollback()
-            assert outcomes(drop(history))[0] == "refused open"
+            assert outcomes(drop(history, wait="0s"))[0] == "refused open"
 
 
 def test_a_transaction_that_began_when_the_range_was_full_keeps_nothing(history: History) -> None:
