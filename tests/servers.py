@@ -203,6 +203,12 @@ def make_private_database(private_stack: Stack, request: pytest.FixtureRequest) 
     databases.drop_made()
 
 
+@pytest.fixture(scope="session")
+def _quiet_databases(_private_stack: Stack, request: pytest.FixtureRequest) -> Databases:
+    """Databases beside which nobody has a transaction open, for plans whose cost grows with each."""
+    return Databases(_private_stack.dsn, request.config.stash[_RUN].directory)
+
+
 @pytest.fixture
 def private_database(make_private_database: MakeDatabase) -> str:
     """A migrated database on the private PostgreSQL: its DSN."""

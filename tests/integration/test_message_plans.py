@@ -58,7 +58,7 @@ class Plan(NamedTuple):
 @pytest.fixture(scope="module", params=[1, 30], ids=["1 partition", "30 partitions"])
 def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """A database in which all rows are in the first partition, or spread over the first 30."""
-    databases = request.getfixturevalue("_shared_databases")
+    databases = request.getfixturevalue("_quiet_databases")
     dsn = databases.make()
     with connect(dsn) as connection:
         if request.param == 30:
