@@ -15,8 +15,20 @@ class SourceError(EtlError):
     """PostgreSQL cannot be read, or holds what the job does not know."""
 
 
+class SparkError(EtlError):
+    """Spark cannot go on: its executors or its Java are gone, or have no memory or disk left."""
+
+
 class TargetError(EtlError):
     """The warehouse cannot be written, or holds something else."""
+
+
+class DamagedError(TargetError):
+    """A file of the warehouse is not what was written, or gone."""
+
+
+class CatalogError(TargetError):
+    """The catalog that keeps Iceberg's tables does not answer, or refuses."""
 
 
 class OtherClusterError(EtlError):

@@ -1,33 +1,57 @@
-"""Errors of Java, told in words of the job: what happened, and what a user can do."""
+"""Errors of Java and of this machine, told in the job's words: what happened, and what a user can do; one line each."""
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Collection, Iterator
+from typing import Any
 
-from outbox_etl.errors import ConcurrentRunError, EtlError, SourceError, TargetError
+from outbox_etl.errors import EtlError, SettingsError, TargetError
+from outbox_etl.known_failures import AGAIN, KNOWN
 
 SECRET = re.compile(r"(?i)(password=)[^&\s]+|(://[^:/@\s]+:)[^@\s]+@")
+MOST_CAUSES = 20
+"""Causes that are looked at; a chain of causes may end in itself."""
 
 
-def explained(error: BaseException) -> EtlError | None:
-    """The error as one of the job's own; None when it is a defect whose traceback is needed."""
-    text = SECRET.sub(lambda found: f"{found[1] or found[2]}***" + ("@" if found[2] else ""), str(error))
+def explained(error: BaseException, secrets: Collection[str] = ()) -> EtlError | None:
+    """The error as one of the job's own, without secrets; None when it is a defect whose traceback is needed."""
+    if isinstance(error, EtlError):
+        return error
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in {"pyspark", "py4j"}:
+        return SettingsError(
+            "pyspark is not installed here: pip install 'outbox-kafka[etl]', or run the job by spark-submit"
+        )
+    text = masked("\n".join(_told(error)), secrets)
     for pattern, kind, say in KNOWN:
         if found := re.search(pattern, text):
-            return kind(say.format(*(group.strip() for group in found.groups())))
+            return kind(say.format(*(" ".join((group or "").split()) for group in found.groups())))
+    if isinstance(error, OSError) and error.filename:
+        return TargetError(f"{error.filename}: {error.strerror}. {AGAIN}, when that is repaired")
     return None
 
 
-KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
-    (
-        r"No space left on device",
-        TargetError,
-        "no space left where Spark works or the warehouse lies; nothing half is visible",
-    ),
-    (r"PSQLException: ([^\n]*)", SourceError, "PostgreSQL: {0}"),
-    (
-        r"(?:ValidationException|CommitFailedException): ([^\n]*)",
-        ConcurrentRunError,
-        "another run changed the warehouse: {0}. Run again",
-    ),
-)
+def masked(text: str, secrets: Collection[str] = ()) -> str:
+    """A text without passwords: those that are known, and those in URLs."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return SECRET.sub(lambda found: f"{found[1] or found[2]}***" + ("@" if found[2] else ""), text)
+
+
+def _told(error: BaseException) -> Iterator[str]:
+    """What the error says, and its causes; of Java's as `class: message`.
+
+    The outermost says least: a commit that fails because a file is damaged is told by Spark as a job that was aborted.
+    """
+    # (Where Java itself is gone, what py4j says of that is told already.)
+    with contextlib.suppress(Exception):
+        yield f"{type(error).__name__}: {error}"
+    # pyspark has the Java error in `_origin`, py4j in `java_exception`.
+    cause: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    with contextlib.suppress(Exception):
+        for _ in range(MOST_CAUSES):
+            if cause is None:
+                return
+            yield f"{cause.getClass().getName()}: {cause.getMessage()}"
+            cause = cause.getCause()

@@ -7,6 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from outbox_etl.arguments import java_program, java_version
 from outbox_etl.dsn import parse
 from outbox_etl.errors import SettingsError
 
@@ -44,6 +45,8 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
     from pyspark.sql import SparkSession  # noqa: PLC0415  (settings are checked before Spark is loaded)
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if java_program() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        raise SettingsError(_why_not(None))
     builder = SparkSession.builder.appName(app)
     submitted = (
         "spark.master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "") or "SPARK_ENV_LOADED" in os.environ
@@ -69,7 +72,7 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
     except Exception as error:
         if type(error).__name__ != "PySparkRuntimeError" and not isinstance(error, FileNotFoundError):
             raise
-        raise SettingsError(f"Spark does not start: {error}. It needs Java 17 or 21 (JAVA_HOME)") from error
+        raise SettingsError(_why_not(error)) from error
     spark.sparkContext.setLogLevel("ERROR")
     if "spark.sql.shuffle.partitions" not in settings.spark:
         # Spark's 200 cost a small window more than its rows; a shuffle on a cluster needs some per core.
@@ -79,6 +82,21 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
         _need_class(spark, ICEBERG, "iceberg-spark-runtime")
         use_catalog(spark, settings)
     return spark
+
+
+def _why_not(error: Exception | None) -> str:
+    program = java_program()
+    needs = "Spark needs Java 17 or 21: name one in JAVA_HOME, or use `outbox etl`, which fetches one"
+    if program is None:
+        home = os.environ.get("JAVA_HOME")
+        return f"there is no Java {f'in JAVA_HOME, {home}' if home else 'on the PATH'}. {needs}"
+    version = java_version(program)
+    if version not in {"17", "21"}:
+        return f"Spark does not start with Java {version} ({program}). {needs}"
+    return (
+        f"Spark does not start, though Java {version} is there ({program}): {error} "
+        "Look at --driver-memory and --spark; `python -m outbox_etl` shows what Java says"
+    )
 
 
 def _need_class(spark: SparkSession, name: str, artifact: str) -> None:
