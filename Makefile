@@ -8,6 +8,8 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 4
 PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
 SOURCES := outbox relay/outbox_relay migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))
+# Tests start hundreds of Python processes and rewrite the assertions of two hundred files: compile each file once.
+unexport PYTHONDONTWRITEBYTECODE
 # More options for the command behind a target: make demo ARGS=--help
 ARGS ?=
 
