@@ -40,6 +40,9 @@ class Plan:
     groups_seconds: float = 6.0
     flood: int = 100_000
     decisions: int = 20_000
+    export_sizes: tuple[tuple[int, int], ...] = ((300_000, 3), (1_000_000, 3))
+    """Messages of the history, and rounds."""
+    export_window: int = 10_000
 
 
 QUICK = Plan(
@@ -69,11 +72,13 @@ QUICK = Plan(
     groups_seconds=3.0,
     flood=20_000,
     decisions=3_000,
+    export_sizes=((30_000, 1),),
+    export_window=2_000,
 )
 """To see that everything runs; the figures mean nothing."""
 
-SCALE = Plan(backlog=1_000_000, backlog_rounds=1)
-"""The backlog that `--scale` drains besides."""
+SCALE = Plan(backlog=1_000_000, backlog_rounds=1, export_sizes=((3_000_000, 1), (10_000_000, 1)))
+"""The backlog that `--scale` drains besides, and the histories that it exports besides."""
 
 
 @dataclass(frozen=True, slots=True)

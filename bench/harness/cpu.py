@@ -48,6 +48,15 @@ def _children(pid: int) -> set[int]:
     return found
 
 
+def descendants(pid: int) -> set[int]:
+    """The children of a process, their children, and so on; those that run."""
+    try:
+        found = _children(pid)
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    return found.union(*(descendants(child) for child in found))
+
+
 def thread_nanoseconds(pid: int) -> int:
     """CPU time of a single-threaded process to the nanosecond: a backend's, say (/proc/<pid>/schedstat)."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0])
