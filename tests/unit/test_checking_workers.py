@@ -106,7 +106,12 @@ def test_a_call_past_its_deadline_is_unknown_and_its_late_answer_thrown_away() -
 
 
 @pytest.mark.parametrize(("size", "most"), [(1, 16), (2, 16), (5, 20)])
-def test_another_thread_takes_the_place_of_one_that_hangs_up_to_a_bound(size: int, most: int) -> None:
+def test_another_thread_takes_the_place_of_one_that_hangs_up_to_a_bound(
+    size: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "outbox.checking.workers.GRACE", 0.01
+    )  # one after the other: 16 graces would be seconds
     calls = Calls()
     made = workers(calls, size)
     for id in range(1, most + 1):

@@ -15,6 +15,10 @@ from outbox_relay.demo.flights import (
 )
 
 
+# All in one process: reading the year takes longer than what is asked of it.
+pytestmark = pytest.mark.xdist_group("flights")
+
+
 @pytest.fixture(scope="module")
 def year() -> list[Flight]:
     return read_flights()
