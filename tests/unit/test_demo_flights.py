@@ -14,7 +14,6 @@ from outbox_relay.demo.flights import (
     read_flights,
 )
 
-
 # All in one process: reading the year takes longer than what is asked of it.
 pytestmark = pytest.mark.xdist_group("flights")
 
