@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -19,6 +18,7 @@ from outbox_etl.settings import Settings
 from outbox_etl.tables import CORE, MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.target import Target, open_target
 from outbox_etl.window import Cluster, Watermark
+from tests.spark.exporting import jars
 
 HERE = Cluster("7", 1)
 DAY = date(2026, 3, 1)
@@ -47,7 +47,7 @@ def settings(warehouse: Path, dsn: str = "postgresql://nobody@localhost:1/none")
         master="local[2]",
         driver_memory="1g",
         partitions=1,
-        jars=tuple(jar for jar in os.environ.get("OUTBOX_ETL_JARS", "").split(",") if jar),
+        jars=jars(),
         spark=QUICK,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from pyiceberg.table import StaticTable
 from outbox_etl.main import main
 from outbox_etl.manifest import LocalManifests
 from tests.publications import positions, record, snapshot
+from tests.spark.exporting import jars
 from tests.spark.marting import QUICK
 from tests.writing import Connection, connect, decide, insert
 
@@ -76,7 +76,7 @@ def run(dsn: str, warehouse: Path, form: str, capsys: pytest.CaptureFixture[str]
     small = ["--driver-memory", "1g", "--partitions", "1"]
     small += [option for name, value in QUICK.items() for option in ("--spark", f"{name}={value}")]
     capsys.readouterr()
-    code = main(["run", "--json", *options, *small, "--jars", os.environ.get("OUTBOX_ETL_JARS", "")])
+    code = main(["run", "--json", *options, *small, "--jars", ",".join(jars())])
     told = capsys.readouterr()
     assert code == 0, told.err
     answer: dict[str, Any] = json.loads(told.out)
