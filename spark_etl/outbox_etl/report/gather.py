@@ -1,0 +1,99 @@
+"""The figures of a report out of the warehouse, counted by Spark: what comes to the driver does not grow with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from outbox_etl import certificate
+from outbox_etl.mart_tables import DAYS as MADE
+from outbox_etl.mart_tables import MARTS
+from outbox_etl.marts import within
+from outbox_etl.report.facts import DAYS, MOST, Figures
+from outbox_etl.sides import Reader
+from outbox_etl.source import Source
+from outbox_etl.statements import statement
+from outbox_etl.tables import MESSAGE_HISTORY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from outbox_etl.settings import Settings
+    from outbox_etl.target import Target
+    from outbox_etl.window import Watermark
+
+SQL = "report.sql"
+CLOSE = 3
+"""Days up to which throughput is told by the hour, or the minute."""
+MINUTELY = 3 * 3_600
+"""Seconds up to which it is told by the minute."""
+PARTITIONS = 20
+CERTIFICATES = 20
+
+
+def figures(spark: SparkSession, target: Target) -> Figures | None:
+    """Read the newest days of the marts, and what the history says more of them; None when there is no day."""
+    for table in (*MARTS, MADE):
+        target.read(table).createOrReplaceTempView(table.name)
+    [span] = _ask(spark, "days")
+    if span["last"] is None:
+        return None
+    last = span["last"]
+    first = max(span["first"], last - timedelta(DAYS - 1))
+    inside = f"day BETWEEN DATE'{first}' AND DATE'{last}'"
+    target.read(MESSAGE_HISTORY).createOrReplaceTempView("history")
+    days = [first + timedelta(place) for place in range((last - first).days + 1)]
+    published = within("h.published_at", days)
+    rate, step = _rate(spark, days, inside)
+    buckets = _ask(spark, "histogram", published=published)
+    return Figures(
+        first=first,
+        last=last,
+        earlier=span["first"] < first,
+        step=step,
+        rate=rate,
+        histogram={row["bucket"]: row["messages"] for row in buckets},
+        **{
+            name: _ask(spark, name, inside=inside, most=PARTITIONS if name == "gaps" else MOST)
+            for name in ("topics", "latency", "decided_by_day", "decided_by_group", "checks", "skew", "gaps")
+        },
+    )
+
+
+def _rate(spark: SparkSession, days: list[date], inside: str) -> tuple[list[dict[str, Any]], int]:
+    if len(days) > CLOSE:
+        return _ask(spark, "per_day", inside=inside), 86_400
+    rows = _ask(spark, "per_minute", born=within("h.born_at", days), published=within("h.published_at", days))
+    short = not rows or rows[-1]["moment"] - rows[0]["moment"] <= MINUTELY
+    return rows, 60 if short else 3_600
+
+
+def _ask(spark: SparkSession, name: str, **values: int | str) -> list[dict[str, Any]]:
+    return [row.asDict() for row in spark.sql(statement(SQL, name, **values)).collect()]
+
+
+def watermark(mark: Watermark) -> dict[str, Any]:
+    """Say up to where the warehouse is filled."""
+    return asdict(mark)
+
+
+def certificates(spark: SparkSession, settings: Settings, mark: Watermark) -> list[dict[str, Any]]:
+    """Read the newest certificates of the warehouse from PostgreSQL."""
+    reader = Reader(spark, settings, Source(spark, settings), mark.top)
+    found = certificate.read(reader, settings.target, mark.cluster)
+    newest = sorted(found, key=lambda each: each.verified_at, reverse=True)[:CERTIFICATES]
+    return [
+        {
+            "lo": each.lo,
+            "hi": each.hi,
+            "messages": each.messages,
+            "problems": each.problems,
+            "topics": len(each.ends),
+            "partitions": sum(len(ends) for ends in each.ends.values()),
+            "checksum": each.sums.get("messages", ""),
+            # Spark gives the local time of this machine.
+            "verified_at": datetime.fromtimestamp(each.verified_at.timestamp(), UTC),
+        }
+        for each in newest
+    ]

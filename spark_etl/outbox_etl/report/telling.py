@@ -1,0 +1,147 @@
+"""The report beside a run: asked for by --report, refused before the work, written after it however it ended."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from outbox_etl.errors import EtlError, SourceError
+from outbox_etl.failures import explained
+from outbox_etl.report import place
+from outbox_etl.report.facts import Facts, Run
+from outbox_etl.report.text import masked
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from outbox_etl.settings import Settings
+    from outbox_etl.target import Target
+
+SECRETIVE = ("password", "secret", "credential", "token", "key", "jaas")
+"""A setting whose name holds one of these has a value that is shown nowhere."""
+LONGEST = 4_000
+"""Characters of an error that nobody foresaw: Java's may have thousands of lines."""
+
+
+def add_report_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option."""
+    parser.add_argument(
+        "--report",
+        default=os.environ.get("OUTBOX_ETL_REPORT", ""),
+        metavar="FILE.html",
+        help="write a report for people there, with pictures, also when the run fails [OUTBOX_ETL_REPORT]",
+    )
+
+
+class Telling:
+    """One run's report; without --report it does nothing.
+
+    As a context it sees errors pass, tells them, and lets them go on. Whatever is wrong with the report, the run's own
+    outcome stands.
+    """
+
+    def __init__(self, given: argparse.Namespace, settings: Settings, say: Callable[[str], None]) -> None:
+        """Check the place.
+
+        Raises:
+            SettingsError: it cannot be written there, or nothing can draw.
+        """
+        self._path = Path(given.report).expanduser() if given.report else None
+        if self._path:
+            place.check(self._path)
+        self._given, self._settings, self._say = given, settings, say
+        self._started, self._began = datetime.now(UTC), monotonic()
+        self._spark: SparkSession | None = None
+        self._target: Target | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._path and isinstance(error, Exception):
+            self._attempt(self._path, self._run({}, error), error)
+
+    def knows(self, spark: SparkSession, target: Target) -> None:
+        """Take what the warehouse is read by."""
+        self._spark, self._target = spark, target
+
+    def done(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Write the report of a command that came to its end; answer what it answered, and where the report is."""
+        if not self._path:
+            return answer
+        problem = self._attempt(self._path, self._run(answer, None), None)
+        if problem:
+            return {**answer, "report_error": problem, "exit_code": answer.get("exit_code") or 1}
+        return {**answer, "report": str(self._path)}
+
+    def _attempt(self, path: Path, run: Run, error: Exception | None) -> str:
+        """Write the report; answer what kept us from it."""
+        try:
+            from outbox_etl.report.page import page  # noqa: PLC0415  (draws: loaded when there is something to draw)
+
+            place.write(path, page(self._facts(run, error)))
+        except Exception as problem:  # noqa: BLE001  (the run's own outcome is what counts)
+            told = self._told(problem)
+            self._say(f"the report could not be written: {told}")
+            return told
+        self._say(f"report: {path}")
+        return ""
+
+    def _run(self, answer: dict[str, Any], error: Exception | None) -> Run:
+        try:
+            version = metadata.version("outbox-kafka")
+        except metadata.PackageNotFoundError:
+            version = "(not installed as a package)"
+        return Run(
+            command=self._given.command,
+            target=masked(self._settings.target, ()),
+            source=str(self._settings.source),
+            started=self._started,
+            seconds=monotonic() - self._began,
+            version=version,
+            answer=answer,
+            error="" if error is None else self._told(error),
+        )
+
+    def _facts(self, run: Run, error: Exception | None) -> Facts:
+        """Read what can be read."""
+        if self._spark is None or self._target is None:
+            return Facts(run=run, unread=["The warehouse was not read: the run did not come so far."])
+        from outbox_etl.report import gather  # noqa: PLC0415  (Spark is loaded by now)
+
+        mark, found, certificates, unread = None, None, [], []
+        try:
+            mark = self._target.watermark()
+            found = gather.figures(self._spark, self._target) if mark and mark.hi else None
+        except Exception as problem:  # noqa: BLE001  (a report says what it has)
+            unread.append(f"The warehouse could not be read: {self._told(problem)}")
+        if mark and not isinstance(error, SourceError):
+            try:
+                certificates = gather.certificates(self._spark, self._settings, mark)
+            except Exception as problem:  # noqa: BLE001
+                unread.append(f"The certificates could not be read: {self._told(problem)}")
+        return Facts(
+            run=run,
+            watermark=gather.watermark(mark) if mark and mark.hi else None,
+            figures=found,
+            certificates=certificates,
+            unread=unread,
+        )
+
+    def _told(self, error: Exception) -> str:
+        known = error if isinstance(error, EtlError) else explained(error)
+        text = str(known) if known else f"{type(error).__name__}: {error}"
+        given, settings = self._given, self._settings
+        pairs = [pair.partition("=")[::2] for pair in getattr(given, "kafka_config", ())]
+        options = [*settings.catalog_options.items(), *settings.spark.items(), *pairs]
+        secrets = [value for name, value in options if any(word in name.lower() for word in SECRETIVE)]
+        return masked(text, [settings.source.password, *secrets])[:LONGEST]
