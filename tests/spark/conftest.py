@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.servers import MakeDatabase
+from tests.spark.bad_input import Job, World
 from tests.spark.exporting import Exports, base_settings, start_small
 
 
@@ -27,3 +29,28 @@ def make_exports(small_spark: SparkSession, tmp_path: Path) -> Callable[..., Exp
         return Exports(small_spark, dsn, tmp_path / name, options)
 
     return make
+
+
+@pytest.fixture
+def job(
+    small_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Job:
+    """Runs commands of the job, in a session of their own of this Spark."""
+    return Job(small_spark, monkeypatch, capsys)
+
+
+@pytest.fixture
+def make_world(
+    small_spark: SparkSession, make_database: MakeDatabase, tmp_path: Path
+) -> Iterator[Callable[..., World]]:
+    """Make outboxes to which something has happened, each with a warehouse; `dsn` and `place` may be given."""
+    made: list[World] = []
+
+    def make(form: str = "parquet", *, dsn: str = "", place: Path | None = None) -> World:
+        made.append(World(small_spark, dsn or make_database(), place or tmp_path / "warehouse", form))
+        made[-1].happens()
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.stream.close()
