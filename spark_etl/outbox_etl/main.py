@@ -14,8 +14,9 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file by spark-submit: the package lies beside it
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from outbox_etl.arguments import Parser, check, secrets
 from outbox_etl.errors import EtlError
-from outbox_etl.failures import explained
+from outbox_etl.failures import explained, masked
 from outbox_etl.reconcile import add_reconcile_options, reconcile, wish
 from outbox_etl.settings import Settings, add_options, from_arguments
 
@@ -25,11 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     try:
         settings = from_arguments(given)
+        check(settings)
         answer = work(given, settings)
-    except EtlError as error:
-        return fail(error, given)
     except Exception as error:  # (py4j wraps every error of Java in one of its own)
-        known = explained(error)
+        known = explained(error, secrets(given))
         if known is None:
             raise
         return fail(known, given)
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(answer.get("exit_code", 0))
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The commands and their options."""
-    top = argparse.ArgumentParser(prog="outbox_etl", description=__doc__)
+    top = Parser(prog="outbox_etl", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "export all that has ended since the last run"),
@@ -106,11 +106,12 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
-def fail(error: Exception, given: argparse.Namespace) -> int:
-    """Say what went wrong."""
+def fail(error: EtlError, given: argparse.Namespace) -> int:
+    """Say what went wrong, in one line and without secrets."""
+    text = masked(" ".join(str(error).split()), secrets(given))
     if given.json:
-        sys.stdout.write(f"{json.dumps({'error': str(error), 'kind': type(error).__name__})}\n")
-    say(str(error))
+        sys.stdout.write(f"{json.dumps({'error': text, 'kind': type(error).__name__})}\n")
+    say(text)
     return 1
 
 

@@ -6,6 +6,7 @@ are not there for readers: a run that died left them.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import uuid
@@ -14,7 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.errors import ConcurrentRunError, TargetError
+from outbox_etl.errors import ConcurrentRunError, DamagedError, TargetError
+from outbox_etl.known_failures import HEAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,27 +54,31 @@ class Manifest:
     tables: Mapping[str, Files] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The manifest as it is stored."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+        """The manifest as it is stored, with a checksum: a digit that changed would leave files out."""
+        stored = {"format": FORMAT, **asdict(self)}
+        return json.dumps({**stored, "sha256": _checksum(stored)}, indent=1)
 
     @classmethod
-    def of(cls, text: str, place: str) -> Manifest:
+    def of(cls, text: bytes | str, place: str) -> Manifest:
         """Read what `text` made.
 
         Raises:
-            TargetError: it is something else.
+            TargetError: it is of another format.
+            DamagedError: it is something else.
         """
         try:
             found: dict[str, Any] = json.loads(text)
             if found["format"] != FORMAT:
                 raise TargetError(f"{place} is of format {found['format']}, this job knows {FORMAT}")
+            if found.pop("sha256") != _checksum(found):
+                raise ValueError("its content does not fit its checksum")
             tables = {
                 name: Files(table["schema"], tuple(DataFile(**file) for file in table["files"]))
                 for name, table in found["tables"].items()
             }
             return cls(found["version"], found["watermark"], tables)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TargetError(f"{place} is no manifest of this job: {error!r}") from error
+            raise DamagedError(f"{place} is no manifest of this job, or damaged: {error}. {HEAL}") from error
 
 
 class LocalManifests:
@@ -85,12 +91,15 @@ class LocalManifests:
         """The version that counts; version 0 where there is none."""
         versions = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
         if not versions:
-            if self._root.is_dir() and any(self._root.iterdir()) and not self._folder.is_dir():
+            others = self._root.iterdir() if self._root.is_dir() else ()
+            # Files are written after the first manifest: without one, they are somebody else's, or it is lost.
+            if other := next((path.name for path in others if path.name != FOLDER), None):
                 raise TargetError(
-                    f"{self._root} holds something else than a Parquet warehouse: give another --warehouse"
+                    f"{self._root} holds {other} and no manifest: it is no Parquet warehouse, or {FOLDER} was lost. "
+                    "Nothing was changed: give another --warehouse, or bring the manifests back from a backup"
                 )
             return Manifest()
-        return Manifest.of(versions[-1].read_text(encoding="utf-8"), str(versions[-1]))
+        return Manifest.of(versions[-1].read_bytes(), str(versions[-1]))
 
     def commit(self, manifest: Manifest) -> None:
         """Write a version.
@@ -165,6 +174,10 @@ class RemoteManifests:
             raise ConcurrentRunError(
                 f"another run committed version {manifest.version} meanwhile; run again"
             ) from None
+
+
+def _checksum(stored: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(stored, sort_keys=True).encode()).hexdigest()
 
 
 def _name(manifest: Manifest) -> str:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from outbox_etl.changes import IDENTITY, merged
-from outbox_etl.errors import TargetError
+from outbox_etl.errors import DamagedError, TargetError
+from outbox_etl.known_failures import HEAL
 from outbox_etl.manifest import DataFile, Files, LocalManifests, RemoteManifests
 from outbox_etl.source import Ids
 from outbox_etl.tables import CORE, MESSAGE_HISTORY, Table
@@ -27,7 +28,7 @@ class ParquetTarget:
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark, self._root = spark, settings.location.rstrip("/")
-        local = settings.local_warehouse
+        self._local = local = settings.local_warehouse
         self._manifests = LocalManifests(local) if local else RemoteManifests(spark, self._root)
         self._now = self._manifests.newest()
 
@@ -98,6 +99,12 @@ class ParquetTarget:
         same = f.expr(" AND ".join(f"t.{name} = s.{name}" for name in IDENTITY))
         both = old.join(changes.alias("s"), same, "full_outer").where("t.id IS NOT NULL OR s.is_message")
         new = self._write(MESSAGE_HISTORY, both.selectExpr(*_columns(how)))
+        before, after = (sum(file.rows for file in files) for files in (touched, new))
+        if after < before:  # a merge takes no message away
+            raise DamagedError(
+                f"{len(touched)} files of {self._root}/{MESSAGE_HISTORY.name} hold fewer than the {before} messages "
+                f"that were written: {', '.join(file.path for file in touched[:3])}. {HEAL}"
+            )
         self._swap(MESSAGE_HISTORY, touched, new)
         self._commit(mark)
 
@@ -117,8 +124,17 @@ class ParquetTarget:
     def _rows(self, table: Table, files: Any) -> DataFrame:
         if not files:
             return self._spark.createDataFrame([], table.schema)
+        self._need_content(files)
         paths = [f"{self._root}/{file.path}" for file in files]
         return self._spark.read.schema(table.schema).parquet(*paths)
+
+    def _need_content(self, files: Any) -> None:
+        """Refuse files without a byte, which Spark leaves out without a word; what else is damaged, it tells."""
+        if self._local is None:
+            return  # (an object store keeps what it was given, whole)
+        for path in (self._local / file.path for file in files):
+            if not path.is_file() or path.stat().st_size == 0:
+                raise DamagedError(f"a file of the warehouse is empty or gone: {path}. {HEAL}")
 
     def _located(self, table: Table, files: Any) -> DataFrame:
         """The rows with the file that holds each."""

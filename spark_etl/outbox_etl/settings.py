@@ -122,7 +122,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--partitions",
         type=int,
-        default=int(env("OUTBOX_ETL_PARTITIONS", "0")),
+        default=env("OUTBOX_ETL_PARTITIONS", "0"),
         help="parallel reads of PostgreSQL [4 per core]",
     )
     add("--fetch-size", type=int, default=5_000, help="rows per round trip [5000]")
