@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.export_plan import tables
 from bench.export_report import Outcome, describe
 from bench.harness.report import Section
 from bench.load.history import RELAYED, History
@@ -43,7 +44,9 @@ def run(bench: Bench) -> Section:
         for messages, rounds in sizes:
             step = Step(bench, history, dsn, Path(scratch))
             outcomes.append(step.measure(messages, rounds, usual=usual, last=messages == sizes[-1][0]))
-    return describe(outcomes, bench.plan.export_window, LATE)
+    section = describe(outcomes, bench.plan.export_window)
+    section.tables += tables(next(each for each in outcomes if each.parts), outcomes[-1])
+    return section
 
 
 class Step:

@@ -63,7 +63,7 @@ class Outcome:
         return median(each.step(name, before) for each in self.exports)
 
 
-def describe(outcomes: Sequence[Outcome], window: int, late: int) -> Section:
+def describe(outcomes: Sequence[Outcome], window: int) -> Section:
     """All tables, floors and raw figures."""
     section = Section("export", "Exporting to a warehouse", METHOD)
     section.tables += [_rates(outcomes), _sizes(outcomes), _steps(outcomes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import threading
 import time
@@ -57,8 +58,9 @@ def run(
         for reader in readers:
             reader.start()
         if process.stdin:
-            process.stdin.write(given)
-            process.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # it has ended; its code and its words say why
+                process.stdin.write(given)
+                process.stdin.close()
         while process.poll() is None:
             _note_peaks(process.pid, ran)
             if time.monotonic() - began > limit:
@@ -67,8 +69,10 @@ def run(
         ran.seconds = time.monotonic() - began
     finally:
         _stop(process)
-    for reader in readers:
-        reader.join()
+        for reader, stream in zip(readers, (process.stdout, process.stderr), strict=True):
+            reader.join(STOP_LIMIT)
+            if stream and not reader.is_alive():  # (a grandchild may still hold the other end)
+                stream.close()
     ran.code = process.returncode
     if ran.code:
         raise RuntimeError(

@@ -75,6 +75,17 @@ class Section:
     figures: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
 
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Section:
+        """Read a section of the report's JSON."""
+        floors = [{name: value for name, value in each.items() if name != "met"} for each in found["floors"]]
+        given = {
+            **found,
+            "tables": [Table(**each) for each in found["tables"]],
+            "floors": [Floor(**each) for each in floors],
+        }
+        return cls(**given)
+
     def markdown(self) -> str:
         """The section in Markdown."""
         return "\n\n".join([f"## {self.title}", self.method, *(table.markdown() for table in self.tables)])
@@ -98,6 +109,20 @@ class Report:
             "Floors", ["figure", "measured", "floor", "met"], [floor.row() for floor in self.floors]
         )
         return table.markdown()
+
+    def into(self, earlier: str, order: Sequence[str]) -> Report:
+        """Put these sections into an earlier report (its JSON), in place of those of the same names.
+
+        The machine is the earlier run's; a section of another run says of which.
+        """
+        found = json.loads(earlier)
+        names = {section.name for section in self.sections}
+        kept = [Section.of(each) for each in found["sections"] if each["name"] not in names]
+        load = self.machine.get("load before the run (1 min)", "unknown")
+        note = f"(Of a run of its own, {self.machine.get('date', 'undated')}, load before it {load}.) "
+        new = [dataclasses.replace(section, method=note + section.method) for section in self.sections]
+        both = sorted([*kept, *new], key=lambda section: list(order).index(section.name))
+        return Report(found["machine"], both)
 
     def markdown(self) -> str:
         """The whole report in Markdown."""
