@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import date
 from pathlib import Path
@@ -18,6 +19,7 @@ from outbox_etl.arguments import Parser, check, secrets
 from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained, masked
 from outbox_etl.reconcile import add_reconcile_options, reconcile, wish
+from outbox_etl.report.telling import Telling, add_report_option
 from outbox_etl.settings import Settings, add_options, from_arguments
 
 
@@ -57,6 +59,7 @@ def parser() -> Parser:
     ):
         command = commands.add_parser(name, help=text, description=text)
         add_options(command)
+        add_report_option(command)
         command.add_argument("--json", action="store_true", help="answer in JSON, for machines")
         if name == "reconcile":
             add_reconcile_options(command)
@@ -75,25 +78,25 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     from outbox_etl.target import open_target  # noqa: PLC0415
 
     wanted = wish(given) if given.command == "reconcile" else None
-    spark = start(settings)
-    try:
+    with ExitStack() as last, Telling(given, settings, say) as told:
+        spark = start(settings)
+        last.callback(spark.stop)
         target = open_target(spark, settings)
+        told.knows(spark, target)
         if given.command in ("run", "backfill"):
             if given.command == "run":
                 report = export(spark, settings, target, say)
             else:
                 report = backfill(spark, settings, target, say, rebase=given.rebase)
-            return {**report.as_dict(), "mart_days": _days(refresh(spark, settings, target, say))}
+            return told.done({**report.as_dict(), "mart_days": _days(refresh(spark, settings, target, say))})
         if given.command == "marts":
             days = refresh(spark, settings, target, say, everything=True)
-            return {"target": settings.target, "mart_days": _days(days)}
+            return told.done({"target": settings.target, "mart_days": _days(days)})
         if wanted is not None:
             outcome = reconcile(spark, settings, target, wanted, say)
-            return {**outcome.as_dict(), "lines": outcome.lines()}
+            return told.done({**outcome.as_dict(), "lines": outcome.lines()})
         mark = target.watermark()
-        return {"target": settings.target, "watermark": asdict(mark) if mark else None}
-    finally:
-        spark.stop()
+        return told.done({"target": settings.target, "watermark": asdict(mark) if mark else None})
 
 
 def _days(days: Sequence[date]) -> list[str]:

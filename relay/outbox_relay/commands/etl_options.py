@@ -111,6 +111,12 @@ OPTIONS = (
         help="Ids that one commit of message_history covers at most.",
     ),
     _option(
+        "--report",
+        metavar="FILE.html",
+        default="",
+        help="Write a report for people there, with pictures, also when the job fails.",
+    ),
+    _option(
         "--spark",
         metavar="NAME=VALUE",
         multiple=True,
