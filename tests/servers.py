@@ -13,8 +13,8 @@ is never skipped.
     the same there
 
 All processes of a run (pytest-xdist) share the shared stack: the first test that needs it starts it, and it
-ends with the run, even if pytest is killed. A private stack belongs to one process and is used by one test at
-a time.
+ends with the run, even if pytest is killed. Its PostgreSQL, where it is embedded, does not wait for the disk. A
+private stack belongs to one process, is used by one test at a time, and is as durable as `outbox up` makes it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.process import Identity
 from outbox_relay.stack.state import State
 from tests.containers import Containers, engine_answers
-from tests.databases import Databases
+from tests.databases import Databases, spare_the_disk
 from tests.topics import Topics
 
 
@@ -140,7 +140,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def _shared(request: pytest.FixtureRequest) -> State:
     run = request.config.stash[_RUN]
-    state, _ = bring_up(run.directory, run.wish(), owner=run.owner)
+    state, started = bring_up(run.directory, run.wish(), owner=run.owner)
+    if started and state.postgres.kind.embedded:
+        spare_the_disk(state.postgres.address)
     return state
 
 

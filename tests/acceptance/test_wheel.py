@@ -156,8 +156,8 @@ def test_migrations_are_found_and_printed(service: Environment) -> None:
     assert "CREATE TABLE OUTBOX.MESSAGE" in printed.stdout.upper()
 
 
-def test_migrations_are_found_and_run(service: Environment, make_database: MakeDatabase) -> None:
-    dsn = make_database(migrated=False)
+def test_migrations_are_found_and_run(service: Environment, make_private_database: MakeDatabase) -> None:
+    dsn = make_private_database(migrated=False)
     upgraded = service.run("outbox", "db", "upgrade", OUTBOX_DSN=dsn)
     assert upgraded.returncode == 0, upgraded.stderr
     checked = service.run("outbox", "db", "check", OUTBOX_DSN=dsn)

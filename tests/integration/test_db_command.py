@@ -35,6 +35,12 @@ def empty(make_database: MakeDatabase) -> str:
     return make_database(migrated=False)
 
 
+@pytest.fixture
+def durable(make_private_database: MakeDatabase) -> str:
+    """A database without the outbox's schema, where fsync is on, as the check wants it."""
+    return make_private_database(migrated=False)
+
+
 def test_upgrade_says_from_where_to_where_and_what_partitions_it_made(empty: str) -> None:
     found = succeed("db", "upgrade", "--json", OUTBOX_DSN=empty).json
     assert (found["from"], found["to"]) == (None, schema.REVISION)
@@ -46,20 +52,22 @@ def test_upgrade_says_from_where_to_where_and_what_partitions_it_made(empty: str
         insert(conn, "orders", "k", "b")
 
 
-def test_many_upgrades_at_once_do_the_work_once(empty: str) -> None:
+@pytest.mark.xdist_group("private stack")
+def test_many_upgrades_at_once_do_the_work_once(durable: str) -> None:
     with ThreadPoolExecutor(4) as pool:
-        before = [future.result().current for future in [pool.submit(api.upgrade, empty) for _ in range(4)]]
+        before = [future.result().current for future in [pool.submit(api.upgrade, durable) for _ in range(4)]]
     assert sorted(before, key=str) == [schema.REVISION] * 3 + [None]
-    assert succeed("db", "check", "--json", OUTBOX_DSN=empty).json["ok"]
+    assert succeed("db", "check", "--json", OUTBOX_DSN=durable).json["ok"]
 
 
-def test_the_printed_ddl_makes_the_same_schema(empty: str, database: str) -> None:
+@pytest.mark.xdist_group("private stack")
+def test_the_printed_ddl_makes_the_same_schema(durable: str, private_database: str) -> None:
     ran = succeed("db", "sql")
-    with connect(empty) as conn, connect(database) as migrated:
+    with connect(durable) as conn, connect(private_database) as migrated:
         conn.execute(ran.out)
         assert schema.revision(conn) == schema.REVISION
         assert conn.execute(CATALOGUE).fetchall() == migrated.execute(CATALOGUE).fetchall()
-    assert succeed("db", "check", "--json", OUTBOX_DSN=empty).json["ok"]
+    assert succeed("db", "check", "--json", OUTBOX_DSN=durable).json["ok"]
 
 
 def test_roles_and_grants_can_be_applied_again(database: str) -> None:
@@ -90,28 +98,34 @@ def test_every_command_on_a_missing_schema_names_the_one_that_makes_it(
     assert "run: outbox db upgrade" in ran.err
 
 
+@pytest.mark.xdist_group("private stack")
 @pytest.mark.parametrize(
     ("revision", "repair"), [("0000", "run: outbox db upgrade"), ("9999", "upgrade the software")]
 )
-def test_an_older_or_newer_schema_says_what_to_upgrade(database: str, revision: str, repair: str) -> None:
-    with connect(database) as conn:
+def test_an_older_or_newer_schema_says_what_to_upgrade(
+    private_database: str, revision: str, repair: str
+) -> None:
+    with connect(private_database) as conn:
         conn.execute("UPDATE outbox.alembic_version SET version_num = %s", [revision])
         with pytest.raises(schema.SchemaError, match=revision):
             schema.require_current(conn)
-    ran = outbox("status", OUTBOX_DSN=database)
+    ran = outbox("status", OUTBOX_DSN=private_database)
     assert ran.code == 1
     assert repair in ran.err
-    ran = outbox("db", "check", OUTBOX_DSN=database)
+    ran = outbox("db", "check", OUTBOX_DSN=private_database)
     assert ran.code == 1
     assert "FAILED" in ran.out
     if revision == "9999":
-        ran = outbox("db", "upgrade", OUTBOX_DSN=database)
+        ran = outbox("db", "upgrade", OUTBOX_DSN=private_database)
         assert ran.code == 1
         assert repair in ran.err
 
 
-def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(database: str, empty: str) -> None:
-    good = succeed("db", "check", "--json", OUTBOX_DSN=database).json
+@pytest.mark.xdist_group("private stack")
+def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(
+    private_database: str, durable: str
+) -> None:
+    good = succeed("db", "check", "--json", OUTBOX_DSN=private_database).json
     assert good["ok"]
     assert {check["name"] for check in good["checks"]} == {
         *(
@@ -125,31 +139,33 @@ def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(datab
             "roles",
         )
     }
-    bad = outbox("db", "check", "--json", OUTBOX_DSN=empty)
+    bad = outbox("db", "check", "--json", OUTBOX_DSN=durable)
     assert bad.code == 1
     failed = {check["name"]: check for check in bad.json["checks"] if check["level"] == "FAILED"}
     assert list(failed) == ["schema"]
     assert failed["schema"]["repair"] == "outbox db upgrade"
 
 
+@pytest.mark.xdist_group("private stack")
 def test_asynchronous_commits_by_default_are_a_warning_with_the_statement_that_repairs_it(
-    database: str,
+    private_database: str,
 ) -> None:
-    with connect(database) as conn:
+    with connect(private_database) as conn:
         conn.execute(f"ALTER DATABASE {conn.info.dbname} SET synchronous_commit = off")
-    ran = succeed("db", "check", "--json", OUTBOX_DSN=database)
+    ran = succeed("db", "check", "--json", OUTBOX_DSN=private_database)
     (found,) = [check for check in ran.json["checks"] if check["level"] == "warning"]
     assert found["name"] == "synchronous_commit"
-    with connect(database) as conn:
+    with connect(private_database) as conn:
         conn.execute(found["repair"])
-    ran = succeed("db", "check", "--json", OUTBOX_DSN=database)
+    ran = succeed("db", "check", "--json", OUTBOX_DSN=private_database)
     assert all(check["level"] == "ok" for check in ran.json["checks"])
 
 
-def test_a_default_partition_fails_the_check(database: str) -> None:
-    with connect(database) as conn:
+@pytest.mark.xdist_group("private stack")
+def test_a_default_partition_fails_the_check(private_database: str) -> None:
+    with connect(private_database) as conn:
         conn.execute("CREATE TABLE outbox.message_rest PARTITION OF outbox.message DEFAULT")
-    ran = outbox("db", "check", OUTBOX_DSN=database)
+    ran = outbox("db", "check", OUTBOX_DSN=private_database)
     assert ran.code == 1
     assert "DETACH CONCURRENTLY" in ran.out
 
@@ -252,7 +268,8 @@ def compare(engine: sa.Engine, **options: Any) -> list[Any]:
         return list(compare_metadata(context, sa.MetaData()))
 
 
-def test_a_host_applications_alembic_is_left_alone(empty: str, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("private stack")
+def test_a_host_applications_alembic_is_left_alone(durable: str, tmp_path: Path) -> None:
     (tmp_path / "versions").mkdir()
     (tmp_path / "env.py").write_text(HOST_ENV)
     (tmp_path / "versions" / "abc.py").write_text(HOST_REVISION)
@@ -260,7 +277,7 @@ def test_a_host_applications_alembic_is_left_alone(empty: str, tmp_path: Path) -
     host.set_main_option("script_location", str(tmp_path))
     host.set_main_option("path_separator", "os")
     engine = sa.create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(empty), poolclass=sa.NullPool
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(durable), poolclass=sa.NullPool
     )
 
     def run_host(step: Any, revision: str) -> None:
@@ -269,8 +286,8 @@ def test_a_host_applications_alembic_is_left_alone(empty: str, tmp_path: Path) -
             step(host, revision)
 
     run_host(command.upgrade, "head")
-    succeed("db", "upgrade", OUTBOX_DSN=empty)
-    with connect(empty) as conn:
+    succeed("db", "upgrade", OUTBOX_DSN=durable)
+    with connect(durable) as conn:
         assert conn.execute("SELECT version_num FROM public.alembic_version").fetchall() == [("abc",)]
         assert conn.execute("SELECT version_num FROM outbox.alembic_version").fetchall() == [
             (schema.REVISION,)
@@ -283,6 +300,6 @@ def test_a_host_applications_alembic_is_left_alone(empty: str, tmp_path: Path) -
         warnings.simplefilter("ignore", sa.exc.SAWarning)
         assert "outbox" in str(compare(engine))
     run_host(command.downgrade, "base")
-    with connect(empty) as conn:
+    with connect(durable) as conn:
         assert schema.revision(conn) == schema.REVISION
-    assert succeed("db", "check", "--json", OUTBOX_DSN=empty).json["ok"]
+    assert succeed("db", "check", "--json", OUTBOX_DSN=durable).json["ok"]

@@ -247,29 +247,33 @@ def test_there_is_no_default_partition_so_the_oldest_can_be_detached_beside_inse
         assert one(conn, ENSURE) >= 0
 
 
+@pytest.mark.xdist_group("private stack")
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_missing_next_partition_raises_an_alarm_with_the_command_that_repairs_it(
-    database: str, ahead: int
+    private_database: str, ahead: int
 ) -> None:
-    with connect(database) as conn:
+    with connect(private_database) as conn:
         go_to(conn, bounds(conn)[-1 - ahead][0] + 5)
-    ran = outbox("db", "check", "--json", OUTBOX_DSN=database)
+    ran = outbox("db", "check", "--json", OUTBOX_DSN=private_database)
     (found,) = [check for check in ran.json["checks"] if check["name"] == "partitions"]
     assert found["level"] == ("FAILED" if ahead == 0 else "warning")
     assert ran.code == (1 if ahead == 0 else 0)
-    status = succeed("status", "--json", OUTBOX_DSN=database).json["partitions"]
+    status = succeed("status", "--json", OUTBOX_DSN=private_database).json["partitions"]
     assert (status["ahead"], status["alarm"]) == (ahead, ahead == 0)
-    assert ("the next partition is missing" in succeed("status", OUTBOX_DSN=database).out) is (ahead == 0)
-    succeed(*found["repair"].split()[1:], OUTBOX_DSN=database)
-    assert succeed("db", "check", "--json", OUTBOX_DSN=database).json["ok"]
+    assert ("the next partition is missing" in succeed("status", OUTBOX_DSN=private_database).out) is (
+        ahead == 0
+    )
+    succeed(*found["repair"].split()[1:], OUTBOX_DSN=private_database)
+    assert succeed("db", "check", "--json", OUTBOX_DSN=private_database).json["ok"]
 
 
-def test_an_insert_beyond_the_last_partition_is_foretold(database: str) -> None:
-    with connect(database) as conn:
+@pytest.mark.xdist_group("private stack")
+def test_an_insert_beyond_the_last_partition_is_foretold(private_database: str) -> None:
+    with connect(private_database) as conn:
         go_to(conn, bounds(conn)[-1][1] - 1)
         with pytest.raises(psycopg.errors.CheckViolation, match="no partition of relation"):
             insert(conn, "orders", "k", "b")
-    ran = outbox("db", "check", OUTBOX_DSN=database)
+    ran = outbox("db", "check", OUTBOX_DSN=private_database)
     assert ran.code == 1
     assert "inserts fail" in ran.out
 
