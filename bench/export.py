@@ -11,12 +11,12 @@ from typing import Any
 from bench.export_plan import tables
 from bench.export_report import Outcome, describe
 from bench.harness.report import Section
-from bench.load.history import RELAYED, History
+from bench.load.history import History
 from bench.load.warehouse import Warehouse, copy, spark_job
 from bench.plan import PARTITIONS, SCALE, Bench
 
 LATE = 1_000
-"""Half messages that are decided late, all over the history."""
+"""About so many half messages are decided late, all over the history."""
 BYTES_PER_MESSAGE = 1_700
 """What a message takes on the disk at most while it is measured: PostgreSQL 600, the copy 450, two kinds of Parquet
 300, Spark's own files."""
@@ -40,7 +40,8 @@ def run(bench: Bench) -> Section:
         bench.servers.database() as dsn,
         tempfile.TemporaryDirectory(prefix="export-", dir=bench.servers.directory) as scratch,
     ):
-        history = History(bench.servers, dsn, bench.servers.topic(PARTITIONS))
+        topic = bench.servers.topic(PARTITIONS)
+        history = History(bench.servers, dsn, topic, relayed=bench.plan.export_relayed)
         for messages, rounds in sizes:
             step = Step(bench, history, dsn, Path(scratch))
             outcomes.append(step.measure(messages, rounds, usual=usual, last=messages == sizes[-1][0]))
@@ -58,7 +59,8 @@ class Step:
     def measure(self, messages: int, rounds: int, *, usual: int, last: bool) -> Outcome:
         """Let the history grow to this size and export it; the usual size and the last one also in small windows."""
         bench, history = self._bench, self._history
-        how = "a relay publishes them" if messages <= RELAYED else "published on paper, not in Kafka"
+        relayed = messages <= bench.plan.export_relayed
+        how = "a relay publishes them" if relayed else "published on paper, not in Kafka"
         bench.say(f"export: writing up to {messages:,} messages; {how}")
         history.grow(messages)
         found = Outcome(history.counts(), history.bytes())

@@ -42,6 +42,8 @@ class Plan:
     decisions: int = 20_000
     export_sizes: tuple[tuple[int, int], ...] = ((300_000, 3), (1_000_000, 3))
     """Messages of the history, and rounds."""
+    export_relayed: int = 1_000_000
+    """Up to so many messages a relay publishes what is written: reconcile finds it in Kafka then."""
     export_window: int = 10_000
 
 
@@ -73,6 +75,7 @@ QUICK = Plan(
     flood=20_000,
     decisions=3_000,
     export_sizes=((30_000, 1),),
+    export_relayed=30_000,
     export_window=2_000,
 )
 """To see that everything runs; the figures mean nothing."""

@@ -24,8 +24,6 @@ RANGE = 100_000
 EPOCH = 1_000_000
 """Of the publications that no relay made; a relay's own epochs are far below."""
 LIMIT = 300.0
-RELAYED = 1_000_000
-"""Up to so many messages a real relay publishes what is written, for reconcile finds it in Kafka then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +44,17 @@ class Counts:
 class History:
     """The history in one database; it only grows."""
 
-    def __init__(self, servers: Servers, dsn: str, topic: str) -> None:
-        self._servers, self._dsn, self._topic = servers, dsn, topic
+    def __init__(self, servers: Servers, dsn: str, topic: str, *, relayed: int) -> None:
+        self._servers, self._dsn, self._topic, self._relayed = servers, dsn, topic, relayed
         self._written = 0
         self.in_kafka = True
         """Whether a relay has published all of it."""
 
     def grow(self, messages: int) -> None:
-        """Write until there are so many, published in Kafka while they are few, else on paper only."""
+        """Write until there are so many; up to `relayed` a relay publishes them, then on paper only."""
         first, self._written = self._written + 1, max(messages, self._written)
         self._ask("partitions")
-        if self._written <= RELAYED:
+        if self._written <= self._relayed:
             with RelayProcess(self._servers, self._dsn) as relay:
                 self._fill(first)
                 self._wait(relay)

@@ -43,7 +43,7 @@ SET state = CASE WHEN id %% 10 = 3 THEN 'ROLLED_BACK' ELSE 'COMMITTED' END, rema
 WHERE state = 'UNKNOWN' AND producer_group = %(group)s AND id BETWEEN %(first)s AND %(last)s AND id %% 50 <> 7
 
 -- name: decide_late
--- Decides the undecided ones among the ids that a window has exported already, a thousand at most, spread over all.
+-- Decides undecided half messages spread over the whole history: about so many, or all when there are fewer.
 WITH open AS (
     SELECT id, row_number() OVER (ORDER BY id) AS place, count(*) OVER () AS number FROM outbox.message
     WHERE state = 'UNKNOWN' AND producer_group LIKE 'bench-half-%%'
