@@ -7,7 +7,7 @@ publications that are not recorded yet, and places that Kafka no longer keeps (r
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from outbox_etl.sides import PLACE
 from outbox_etl.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from outbox_etl.findings import Findings
     from outbox_etl.sides import Reader, Side
@@ -38,19 +38,25 @@ def expected(source: Side, stored: Side) -> DataFrame:
     return ours.unionByName(stored.places().select(f.lit("H").alias("side"), *columns))
 
 
-def ranges(places: DataFrame, marks: Watermarks, before: Ends) -> list[Range]:
-    """What is to be read: from where the last verification ended, or from the window's lowest place, to the end."""
-    lowest: dict[tuple[str, int], int] = {
-        (row["topic"], row["partition"]): row["low"]
-        for row in places.where("offset IS NOT NULL")
-        .groupBy("topic", "partition")
-        .agg(f.min("offset").alias("low"))
-        .collect()
+def bounds(places: DataFrame) -> dict[tuple[str, int], tuple[int, int] | None]:
+    """The lowest and highest offset of the window's places in each partition; none when they are not known."""
+    offsets = f.struct(f.min("offset").alias("low"), f.max("offset").alias("high"))
+    rows = places.groupBy("topic", "partition").agg(offsets.alias("of")).collect()
+    return {
+        (row["topic"], row["partition"]): None if row["of"]["low"] is None else tuple(row["of"])
+        for row in rows
     }
+
+
+def ranges(
+    reach: Mapping[tuple[str, int], tuple[int, int] | None], marks: Watermarks, before: Ends
+) -> list[Range]:
+    """What is to be read: from where the last verification ended, or from the window's lowest place, to the end."""
     found = []
     for (topic, partition), (low, high) in sorted(marks.items()):
         done = before.get(topic, {}).get(str(partition), low)
-        start = max(low, min(done, lowest.get((topic, partition), done)))
+        wanted = reach.get((topic, partition))
+        start = max(low, done if wanted is None else min(done, wanted[0]))
         if start < high:
             found.append(Range(topic, partition, start, high))
     return found
@@ -60,16 +66,20 @@ def ranges(places: DataFrame, marks: Watermarks, before: Ends) -> list[Range]:
 class KafkaComparison:
     """Compares the records of a window's topics with the window's places."""
 
-    spark: SparkSession
     records: DataFrame
     """topic, partition, offset, message_id, digest."""
     places: DataFrame
     """What `expected` answers, with `gone`: Kafka no longer keeps it."""
     found: Findings
+    keep: Callable[[DataFrame], DataFrame]
+    """Makes rows that several comparisons need once."""
 
     def totals(self) -> list[dict[str, Any]]:
-        """Counts and order-free checksums of the three, per topic and partition, over places that Kafka still has."""
-        hashed = f.xxhash64("message_id", *PLACE, "digest")
+        """Counts and order-free checksums of the three, per topic and partition, over places that Kafka still has.
+
+        A foreign record in a message's place is none of ours: the place counts as empty.
+        """
+        hashed = f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id", *PLACE, "digest"))
         columns = ["side", "gone", *PLACE, "message_id", "digest"]
         records = self.records.withColumns({"side": f.lit("K"), "gone": f.lit(False)})
         both = (
@@ -102,7 +112,7 @@ class KafkaComparison:
         return rows
 
     def messages(self, now: DataFrame) -> DataFrame:
-        """Find what is missing, doubled, misplaced or altered; answer the records of messages without a place here.
+        """Ask for what is missing, doubled, misplaced or altered; answer the records of messages without a place here.
 
         Args:
             now: message_id and state of messages of this window that have no place, and of later ones.
@@ -121,7 +131,7 @@ class KafkaComparison:
                 "digest": f.lit(None).cast("string"),
             }
         )
-        each = (
+        each = self.keep(
             rows.unionByName(read.select(*columns))
             .unionByName(states.select(*columns))
             .groupBy("message_id")
@@ -147,7 +157,6 @@ class KafkaComparison:
                 "(known AND size(array_except(read, contents)) > 0)"
             )
             .withColumn("store", f.lit("kafka"))
-            .persist()
         )
         collect = self.found.collect
         said = "array_join(transform({}, p -> concat(p.topic, '[', p.partition, ']@', p.offset)), ', ')"
@@ -177,7 +186,9 @@ class KafkaComparison:
         )
         return each
 
-    def strays(self, each: DataFrame, reader: Reader, target: Target, *, shared: bool) -> None:
+    def strays(
+        self, each: DataFrame, reader: Reader, target: Target, *, shared: bool
+    ) -> dict[tuple[str, int], int]:
         """Look at records of messages that have no place in this window.
 
         Args:
@@ -185,9 +196,22 @@ class KafkaComparison:
             reader: asks PostgreSQL, after Kafka was read: what a relay published was committed before.
             target: knows what PostgreSQL no longer has.
             shared: other outboxes publish to these topics too, so a record whose message nobody knows is foreign.
+
+        Returns:
+            Per partition the first record that could not be judged yet, since its publication is not recorded. The
+            verification that will judge it has to read from there: if a relay died before it recorded what it
+            published, first appearances and order can be told from those records alone.
         """
         rest = each.where("NOT known")
-        self.found.notes["not_judged_yet"] += rest.where("array_contains(states, 'COMMITTED')").count()
+        waiting = rest.where("array_contains(states, 'COMMITTED')").select(f.explode("there").alias("record"))
+        held: dict[tuple[str, int], int] = {}
+        for row in (
+            waiting.groupBy("record.topic", "record.partition")
+            .agg(f.min("record.offset").alias("low"), f.count("*").alias("count"))
+            .collect()
+        ):
+            held[row["topic"], row["partition"]] = row["low"]
+            self.found.notes["not_judged_yet"] += row["count"]
         rest = rest.where("NOT array_contains(states, 'COMMITTED')")
         taken = rest.select("message_id", "there").limit(CAP + 1).collect()
         if len(taken) > CAP:
@@ -200,7 +224,11 @@ class KafkaComparison:
         known = reader.messages_by_id(filter(_is_uuid, ids))
         stored = _stored(target, ids - known.keys()) if ids - known.keys() else {}
         for row in taken[:CAP]:
-            self._stray(row["message_id"], row["there"], known, stored, shared=shared)
+            if self._stray(row["message_id"], row["there"], known, stored, shared=shared):
+                first = row["there"][0]
+                place = first["topic"], first["partition"]
+                held[place] = min(held.get(place, first["offset"]), first["offset"])
+        return held
 
     def _stray(
         self,
@@ -210,7 +238,9 @@ class KafkaComparison:
         stored: Mapping[str, Any],
         *,
         shared: bool,
-    ) -> None:
+    ) -> bool:
+        """Judge the records of one message; answer whether that cannot be done yet."""
+
         def tell(kind: str, detail: str, record: Any) -> None:
             self.found.add(
                 Finding(
@@ -225,9 +255,9 @@ class KafkaComparison:
         else:
             if shared:
                 self.found.notes["of_other_outboxes"] += len(there)
-                return
-            tell("unknown", "neither PostgreSQL nor the warehouse has this message", there[0])
-            return
+            else:
+                tell("unknown", "neither PostgreSQL nor the warehouse has this message", there[0])
+            return False
         if state != "COMMITTED":
             tell("not_committed", f"the message is {state}", there[0])
         elif len(there) > 1 or (places and f"{there[0]['partition']}@{there[0]['offset']}" not in places):
@@ -239,6 +269,8 @@ class KafkaComparison:
             )
         else:
             self.found.notes["of_other_windows" if places else "not_judged_yet"] += 1
+            return not places
+        return False
 
 
 def hexadecimal(total: Any) -> str:

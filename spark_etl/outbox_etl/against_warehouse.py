@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
@@ -10,11 +11,11 @@ from outbox_etl.rows import first_publications
 from outbox_etl.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from pyspark.sql import Column, DataFrame
 
-    from outbox_etl.findings import Findings
+    from outbox_etl.findings import Finding, Findings
     from outbox_etl.sides import Side
     from outbox_etl.source import Ids
     from outbox_etl.target import Target
@@ -32,11 +33,21 @@ class WarehouseComparison:
     """
 
     def __init__(
-        self, sides: tuple[Side, Side], window: Window, held: Sequence[Ids], later: DataFrame, found: Findings
+        self,
+        sides: tuple[Side, Side],
+        window: Window,
+        held: Sequence[Ids],
+        later: DataFrame,
+        *,
+        found: Findings,
+        keep: Callable[[DataFrame], DataFrame],
     ) -> None:
-        """Take PostgreSQL's side and the warehouse's, the ids that PostgreSQL holds, and its later messages."""
+        """Take PostgreSQL's side and the warehouse's, the ids that PostgreSQL holds, and its later messages.
+
+        What is found is asked of `found`; `keep` makes rows that several comparisons need once.
+        """
         (self._source, self._stored), self._window, self._held = sides, window, held
-        self._later, self._found = later, found
+        self._later, self._found, self._keep = later, found, keep
         self._inside = f"xid >= {window.lo} AND xid < {window.hi}"
 
     def messages(self, target: Target) -> None:
@@ -44,7 +55,7 @@ class WarehouseComparison:
         ours = self._source.messages.where(self._inside).withColumn("mine", f.lit(1))
         theirs = self._stored.messages.where(self._inside).withColumn("mine", f.lit(0))
         columns = ["id", "message_id", "topic", "hash", "mine"]
-        both = (
+        both = self._keep(
             ours.select(*columns)
             .unionByName(theirs.select(*columns))
             .groupBy("id", "message_id")
@@ -55,10 +66,10 @@ class WarehouseComparison:
                 f.countDistinct("hash").alias("contents"),
             )
             .where("mine <> theirs OR contents > 1")
-            .persist()
         )
         here = both.withColumn("store", f.lit("warehouse")).withColumns(_none("partition", "offset"))
-        self._missing(here.where("theirs = 0"), target)
+        missing = here.where("theirs = 0").withColumns({"kind": f.lit("missing"), "detail": f.lit("")})
+        self._found.collect(missing, lambda found: self._missing(found, target))
         doubled = here.where("theirs > 1").withColumn("kind", f.lit("doubled"))
         self._found.collect(
             doubled.withColumn("detail", f.expr("concat('message_history has ', theirs, ' rows of id ', id)"))
@@ -71,37 +82,28 @@ class WarehouseComparison:
             )
         )
         self._extra(here.where("mine = 0"))
-        both.unpersist()
 
-    def _missing(self, rows: DataFrame, target: Target) -> None:
+    def _missing(self, found: Sequence[tuple[int, Finding]], target: Target) -> Iterator[Finding]:
         """Tell whether message_history lacks a message, or has it with another transaction's state."""
-        ids = [row["id"] for row in rows.select("id").limit(1_000).collect()]
-        if not ids:
-            return
-        elsewhere = (
-            target.read(MESSAGE_HISTORY)
-            .where(f.col("id").isin(ids))
-            .groupBy("message_id")
-            .agg(f.max("xid").alias("has"))
-        )
-        told = rows.join(f.broadcast(elsewhere), "message_id", "left")
-        self._found.collect(
-            told.withColumns(
-                {
-                    "kind": f.expr("CASE WHEN has IS NULL THEN 'missing' ELSE 'altered' END"),
-                    "detail": f.expr(
-                        "CASE WHEN has IS NULL THEN concat('message_history has no row of id ', id) "
-                        "ELSE concat('message_history has id ', id, ' with the state of transaction ', has) END"
-                    ),
-                }
-            )
-        )
+        looked_up = [id_ for id_, _ in found[:1_000]]
+        rows = target.read(MESSAGE_HISTORY).where(f.col("id").isin(looked_up))
+        has = {
+            row["message_id"]: row["xid"]
+            for row in rows.groupBy("message_id").agg(f.max("xid").alias("xid")).collect()
+        }
+        for id_, finding in found:
+            xid = has.get(finding.message_id)
+            if xid is None:
+                yield replace(finding, detail=f"message_history has no row of id {id_}")
+            else:
+                text = f"message_history has id {id_} with the state of transaction {xid}"
+                yield replace(finding, kind="altered", detail=text)
 
     def _extra(self, rows: DataFrame) -> None:
         """Rows that PostgreSQL does not have in this window: dropped there, changed since, or never there."""
         moved = self._later.select("message_id").distinct()
         gone = rows.where(f"NOT ({self._exists('id')})")
-        self._found.notes["no_longer_in_postgres"] += gone.count()
+        self._found.note("no_longer_in_postgres", gone)
         rest = rows.where(self._exists("id")).join(moved, "message_id", "left_anti")
         rest = rest.withColumns({"kind": f.lit("extra"), "store": f.lit("warehouse")})
         self._found.collect(
@@ -126,9 +128,9 @@ class WarehouseComparison:
         known = known.unionByName(
             self._stored.messages.where("state = 'COMMITTED'").select(*names)
         ).distinct()
-        told = wrong.join(known, "position", "left").persist()
+        told = self._keep(wrong.join(known, "position", "left"))
         gone = f"mine = 0 AND NOT ({self._exists('position')})"
-        self._found.notes["publications_no_longer_in_postgres"] += told.where(gone).count()
+        self._found.note("publications_no_longer_in_postgres", told.where(gone))
         self._found.collect(
             told.where(f"NOT ({gone})").withColumns(
                 {
@@ -140,7 +142,6 @@ class WarehouseComparison:
                 }
             )
         )
-        told.unpersist()
         self._firsts()
 
     def _firsts(self) -> None:

@@ -1,7 +1,7 @@
 """Certificates: what was proven of a warehouse, window by window, written where retention asks for it.
 
-`checksum` is JSON: order-free sums of what was compared, and the offsets up to which Kafka was read, where the next
-verification goes on.
+`checksum` is JSON: order-free sums of what was compared, the offsets where the next verification goes on reading Kafka,
+and how many messages were doubled there and let pass.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ class Certificate:
     problems: int
     sums: Mapping[str, str] = field(default_factory=dict)
     ends: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Per topic and partition (as text), the offset after the last that was read."""
+    """Per topic and partition (as text), the offset where the next verification goes on reading."""
+    doubled: int = 0
+    """Messages with more than one record in Kafka, which were let pass."""
     verified_at: datetime = datetime.min
 
     @property
     def checksum(self) -> str:
         """What is written."""
-        return json.dumps(
-            {"sums": dict(self.sums), "kafka": self.ends}, sort_keys=True, separators=(",", ":")
-        )
+        said = {"sums": dict(self.sums), "kafka": self.ends, "doubled": self.doubled}
+        return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
 
 def covered(certificates: Iterable[Certificate]) -> tuple[int, Mapping[str, Mapping[str, int]]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import Any
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 
 CAP = 10_000
 """Findings of one comparison that are looked at one by one; the others are counted."""
@@ -44,18 +46,39 @@ class Finding:
         return f"{self.kind} in {self.store}: {self.message_id or '-'}{place}: {self.detail}"
 
 
+COLUMNS = {
+    "kind": "string",
+    "store": "string",
+    "message_id": "string",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "detail": "string",
+}
+Then = Callable[[Sequence[tuple[int, Finding]]], Iterable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Rows that `settle` looks at; `then`: what looks at the findings once more, or the name of a note."""
+
+    rows: DataFrame
+    then: Then | str | None
+
+
 @dataclass(slots=True)
 class Findings:
     """All findings of a run: the first of each kind in full, all of them counted."""
 
     limit: int
     """Findings of one kind and store that are listed."""
-    allow_doubled: bool = False
-    """Doubled records in Kafka are told, and are no problem: at-least-once allows them after a crash."""
+    exactly_once: bool = False
+    """Doubled records in Kafka are problems. At-least-once allows them after a crash, so that else they are told."""
     listed: list[Finding] = field(default_factory=list)
     totals: Counter[str] = field(default_factory=Counter)
     allowed: list[Finding] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    _asked: list[_Asked] = field(default_factory=list)
 
     @property
     def problems(self) -> int:
@@ -65,7 +88,7 @@ class Findings:
     def add(self, finding: Finding, times: int = 1) -> None:
         """Count a finding, and list it if there is room."""
         name = f"{finding.kind} in {finding.store}"
-        if self.allow_doubled and name == "doubled in kafka":
+        if name == "doubled in kafka" and not self.exactly_once:
             self.notes["doubled"] += times
             if len(self.allowed) < self.limit:
                 self.allowed.append(finding)
@@ -74,15 +97,48 @@ class Findings:
             self.listed.append(finding)
         self.totals[name] += times
 
-    def collect(self, rows: DataFrame) -> None:
-        """Take findings that Spark has found; `rows` has the columns of `Finding`."""
-        rows = rows.select("kind", "store", "message_id", "topic", "partition", "offset", "detail")
-        taken = rows.limit(CAP + 1).collect()
-        for row in taken[:CAP]:
-            self.add(Finding(*row))
-        if len(taken) > CAP:
-            more = rows.count() - CAP
-            self.add(
-                Finding("unlisted", taken[CAP]["store"], None, None, None, None, f"{more} more findings"),
-                more,
+    def collect(self, rows: DataFrame, then: Then | None = None) -> None:
+        """Ask for findings that Spark is to find; `rows` has the columns of `Finding`. See `settle`.
+
+        Args:
+            rows: may have an `id` besides.
+            then: looks at what was found once more, by id and finding.
+        """
+        key = "id" if "id" in rows.columns else "cast(NULL AS bigint) id"
+        self._asked.append(_Asked(rows.selectExpr(key, *COLUMNS), then))
+
+    def note(self, name: str, rows: DataFrame) -> None:
+        """Ask for a count of rows that are no problem. See `settle`."""
+        counted = rows.agg(f.count("*").alias("count"))
+        nothing = (f"cast(NULL AS {kind}) {column}" for column, kind in COLUMNS.items() if column != "detail")
+        self._asked.append(
+            _Asked(
+                counted.selectExpr("cast(NULL AS bigint) id", *nothing, "cast(count AS string) detail"), name
             )
+        )
+
+    def settle(self) -> None:
+        """Find all that was asked for in one job of Spark: of a small window, planning and starting are the cost."""
+        asked, self._asked = self._asked, []
+        parts = [
+            each.rows.limit(CAP + 1).withColumn("of", f.lit(number)) for number, each in enumerate(asked)
+        ]
+        taken: dict[int, list[Any]] = {number: [] for number in range(len(asked))}
+        if parts:
+            for row in reduce(DataFrame.unionByName, parts).collect():
+                taken[row["of"]].append(row)
+        for number, each in enumerate(asked):
+            self._take(each, taken[number])
+
+    def _take(self, asked: _Asked, taken: list[Any]) -> None:
+        if isinstance(asked.then, str):
+            self.notes[asked.then] += int(taken[0]["detail"])
+            return
+        found = [(row["id"], Finding(*(row[name] for name in COLUMNS))) for row in taken[:CAP]]
+        for finding in asked.then(found) if asked.then and found else [each for _, each in found]:
+            self.add(finding)
+        if len(taken) > CAP:
+            more = asked.rows.count() - CAP
+            text = f"{more} more findings like these: {taken[CAP]['kind']}"
+            name = taken[CAP]["kind"] if taken[CAP]["kind"] == "doubled" else "unlisted"
+            self.add(Finding(name, taken[CAP]["store"], None, None, None, None, text), more)

@@ -79,26 +79,56 @@ class Broker:
             raise SettingsError(f"the Kafka settings are refused: {error}") from error
 
     def watermarks(self, topics: Iterable[str]) -> dict[tuple[str, int], tuple[int, int]]:
-        """The lowest offset that is kept and the one after the last, of every partition of these topics.
+        """The lowest offset that is kept, and the one after the last that can be read, of every partition.
 
-        A topic that does not exist has none.
+        A `read_committed` consumer reads up to the first transaction that is still open. A topic that does not exist
+        has none.
 
         Raises:
             SourceError: no broker answers.
         """
-        from confluent_kafka import KafkaException, TopicPartition  # noqa: PLC0415
+        from confluent_kafka import KafkaException  # noqa: PLC0415
 
-        found: dict[tuple[str, int], tuple[int, int]] = {}
         try:
             known = self._consumer.list_topics(timeout=PATIENCE_S).topics
-            for topic in sorted(set(topics) & set(known)):
-                for number in sorted(known[topic].partitions):
-                    place = TopicPartition(topic, number)
-                    low, high = self._consumer.get_watermark_offsets(place, timeout=PATIENCE_S)
-                    found[topic, number] = (low, high)
+            return {
+                (topic, number): _watermarks(self._consumer, topic, number)
+                for topic in sorted(set(topics) & set(known))
+                for number in sorted(known[topic].partitions)
+            }
         except KafkaException as error:
             raise SourceError(f"Kafka does not answer: {error.args[0]}") from error
-        return found
+
+    def refuse_hidden(
+        self, places: Mapping[tuple[str, int], int], marks: Mapping[tuple[str, int], tuple[int, int]]
+    ) -> None:
+        """Make sure that no open transaction hides any of these places: they would be taken for lost.
+
+        Args:
+            places: the highest offset of each partition that has to be read.
+            marks: what `watermarks` answered.
+
+        Raises:
+            SourceError: naming the partition and the offset from which on nothing can be read.
+        """
+        beyond = [place for place, offset in places.items() if place in marks and offset >= marks[place][1]]
+        if not beyond:
+            return
+        from confluent_kafka import Consumer, KafkaException  # noqa: PLC0415
+
+        consumer = Consumer({**self.config, "isolation.level": "read_uncommitted"})
+        try:
+            for topic, number in beyond:
+                end, real = marks[topic, number][1], _watermarks(consumer, topic, number)[1]
+                if end < real:
+                    raise SourceError(
+                        f"{topic}[{number}] cannot be read from offset {end} on: another producer has a transaction "
+                        "open there. Verify again when it has ended (Kafka aborts it after its transaction.timeout.ms)"
+                    )
+        except KafkaException as error:
+            raise SourceError(f"Kafka does not answer: {error.args[0]}") from error
+        finally:
+            consumer.close()
 
     def compacted(self, topics: Iterable[str]) -> set[str]:
         """The topics whose older records may be taken away by compaction."""
@@ -158,6 +188,13 @@ DIGEST = """substring(sha2(concat(
     CASE WHEN body IS NULL THEN cast('~' AS binary) ELSE concat(cast('=' AS binary), body) END), 256), 1, 32)"""
 
 
+def _watermarks(consumer: Any, topic: str, number: int) -> tuple[int, int]:
+    from confluent_kafka import TopicPartition  # noqa: PLC0415
+
+    low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=PATIENCE_S)
+    return low, high
+
+
 def _split(ranges: Iterable[Range]) -> Iterator[Range]:
     for each in ranges:
         for start in range(each.start, each.end, SPLIT):
@@ -176,7 +213,7 @@ def _records(batches: Iterable[pa.RecordBatch], config: Mapping[str, Any]) -> It
             consumer = Consumer(dict(config))
             try:
                 found: list[tuple[Any, ...]] = []
-                for record in _read(consumer, Range(**row)):
+                for record in records_of(consumer, Range(**row)):
                     found.append(record)
                     if len(found) == ROWS:
                         yield _batch(found, names, types)
@@ -194,8 +231,15 @@ def _batch(rows: Sequence[tuple[Any, ...]], names: Sequence[str], types: Sequenc
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def _read(consumer: Any, wanted: Range) -> Iterator[tuple[Any, ...]]:
-    """Yield the records of a range; it ends at its end, or where a `read_committed` consumer can read no further."""
+def records_of(consumer: Any, wanted: Range) -> Iterator[tuple[Any, ...]]:
+    """Yield the records of a range: topic, partition, offset, message id and digest of each.
+
+    Offsets need not follow each other: markers of transactions have one too, and records that compaction or an aborted
+    transaction has taken away leave theirs.
+
+    Raises:
+        KafkaReadError: the broker does not answer, or no longer has the range's end.
+    """
     from confluent_kafka import KafkaError, TopicPartition  # noqa: PLC0415
 
     consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
@@ -210,6 +254,11 @@ def _read(consumer: Any, wanted: Range) -> Iterator[tuple[Any, ...]]:
         if message.error() is not None:
             last = message.error()
             if last.code() == KafkaError._PARTITION_EOF:
+                if message.offset() < wanted.end:
+                    raise KafkaReadError(
+                        f"{where} ends at offset {message.offset()} and had {wanted.end} a moment ago: "
+                        "Kafka has lost its end, or made the topic anew"
+                    )
                 return
             if last.retriable() or last.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
                 continue  # the client reconnects; the poll that finds nothing for long ends it

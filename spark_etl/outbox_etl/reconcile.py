@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import SettingsError, TargetError
-from outbox_etl.findings import Finding
 from outbox_etl.kafka import Broker
 from outbox_etl.window import following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from outbox_etl.findings import Finding
     from outbox_etl.settings import Settings
     from outbox_etl.target import Target
 
@@ -30,7 +30,8 @@ class Wish:
     """Further settings of librdkafka; they may hold secrets."""
     everything: bool = False
     """From the first transaction on, not from the last certificate."""
-    allow_doubled: bool = False
+    exactly_once: bool = False
+    """Doubled records in Kafka are problems."""
     shared_topics: bool = False
     limit: int = 100
     """Findings of one kind that are listed."""
@@ -50,6 +51,7 @@ class Outcome:
     """Problems by kind and store."""
     found: tuple[Finding, ...] = ()
     allowed: tuple[Finding, ...] = ()
+    """Doubled records, unless they are problems; at most as many as are listed of a kind."""
     notes: Mapping[str, int] = field(default_factory=dict)
     """What is no problem and should be known, counted."""
     partitions: tuple[Mapping[str, Any], ...] = ()
@@ -119,9 +121,9 @@ def add_reconcile_options(parser: argparse.ArgumentParser) -> None:
         help="verify everything that PostgreSQL, Kafka and the warehouse still hold, not only what is new",
     )
     add(
-        "--allow-doubled",
+        "--exactly-once",
         action="store_true",
-        help="tell doubled records in Kafka, but count them as no problem: at-least-once allows them after a crash",
+        help="count doubled records in Kafka as problems; else they are told: at-least-once allows them after a crash",
     )
     add(
         "--shared-topics",
@@ -145,7 +147,7 @@ def wish(given: argparse.Namespace) -> Wish:
         raise SettingsError(f"--limit {given.limit} is out of range: 0 to 100000")
     config = dict(pair.split("=", 1) for pair in given.kafka_config)
     return Wish(
-        given.bootstrap_servers, config, given.all, given.allow_doubled, given.shared_topics, given.limit
+        given.bootstrap_servers, config, given.all, given.exactly_once, given.shared_topics, given.limit
     )
 
 

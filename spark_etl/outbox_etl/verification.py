@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from outbox_etl import certificate as certificates
 from outbox_etl import order
-from outbox_etl.against_kafka import KafkaComparison, expected, hexadecimal, ranges
+from outbox_etl.against_kafka import KafkaComparison, bounds, expected, hexadecimal, ranges
 from outbox_etl.against_warehouse import WarehouseComparison
 from outbox_etl.certificate import Certificate
 from outbox_etl.errors import SettingsError, SourceError
@@ -60,8 +60,9 @@ class Verification:
         self._wanted, self._mark, self._now, self._stack = wanted, mark, now, stack
         self._source = Source(stores.spark, stores.settings)
         self._reader = Reader(stores.spark, stores.settings, self._source, now.top)
-        self._found = Findings(wanted.limit, wanted.allow_doubled)
+        self._found = Findings(wanted.limit, wanted.exactly_once)
         self._cluster = now.cluster
+        self._cut: set[tuple[str, int]] = set()
 
     def run(self) -> Outcome:
         """Verify, certify, tell."""
@@ -75,37 +76,44 @@ class Verification:
             return Outcome(self._settings.target, lo, mark.hi)
         window = Window(lo, mark.hi, mark.top, 0, self._cluster)
         self._say(f"window of transactions {window.lo} to {window.hi}")
-        source, stored = self._sides(window)
+        source, stored, total = self._sides(window)
         kafka, marks = self._kafka(source, stored, before)
         self._say(f"Kafka read after {monotonic() - began:.1f} s")
         later = self._kept(self._reader.later(window.hi))
         self._against_warehouse(source, stored, window, later)
-        self._say(f"warehouse compared after {monotonic() - began:.1f} s")
-        partitions = self._against_kafka(kafka, source, later)
+        partitions, held = self._against_kafka(kafka, source, later)
         self._unchanged()
-        return self._conclude(window, source, partitions, {**ends, **_ends(marks)}, began)
+        return self._conclude(window, total, partitions, {**ends, **_ends(marks, held, ends)}, began)
 
-    def _sides(self, window: Window) -> tuple[Side, Side]:
+    def _sides(self, window: Window) -> tuple[Side, Side, tuple[int, str]]:
+        """Both sides; how many messages the window has, and their order-free checksum."""
+
         def kept(side: Side) -> Side:
             return Side(self._kept(side.messages), self._kept(side.publications), side.events)
 
         source = kept(postgres(self._spark, self._settings, self._source, window))
-        source.messages.count()  # read now, not later: see the order of the reads
-        return source, kept(warehouse(self._target, window))
+        inside = source.messages.where(f"xid >= {window.lo} AND xid < {window.hi}")
+        hashed = f.sum(f.col("hash").cast("decimal(20,0)"))
+        # Read now, all of it, not later: see the order of the reads.
+        total = inside.agg(f.count("*").alias("count"), hashed.alias("sum")).first()
+        assert total is not None  # noqa: S101  (an aggregate has a row)
+        return source, kept(warehouse(self._target, window)), (total["count"], hexadecimal(total["sum"]))
 
     def _kafka(
         self, source: Side, stored: Side, before: Mapping[str, Mapping[str, int]]
     ) -> tuple[KafkaComparison, Mapping[tuple[str, int], tuple[int, int]]]:
         places = self._kept(expected(source, stored))
-        topics = {row["topic"] for row in places.select("topic").distinct().collect()} | before.keys()
+        reach = bounds(places)
+        topics = {topic for topic, _ in reach} | before.keys()
         marks = self._broker.watermarks(topics)
+        self._broker.refuse_hidden({place: of[1] for place, of in reach.items() if of}, marks)
         compacted = self._broker.compacted({topic for topic, _ in marks})
-        wanted = ranges(places, marks, before)
+        wanted = ranges(reach, marks, before)
         records = self._kept(self._broker.read(self._spark, wanted))
         read = _reading(records.count)
         self._say(f"{read} records of {len(wanted)} partitions")
-        lows = self._broker.watermarks(topics)
-        rows = [(*place, low, place[0] in compacted) for place, (low, _) in lows.items()]
+        after = self._broker.watermarks(topics)
+        rows = [(*place, low, place[0] in compacted) for place, (low, _) in after.items()]
         limits = self._spark.createDataFrame(
             rows, "topic string, partition int, low bigint, compacted boolean"
         )
@@ -113,26 +121,38 @@ class Verification:
         judged = judged.selectExpr(
             "*", "offset IS NULL OR coalesce(compacted OR offset < low, false) gone"
         ).drop("low", "compacted")
-        return KafkaComparison(self._spark, records, self._kept(judged), self._found), marks
+        began = {(each.topic, each.partition): each.start for each in wanted}
+        self._cut = {
+            place
+            for place, (low, _) in after.items()
+            if place[0] in compacted or 0 < low >= began.get(place, low)
+        }
+        return KafkaComparison(records, self._kept(judged), self._found, self._kept), marks
 
     def _against_warehouse(self, source: Side, stored: Side, window: Window, later: DataFrame) -> None:
         held = self._source.ids(self._now.top)
-        comparison = WarehouseComparison((source, stored), window, held, later, self._found)
+        comparison = WarehouseComparison(
+            (source, stored), window, held, later, found=self._found, keep=self._kept
+        )
         comparison.messages(self._target)
         comparison.publications()
         comparison.events()
 
-    def _against_kafka(self, kafka: KafkaComparison, source: Side, later: DataFrame) -> list[dict[str, Any]]:
+    def _against_kafka(
+        self, kafka: KafkaComparison, source: Side, later: DataFrame
+    ) -> tuple[list[dict[str, Any]], Mapping[tuple[str, int], int]]:
         unpublished = source.messages.join(source.publications.select("position"), "position", "left_anti")
         states = unpublished.select("message_id", "state").unionByName(later.select("message_id", "state"))
         each = kafka.messages(states)
-        kafka.strays(each, self._reader, self._target, shared=self._wanted.shared_topics)
-        each.unpersist()
-        order.judge(order.inversions(kafka.records, kafka.places), source, self._reader, self._found)
+        self._found.settle()
+        self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
+        held = kafka.strays(each, self._reader, self._target, shared=self._wanted.shared_topics)
+        behind = order.inversions(kafka.records, kafka.places)
+        order.judge(behind, source, self._reader, self._found, self._cut)
         partitions = kafka.totals()
         for name in ("foreign", "no_longer_in_kafka"):
             self._found.notes[name] += sum(row[name] for row in partitions)
-        return partitions
+        return partitions, held
 
     def _unchanged(self) -> None:
         """Make sure that no history was dropped while it was read."""
@@ -143,17 +163,14 @@ class Verification:
     def _conclude(
         self,
         window: Window,
-        source: Side,
+        total: tuple[int, str],
         partitions: list[dict[str, Any]],
         ends: Mapping[str, Mapping[str, int]],
         began: float,
     ) -> Outcome:
-        inside = source.messages.where(f"xid >= {window.lo} AND xid < {window.hi}")
-        hashed = f.sum(f.col("hash").cast("decimal(20,0)"))
-        total = inside.agg(f.count("*").alias("count"), hashed.alias("sum")).first()
-        assert total is not None  # noqa: S101  (an aggregate has a row)
+        messages, checksum = total
         names = ("postgres", "kafka", "warehouse")
-        sums = {"messages": hexadecimal(total["sum"])}
+        sums = {"messages": checksum}
         sums |= {
             name: hexadecimal(sum(int(row[f"{name}_checksum"], 16) for row in partitions)) for name in names
         }
@@ -161,13 +178,15 @@ class Verification:
         if not found.problems:
             for row in partitions:
                 self._sums(row)
-        certificate = Certificate(window.lo, window.hi, total["count"], found.problems, sums, ends)
+        certificate = Certificate(
+            window.lo, window.hi, messages, found.problems, sums, ends, found.notes["doubled"]
+        )
         certificates.write(self._spark, self._settings, self._cluster, certificate)
         return Outcome(
             self._settings.target,
             window.lo,
             window.hi,
-            messages=total["count"],
+            messages=messages,
             records=sum(row["kafka"] + row["foreign"] + row["others"] for row in partitions),
             problems=found.problems,
             totals=dict(found.totals),
@@ -211,8 +230,14 @@ def _reading(count: Callable[[], int]) -> int:
         raise
 
 
-def _ends(marks: Mapping[tuple[str, int], tuple[int, int]]) -> dict[str, dict[str, int]]:
+def _ends(
+    marks: Mapping[tuple[str, int], tuple[int, int]],
+    held: Mapping[tuple[str, int], int],
+    before: Mapping[str, Mapping[str, int]],
+) -> dict[str, dict[str, int]]:
+    """Where the next verification goes on: at the first record that was not judged, and never before where we began."""
     ends: dict[str, dict[str, int]] = {}
     for (topic, partition), (_, high) in marks.items():
-        ends.setdefault(topic, {})[str(partition)] = high
+        done = before.get(topic, {}).get(str(partition), 0)
+        ends.setdefault(topic, {})[str(partition)] = max(done, min(high, held.get((topic, partition), high)))
     return ends

@@ -89,10 +89,10 @@ def test_a_rebase_reaches_the_job(job: Job) -> None:
 
 def test_what_reconcile_may_let_pass_reaches_the_job(job: Job) -> None:
     ran = outbox("etl", "reconcile", *GIVEN, "--bootstrap-servers", "k:9092", "--all", "--limit", "5",
-        "--allow-doubled", "--shared-topics", "--kafka-config", f"sasl.password={SECRET}=")  # fmt: skip
+        "--exactly-once", "--shared-topics", "--kafka-config", f"sasl.password={SECRET}=")  # fmt: skip
     assert ran.code == 0, ran.err
     assert set(job.arguments) >= {
-        "--bootstrap-servers=k:9092", "--all", "--limit=5", "--allow-doubled", "--shared-topics",
+        "--bootstrap-servers=k:9092", "--all", "--limit=5", "--exactly-once", "--shared-topics",
         f"--kafka-config=sasl.password={SECRET}=",
     }  # fmt: skip
 
