@@ -114,6 +114,33 @@ def test_a_publication_in_a_later_range_has_to_be_exported_too(history: History)
     assert reasons(history) == []
 
 
+def test_what_an_operator_changed_after_it_was_verified_has_to_be_exported_again(history: History) -> None:
+    history.conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE id = 5")
+    history.certify()
+    assert reasons(history) == ["dead"]
+    history.conn.execute("UPDATE outbox.message SET state = 'SKIPPED' WHERE id = 5")
+    assert reasons(history) == ["unexported"]
+    history.certify()
+    assert reasons(history) == []
+
+
+def test_what_an_operator_commits_after_it_was_verified_has_to_be_published_and_exported(
+    history: History,
+) -> None:
+    history.go_to(500)
+    half = insert(history.conn, "t", "h", b"half", state="UNKNOWN", producer_group="g")
+    history.conn.execute("UPDATE outbox.message SET state = 'EXHAUSTED' WHERE message_id = %s", [half])
+    history.go_to(1_500)
+    history.certify()
+    assert reasons(history) == ["undecided"]
+    history.conn.execute("UPDATE outbox.message SET state = 'COMMITTED' WHERE message_id = %s", [half])
+    assert reasons(history) == ["unpublished", "unexported"]
+    history.publish(1)
+    assert reasons(history) == ["unexported"]
+    history.certify()
+    assert reasons(history) == []
+
+
 def test_problems_keep_a_range_until_a_later_verification_finds_none(history: History) -> None:
     first, last = bounds(history)
     history.certify(lo=first, hi=last + 1, problems=2)

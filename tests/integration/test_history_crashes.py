@@ -196,15 +196,19 @@ def test_what_is_put_back_is_what_it_was(history: History, kind: str) -> None:
     assert states(history) == ALL
 
 
-def test_a_row_that_changes_while_its_range_is_detached_keeps_it(history: History) -> None:
+@pytest.mark.parametrize("changes", [["DEAD"], ["DEAD", "SKIPPED"], ["DEAD", "COMMITTED"]])
+def test_a_row_that_changes_while_its_range_is_detached_keeps_it(
+    history: History, changes: list[str]
+) -> None:
     with psycopg.connect(history.dsn) as writer:
-        writer.execute("UPDATE outbox.message SET state = 'DEAD' WHERE id = 3")
+        for state in changes:
+            writer.execute("UPDATE outbox.message SET state = %s WHERE id = 3", [state])
         with removing(history) as process:
             reach(history, ["pending", "attached", "attached"])
             writer.commit()
             assert process.wait() == 1
     assert states(history) == ALL
-    assert value(history.conn, "SELECT state FROM outbox.message WHERE id = 3") == "DEAD"
+    assert value(history.conn, "SELECT state FROM outbox.message WHERE id = 3") == changes[-1]
 
 
 def test_a_transaction_in_the_way_is_named_and_what_was_begun_ends_with_the_next_run(

@@ -17,8 +17,8 @@ COMMENT ON VIEW outbox.partition IS 'Partitions of outbox.message: ids from lowe
 -- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE
 -- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE … PARTITION OF would take
 -- ACCESS EXCLUSIVE and queue every insert behind the oldest open transaction. lock_timeout bounds the wait for
--- a vacuum or another DDL; the caller tries again later. Whoever may read a whole table may read its partitions
--- by name, as the relay does.
+-- a vacuum or another DDL; the caller tries again later. Whoever may read a table, or some of its columns, may read
+-- them in its partitions by name, as the relay and `outbox history` do.
 CREATE FUNCTION outbox.add_partition(width bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
@@ -26,6 +26,7 @@ DECLARE
     suffix  text;
     parent  text;
     reader  text;
+    columns text;
 BEGIN
     IF width IS NULL OR width < 1000 OR width > 1000000000 THEN
         RAISE EXCEPTION 'partition width % is out of range: 1,000 to 1,000,000,000 ids', width
@@ -45,6 +46,14 @@ BEGIN
                 AND a.grantee NOT IN (c.relowner, 0)
         LOOP
             EXECUTE format('GRANT SELECT ON outbox.%I TO %s', parent || '_p' || suffix, reader);
+        END LOOP;
+        FOR reader, columns IN
+            SELECT x.grantee::regrole::text, string_agg(quote_ident(a.attname), ', ')
+            FROM pg_attribute a, aclexplode(a.attacl) x
+            WHERE a.attrelid = format('outbox.%I', parent)::regclass AND x.privilege_type = 'SELECT' AND x.grantee <> 0
+            GROUP BY 1
+        LOOP
+            EXECUTE format('GRANT SELECT (%s) ON outbox.%I TO %s', columns, parent || '_p' || suffix, reader);
         END LOOP;
     END LOOP;
     -- Vacuums sum up the new block ranges of the look-up indexes, and keep what index-only scans rely on.

@@ -4,6 +4,10 @@
 DO $$
 DECLARE
     wanted text;
+    part   text;
+    shown  CONSTANT text := 'xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue, lane, state, '
+        'topic, key, order_key, selector, tags, index_keys, producer_group, transaction_id, checker, biz_type, biz_id, '
+        'traceparent, remark';
 BEGIN
     FOREACH wanted IN ARRAY ARRAY['outbox_producer', 'outbox_relay', 'outbox_checker', 'outbox_consumer',
                                   'outbox_etl', 'outbox_reader'] LOOP
@@ -65,16 +69,19 @@ BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_etl') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_etl;
         GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO outbox_etl;
+        GRANT SELECT ON SEQUENCE outbox.position TO outbox_etl;
         GRANT INSERT ON outbox.certificate TO outbox_etl;
     END IF;
 
     -- A reader sees that messages exist and what became of them, never a body or a header.
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_reader') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_reader;
-        GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue, lane, state,
-                      topic, key, order_key, selector, tags, index_keys, producer_group, transaction_id, checker,
-                      biz_type, biz_id, traceparent, remark)
-            ON outbox.message TO outbox_reader;
+        EXECUTE format('GRANT SELECT (%s) ON outbox.message TO outbox_reader', shown);
+        -- Later partitions take these rights from their parents.
+        FOR part IN SELECT p.suffix FROM outbox.partition p LOOP
+            EXECUTE format('GRANT SELECT (%s) ON outbox.%I TO outbox_reader', shown, 'message_p' || part);
+            EXECUTE format('GRANT SELECT ON outbox.%I, outbox.%I TO outbox_reader', 'publication_p' || part, 'event_p' || part);
+        END LOOP;
         GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
             outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm, outbox.lane,
             outbox.lease, outbox.transition, outbox.certificate, outbox.alembic_version TO outbox_reader;
