@@ -89,9 +89,9 @@ def status(*, as_json: bool, **given: Any) -> None:
     "--all", is_flag=True, help="Verify everything that all three still hold, not only what is new."
 )
 @click.option(
-    "--allow-doubled",
+    "--exactly-once",
     is_flag=True,
-    help="Tell doubled records in Kafka, but do not count them: at-least-once allows them after a crash.",
+    help="Count doubled records in Kafka as problems; else they are told: at-least-once allows them after a crash.",
 )
 @click.option(
     "--shared-topics",
