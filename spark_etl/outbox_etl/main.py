@@ -18,6 +18,7 @@ if __package__ in (None, ""):  # run as a file by spark-submit: the package lies
 from outbox_etl.arguments import Parser, check, secrets
 from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained, masked
+from outbox_etl.maintain import add_maintain_options, maintain, upkeep
 from outbox_etl.reconcile import add_reconcile_options, reconcile, wish
 from outbox_etl.report.telling import Telling, add_report_option
 from outbox_etl.settings import Settings, add_options, from_arguments
@@ -56,6 +57,7 @@ def parser() -> Parser:
             "reconcile",
             "prove PostgreSQL, Kafka and the warehouse complete against each other; exit 1 on any problem",
         ),
+        ("maintain", "join small files, expire old snapshots, delete orphaned files; no row changes"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         add_options(command)
@@ -63,6 +65,8 @@ def parser() -> Parser:
         command.add_argument("--json", action="store_true", help="answer in JSON, for machines")
         if name == "reconcile":
             add_reconcile_options(command)
+        if name == "maintain":
+            add_maintain_options(command)
         if name == "backfill":
             command.add_argument(
                 "--rebase", action="store_true", help="go on from another cluster, or after a fail-over"
@@ -78,6 +82,7 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     from outbox_etl.target import open_target  # noqa: PLC0415
 
     wanted = wish(given) if given.command == "reconcile" else None
+    kept = upkeep(given) if given.command == "maintain" else None
     with ExitStack() as last, Telling(given, settings, say) as told:
         spark = start(settings)
         last.callback(spark.stop)
@@ -95,6 +100,9 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         if wanted is not None:
             outcome = reconcile(spark, settings, target, wanted, say)
             return told.done({**outcome.as_dict(), "lines": outcome.lines()})
+        if kept is not None:
+            done = maintain(spark, settings, target, kept, say)
+            return told.done({**done.as_dict(), "lines": done.lines()})
         mark = target.watermark()
         return told.done({"target": settings.target, "watermark": asdict(mark) if mark else None})
 

@@ -31,6 +31,7 @@ def etl() -> None:
       pip install 'outbox-kafka[etl]'
       outbox etl run --warehouse /data/warehouse         what is new since the last run
       outbox etl reconcile --warehouse /data/warehouse   PostgreSQL, Kafka and warehouse agree
+      outbox etl maintain --warehouse /data/warehouse    once a week: few large files, no old ones
       outbox etl status --warehouse /data/warehouse      up to where it is filled
 
     Every command may be killed at any time and run again. The role outbox_etl may do all of it.
@@ -117,6 +118,40 @@ def reconcile(*, as_json: bool, kafka: dict[str, str], **given: Any) -> None:
     nothing that has no certificate.
     """
     _work("reconcile", {**given, "kafka_config": kafka}, as_json=as_json)
+
+
+@etl.command()
+@click.option(
+    "--keep",
+    envvar="OUTBOX_ETL_KEEP",
+    show_envvar=True,
+    type=click.IntRange(1, 3_650),
+    metavar="DAYS",
+    default=7,
+    show_default=True,
+    help="States of the warehouse that were replaced so long ago cannot be read any more; the newest ten stay.",
+)
+@click.option(
+    "--orphans",
+    envvar="OUTBOX_ETL_ORPHANS",
+    show_envvar=True,
+    type=click.IntRange(1, 3_650),
+    metavar="DAYS",
+    default=3,
+    show_default=True,
+    help="Files that nothing names, left by runs that died, are deleted at this age.",
+)
+@job_options
+@dsn_option
+@json_option
+def maintain(*, as_json: bool, **given: Any) -> None:
+    """Join small files, expire old snapshots, delete orphaned files; once a week is often enough.
+
+    Every run adds files, and every query opens them all. No row changes, and readers are not disturbed: what they read
+    stays for --keep days. No run or reconcile works on the same warehouse meanwhile: the second is refused, and a run
+    goes on where it was.
+    """
+    _work("maintain", given, as_json=as_json)
 
 
 def _work(command: str, given: dict[str, Any], *, as_json: bool) -> None:

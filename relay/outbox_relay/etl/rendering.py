@@ -18,6 +18,8 @@ def show(command: str, answer: Mapping[str, Any]) -> None:
         _status(answer)
     elif command == "reconcile":
         _reconcile(answer)
+    elif command == "maintain":
+        _maintain(answer)
     else:
         output.pairs([(name.replace("_", " "), _told(name, value)) for name, value in answer.items()])
 
@@ -47,6 +49,26 @@ def _status(answer: Mapping[str, Any]) -> None:
             ("ids up to", mark.get("top")),
             ("cluster", cluster.get("system_identifier")),
             ("timeline", cluster.get("timeline")),
+        ]
+    )
+
+
+def _maintain(answer: Mapping[str, Any]) -> None:
+    numbers = ("files_before", "files", "bytes", "deleted", "orphans")
+    titles = ("files before", "now", "bytes", "files deleted", "orphans deleted")
+    output.table(
+        ["table", *titles],
+        [
+            (row["table"], *(output.count(row[name]) for name in numbers))
+            for row in answer.get("tables") or []
+        ],
+        right=titles,
+    )
+    output.pairs(
+        [
+            ("target", answer.get("target")),
+            ("snapshots expired", output.count(answer.get("expired"))),
+            ("seconds", output.seconds(answer.get("seconds"))),
         ]
     )
 

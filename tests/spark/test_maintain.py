@@ -1,0 +1,191 @@
+"""Maintenance changes files and no row, whatever died before it; the watermark outlives every snapshot."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from outbox_etl import maintain_iceberg, maintain_parquet
+from outbox_etl.errors import ConcurrentRunError, TargetError
+from outbox_etl.iceberg import name_of
+from outbox_etl.maintain import Outcome, Upkeep, maintain
+from outbox_etl.manifest import FOLDER, LocalManifests, Manifest
+from outbox_etl.marts import refresh
+from outbox_etl.source import Source
+from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS
+from outbox_etl.window import Cluster, Watermark
+from tests.spark.exporting import Exports, KilledError
+from tests.spark.streams import Stream
+
+# py4j leaves its sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])
+MakeExports = Callable[..., Exports]
+NOTHING_OLD = Upkeep(keep=timedelta(0), newest=1)
+
+
+def tend(exports: Exports, wanted: Upkeep | None = None) -> Outcome:
+    """Maintain a warehouse of the test."""
+    return maintain(exports.spark, exports.settings, exports.target, wanted or Upkeep(), exports.said.append)
+
+
+def filled(exports: Exports, stream: Stream, *, runs: int = 3) -> None:
+    """Let things happen, in several runs: each adds files."""
+    for _ in range(runs):
+        for _ in range(5):
+            stream.step()
+        stream.send()
+        stream.half()
+        stream.settle()  # (an open writer would hold the window back)
+        exports.run()
+
+
+def left_by_a_dead_run(exports: Exports, *, days: float) -> Path:
+    """A file that nothing names, so many days old."""
+    folder = Path(exports.settings.warehouse)
+    folder = folder / ("outbox/publications/data" if exports.settings.format == "iceberg" else "publications")
+    orphan = folder / f"dead-{days}" / "part-0.parquet"
+    orphan.parent.mkdir(parents=True)
+    orphan.write_bytes(b"half a file")
+    then = time.time() - days * 86_400
+    os.utime(orphan, (then, then))
+    return orphan
+
+
+def states(exports: Exports) -> set[str]:
+    """The states of message_history that can be read."""
+    if exports.settings.format == "iceberg":
+        rows = exports.spark.sql(f"SELECT snapshot_id FROM {name_of(MESSAGE_HISTORY)}.snapshots").collect()
+        return {str(row["snapshot_id"]) for row in rows}
+    return {path.name for path in (Path(exports.settings.warehouse) / FOLDER).glob("*.json")}
+
+
+def count_at(exports: Exports, state: str) -> int:
+    """How many messages there were in a state of the warehouse, as a reader finds them that has it open."""
+    root = Path(exports.settings.warehouse)
+    if exports.settings.format == "iceberg":
+        return exports.spark.sql(f"SELECT id FROM {name_of(MESSAGE_HISTORY)} VERSION AS OF {state}").count()
+    found = Manifest.of((root / FOLDER / state).read_text(), state).tables[MESSAGE_HISTORY.name].files
+    return exports.spark.read.parquet(*(f"{root}/{file.path}" for file in found)).count() if found else 0
+
+
+@FORMATS
+def test_maintenance_joins_files_and_a_run_goes_on(
+    form: str, database: str, make_exports: MakeExports
+) -> None:
+    exports, stream = make_exports(database, format=form), Stream(database, 5)
+    filled(exports, stream)
+    refresh(exports.spark, exports.settings, exports.target, exports.said.append)
+    rows, mark, before = exports.tables(), exports.target.watermark(), states(exports)
+    counts = {state: count_at(exports, state) for state in before}
+    old, young = left_by_a_dead_run(exports, days=4), left_by_a_dead_run(exports, days=2)
+
+    done = tend(exports)
+    assert exports.tables() == rows
+    assert exports.target.watermark() == mark
+    core = {each.table: each for each in done.tables}
+    for table in rows:
+        assert core[table].files < core[table].files_before, core[table]
+    assert "mart_throughput" in core
+    assert [each.orphans for each in done.tables if each.orphans] == [1]
+    assert young.exists()
+    assert not old.exists()
+    assert done.expired == 0
+    assert {state: count_at(exports, state) for state in before} == counts  # readers are not disturbed
+
+    again = tend(exports)
+    assert {each.table: each.files for each in again.tables} == {
+        each.table: each.files for each in done.tables
+    }
+
+    done = tend(exports, NOTHING_OLD)
+    assert done.expired >= len(before)
+    assert len(states(exports)) == 1
+    assert exports.tables() == rows
+    assert exports.target.watermark() == mark
+    stream.settle()
+    exports.run()
+    assert exports.tables() == stream.truth()
+    stream.close()
+
+
+@FORMATS
+def test_a_run_after_one_that_died_and_maintenance_gives_the_truth(
+    form: str, database: str, make_exports: MakeExports
+) -> None:
+    exports, stream = make_exports(database, format=form), Stream(database, 6)
+    filled(exports, stream, runs=2)
+    mark = exports.target.watermark()
+    stream.half()
+    stream.check()
+    stream.send()
+    stream.settle()
+    with pytest.raises(KilledError):
+        exports.run(
+            die_at=2, after=True
+        )  # events, publications and new messages are there, the watermark is not
+    stream.decide()
+    tend(exports, NOTHING_OLD)
+    assert exports.target.watermark() == mark
+    stream.settle()
+    exports.run()
+    assert exports.tables() == stream.truth()
+    stream.close()
+
+
+@FORMATS
+def test_joined_files_have_ranges_of_their_own(
+    form: str, make_exports: MakeExports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge reads the files whose range may hold one of its ids: wide ranges would make it read them all."""
+    exports = make_exports("postgresql://nobody@localhost:1/none", format=form)
+    target, day = exports.target, datetime(2026, 3, 1, tzinfo=UTC)
+    origin = Watermark(10, 5_000, Cluster("7", 1))
+    target.prepare(PUBLICATIONS, MESSAGE_HISTORY, origin=origin)
+    for part in range(4):
+        rows = [(number, 0, number, day, 1, 1, part, part) for number in range(part, 4_000, 4)]
+        written = exports.spark.createDataFrame(rows, PUBLICATIONS.schema).coalesce(1)
+        target.replace(PUBLICATIONS, written, f"window_hi >= {part}" if part else "window_hi >= 0")
+        target.mark(origin)
+    data = Path(exports.settings.warehouse).rglob("*.parquet")
+    size = sum(path.stat().st_size for path in data if "publications" in path.parts)
+    for module in (maintain_iceberg, maintain_parquet):
+        monkeypatch.setattr(module, "FILE", size // 2)
+        monkeypatch.setattr(module, "SMALL", size // 3)
+    if form == "iceberg":
+        done = maintain_iceberg.IcebergMaintenance(
+            exports.spark, exports.settings, target, Upkeep(), exports.said.append
+        ).run()
+        columns = "readable_metrics.position.lower_bound low, readable_metrics.position.upper_bound high"
+        found = exports.spark.sql(f"SELECT {columns} FROM {name_of(PUBLICATIONS)}.files").collect()
+        ranges = sorted((row["low"], row["high"]) for row in found)
+    else:
+        done = maintain_parquet.ParquetMaintenance(
+            exports.spark, exports.settings, Upkeep(), exports.said.append
+        ).run()
+        newest = LocalManifests(Path(exports.settings.warehouse)).newest()
+        ranges = sorted((file.low, file.high) for file in newest.tables[PUBLICATIONS.name].files)
+    assert next(each.files_before for each in done if each.table == PUBLICATIONS.name) == 4
+    assert len(ranges) > 1
+    assert all(before[1] < after[0] for before, after in itertools.pairwise(ranges)), ranges
+
+
+def test_maintenance_beside_a_run_is_refused(database: str, make_exports: MakeExports) -> None:
+    exports = make_exports(database, format="parquet")
+    with (
+        Source(exports.spark, exports.settings).lock(exports.settings.target),
+        pytest.raises(ConcurrentRunError, match=r"another run is writing .*warehouse"),
+    ):
+        tend(exports)
+    with pytest.raises(TargetError, match="empty: `outbox etl run` fills it"):
+        tend(exports)
