@@ -33,9 +33,15 @@ STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]
 """The columns that come with a message's state."""
 
 
-def with_publications(messages: DataFrame, publications: DataFrame) -> DataFrame:
-    """Messages with their first publication, if they have one."""
-    joined = messages.drop(*PUBLICATION, "status").join(first_publications(publications), "position", "left")
+def with_publications(messages: DataFrame, publications: DataFrame, *, few: bool = False) -> DataFrame:
+    """Messages with their first publication, if they have one.
+
+    `few` publications go to where the messages are: these then stay in the order of their ids.
+    """
+    first = first_publications(publications)
+    joined = messages.drop(*PUBLICATION, "status").join(
+        f.broadcast(first) if few else first, "position", "left"
+    )
     return _published(joined)
 
 
@@ -47,11 +53,12 @@ def _published(rows: DataFrame) -> DataFrame:
     return rows.withColumn("status", status).withColumns(kept).select(*MESSAGE_HISTORY.names)
 
 
-def with_checks(messages: DataFrame, events: DataFrame) -> DataFrame:
+def with_checks(messages: DataFrame, events: DataFrame, *, few: bool = False) -> DataFrame:
     """Messages with the number of times their producer was asked about them."""
+    counts = _counts(events)
     return (
         messages.drop("checks")
-        .join(_counts(events), [*IDENTITY], "left")
+        .join(f.broadcast(counts) if few else counts, [*IDENTITY], "left")
         .withColumn("checks", f.coalesce("checks", f.lit(0)))
         .select(*MESSAGE_HISTORY.names)
     )
@@ -67,11 +74,10 @@ def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFr
     Publications and events of the window are in the target already; so are the new messages, those with ids above
     `top`, with their checks and most of their publications.
     """
-    since = f"window_hi > {window.lo}"
     events = target.read(TRANSACTION_EVENTS).where(f"kind = 'check' AND id <= {top if asked else -1}")
-    recent = events.where(since).select(*IDENTITY).distinct()
+    recent = events.where(window.written).select(*IDENTITY).distinct()
     checks = _counts(events.join(recent, [*IDENTITY], "left_semi"))
-    publications = target.read(PUBLICATIONS).where(since)
+    publications = target.read(PUBLICATIONS).where(window.written)
     span = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
     low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
     known = target.read(MESSAGE_HISTORY).where(

@@ -131,7 +131,10 @@ class Run:
         if window.again:
             old = self._target.read(table).select(*plain).subtract(new.select(*plain))
             return self._commit(table, new.unionByName(old.select("*", stamp)), "window_hi >= 0")
-        condition = f"window_hi > {window.lo} AND xid >= {window.lo}"
+        condition = f"window_hi > {window.lo}"
+        older = self._target.read(table).where(f"{condition} AND xid < {window.lo}")
+        if not older.isEmpty():  # of a backfill that died; PostgreSQL may no longer hold them
+            new = new.unionByName(older.select(*plain).select("*", stamp))
         if not window.foreign or window.foreign < window.lo:
             return self._commit(table, new, condition)
         before = self._target.read(table).where(
@@ -156,7 +159,8 @@ class Run:
             asked = self._target.read(TRANSACTION_EVENTS).where(f"id >= {ids.lower} AND id < {ids.upper}")
             read = rows.messages(self._source.messages(window, ids), window.hi)
             self._still()
-            written += self._target.append(with_checks(with_publications(read, published), asked), ids)
+            new = with_checks(with_publications(read, published, few=True), asked, few=True)
+            written += self._target.append(new, ids)
             self._say(f"{written} new messages, ids below {ids.upper}")
         return written
 
@@ -173,9 +177,9 @@ class Run:
             last = ids is slices[-1]
             changes = self._changes(ids, last=last).persist(StorageLevel.DISK_ONLY)
             try:
-                found = changes.selectExpr("count_if(is_message) n", "min(id) low", "max(id) high").collect()[
-                    0
-                ]
+                [found] = changes.selectExpr(
+                    "count_if(is_message) n", "min(id) low", "max(id) high"
+                ).collect()
                 self._still()
                 if found["high"] is not None or window.rebase:
                     span = Ids(found["low"] or 0, (found["high"] or 0) + 1)
@@ -209,7 +213,7 @@ class Run:
 
     def _publications(self) -> DataFrame:
         """The window's publications, as they were just written."""
-        return self._target.read(PUBLICATIONS).where(f"window_hi > {self._window.lo}")
+        return self._target.read(PUBLICATIONS).where(self._window.written)
 
     def _still(self) -> None:
         """Make sure that no other run has come in between; the lock says so, unless its connection broke."""

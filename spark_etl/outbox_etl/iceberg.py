@@ -23,10 +23,10 @@ PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
     "write.target-file-size-bytes": str(128 << 20),
-    # Rows are sorted where they are written; a shuffle by range would read the source twice.
-    "write.distribution-mode": "none",
     "write.merge.mode": "copy-on-write",
     "write.merge.isolation-level": "serializable",
+    # Files keep narrow ranges of ids, or every later merge would have to read them all.
+    "write.merge.distribution-mode": "range",
     "write.metadata.metrics.default": "truncate(16)",
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
@@ -46,10 +46,21 @@ class IcebergTarget:
         there = [table for table in tables if self._spark.catalog.tableExists(name_of(table))]
         for table in there:
             self._check(table)
+        lost = [name_of(table) for table in tables if table not in there]
+        if origin and lost and any(self._has_rows(table) for table in there):
+            # All are made before one is written: to begin a part anew would hide that history is lost.
+            raise TargetError(
+                f"{', '.join(lost)} cannot be found, and what lies beside has rows: it was dropped, or its metadata "
+                "is lost. Nothing was changed: bring it back from a backup, or give another --warehouse"
+            )
         for table in tables:
             if table not in there:
                 self._create(table)
             if self._snapshot(table) is None:
+                # Appended rows come in ranges of ids already; to shuffle them by range would read the source twice.
+                self._spark.sql(
+                    f"ALTER TABLE {name_of(table)} WRITE LOCALLY ORDERED BY {', '.join(table.order)}"
+                )
                 self._empty_commit(table, origin.properties() if origin else {})
             # What the run is held against: whatever another run commits from here on is found.
             self._began[table.name] = self._snapshot(table).snapshotId()
@@ -122,8 +133,7 @@ class IcebergTarget:
         from pyspark.sql import functions as f  # noqa: PLC0415
 
         writer = (
-            rows.sortWithinPartitions(*table.order)
-            .writeTo(name_of(table))
+            rows.writeTo(name_of(table))
             .option("isolation-level", "serializable")
             .option("validate-from-snapshot-id", str(self._began[table.name]))
             .option("fanout-enabled", "true")
@@ -172,6 +182,10 @@ class IcebergTarget:
         jvm: Any = self._spark._jvm  # (snapshots' summaries, without a job)
         session = self._spark._jsparkSession
         return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, name_of(table))
+
+    def _has_rows(self, table: Table) -> bool:
+        snapshot = self._snapshot(table)
+        return snapshot is not None and str(dict(snapshot.summary()).get("total-records", "0")) != "0"
 
     def _snapshot(self, table: Table) -> Any:
         return self._load(table).currentSnapshot()

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,12 +101,14 @@ class LocalManifests:
             return Manifest()
         return Manifest.of(versions[-1].read_bytes(), str(versions[-1]))
 
-    def commit(self, manifest: Manifest) -> None:
-        """Write a version.
+    def commit(self, manifest: Manifest, folders: Sequence[str] = ()) -> None:
+        """Write a version, once the new folders that it names are on disk.
 
         Raises:
             ConcurrentRunError: another run has written it.
         """
+        for folder in folders:
+            _sync_all(self._root / folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         part = self._folder / f".{uuid.uuid4().hex}"
         try:
@@ -141,6 +143,11 @@ class RemoteManifests:
     def newest(self) -> Manifest:
         """The version that counts; version 0 where there is none."""
         if not self._files.exists(self._folder):
+            root = self._folder.getParent()
+            if self._files.exists(root) and len(self._files.listStatus(root)):
+                raise TargetError(
+                    f"{root} holds something else than a Parquet warehouse: give another --warehouse"
+                )
             return Manifest()
         names = [status.getPath() for status in self._files.listStatus(self._folder)]
         versions = sorted(
@@ -155,8 +162,8 @@ class RemoteManifests:
             stream.close()
         return Manifest.of(text, str(versions[-1].toString()))
 
-    def commit(self, manifest: Manifest) -> None:
-        """Write a version.
+    def commit(self, manifest: Manifest, folders: Sequence[str] = ()) -> None:
+        """Write a version; the file system itself keeps what it was given in `folders`.
 
         Raises:
             ConcurrentRunError: another run has written it.
@@ -184,8 +191,14 @@ def _name(manifest: Manifest) -> str:
     return f"{manifest.version:012d}.json"
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync_all(folder: Path) -> None:
+    """Without it a power failure could keep the manifest and forget what it names."""
+    for path in (*folder.iterdir(), folder, folder.parent, folder.parent.parent):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

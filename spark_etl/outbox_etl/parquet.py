@@ -31,6 +31,7 @@ class ParquetTarget:
         self._local = local = settings.local_warehouse
         self._manifests = LocalManifests(local) if local else RemoteManifests(spark, self._root)
         self._now = self._manifests.newest()
+        self._folders: list[str] = []
 
     def prepare(self, *tables: Table, origin: Watermark | None = None) -> None:
         """Add the tables that are missing, in a manifest of their own."""
@@ -115,7 +116,8 @@ class ParquetTarget:
     def _commit(self, mark: Watermark | None = None) -> None:
         watermark = mark.properties() if mark else self._now.watermark
         self._now = replace(self._now, version=self._now.version + 1, watermark=watermark)
-        self._manifests.commit(self._now)
+        self._manifests.commit(self._now, self._folders)
+        self._folders = []
 
     def _files(self, table: Table) -> tuple[DataFile, ...]:
         found = self._now.tables.get(table.name)
@@ -152,6 +154,7 @@ class ParquetTarget:
         """Write files that no manifest names yet, and take their measures."""
         folder = f"{table.name}/{uuid.uuid4().hex}"
         place = f"{self._root}/{folder}"
+        self._folders.append(folder)
         rows.sortWithinPartitions(*table.order).write.option("compression", "zstd").parquet(place)
         first = f.col(table.order[0])
         if dict(rows.dtypes)[table.order[0]] == "date":

@@ -7,11 +7,13 @@ from pyspark.sql import functions as f
 
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
-BODY_JSON = """CASE WHEN is_valid_utf8(cast(body AS string)) AND try_variant_get(
-        try_parse_json(concat('[', cast(body AS string), ',"', md5(body), '"]')), '$[1]', 'string') = md5(body)
+BODY_JSON = """CASE WHEN is_valid_utf8(cast(body AS string))
+        AND try_parse_json(concat('[', cast(body AS string), ']')) IS NOT NULL
+        AND try_parse_json(concat('{"":', cast(body AS string), '}')) IS NOT NULL
     THEN cast(body AS string) END"""
-"""The body where it is one JSON value. Spark's parser stops after the first value and would take "5 apples" for JSON;
-inside an array, what no body can contain must come right behind it."""
+"""The body where it is one JSON value. Spark's parser stops after the first value and would take "5 apples" for JSON.
+What follows a first value in the body would have to begin with "]" or "," to pass as an array, with "}" or "," to pass
+as an object, and after a comma an object wants a name and a colon, which an array forbids: so nothing follows."""
 
 
 def messages(read: DataFrame, hi: int) -> DataFrame:

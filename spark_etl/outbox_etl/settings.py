@@ -41,8 +41,9 @@ class Settings:
     """Parallel reads; 0: four per core of the cluster."""
     fetch_size: int = 5_000
     """Rows that PostgreSQL sends at a time."""
-    slice_rows: int = 20_000_000
-    """Ids that one commit of message_history covers at most, so that a backfill that dies has most behind it."""
+    slice_rows: int = 2_000_000
+    """Ids that one commit of message_history covers at most. Their publications are sent to every executor (some 80
+    bytes each), and a run that dies loses one slice's work."""
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further settings of Spark."""
 
@@ -126,7 +127,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="parallel reads of PostgreSQL [4 per core]",
     )
     add("--fetch-size", type=int, default=5_000, help="rows per round trip [5000]")
-    add("--slice-rows", type=int, default=20_000_000, help="ids per commit of a large window [20000000]")
+    add("--slice-rows", type=int, default=2_000_000, help="ids per commit of a large window [2000000]")
     add(
         "--spark",
         action="append",

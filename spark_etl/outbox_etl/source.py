@@ -12,7 +12,7 @@ from outbox_etl.statements import statement
 from outbox_etl.window import Cluster, Horizon, Window
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from outbox_etl.settings import Settings
 
@@ -60,10 +60,16 @@ class Source:
         self._spark, self._settings = spark, settings
         self._ranges: Sequence[Ids] | None = None
 
-    def ask(self, name: str) -> list[Row]:
-        """Run one named statement on one connection."""
-        rows: list[Row] = self._reader().option("query", statement(SQL, name)).load().collect()
-        return rows
+    def ask(self, name: str) -> list[dict[str, Any]]:
+        """Run one named statement from the driver, where a small answer costs no job of Spark."""
+        with self._connection() as connection:
+            answer = connection.createStatement().executeQuery(statement(SQL, name))
+            names = answer.getMetaData()
+            columns = [names.getColumnLabel(n + 1) for n in range(names.getColumnCount())]
+            rows = []
+            while answer.next():
+                rows.append({column: answer.getObject(column) for column in columns})
+            return rows
 
     def check(self) -> None:
         """Refuse a server or a schema that the job does not know.
@@ -95,10 +101,11 @@ class Source:
         server = self.ask("server")[0]
         if server["version"] < OLDEST_SERVER:
             raise SourceError(f"PostgreSQL {server['version'] // 10000} is too old: 14 or newer is needed")
+        # Before the snapshot: whatever can be seen now has ended, and lies below the snapshot's end.
+        newest = self.ask("newest")[0]["xid"] if of_all else 0
         now = self.ask("horizon")[0]
         if not server["standby"]:  # a standby is sent only what its primary has on disk
             self.ask("barrier")
-        newest = self.ask("newest")[0]["xid"] if of_all else 0
         cluster = Cluster(server["system_identifier"], server["timeline"])
         return Horizon(cluster, now["hi"], now["top"], now["next"], newest if newest >= now["next"] else 0)
 
@@ -110,12 +117,7 @@ class Source:
             ConcurrentRunError: another run has it.
             SourceError: PostgreSQL cannot be reached.
         """
-        jvm: Any = self._spark._jvm  # (a session of the driver's own)
-        properties = jvm.java.util.Properties()
-        for name, value in self._properties().items():
-            properties.setProperty(name, value)
-        connection = jvm.org.postgresql.Driver().connect(self._settings.source.url, properties)
-        try:
+        with self._connection() as connection:
             asked = connection.prepareStatement(statement(SQL, "lock"))
             asked.setString(1, f"outbox.etl {target}")
             answer = asked.executeQuery()
@@ -123,6 +125,17 @@ class Source:
             if not answer.getBoolean(1):
                 raise ConcurrentRunError(f"another run is writing {target}; let it end, then run again")
             yield
+
+    @contextlib.contextmanager
+    def _connection(self) -> Iterator[Any]:
+        """A session of the driver's own."""
+        jvm: Any = self._spark._jvm
+        properties = jvm.java.util.Properties()
+        for name, value in self._properties().items():
+            properties.setProperty(name, value)
+        connection = jvm.org.postgresql.Driver().connect(self._settings.source.url, properties)
+        try:
+            yield connection
         finally:
             with contextlib.suppress(Exception):
                 connection.close()
@@ -137,8 +150,21 @@ class Source:
         return [Ids(ids.lower, min(ids.upper, top + 1)) for ids in self._ranges if ids.lower <= top]
 
     def messages(self, window: Window, among: Ids) -> DataFrame:
-        """The messages of a window, among a range of ids."""
-        return self._read("message", window, among)
+        """The messages of a window, among a range of ids.
+
+        Among ids that were known before the window, few rows changed: indexes find them, so that a window reads the
+        messages that something happened to, however many PostgreSQL keeps.
+        """
+        first = window.known + 1
+        if window.known == 0 or among.lower >= first:
+            return self._read("message", window, among)
+        known = Ids(among.lower, min(among.upper, first))
+        changed = self._read("message", window, known, "is_committed").unionByName(
+            self._read("message", window, known, "was_decided")
+        )
+        if among.upper <= first:
+            return changed
+        return changed.unionByName(self._read("message", window, Ids(first, among.upper)))
 
     def events(self, window: Window) -> DataFrame:
         """The events of a window."""
@@ -148,15 +174,14 @@ class Source:
         """The batches of a window that were published."""
         return self._read("publication", window, Ids(0, window.top + 1))
 
-    def _read(self, table: str, window: Window, among: Ids) -> DataFrame:
-        limits = statement(SQL, "in_window", lo=window.lo, hi=window.hi)
-        if window.restored:
-            limits = f"({limits} OR {statement(SQL, 'from_elsewhere', next=window.next)})"
-        text = f"{statement(SQL, f'{table}_columns')}\nWHERE {limits}"
+    def _read(self, table: str, window: Window, among: Ids, condition: str = "") -> DataFrame:
         ranges = split(self.ids(window.top), among, self._parallelism())
-        predicates = [f"id >= {ids.lower} AND id < {ids.upper}" for ids in ranges] or ["false"]
+        predicates = [part(ids, window, condition) for ids in ranges] or ["false"]
         return self._spark.read.jdbc(
-            self._settings.source.url, f"({text}) q", predicates=predicates, properties=self._properties()
+            self._settings.source.url,
+            f"({query(table, window)}) q",
+            predicates=predicates,
+            properties=self._properties(),
         )
 
     def _parallelism(self) -> int:
@@ -173,12 +198,22 @@ class Source:
             "tcpKeepAlive": "true",
         }
 
-    def _reader(self) -> Any:
-        return (
-            self._spark.read.format("jdbc")
-            .option("url", self._settings.source.url)
-            .options(**self._properties())
-        )
+
+def query(table: str, window: Window) -> str:
+    """All of a window's rows of a table, as SQL."""
+    limits = statement(SQL, "in_window", lo=window.lo, hi=window.hi)
+    if window.restored:
+        limits = f"({limits} OR {statement(SQL, 'from_elsewhere', next=window.next)})"
+    return f"{statement(SQL, f'{table}_columns')}\nWHERE {limits}"
+
+
+def part(ids: Ids, window: Window, condition: str = "") -> str:
+    """The condition of one of the parallel reads: its range of ids, and the statement `condition`."""
+    within = f"id >= {ids.lower} AND id < {ids.upper}"
+    if not condition:
+        return within
+    values = {"lo": window.lo, "hi": window.hi, "lower": ids.lower, "upper": ids.upper}
+    return f"{within} AND {statement(SQL, condition, **values)}"
 
 
 def split(existing: Sequence[Ids], among: Ids, parts: int) -> list[Ids]:

@@ -71,7 +71,7 @@ class Horizon:
     top: int
     """The highest id given out."""
     next: int
-    """The first xid not given out."""
+    """Above every xid that had ended."""
     foreign: int = 0
     """The highest xid of a row, if this cluster cannot have given it out; else 0."""
 
@@ -92,9 +92,18 @@ class Window:
     rebase: bool = False
     """From another cluster than the warehouse was filled from: the source's rows win whatever their xids."""
     next: int = 0
-    """The first xid not given out when `hi` was read."""
+    """Above every xid that had ended when `hi` was read."""
     foreign: int = 0
     """The highest xid that came with rows of another cluster (a restore); 0: none above the window's lower bound."""
+
+    @property
+    def written(self) -> str:
+        """The condition that names this window's rows of the append-only tables, once they are written.
+
+        A restored database brings rows of higher xids than its own; those of this window may be there already.
+        """
+        condition = f"window_hi > {self.lo}"
+        return f"{condition} OR (xid >= {self.lo} AND xid < {self.hi})" if self.foreign else condition
 
     @property
     def restored(self) -> bool:

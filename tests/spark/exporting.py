@@ -76,15 +76,32 @@ class Exports:
         """The warehouse, opened anew."""
         return open_target(self.spark, self.settings)
 
-    def run(self, *, die_at: int | None = None, after: bool = False) -> Report:
-        """Export; `die_at` counts commits: the run dies before that one, or after it."""
-        target = self.target if die_at is None else Mortal(self.target, die_at, after=after)
+    def run(
+        self,
+        *,
+        die_at: int | None = None,
+        after: bool = False,
+        meanwhile: Callable[[], None] | None = None,
+        at: int = 0,
+    ) -> Report:
+        """Export; `die_at` counts commits: the run dies before that one, or after it.
+
+        `meanwhile` happens before the commit `at`, when the run has looked for the last time whether it is alone.
+        """
+        target = self.target
+        if die_at is not None:
+            target = Watched(target, die_at, kill, after=after)
+        elif meanwhile:
+            target = Watched(target, at, meanwhile)
         return export(self.spark, self.settings, target, self.said.append)
 
-    def backfill(self, *, rebase: bool = False, **settings: Any) -> Report:
-        """Read everything again."""
+    def backfill(
+        self, *, rebase: bool = False, die_at: int | None = None, after: bool = False, **settings: Any
+    ) -> Report:
+        """Read everything again; `die_at` as for a run."""
         changed = replace(self.settings, **settings)
-        return backfill(self.spark, changed, self.target, self.said.append, rebase=rebase)
+        target = self.target if die_at is None else Watched(self.target, die_at, kill, after=after)
+        return backfill(self.spark, changed, target, self.said.append, rebase=rebase)
 
     def rows(self, table: Table) -> Rows:
         """A table's rows without `window_hi`, which says how the stream was split; times as microseconds since 1970."""
@@ -115,11 +132,16 @@ def _plain(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-class Mortal:
-    """A target that ends the run before or after its n-th commit, as a kill of the driver would."""
+def kill() -> None:
+    """End the run, as a kill of the driver would."""
+    raise KilledError
 
-    def __init__(self, target: Target, die_at: int, *, after: bool) -> None:
-        self._target, self._die_at, self._after = target, die_at, after
+
+class Watched:
+    """A target at whose n-th commit something happens: before it, or after it."""
+
+    def __init__(self, target: Target, at: int, happens: Callable[[], None], *, after: bool = False) -> None:
+        self._target, self._at, self._happens, self._after = target, at, happens, after
         self._count = itertools.count()
         self.prepare, self.read, self.top, self.watermark = (
             target.prepare,
@@ -129,22 +151,22 @@ class Mortal:
         )
 
     def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
-        return int(self._live(lambda: self._target.replace(table, rows, condition)))
+        return int(self._watch(lambda: self._target.replace(table, rows, condition)))
 
     def append(self, rows: DataFrame, ids: Ids) -> int:
-        return int(self._live(lambda: self._target.append(rows, ids)))
+        return int(self._watch(lambda: self._target.append(rows, ids)))
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
-        self._live(lambda: self._target.merge(changes, mark, how))
+        self._watch(lambda: self._target.merge(changes, mark, how))
 
     def mark(self, mark: Watermark) -> None:
-        self._live(lambda: self._target.mark(mark))
+        self._watch(lambda: self._target.mark(mark))
 
-    def _live(self, commit: Callable[[], Any]) -> Any:
-        last = next(self._count) == self._die_at
-        if last and not self._after:
-            raise KilledError
+    def _watch(self, commit: Callable[[], Any]) -> Any:
+        now = next(self._count) == self._at
+        if now and not self._after:
+            self._happens()
         answer = commit()
-        if last:
-            raise KilledError
+        if now and self._after:
+            self._happens()
         return answer

@@ -64,7 +64,7 @@ class Stream:
 
     def __init__(self, dsn: str, seed: int) -> None:
         self.random = random.Random(seed)
-        self._stack, self._dsn = ExitStack(), dsn
+        self._stack, self.dsn = ExitStack(), dsn
         self.conn = self._stack.enter_context(connect(dsn))
         self._open: list[Connection] = []
         self._batch, self._number = 0, 0
@@ -169,7 +169,7 @@ class Stream:
         self._change(self.conn, self.random.choice(["COMMITTED", "SKIPPED"]), "m.state = 'DEAD'")
 
     def _begin(self) -> Connection:
-        conn = self._stack.enter_context(connect(self._dsn))
+        conn = self._stack.enter_context(connect(self.dsn))
         conn.execute("BEGIN")
         return conn
 
@@ -201,7 +201,7 @@ class Stream:
 
     def truth(self) -> dict[str, Rows]:
         """What the warehouse's tables must hold, by one plain query each."""
-        with connect(self._dsn) as conn:
+        with connect(self.dsn) as conn:
             conn.execute(MICROS)
             read = [plain(conn.execute(text).fetchall()) for text in (MESSAGES, EVENTS, PUBLICATIONS)]
         read[0] = plain((*row[:5], _json(row[5]), *row[6:]) for row in read[0])
@@ -215,3 +215,14 @@ def _json(body: bytes | None) -> str | None:
     except ValueError:
         return None
     return text
+
+
+def differences(found: dict[str, Rows], truth: dict[str, Rows]) -> str:
+    """What is only in one of them, per table."""
+    lines = []
+    for name, rows in truth.items():
+        lines += [f"{name} lacks {row}" for row in rows if row not in found[name]]
+        lines += [f"{name} has {row}" for row in found[name] if row not in rows]
+        if len(rows) != len(found[name]):
+            lines.append(f"{name} has {len(found[name])} rows, not {len(rows)}")
+    return "\n".join(lines)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.spark.exporting import Exports, KilledError
-from tests.spark.streams import Stream
+from tests.spark.streams import Stream, differences
 
 # py4j leaves its sockets to the garbage collector.
 pytestmark = [
@@ -17,19 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 SEEDS = [int(seed) for seed in os.environ.get("OUTBOX_SPLIT_SEEDS", "1,2,3").split(",")]
-
-
-def differences(
-    found: dict[str, list[tuple[object, ...]]], truth: dict[str, list[tuple[object, ...]]]
-) -> str:
-    """What is only in one of them, per table."""
-    lines = []
-    for name, rows in truth.items():
-        lines += [f"{name} lacks {row}" for row in rows if row not in found[name]]
-        lines += [f"{name} has {row}" for row in found[name] if row not in rows]
-        if len(rows) != len(found[name]):
-            lines.append(f"{name} has {len(found[name])} rows, not {len(rows)}")
-    return "\n".join(lines)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -106,7 +106,7 @@ OPTIONS = (
     _option(
         "--slice-rows",
         type=click.IntRange(1_000, 10**12),
-        default=20_000_000,
+        default=2_000_000,
         show_default=True,
         help="Ids that one commit of message_history covers at most.",
     ),

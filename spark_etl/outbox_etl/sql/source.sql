@@ -12,7 +12,7 @@ SELECT (SELECT s.system_identifier FROM pg_control_system() s)::text AS system_i
 -- name: horizon
 -- Every transaction below "hi" has ended. No message of theirs has an id above "top": a sequence is read as it is now,
 -- and now is after the statement's snapshot.
--- From "next" on, no xid had been given out.
+-- Whatever had ended has an xid below "next".
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS hi,
        pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next, p.last_value AS top
 FROM outbox.position p
@@ -60,6 +60,19 @@ m.xid >= '{lo}'::xid8 AND m.xid < '{hi}'::xid8
 -- name: from_elsewhere
 -- Rows that a restore brought: this cluster has not given out their xids.
 m.xid >= '{next}'::xid8
+
+-- name: is_committed
+-- What became COMMITTED: sent late, decided, or released after a delay. The finder's index has it by xid.
+state = 'COMMITTED'
+
+-- name: was_decided
+-- Every other state is a transition, and a transition writes its event in the same transaction. The events of a range
+-- are few; the messages are then found by id.
+state <> 'COMMITTED' AND id IN (
+    SELECT e.id FROM outbox.event e
+    WHERE e.id >= {lower} AND e.id < {upper} AND e.kind = 'transition'
+        AND e.xid >= '{lo}'::xid8 AND e.xid < '{hi}'::xid8
+)
 
 -- name: event_columns
 -- What happened to half messages.

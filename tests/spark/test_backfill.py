@@ -1,0 +1,67 @@
+"""A backfill reads all again: it heals what differs, and after one that dies the next run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from outbox_etl.tables import PUBLICATIONS
+from tests.spark.exporting import Exports, KilledError
+from tests.spark.streams import Stream, differences
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def stream(database: str) -> Iterator[Stream]:
+    """Some history, with writers that are still open."""
+    stream = Stream(database, 11)
+    for _ in range(40):
+        stream.step()
+    stream.publish()
+    yield stream
+    stream.close()
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_a_run_goes_on_after_a_backfill_that_died(
+    stream: Stream, make_exports: Callable[..., Exports], form: str
+) -> None:
+    warehouse = make_exports(stream.dsn, format=form)
+    warehouse.run()
+    for die_at in range(3):
+        for _ in range(10):
+            stream.step()
+        stream.half()
+        stream.decide()
+        stream.publish()
+        with pytest.raises(KilledError):
+            warehouse.backfill(die_at=die_at, after=True)
+        stream.send()
+        warehouse.run()
+    stream.settle()
+    warehouse.run()
+    assert not differences(warehouse.tables(), stream.truth())
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_a_backfill_heals_what_was_lost_and_keeps_what_postgresql_no_longer_holds(
+    stream: Stream, make_exports: Callable[..., Exports], form: str
+) -> None:
+    warehouse = make_exports(stream.dsn, format=form)
+    stream.settle()
+    warehouse.run()
+    truth = stream.truth()
+    target = warehouse.target
+    target.prepare(PUBLICATIONS)
+    target.replace(PUBLICATIONS, target.read(PUBLICATIONS).limit(0), "window_hi >= 0")
+    stream.conn.execute("DELETE FROM outbox.event")
+    warehouse.backfill(slice_rows=20)
+    assert not differences(warehouse.tables(), truth)
+    warehouse.run()
+    assert not differences(warehouse.tables(), truth)
