@@ -17,6 +17,8 @@ from bench.plan import PARTITIONS, SCALE, Bench
 
 LATE = 1_000
 """About so many half messages are decided late, all over the history."""
+SINGLE = 3_000_000
+"""Messages up to which a single connection is measured too: beyond, it would take minutes."""
 BYTES_PER_MESSAGE = 1_700
 """What a message takes on the disk at most while it is measured: PostgreSQL 600, the copy 450, two kinds of Parquet
 300, Spark's own files."""
@@ -46,7 +48,8 @@ def run(bench: Bench) -> Section:
             step = Step(bench, history, dsn, Path(scratch))
             outcomes.append(step.measure(messages, rounds, usual=usual, last=messages == sizes[-1][0]))
     section = describe(outcomes, bench.plan.export_window)
-    section.tables += tables(next(each for each in outcomes if each.parts), outcomes[-1])
+    if known := [each for each in outcomes if each.parts]:
+        section.tables += tables(known[0], outcomes[-1])
     return section
 
 
@@ -57,30 +60,31 @@ class Step:
         self._bench, self._history, self._dsn, self._scratch = bench, history, dsn, scratch
 
     def measure(self, messages: int, rounds: int, *, usual: int, last: bool) -> Outcome:
-        """Let the history grow to this size and export it; the usual size and the last one also in small windows."""
+        """Let the history grow to this size and export it; with details of the usual size and the last one."""
         bench, history = self._bench, self._history
         relayed = messages <= bench.plan.export_relayed
         how = "a relay publishes them" if relayed else "published on paper, not in Kafka"
         bench.say(f"export: writing up to {messages:,} messages; {how}")
         history.grow(messages)
-        found = Outcome(history.counts(), history.bytes())
+        found = Outcome(history.counts(), history.bytes(), usual=messages == usual)
+        details = bench.scale or bench.plan.export_details
         counts = found.counts
         bench.say(
             f"{counts.messages:,} messages, {counts.publications:,} publications, {counts.events:,} events"
         )
         warehouse = self._warehouse(messages)
         for number in range(rounds):
-            jobs = [self._export, self._single, self._copy]
+            jobs = [self._export, self._copy]
+            if messages <= SINGLE:
+                jobs.insert(1, self._single)
             for job in jobs if number % 2 == 0 else reversed(jobs):
                 job(found, warehouse)
         found.files = warehouse.sizes()
-        if history.in_kafka:
-            self._reconcile(found, warehouse)
-        if messages == usual:
-            bench.say("what a task does: reading, preparing, rewriting")
-            found.parts = spark_job("parts", self._dsn, warehouse.path, self._scratch / "parts")
-            shutil.rmtree(self._scratch / "parts")
-        if messages == usual or last:
+        if details and found.usual:
+            self._parts(found, warehouse)
+            if history.in_kafka:
+                self._reconcile(found, warehouse)
+        if details and (found.usual or last):
             self._windows(found, warehouse, messages)
         shutil.rmtree(warehouse.path)
         return found
@@ -120,6 +124,12 @@ class Step:
     def _say(self, what: str, found: Outcome, answer: dict[str, Any]) -> None:
         rate = found.counts.messages / answer["seconds"]
         self._bench.say(f"{what} {rate:,.0f} messages/s ({answer['seconds']:.1f} s)")
+
+    def _parts(self, found: Outcome, warehouse: Warehouse) -> None:
+        self._bench.say("what a task does: reading, preparing, rewriting")
+        output = self._scratch / "parts"
+        found.parts = spark_job("parts", self._dsn, warehouse.path, output)
+        shutil.rmtree(output)
 
     def _reconcile(self, found: Outcome, warehouse: Warehouse) -> None:
         """Prove what was exported; what becomes of it decides nothing of the export's figures."""

@@ -34,6 +34,8 @@ class Outcome:
 
     counts: Counts
     postgres_bytes: int
+    usual: bool = False
+    """Whether it is the largest size of every run; --scale adds larger ones."""
     exports: list[Exported] = field(default_factory=list)
     singles: list[dict[str, Any]] = field(default_factory=list)
     copies: list[dict[str, Any]] = field(default_factory=list)
@@ -67,7 +69,8 @@ def describe(outcomes: Sequence[Outcome], window: int) -> Section:
     """All tables, floors and raw figures."""
     section = Section("export", "Exporting to a warehouse", METHOD)
     section.tables += [_rates(outcomes), _sizes(outcomes), _steps(outcomes)]
-    section.tables.append(_windows(outcomes, window))
+    if any(each.windows for each in outcomes):
+        section.tables.append(_windows(outcomes, window))
     for each in outcomes:
         if each.parts:
             section.tables.append(_parts(each))
@@ -91,9 +94,9 @@ def _rates(outcomes: Sequence[Outcome]) -> Table:
                 f"{len(own)}",
                 f"{median(own):,.0f} ({median(wall):,.0f})",
                 spread(own),
-                f"{median(single):,.0f} ({median(each.rates(each.singles, 'wall')):,.0f})",
+                f"{median(single):,.0f} ({median(each.rates(each.singles, 'wall')):,.0f})" if single else "",
                 f"{median(copies):,.0f}",
-                f"{ratio(own, single):.2f}",
+                f"{ratio(own, single):.2f}" if single else "",
                 f"{ratio(own, copies):.2f}",
                 f"{median(own) * each.counts.rows / each.counts.messages:,.0f}",
             ]
@@ -203,6 +206,7 @@ def _floors(outcomes: Sequence[Outcome]) -> list[Floor]:
             at_least=True,
         )
         for each in outcomes
+        if each.singles
     ]
     usual, last = _usual(outcomes), outcomes[-1]
     if last is not usual:
@@ -220,5 +224,4 @@ def _floors(outcomes: Sequence[Outcome]) -> list[Floor]:
 
 
 def _usual(outcomes: Sequence[Outcome]) -> Outcome:
-    """The largest size of every run, beside --scale."""
-    return next(each for each in outcomes if each.parts)
+    return next(each for each in outcomes if each.usual)

@@ -40,11 +40,13 @@ class Plan:
     groups_seconds: float = 6.0
     flood: int = 100_000
     decisions: int = 20_000
-    export_sizes: tuple[tuple[int, int], ...] = ((300_000, 3), (1_000_000, 3))
+    export_sizes: tuple[tuple[int, int], ...] = ((300_000, 2), (1_000_000, 2))
     """Messages of the history, and rounds."""
     export_relayed: int = 1_000_000
     """Up to so many messages a relay publishes what is written: reconcile finds it in Kafka then."""
     export_window: int = 10_000
+    export_details: bool = False
+    """Also what a task does, small windows and reconcile; `--scale` has them too."""
 
 
 QUICK = Plan(
@@ -77,6 +79,7 @@ QUICK = Plan(
     export_sizes=((30_000, 1),),
     export_relayed=30_000,
     export_window=2_000,
+    export_details=True,
 )
 """To see that everything runs; the figures mean nothing."""
 

@@ -34,6 +34,7 @@ def outcome(millions: int, seconds: float) -> Outcome:
 def usual() -> Outcome:
     """With the figures of single tasks."""
     found = outcome(1, 10.0)
+    found.usual = True
     found.reconcile = 12.0
     times = dict.fromkeys(("read_one", "read_all", "prepare_all", "scan_all", "rewrite_all"), 5.0)
     found.parts = {"cores": 4, "messages": 1_000_000, "bytes": 150_000_000, **times}
