@@ -28,7 +28,9 @@ def explained(error: BaseException, secrets: Collection[str] = ()) -> EtlError |
         if found := re.search(pattern, text):
             return kind(say.format(*(" ".join((group or "").split()) for group in found.groups())))
     if isinstance(error, OSError) and error.filename:
-        return TargetError(f"{error.filename}: {error.strerror}. {AGAIN}, when that is repaired")
+        return TargetError(
+            f"{error.filename}: {error.strerror}. Give another --warehouse, or repair that. {AGAIN}"
+        )
     return None
 
 

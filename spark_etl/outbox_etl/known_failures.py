@@ -100,7 +100,7 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
         f"PostgreSQL: {{0}} (--dsn says where it is). {AGAIN}",
     ),
     (
-        r'No FileSystem for scheme "?([^\s"]+)',
+        r'No (?:Abstract)?FileSystem (?:configured )?for scheme:? "?([^\s"]+)',
         SettingsError,
         (
             "no file system for {0}: --warehouse takes a path, file:, hdfs://, and s3a://, abfss:// or gs:// "
