@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -60,6 +62,8 @@ def main(*, only: tuple[str, ...], quick: bool, scale: bool, output: Path | None
     """
     for name in [name for name in os.environ if name.startswith("OUTBOX_") and name not in KEPT]:
         del os.environ[name]
+    # As after Ctrl-C, servers and data go: a large history shall not stay behind.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     if output is None and not only and not quick:
         output = Path(__file__).parent
     say = _clock()
