@@ -107,7 +107,16 @@ def write(spark: SparkSession, settings: Settings, cluster: Cluster, certificate
 def _certificate(row: dict[str, Any]) -> Certificate:
     try:
         told = json.loads(row["checksum"])
-        sums, ends = told["sums"], told["kafka"]
+        sums, ends, doubled = told["sums"], told["kafka"], int(told.get("doubled", 0))
     except (ValueError, KeyError, TypeError):
-        sums, ends = {}, {}  # written by something else: Kafka is read from its beginning
-    return Certificate(row["lo"], row["hi"], row["messages"], row["problems"], sums, ends, row["verified_at"])
+        sums, ends, doubled = {}, {}, 0  # written by something else: Kafka is read from its beginning
+    return Certificate(
+        lo=row["lo"],
+        hi=row["hi"],
+        messages=row["messages"],
+        problems=row["problems"],
+        sums=sums,
+        ends=ends,
+        doubled=doubled,
+        verified_at=row["verified_at"],
+    )
