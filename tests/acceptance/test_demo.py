@@ -218,9 +218,10 @@ def test_a_wrong_option_is_refused_before_anything_starts(
     assert said in ran.stderr
 
 
-def test_journals_need_an_empty_directory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--journals", "--warehouse"])
+def test_what_is_left_needs_an_empty_directory(option: str, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("kept")
-    ran = Demo("", "", tmp_path).run("--journals", str(tmp_path))
+    ran = Demo("", "", tmp_path).run(option, str(tmp_path))
     assert ran.returncode == 1
     assert "is not empty" in ran.stderr
     assert (tmp_path / "mine").read_text() == "kept"

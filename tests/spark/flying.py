@@ -1,4 +1,4 @@
-"""The flights of the demo, entered by its own producers in shares and into two topics, while a test does other things."""
+"""The flights of the demo, entered by its own producers: in shares, into two topics, while a test does other things."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from functools import cache
 
 from outbox_relay.demo.flights import Flight, read_flights
 from outbox_relay.demo.journal import Crash, Entry, Outcome, Record
+from outbox_relay.demo.producer import body_of
 from outbox_relay.demo.proof import prove
 from outbox_relay.demo.verdict import Verdict
 
@@ -84,7 +85,7 @@ def _record(flight: Flight, sequence: int, at: float) -> Record:
         timestamp=int(at * 1000),
         received=at,
         key=flight.aircraft,
-        value=json.dumps({"row": flight.number, "sequence": sequence, **values}),
+        value=body_of(flight, sequence),
         headers=(
             ("outbox-id", f"id-{flight.number}"),
             ("outbox-tags", f"{values['carrier']}||{values['origin']}"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,8 +12,10 @@ from xml.etree import ElementTree
 import pytest
 
 from outbox_relay.demo.figures import measure
+from outbox_relay.demo.history import prove_history
 from outbox_relay.demo.outcome import Outcome
 from outbox_relay.demo.report import write_report
+from tests.unit.demo_tables import tables
 from tests.unit.demo_world import World, world
 
 
@@ -27,6 +30,14 @@ def outcome_of(made: World) -> Outcome:
         seconds=1.5,
         journals=None,
     )
+
+
+@pytest.fixture
+def stored() -> Outcome:
+    """A demo with a warehouse."""
+    made = world(seed=2)
+    history = prove_history(made.source, made.entries, tables(made), seed=made.seed)
+    return replace(outcome_of(made), history=history, warehouse=Path("/flights"))
 
 
 @pytest.fixture
@@ -45,6 +56,22 @@ def failed() -> Outcome:
 def test_a_proven_demo_says_so(proven: Outcome) -> None:
     assert proven.lines()[-1][0].startswith("PROVEN")
     assert sum("✓" in line for line, _ in proven.lines()) == len(proven.verdict.claims)
+
+
+def test_a_warehouse_is_told_beside_the_consumer(stored: Outcome, tmp_path: Path) -> None:
+    assert stored.holds
+    assert ("the warehouse in /flights:", "") in stored.lines()
+    assert stored.as_json()["warehouse"]["claims"]["key skew"]["holds"]
+    write_report(tmp_path / "report.html", stored)
+    assert "mart_key_skew" in (tmp_path / "report.html").read_text()
+
+
+def test_a_warehouse_that_says_otherwise_fails_the_demo(stored: Outcome) -> None:
+    assert stored.history is not None
+    stored.history.claims["gaps"].offend("an offset too many")
+    assert not stored.holds
+    assert not stored.as_json()["proven"]
+    assert "NOT PROVEN: 1 offences" in stored.lines()[-1][0]
 
 
 def test_a_failed_demo_names_its_offenders(failed: Outcome) -> None:

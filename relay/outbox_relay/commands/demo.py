@@ -16,6 +16,7 @@ from outbox_relay.demo.flights import TWO_WEEKS, WHOLE_YEAR
 from outbox_relay.demo.report import write_report
 from outbox_relay.demo.run import Programme, run
 from outbox_relay.demo.sabotage import Sabotage
+from outbox_relay.etl.child import Stopped
 from outbox_relay.stack.choice import Wanted
 from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.prepare import Wish
@@ -66,6 +67,12 @@ FEWEST = 100
     metavar="DIRECTORY",
     help="Leave the journals of producers and consumer there: what the proof is made from.",
 )
+@click.option(
+    "--warehouse",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Export the history there too, as Parquet files, and prove it as well (extra `etl`).",
+)
 @click.option("--keep", is_flag=True, help="Leave servers, database, topic and journals, to look at them.")
 @click.option(
     "--dsn",
@@ -113,6 +120,7 @@ def demo(
     seed: int,
     report: Path | None,
     journals: Path | None,
+    warehouse: Path | None,
     keep: bool,
     dsn: str,
     bootstrap_servers: str,
@@ -136,6 +144,7 @@ def demo(
       outbox demo                       two weeks of January, in less than a minute
       outbox demo --full                the whole year
       outbox demo --report flights.html
+      outbox demo --warehouse flights   and its history in a warehouse, proven too
     """
     console = Console(stderr=as_json, highlight=False)
     signal.signal(signal.SIGTERM, _end)
@@ -149,11 +158,14 @@ def demo(
         wish=Wish(dsn, bootstrap_servers, Wanted(wanted)),
         keep=keep,
         journals=journals,
+        warehouse=warehouse,
     )
     try:
         outcome = run(programme, console)
     except StackError as error:
         raise click.ClickException(str(error)) from error
+    except Stopped as stopped:
+        sys.exit(128 + stopped.number)
     if as_json:
         output.emit_json(outcome.as_json())
     for line, style in outcome.lines():
@@ -163,7 +175,7 @@ def demo(
         console.print(f"report: {report}", markup=False, soft_wrap=True)
     if outcome.journals is not None:
         console.print(f"journals: {outcome.journals}", markup=False, soft_wrap=True)
-    if not outcome.verdict.holds:
+    if not outcome.holds:
         sys.exit(1)
 
 

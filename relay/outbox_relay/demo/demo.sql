@@ -33,3 +33,11 @@ RETURNING sequence
 -- name: entered
 -- The place under which a flight was entered, if its transaction committed.
 SELECT sequence FROM demo.logbook WHERE flight = %(flight)s
+
+-- name: now
+-- A transaction that is later than all that the producers did.
+SELECT pg_current_xact_id()::text
+
+-- name: settled
+-- Whether all transactions up to that one have ended.
+SELECT pg_snapshot_xmin(pg_current_snapshot()) > %(xid)s::xid8

@@ -26,12 +26,20 @@ class Outcome:
     """All in all, with the servers' start."""
     journals: Path | None
     """Where the journals are; None when they were removed."""
+    history: Verdict | None = None
+    """What was proven of the warehouse; None when none was made."""
+    warehouse: Path | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether all that was to be proven holds."""
+        return self.verdict.holds and (self.history is None or self.history.holds)
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for machines."""
         verdict = self.verdict
         return {
-            "proven": verdict.holds,
+            "proven": self.holds,
             "flights": self.flights,
             "producers": self.producers,
             "seed": self.seed,
@@ -44,9 +52,10 @@ class Outcome:
                 "read": verdict.read,
                 "repeated_after_the_kill": verdict.repeated,
             },
-            "claims": {
-                name: {**asdict(claim), "holds": claim.holds} for name, claim in verdict.claims.items()
-            },
+            "claims": _claims(verdict),
+            "warehouse": None
+            if self.history is None
+            else {"directory": str(self.warehouse), "claims": _claims(self.history)},
             "figures": asdict(self.figures) if self.figures else None,
             "seconds": round(self.seconds, 1),
             "journals": str(self.journals) if self.journals else None,
@@ -68,15 +77,25 @@ class Outcome:
         )
         if self.sabotage is not None:
             lines.append((f"sabotaged: the transport was told to {self.sabotage} one message", "yellow"))
-        for claim in verdict.claims.values():
+        claims = list(verdict.claims.values())
+        for claim in claims:
             lines += _claim(claim)
+        if self.history is not None:
+            lines += [("", ""), (f"the warehouse in {self.warehouse}:", "")]
+            for claim in self.history.claims.values():
+                lines += _claim(claim)
+            claims += self.history.claims.values()
         lines.append(("", ""))
-        if verdict.holds:
+        if self.holds:
             lines.append((f"PROVEN in {self.seconds:.0f} s", "bold green"))
         else:
-            broken = sum(claim.broken for claim in verdict.claims.values())
+            broken = sum(claim.broken for claim in claims)
             lines.append((f"NOT PROVEN: {broken:,} offences", "bold red"))
         return lines
+
+
+def _claims(verdict: Verdict) -> dict[str, Any]:
+    return {name: {**asdict(claim), "holds": claim.holds} for name, claim in verdict.claims.items()}
 
 
 def _claim(claim: Claim) -> list[tuple[str, str]]:

@@ -42,6 +42,12 @@ class Work:
         return json.dumps(asdict(self))
 
 
+def body_of(flight: Flight, sequence: int) -> str:
+    """What a message says: the flight's row in the source, and its place among those of its aircraft."""
+    body = {"row": flight.number, "sequence": sequence, **flight.values}
+    return json.dumps(body, separators=(",", ":"))
+
+
 class Producer:
     """Enters flights. One transaction updates the aircraft's row and sends the message; some then roll back.
 
@@ -106,13 +112,12 @@ class Producer:
             minutes=values["air_time"] or 0,
             seen=values["time_hour"],
         )
-        body = {"row": flight.number, "sequence": sequence, **values}
         self._outbox.send(
             self._conn,
             Message(
                 self._work.topic,
                 key=flight.aircraft,
-                body=json.dumps(body, separators=(",", ":")),
+                body=body_of(flight, sequence),
                 tags=[str(values["carrier"]), str(values["origin"])],
             ),
         )

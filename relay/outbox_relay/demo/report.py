@@ -9,6 +9,7 @@ from pathlib import Path
 
 from outbox_relay.demo.figures import Course
 from outbox_relay.demo.outcome import Outcome, latency_text
+from outbox_relay.demo.verdict import Claim
 
 WIDTH, HEIGHT = 760, 150
 LEFT, TOP, BOTTOM = 64, 14, 24
@@ -71,27 +72,32 @@ def _page(outcome: Outcome) -> str:
                 ]
             ),
         ]
-    word = '<span class="good">proven</span>' if verdict.holds else '<span class="bad">not proven</span>'
+    word = '<span class="good">proven</span>' if outcome.holds else '<span class="bad">not proven</span>'
     parts.append(f"<h2>The proof: {word}</h2>")
     parts.append(
         f"<p>{verdict.committed:,} committed, {verdict.rolled_back:,} rolled back, {verdict.read:,} records read, "
         f"{verdict.repeated:,} of them again after the kill, of {verdict.aircraft:,} aircraft.</p><ul>"
     )
-    for claim in verdict.claims.values():
-        mark, kind = ("✓", "good") if claim.holds else ("✗", "bad")
-        offenders = "".join(f"<li>{escape(text)}</li>" for text in claim.offenders)
-        count = f"{claim.checked:,}" if claim.holds else f"broken {claim.broken:,} times of {claim.checked:,}"
-        parts.append(
-            f'<li><span class="{kind}">{mark}</span> {escape(claim.text)} ({count})'
-            + (f"<ul>{offenders}</ul>" if offenders else "")
-            + "</li>"
-        )
-    parts.append("</ul>")
+    parts += [*map(_claim, verdict.claims.values()), "</ul>"]
+    if outcome.history is not None:
+        parts.append(f"<h2>The warehouse in {escape(str(outcome.warehouse))}</h2><ul>")
+        parts += [*map(_claim, outcome.history.claims.values()), "</ul>"]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><title>outbox demo</title>'
         f"<style>{_STYLE}</style></head>\n<body>{body}</body></html>\n"
+    )
+
+
+def _claim(claim: Claim) -> str:
+    mark, kind = ("✓", "good") if claim.holds else ("✗", "bad")
+    offenders = "".join(f"<li>{escape(text)}</li>" for text in claim.offenders)
+    count = f"{claim.checked:,}" if claim.holds else f"broken {claim.broken:,} times of {claim.checked:,}"
+    return (
+        f'<li><span class="{kind}">{mark}</span> {escape(claim.text)} ({count})'
+        + (f"<ul>{offenders}</ul>" if offenders else "")
+        + "</li>"
     )
 
 

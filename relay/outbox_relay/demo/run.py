@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.console import Console
 from outbox_relay.demo.children import ChildError
 from outbox_relay.demo.figures import Figures, measure
 from outbox_relay.demo.flights import read_flights
+from outbox_relay.demo.history import Tables, prove_history
 from outbox_relay.demo.outcome import Outcome
 from outbox_relay.demo.performance import play
 from outbox_relay.demo.piece import Piece
@@ -21,6 +22,7 @@ from outbox_relay.demo.proof import prove
 from outbox_relay.demo.sabotage import Sabotage, sabotage
 from outbox_relay.demo.show import Show
 from outbox_relay.demo.venue import Venue, venue
+from outbox_relay.demo.warehouse import Warehouse, WarehouseError
 from outbox_relay.errors import OperatorError
 from outbox_relay.stack.prepare import Wish
 
@@ -40,6 +42,8 @@ class Programme:
     keep: bool
     journals: Path | None
     """An empty or new directory for the journals, which stay there; None: a temporary one."""
+    warehouse: Path | None = None
+    """An empty or new directory to which the history is exported, and proven there; None: it is not."""
 
 
 class JournalsError(OperatorError):
@@ -53,6 +57,7 @@ def run(programme: Programme, console: Console) -> Outcome:
     """
     began = time.monotonic()
     flights = read_flights(programme.flights)
+    warehouse = None if programme.warehouse is None else Warehouse.ready(programme.warehouse, console)
     directory = _directory(programme.journals)
     keep_journals = programme.keep or programme.journals is not None
     try:
@@ -60,14 +65,17 @@ def run(programme: Programme, console: Console) -> Outcome:
             f"{programme.flights:,} flights, {programme.producers} producers, seed {programme.seed}"
         )
         piece = Piece(flights, programme.producers, programme.seed, programme.rate, directory)
-        _perform(programme, piece, console)
+        tables = _perform(programme, piece, warehouse, console)
         console.print("proving from the source, the producers' journals and the consumer's …")
         records = piece.records()
         if programme.sabotage is not None:
             records = iter(sabotage(records, programme.sabotage, programme.seed))
         verdict = prove(flights, piece.entries(), records, seed=programme.seed, crash=piece.crash())
-        keep_journals = keep_journals or not verdict.holds
-        return Outcome(
+        history = None
+        if tables is not None:
+            console.print("proving the warehouse from the source and the producers' journals …")
+            history = prove_history(flights, piece.entries(), tables, seed=programme.seed)
+        outcome = Outcome(
             flights=programme.flights,
             producers=programme.producers,
             seed=programme.seed,
@@ -75,9 +83,13 @@ def run(programme: Programme, console: Console) -> Outcome:
             verdict=verdict,
             figures=_figures(piece),
             seconds=time.monotonic() - began,
-            journals=directory if keep_journals else None,
+            journals=directory,
+            history=history,
+            warehouse=None if warehouse is None else warehouse.directory,
         )
-    except ChildError:
+        keep_journals = keep_journals or not outcome.holds
+        return outcome if keep_journals else replace(outcome, journals=None)
+    except (ChildError, WarehouseError):
         keep_journals = True
         raise
     finally:
@@ -94,7 +106,10 @@ def _directory(given: Path | None) -> Path:
     return given.absolute()
 
 
-def _perform(programme: Programme, piece: Piece, console: Console) -> None:
+def _perform(
+    programme: Programme, piece: Piece, warehouse: Warehouse | None, console: Console
+) -> Tables | None:
+    """Play the piece; answer what a warehouse then says of it, as long as its database is there."""
     with ExitStack() as stack:
         with console.status("looking at this machine") as status:
 
@@ -108,8 +123,10 @@ def _perform(programme: Programme, piece: Piece, console: Console) -> None:
             )
         with Show(console, len(piece.flights)) as show:
             play(piece, place, show)
+        tables = None if warehouse is None else warehouse.export(place, console)
         if programme.keep:
             _tell_what_is_kept(place, console)
+        return tables
 
 
 def _tell_what_is_kept(place: Venue, console: Console) -> None:

@@ -1,0 +1,62 @@
+"""The demo's proof of a warehouse: it holds for what is right, and for nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from outbox_relay.demo.history import Tables, prove_history
+from outbox_relay.demo.verdict import Verdict
+from tests.flight_tables import WRECKS
+from tests.unit.demo_tables import TOPIC, tables
+from tests.unit.demo_world import World, world
+
+
+@pytest.fixture
+def made() -> World:
+    return world(seed=2)
+
+
+def judged(made: World, found: Tables) -> Verdict:
+    return prove_history(made.source, made.entries, found, seed=made.seed, clocks_s=1.0)
+
+
+def test_what_is_right_holds(made: World) -> None:
+    verdict = judged(made, tables(made))
+    assert verdict.holds, verdict.claims
+    assert all(claim.checked for claim in verdict.claims.values())
+
+
+@pytest.mark.parametrize("name", WRECKS)
+def test_one_wrong_row_breaks_its_claim(made: World, name: str) -> None:
+    wreck, claim = WRECKS[name]
+    verdict = judged(made, wreck(tables(made)))
+    assert not verdict.claims[claim].holds, [each for each, held in verdict.claims.items() if not held.holds]
+
+
+def test_a_rolled_back_flight_is_named(made: World) -> None:
+    right = tables(made)
+    gone = next(flight for flight in made.source if flight.rolls_back(made.seed))
+    row = {
+        **right.history[0],
+        "body": f'{{"row":{gone.number}}}'.encode(),
+        "offset": 10_000,
+        "message_id": "x",
+    }
+    verdict = judged(made, replace(right, history=[*right.history, row]))
+    assert gone.name in verdict.claims["rolled back"].offenders[0]
+
+
+def test_what_is_no_flight_is_named_by_its_place(made: World) -> None:
+    right = tables(made)
+    for offset, body in enumerate((b"no JSON", b"[]", b"null", None), 10_000):
+        row = {**right.history[0], "body": body, "offset": offset, "message_id": "x"}
+        verdict = judged(made, replace(right, history=[*right.history, row]))
+        assert f"offset {offset}" in verdict.claims["nothing else"].offenders[0]
+
+
+def test_rows_of_other_topics_are_left_out(made: World) -> None:
+    right = tables(made)
+    other = {**right.history[0], "topic": "elsewhere"}
+    assert judged(made, replace(right, history=[*right.history, other]).of(TOPIC)).holds
