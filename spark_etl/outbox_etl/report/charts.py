@@ -16,6 +16,8 @@ from outbox_etl.report.text import Markup, compact, edge, label, lasting
 Series = Mapping[str, Sequence[float]]
 PERCENTILES = ("p50", "p95", "p99")
 MARKS = {"p50": "o", "p95": "s", "p99": "^"}
+FEWEST = 8
+"""Points that an axis of time has room for at least: a single one is no wall."""
 LEAST = 0.05
 """ms; a logarithmic axis has no 0."""
 
@@ -70,7 +72,7 @@ def bars(
         _names(axes, names)
         if percent:
             axes.set_xlim(0, 1)
-            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f}%"))
         else:
             _counts(axes.xaxis)
     return made.svg
@@ -142,9 +144,9 @@ def histogram(title: str, said: str, counts: Mapping[int, int], marks: Mapping[s
             )
         axes.margins(y=0.14)
         step = max(1, math.ceil(len(buckets) / (WIDTH * 1.6)))
-        edges = range(low, high + 2, step)
+        edges = range(low, max(high, low + FEWEST) + 2, step)
         axes.set_xticks([*edges], [lasting(edge(bucket)) for bucket in edges])
-        axes.set_xlim(low - 0.4, high + 1.4)
+        axes.set_xlim(low - 0.4, max(high, low + FEWEST) + 1.4)
         axes.set_xlabel("from the decision (or the insert, or deliver_at) to the publication")
         _counts(axes.yaxis)
     return made.svg
@@ -171,7 +173,8 @@ def _moments(axes: Axes, moments: Sequence[str], at_most: int = 10) -> None:
     step = max(1, math.ceil(len(moments) / at_most))
     places = range(0, len(moments), step)
     axes.set_xticks([*places], [moments[place] for place in places])
-    axes.set_xlim(-0.6, len(moments) - 0.4)
+    middle, half = (len(moments) - 1) / 2, max(len(moments), FEWEST) / 2
+    axes.set_xlim(middle - half - 0.1, middle + half + 0.1)
 
 
 def _names(axes: Axes, names: Sequence[object]) -> None:
@@ -190,7 +193,7 @@ def _counts(axis: Axis) -> None:
 def _durations(axis: Axis, *values: float) -> None:
     """Whole decades around the values, with their names."""
     low = math.floor(math.log10(min(values)) - 0.05)
-    high = max(math.ceil(math.log10(max(values)) + 0.05), low + 1)
+    high = max(math.ceil(math.log10(max(values)) + 0.05), low + 2)
     axis.set_major_locator(FixedLocator([math.pow(10, power) for power in range(low, high + 1)]))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())

@@ -14,6 +14,8 @@ DAYS = 31
 MOST = 12
 """Topics, or producer groups, that are told apart; what the others add up to is called OTHER."""
 OTHER = "all others"
+MINUTELY = 3 * 3_600
+"""Seconds up to which throughput is told by the minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class Facts:
     figures: Figures | None = None
     """None: no day has marts, or they could not be read."""
     certificates: Sequence[Row] = ()
-    """Newest first: lo, hi, messages, problems, checksum, verified_at."""
+    """Newest first: lo, hi, messages, problems, doubled, topics, partitions, checksum, verified_at."""
     unread: Sequence[str] = ()
     """What could not be read, and why; one sentence each."""
 
@@ -95,3 +97,9 @@ def every_day(days: Iterable[date]) -> list[date]:
     """All days from the first of them to the last."""
     known = sorted(days)
     return [known[0] + timedelta(place) for place in range((known[-1] - known[0]).days + 1)]
+
+
+def step_of(minutes: Sequence[Row]) -> int:
+    """Say in which steps, in seconds, what happened in these minutes is told."""
+    span = minutes[-1]["moment"] - minutes[0]["moment"] if minutes else 0
+    return 60 if span <= MINUTELY else 3_600

@@ -9,7 +9,7 @@ from functools import partial
 from outbox_etl.report import charts
 from outbox_etl.report.facts import Figures, Row, column, every_day, folded
 from outbox_etl.report.html import figure, section
-from outbox_etl.report.text import Markup, edge, lasting, name, share
+from outbox_etl.report.text import Markup, edge, lasting, many, name, share
 
 FLOW = {"sent": "c2", "published": "c1"}
 SPANS = {
@@ -33,7 +33,7 @@ def _over_time(of: Figures) -> Markup:
     moments = [datetime.fromtimestamp(moment, UTC) for moment, _, _ in points]
     sent, published = [point[1] for point in points], [point[2] for point in points]
     most = max(range(len(points)), key=lambda place: published[place])
-    said = f"{sum(sent):,} messages were sent and {sum(published):,} published."
+    said = f"Sent: {many(sum(sent), 'message')}; published: {sum(published):,}."
     if len(points) > 1:
         said += f" The most in one {span} were {published[most]:,} published ({moments[most]:{form}})."
     return figure(
@@ -86,8 +86,8 @@ def _distribution(of: Figures) -> Markup:
         rows.append((limits, of.histogram[bucket], share(reached / total)))
     return figure(
         "How long messages took to be published",
-        f"Half of {total:,} messages were published within {below['p50']}, 95 % within {below['p95']} and 99 % within "
-        f"{below['p99']} (upper edges of the bars) of the moment from which on they could be.",
+        f"Half of {many(total, 'message')} were published within {below['p50']}, 95% within {below['p95']} and 99% "
+        f"within {below['p99']} (upper edges of the bars) of the moment from which on they could be.",
         partial(charts.histogram, counts=of.histogram, marks=places),
         ("time", "messages", "up to here"),
         rows,
@@ -100,7 +100,7 @@ def _percentiles(of: Figures) -> Markup:
     days = every_day([row["day"] for row in of.latency])
     found = {(row["topic"], row["day"]): row for row in of.latency}
     left = of.latency[0]["everything"] - len(topics)
-    also = f" {left:,} topics with fewer messages are not shown." if left else ""
+    also = f" Not shown: {many(left, 'topic')} with fewer messages." if left else ""
     if len(days) > 1:
         missing = dict.fromkeys(("p50_ms", "p95_ms", "p99_ms"), float("nan"))
         lines = {

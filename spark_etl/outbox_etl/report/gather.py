@@ -10,7 +10,7 @@ from outbox_etl import certificate
 from outbox_etl.mart_tables import DAYS as MADE
 from outbox_etl.mart_tables import MARTS
 from outbox_etl.marts import within
-from outbox_etl.report.facts import DAYS, MOST, Figures
+from outbox_etl.report.facts import DAYS, MOST, Figures, step_of
 from outbox_etl.sides import Reader
 from outbox_etl.source import Source
 from outbox_etl.statements import statement
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 SQL = "report.sql"
 CLOSE = 3
 """Days up to which throughput is told by the hour, or the minute."""
-MINUTELY = 3 * 3_600
-"""Seconds up to which it is told by the minute."""
 PARTITIONS = 20
 CERTIFICATES = 20
 
@@ -65,8 +63,7 @@ def _rate(spark: SparkSession, days: list[date], inside: str) -> tuple[list[dict
     if len(days) > CLOSE:
         return _ask(spark, "per_day", inside=inside), 86_400
     rows = _ask(spark, "per_minute", born=within("h.born_at", days), published=within("h.published_at", days))
-    short = not rows or rows[-1]["moment"] - rows[0]["moment"] <= MINUTELY
-    return rows, 60 if short else 3_600
+    return rows, step_of(rows)
 
 
 def _ask(spark: SparkSession, name: str, **values: int | str) -> list[dict[str, Any]]:
@@ -89,6 +86,7 @@ def certificates(spark: SparkSession, settings: Settings, mark: Watermark) -> li
             "hi": each.hi,
             "messages": each.messages,
             "problems": each.problems,
+            "doubled": each.doubled,
             "topics": len(each.ends),
             "partitions": sum(len(ends) for ends in each.ends.values()),
             "checksum": each.sums.get("messages", ""),

@@ -8,7 +8,7 @@ from functools import partial
 from outbox_etl.report import charts
 from outbox_etl.report.facts import Figures, Row, column, every_day, folded, sums
 from outbox_etl.report.html import figure, section
-from outbox_etl.report.text import Markup, name, share
+from outbox_etl.report.text import Markup, many, name, share
 
 OUTCOMES = {"committed": "c3", "rolled_back": "c2", "exhausted": "c4", "undecided": "c5"}
 DECIDERS = {"by_producer": "c1", "by_checker": "c3", "by_policy": "c2", "by_operator": "c4"}
@@ -33,7 +33,7 @@ def _outcomes(rows: Sequence[Row]) -> Markup:
     )
     return figure(
         "Half messages per day of their birth, by outcome",
-        f"{half:,} half messages: {', '.join(told)}.",
+        f"{many(half, 'half message')}: {', '.join(told)}.",
         partial(
             charts.stacked,
             moments=[f"{day:%m-%d}" for day in days],
@@ -79,8 +79,9 @@ def checks(of: Figures) -> Markup:
     total = sums(rows, "checks", *colors)
     picture = figure(
         "Answers to checks, and dead messages, per producer group",
-        f"{total['checks']:,} checks: {total['answered_commit']:,} answered COMMIT, {total['answered_rollback']:,} "
-        f"ROLLBACK, {total['answered_unknown']:,} UNKNOWN (failures too). {total['dead']:,} messages became DEAD.",
+        f"{many(total['checks'], 'check')}: {total['answered_commit']:,} answered COMMIT, "
+        f"{total['answered_rollback']:,} ROLLBACK, {total['answered_unknown']:,} UNKNOWN (failures too). "
+        f"Dead: {many(total['dead'], 'message')}.",
         partial(
             charts.bars,
             names=column(rows, "producer_group"),

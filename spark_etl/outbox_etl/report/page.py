@@ -11,7 +11,7 @@ from outbox_etl.report.halves import checks, decisions
 from outbox_etl.report.html import badge, pairs, section
 from outbox_etl.report.proof import proof, verdict
 from outbox_etl.report.spread import gaps, skew
-from outbox_etl.report.text import Markup, cell, lasting
+from outbox_etl.report.text import Markup, cell, lasting, many
 
 NOTE = "Days and times are UTC, by the clock of the PostgreSQL server. Bodies and keys are not shown."
 ROWS = ("messages", "events", "publications")
@@ -62,7 +62,7 @@ def _head(facts: Facts) -> Markup:
     if run.command in ("run", "backfill"):
         rows += [(f"{name} written", answer[name]) for name in ROWS if name in answer]
     if days := answer.get("mart_days"):
-        rows.append(("marts made for", f"{len(days):,} days, {days[0]} to {days[-1]}"))
+        rows.append(("marts made for", f"{many(len(days), 'day')}, {days[0]} to {days[-1]}"))
     if facts.watermark:
         rows.append(
             ("filled up to", f"transaction {facts.watermark['hi']}, message {facts.watermark['top']:,}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from outbox_etl.report.facts import Facts, Row
 from outbox_etl.report.html import badge, section, table
-from outbox_etl.report.text import Markup, cell
+from outbox_etl.report.text import Markup, cell, many
 
 FOUND = 100
 """Findings that are listed."""
@@ -18,7 +18,7 @@ SUMS = ("postgres", "kafka", "warehouse")
 def verdict(answer: Row) -> tuple[str, str]:
     """A reconcile's verdict in words, and whether it is `good`, `bad` or `calm`."""
     if answer.get("problems"):
-        return f"{answer['problems']:,} problems: not proven", "bad"
+        return f"{many(answer['problems'], 'problem')}: not proven", "bad"
     return ("proven", "good") if answer.get("certified") else ("nothing new to prove", "calm")
 
 
@@ -34,8 +34,8 @@ def _reconciled(answer: Row) -> Markup:
     text, kind = verdict(answer)
     window = f"transactions {answer['window_lo']} to {answer['window_hi']}"
     said = Markup(
-        f"<p>{badge(text, kind)} {cell(answer['messages'])} messages of {window}, {cell(answer['records'])} records "
-        "read from Kafka.</p>"
+        f"<p>{badge(text, kind)} {many(answer['messages'], 'message')} of {window}, "
+        f"{many(answer['records'], 'record')} read from Kafka.</p>"
     )
     parts = [said]
     if answer["totals"]:
@@ -103,6 +103,7 @@ def _certificates(facts: Facts) -> Markup:
             each["verified_at"],
             each["messages"],
             each["problems"],
+            each["doubled"],
             each["topics"],
             each["partitions"],
             Markup(f"<code>{cell(each['checksum'])}</code>"),
@@ -110,7 +111,17 @@ def _certificates(facts: Facts) -> Markup:
         )
         for each in facts.certificates
     ]
-    head = ("transactions", "verified", "messages", "problems", "topics", "partitions", "checksum", "verdict")
+    head = (
+        "transactions",
+        "verified",
+        "messages",
+        "problems",
+        "doubled",
+        "topics",
+        "partitions",
+        "checksum",
+        "verdict",
+    )
     return section(
         "Certificates",
         "What was verified of this warehouse, newest first. `outbox history drop` drops a partition of PostgreSQL "

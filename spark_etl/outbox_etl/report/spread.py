@@ -7,7 +7,7 @@ from functools import partial
 from outbox_etl.report import charts
 from outbox_etl.report.facts import Figures, column
 from outbox_etl.report.html import figure, section, table
-from outbox_etl.report.text import Markup, key_hash, name, share
+from outbox_etl.report.text import Markup, key_hash, many, name, share
 
 KEYS = {"the largest key": "top_share", "the ten largest": "top10_share"}
 COLORS = {"the largest key": "c2", "the ten largest": "c1"}
@@ -20,7 +20,7 @@ def skew(of: Figures) -> Markup:
         return section(title, "No message of these days has a key.", anchor=anchor)
     top = max(of.skew, key=lambda row: float(row["top_share"]))
     left = of.skew[0]["everything"] - len(of.skew)
-    also = f" {left:,} topics with fewer messages are not shown." if left else ""
+    also = f" Not shown: {many(left, 'topic')} with fewer messages." if left else ""
     picture = figure(
         "Share of the largest order keys per topic",
         f"The largest order key of a day had {share(top['top_share'])} of the messages of {name(top['topic'])}, on "
@@ -55,8 +55,8 @@ def gaps(of: Figures) -> Markup:
         return section(title, "No publication was recorded in these days.", anchor=anchor)
     first = of.gaps[0]
     said = (
-        f"{first['everything']:,} partitions: {first['all_missing']:,} offsets that no publication accounts for, "
-        f"{first['all_repeated']:,} repeated publications."
+        f"{many(first['everything'], 'partition')}: {many(first['all_missing'], 'offset')} that no publication "
+        f"accounts for, {many(first['all_repeated'], 'repeated publication')}."
     )
     rows = [
         (

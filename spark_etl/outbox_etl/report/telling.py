@@ -12,11 +12,11 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from outbox_etl.errors import EtlError, SourceError
-from outbox_etl.failures import explained
+from outbox_etl.arguments import secrets
+from outbox_etl.errors import SourceError
+from outbox_etl.failures import explained, masked
 from outbox_etl.report import place
 from outbox_etl.report.facts import Facts, Run
-from outbox_etl.report.text import masked
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from outbox_etl.settings import Settings
     from outbox_etl.target import Target
 
-SECRETIVE = ("password", "secret", "credential", "token", "key", "jaas")
-"""A setting whose name holds one of these has a value that is shown nowhere."""
 LONGEST = 4_000
 """Characters of an error that nobody foresaw: Java's may have thousands of lines."""
 
@@ -103,7 +101,7 @@ class Telling:
             version = "(not installed as a package)"
         return Run(
             command=self._given.command,
-            target=masked(self._settings.target, ()),
+            target=masked(self._settings.target),
             source=str(self._settings.source),
             started=self._started,
             seconds=monotonic() - self._began,
@@ -138,10 +136,6 @@ class Telling:
         )
 
     def _told(self, error: Exception) -> str:
-        known = error if isinstance(error, EtlError) else explained(error)
-        text = str(known) if known else f"{type(error).__name__}: {error}"
-        given, settings = self._given, self._settings
-        pairs = [pair.partition("=")[::2] for pair in getattr(given, "kafka_config", ())]
-        options = [*settings.catalog_options.items(), *settings.spark.items(), *pairs]
-        secrets = [value for name, value in options if any(word in name.lower() for word in SECRETIVE)]
-        return masked(text, [settings.source.password, *secrets])[:LONGEST]
+        hidden = secrets(self._given)
+        known = explained(error, hidden)
+        return masked(str(known) if known else f"{type(error).__name__}: {error}", hidden)[:LONGEST]

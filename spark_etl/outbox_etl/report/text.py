@@ -5,14 +5,10 @@ from __future__ import annotations
 import hashlib
 import html
 import math
-import re
-from collections.abc import Iterable
 from datetime import UTC, date, datetime
 
 LONGEST = 48
 """Characters of a name in a picture."""
-MASK = "***"
-_LOGIN = re.compile(r"(://[^/@\s:]*):[^/@\s]*@")
 _UNITS = ((86_400_000.0, "d"), (3_600_000.0, "h"), (60_000.0, "min"), (1_000.0, "s"), (1.0, "ms"))
 
 
@@ -67,6 +63,11 @@ def name(value: object) -> str:
     return "(none)" if value is None else "(empty)" if value == "" else str(value)
 
 
+def many(number: int, one: str, several: str = "") -> str:
+    """A count with its noun: 1 day, 1,200 days."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
 def compact(value: float) -> str:
     """A count on an axis: 950, 1.2k, 3.4M."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -86,7 +87,7 @@ def lasting(milliseconds: float) -> Quantity:
 
 def share(part: float) -> Quantity:
     """A share, 0 to 1, as per cent."""
-    return Quantity(f"{100 * part:.1f} %")
+    return Quantity(f"{100 * part:.1f}%")
 
 
 def edge(bucket: int) -> float:
@@ -98,10 +99,3 @@ def edge(bucket: int) -> float:
 def key_hash(key: bytes | bytearray | None) -> str:
     """Eight digits of a key's SHA-256: enough to know it again, and a key may be somebody's name."""
     return "–" if key is None else hashlib.sha256(bytes(key)).hexdigest()[:8]
-
-
-def masked(text: str, secrets: Iterable[str]) -> str:
-    """A text without passwords: those that are known, and whatever stands where a URL has one."""
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, MASK)
-    return _LOGIN.sub(rf"\1:{MASK}@", text)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from outbox_etl.report.facts import OTHER, folded
+from outbox_etl.report.facts import OTHER, folded, step_of
 from outbox_etl.report.page import page
-from outbox_etl.report.text import edge, key_hash, lasting, masked
+from outbox_etl.report.text import edge, key_hash, lasting
 from tests.unit.etl_report.stories import NASTY, RECONCILED, facts, figures, over, run
 
 
@@ -186,7 +186,7 @@ def test_a_reconcile_lists_the_first_hundred_findings_with_their_ids() -> None:
     [
         ({}, "proven"),
         ({"certified": False}, "nothing new to prove"),
-        ({"problems": 1}, "1 problems: not proven"),
+        ({"problems": 1}, "1 problem: not proven"),
     ],
 )
 def test_the_verdict_stands_in_the_head(changes: dict[str, Any], said: str) -> None:
@@ -195,8 +195,14 @@ def test_the_verdict_stands_in_the_head(changes: dict[str, Any], said: str) -> N
 
 
 def test_certificates_are_told_with_their_verdict() -> None:
-    one = {"lo": 0, "hi": 900, "messages": 10, "problems": 0, "topics": 2, "partitions": 8, "checksum": "ab12",
-           "verified_at": datetime(2026, 3, 2, 1, tzinfo=UTC)}  # fmt: skip
+    counts = {"messages": 10, "problems": 0, "doubled": 0, "topics": 2, "partitions": 8}
+    one = {
+        "lo": 0,
+        "hi": 900,
+        **counts,
+        "checksum": "ab12",
+        "verified_at": datetime(2026, 3, 2, 1, tzinfo=UTC),
+    }
     read = Reader(page(facts(certificates=[one], figures=None)))
     assert "ab12" in read.texts["code"]
     assert "2026-03-02 01:00:00 UTC" in read.texts["td"]
@@ -213,6 +219,11 @@ def test_keys_are_shown_as_hashes_only() -> None:
     assert sha256(b"ann").hexdigest()[:8] == key_hash(bytearray(b"ann"))
     assert key_hash(b"ann") in text
     assert ">ann<" not in text
+
+
+@pytest.mark.parametrize(("minutes", "step"), [((), 60), ((0,), 60), ((0, 10_800), 60), ((0, 10_860), 3_600)])
+def test_a_few_hours_are_told_by_the_minute(minutes: tuple[int, ...], step: int) -> None:
+    assert step_of([{"moment": each} for each in minutes]) == step
 
 
 @pytest.mark.parametrize(
@@ -235,8 +246,3 @@ def test_a_bucket_begins_at_one_two_or_five(bucket: int, milliseconds: float) ->
 )
 def test_durations_are_told_in_their_unit(milliseconds: float, said: str) -> None:
     assert lasting(milliseconds) == said
-
-
-def test_passwords_are_masked_wherever_they_stand() -> None:
-    text = masked("no pg://etl:hunter2@db, and not s3cr3t", ["", "s3cr3t"])
-    assert text == "no pg://etl:***@db, and not ***"
