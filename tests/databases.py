@@ -24,6 +24,14 @@ class Databases:
         self.admin_dsn, self._run = admin_dsn, run
         self.template = f"outbox_template_{uuid.uuid5(uuid.NAMESPACE_URL, f'{run} {admin_dsn}').hex[:12]}"
         self._made: list[str] = []
+        self._template_is_there = False
+        self._kept: psycopg.Connection | None = None
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """Keep one connection for all makes and drops, for a server that nobody kills: each would take a new one."""
+        with psycopg.connect(self.admin_dsn, autocommit=True) as self._kept:
+            yield
 
     def make(self, *, migrated: bool = True) -> str:
         """Make a database and answer its DSN."""
@@ -40,12 +48,15 @@ class Databases:
     def drop_template(self) -> None:
         """Drop the template; for servers that outlive the run."""
         self._drop(self.template)
+        self._template_is_there = False
 
     def _migrated_template(self) -> str:
         """Make the template if this is the first process that needs it, and answer its name.
 
         It gets its name when it is whole, so that an interrupted migration is never taken for a template.
         """
+        if self._template_is_there:
+            return self.template
         with locked(self._run / f"{self.template}.lock"), self._admin() as admin:
             there = admin.execute("select from pg_database where datname = %s", [self.template]).fetchone()
             if there is None:
@@ -58,6 +69,7 @@ class Databases:
                         sql.Identifier(part), sql.Identifier(self.template)
                     )
                 )
+        self._template_is_there = True
         return self.template
 
     def _create(self, name: str, template: str) -> None:
@@ -74,6 +86,9 @@ class Databases:
 
     @contextmanager
     def _admin(self) -> Iterator[psycopg.Connection]:
+        if self._kept is not None and not self._kept.closed:
+            yield self._kept
+            return
         with psycopg.connect(self.admin_dsn, autocommit=True) as connection:
             yield connection
 

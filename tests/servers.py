@@ -147,8 +147,10 @@ def _shared(request: pytest.FixtureRequest) -> State:
 
 
 @pytest.fixture(scope="session")
-def _shared_databases(_shared: State, request: pytest.FixtureRequest) -> Databases:
-    return Databases(_shared.postgres.address, request.config.stash[_RUN].directory)
+def _shared_databases(_shared: State, request: pytest.FixtureRequest) -> Iterator[Databases]:
+    databases = Databases(_shared.postgres.address, request.config.stash[_RUN].directory)
+    with databases.connected():
+        yield databases
 
 
 @pytest.fixture
