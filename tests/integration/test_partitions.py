@@ -196,7 +196,11 @@ SHAPE = """
         'checks', (SELECT jsonb_agg(pg_get_constraintdef(k.oid) ORDER BY k.conname) FROM pg_constraint k
                    WHERE k.conrelid = c.oid AND k.contype = 'c'),
         'readers', (SELECT jsonb_agg(a.grantee::regrole ORDER BY a.grantee::regrole::text)
-                    FROM aclexplode(c.relacl) a WHERE a.privilege_type = 'SELECT')
+                    FROM aclexplode(c.relacl) a WHERE a.privilege_type = 'SELECT'),
+        'readers of columns', (SELECT jsonb_agg(jsonb_build_array(x.grantee::regrole, a.attname)
+                                                ORDER BY x.grantee::regrole::text, a.attnum)
+                               FROM pg_attribute a, aclexplode(a.attacl) x
+                               WHERE a.attrelid = c.oid AND x.privilege_type = 'SELECT')
     )
     FROM pg_class c WHERE c.oid = %(table)s::regclass
 """

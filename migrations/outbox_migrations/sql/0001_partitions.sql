@@ -14,19 +14,41 @@ WHERE i.inhparent = 'outbox.message'::regclass AND NOT i.inhdetachpending
     AND pg_get_expr(c.relpartbound, c.oid) <> 'DEFAULT';
 COMMENT ON VIEW outbox.partition IS 'Partitions of outbox.message: ids from lower (inclusive) to upper (exclusive).';
 
+-- Whoever may read a table, or some of its columns, may read them in a partition by its name, as the relay and
+-- `outbox history` do.
+CREATE FUNCTION outbox.share_partition(suffix text) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    parent  text;
+    reader  text;
+    columns text;
+BEGIN
+    FOREACH parent IN ARRAY ARRAY['message', 'publication', 'event'] LOOP
+        FOR reader, columns IN
+            SELECT a.grantee::regrole::text, '' FROM pg_class c, aclexplode(c.relacl) a
+            WHERE c.oid = format('outbox.%I', parent)::regclass AND a.privilege_type = 'SELECT'
+                AND a.grantee NOT IN (c.relowner, 0)
+            UNION ALL
+            SELECT x.grantee::regrole::text, format('(%s)', string_agg(quote_ident(a.attname), ', '))
+            FROM pg_attribute a, aclexplode(a.attacl) x
+            WHERE a.attrelid = format('outbox.%I', parent)::regclass AND x.privilege_type = 'SELECT' AND x.grantee <> 0
+            GROUP BY 1
+        LOOP
+            EXECUTE format('GRANT SELECT %s ON outbox.%I TO %s', columns, parent || '_p' || suffix, reader);
+        END LOOP;
+    END LOOP;
+END $$;
+
 -- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE
 -- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE … PARTITION OF would take
 -- ACCESS EXCLUSIVE and queue every insert behind the oldest open transaction. lock_timeout bounds the wait for
--- a vacuum or another DDL; the caller tries again later. Whoever may read a table, or some of its columns, may read
--- them in its partitions by name, as the relay and `outbox history` do.
+-- a vacuum or another DDL; the caller tries again later.
 CREATE FUNCTION outbox.add_partition(width bigint) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
     from_id bigint;
     suffix  text;
     parent  text;
-    reader  text;
-    columns text;
 BEGIN
     IF width IS NULL OR width < 1000 OR width > 1000000000 THEN
         RAISE EXCEPTION 'partition width % is out of range: 1,000 to 1,000,000,000 ids', width
@@ -40,22 +62,8 @@ BEGIN
         EXECUTE format('CREATE TABLE outbox.%I (LIKE outbox.%I INCLUDING ALL)', parent || '_p' || suffix, parent);
         EXECUTE format('ALTER TABLE outbox.%I ATTACH PARTITION outbox.%I FOR VALUES FROM (%s) TO (%s)',
                        parent, parent || '_p' || suffix, from_id, from_id + width);
-        FOR reader IN
-            SELECT a.grantee::regrole::text FROM pg_class c, aclexplode(c.relacl) a
-            WHERE c.oid = format('outbox.%I', parent)::regclass AND a.privilege_type = 'SELECT'
-                AND a.grantee NOT IN (c.relowner, 0)
-        LOOP
-            EXECUTE format('GRANT SELECT ON outbox.%I TO %s', parent || '_p' || suffix, reader);
-        END LOOP;
-        FOR reader, columns IN
-            SELECT x.grantee::regrole::text, string_agg(quote_ident(a.attname), ', ')
-            FROM pg_attribute a, aclexplode(a.attacl) x
-            WHERE a.attrelid = format('outbox.%I', parent)::regclass AND x.privilege_type = 'SELECT' AND x.grantee <> 0
-            GROUP BY 1
-        LOOP
-            EXECUTE format('GRANT SELECT (%s) ON outbox.%I TO %s', columns, parent || '_p' || suffix, reader);
-        END LOOP;
     END LOOP;
+    PERFORM outbox.share_partition(suffix);
     -- Vacuums sum up the new block ranges of the look-up indexes, and keep what index-only scans rely on.
     EXECUTE format('ALTER TABLE outbox.%I SET (autovacuum_vacuum_insert_scale_factor = 0.05)', 'message_p' || suffix);
     RETURN 'message_p' || suffix;

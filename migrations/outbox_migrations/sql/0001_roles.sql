@@ -4,10 +4,6 @@
 DO $$
 DECLARE
     wanted text;
-    part   text;
-    shown  CONSTANT text := 'xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue, lane, state, '
-        'topic, key, order_key, selector, tags, index_keys, producer_group, transaction_id, checker, biz_type, biz_id, '
-        'traceparent, remark';
 BEGIN
     FOREACH wanted IN ARRAY ARRAY['outbox_producer', 'outbox_relay', 'outbox_checker', 'outbox_consumer',
                                   'outbox_etl', 'outbox_reader'] LOOP
@@ -76,12 +72,10 @@ BEGIN
     -- A reader sees that messages exist and what became of them, never a body or a header.
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_reader') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_reader;
-        EXECUTE format('GRANT SELECT (%s) ON outbox.message TO outbox_reader', shown);
-        -- Later partitions take these rights from their parents.
-        FOR part IN SELECT p.suffix FROM outbox.partition p LOOP
-            EXECUTE format('GRANT SELECT (%s) ON outbox.%I TO outbox_reader', shown, 'message_p' || part);
-            EXECUTE format('GRANT SELECT ON outbox.%I, outbox.%I TO outbox_reader', 'publication_p' || part, 'event_p' || part);
-        END LOOP;
+        GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue, lane, state,
+                      topic, key, order_key, selector, tags, index_keys, producer_group, transaction_id, checker,
+                      biz_type, biz_id, traceparent, remark)
+            ON outbox.message TO outbox_reader;
         GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
             outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm, outbox.lane,
             outbox.lease, outbox.transition, outbox.certificate, outbox.alembic_version TO outbox_reader;
@@ -89,6 +83,13 @@ BEGIN
     END IF;
 END $$;
 
+-- The partitions that are there already; later ones are shared as they are added.
+DO $$
+BEGIN
+    PERFORM outbox.share_partition(p.suffix) FROM outbox.partition p;
+END $$;
+
+REVOKE ALL ON FUNCTION outbox.share_partition(text) FROM PUBLIC;
 REVOKE ALL ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer) FROM PUBLIC;
 DO $$
 BEGIN
