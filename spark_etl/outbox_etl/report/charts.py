@@ -197,6 +197,9 @@ def _durations(axis: Axis, *values: float) -> None:
     axis.set_major_locator(FixedLocator([math.pow(10, power) for power in range(low, high + 1)]))
     axis.set_minor_locator(NullLocator())
     axis.set_minor_formatter(NullFormatter())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: lasting(value)))
+    # (powers of ten are no round numbers of minutes)
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: lasting(value) if value < 60_000 else f"{value / 1_000:,.0f} s")
+    )
     limit = axis.axes.set_xlim if axis is axis.axes.xaxis else axis.axes.set_ylim
     limit(math.pow(10, low), math.pow(10, high))

@@ -69,9 +69,9 @@ def _partitions(answer: Row) -> Markup:
         (
             row["topic"],
             row["partition"],
+            badge("agree", "good") if _agree(row) else badge("differ", "bad"),
             *(row[name] for name in (*SUMS, "foreign", "no_longer_in_kafka")),
             Markup(f"<code>{cell(row['kafka_checksum'])}</code>"),
-            badge("agree", "good") if _agree(row) else badge("differ", "bad"),
         )
         for row in rows[:PARTITIONS]
     ]
@@ -79,13 +79,13 @@ def _partitions(answer: Row) -> Markup:
     head = (
         "topic",
         "partition",
+        "sums",
         "PostgreSQL",
         "Kafka",
         "warehouse",
         "foreign",
         "expired",
         "checksum",
-        "sums",
     )
     return table(head, shown, f"Messages and order-free checksums of {len(rows):,} partitions{more}")
 
@@ -100,6 +100,7 @@ def _certificates(facts: Facts) -> Markup:
     rows = [
         (
             f"{each['lo']} to {each['hi']}",
+            badge("proven", "good") if not each["problems"] else badge("not proven", "bad"),
             each["verified_at"],
             each["messages"],
             each["problems"],
@@ -107,12 +108,12 @@ def _certificates(facts: Facts) -> Markup:
             each["topics"],
             each["partitions"],
             Markup(f"<code>{cell(each['checksum'])}</code>"),
-            badge("proven", "good") if not each["problems"] else badge("not proven", "bad"),
         )
         for each in facts.certificates
     ]
     head = (
         "transactions",
+        "verdict",
         "verified",
         "messages",
         "problems",
@@ -120,7 +121,6 @@ def _certificates(facts: Facts) -> Markup:
         "topics",
         "partitions",
         "checksum",
-        "verdict",
     )
     return section(
         "Certificates",

@@ -181,6 +181,25 @@ def test_a_reconcile_lists_the_first_hundred_findings_with_their_ids() -> None:
     assert "Findings: the first 100 of 170" in read.texts["caption"]
 
 
+def test_partitions_that_differ_come_first_each_number_below_its_name() -> None:
+    counts = {"postgres": 7, "kafka": 6, "warehouse": 7, "foreign": 2, "no_longer_in_kafka": 1}
+    same = {"postgres_checksum": "aa", "kafka_checksum": "aa", "warehouse_checksum": "aa"}
+    partitions = [
+        {"topic": "t", "partition": 3, **counts, **same},
+        {"topic": "t", "partition": 4, **counts, **same, "kafka_checksum": "bb"},
+    ]
+    answer = {**RECONCILED, "partitions": partitions}
+    text = page(facts(run=run(command="reconcile", answer=answer), figures=None))
+    cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", text)
+    plain = [re.sub("<.*?>", "", each) for each in cells]
+    head, first = plain[:9], plain[9:18]
+    assert dict(zip(head, first, strict=True)) == {
+        "topic": "t", "partition": "4", "sums": "differ", "PostgreSQL": "7", "Kafka": "6", "warehouse": "7",
+        "foreign": "2", "expired": "1", "checksum": "bb",
+    }  # fmt: skip
+    assert plain[20] == "agree"
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
