@@ -40,9 +40,11 @@ SELECT pg_try_advisory_lock(hashtextextended(?, 0))
 SELECT p.name::text AS name, p.lower, p.upper FROM outbox.partition p
 
 -- name: columns
--- The tables as they are, to be compared with what the job knows.
-SELECT c.relname::text AS "table", a.attname::text AS "column", format_type(a.atttypid, a.atttypmod) AS type
-FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+-- The tables as they are, to be compared with what the job knows. A domain is read as the type that it is of.
+SELECT c.relname::text AS "table", a.attname::text AS "column",
+       CASE WHEN t.typtype = 'd' THEN format_type(t.typbasetype, t.typtypmod)
+            ELSE format_type(a.atttypid, a.atttypmod) END AS type
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type t ON t.oid = a.atttypid
 WHERE c.oid IN ('outbox.message'::regclass, 'outbox.event'::regclass, 'outbox.publication'::regclass)
     AND a.attnum > 0 AND NOT a.attisdropped
 
