@@ -14,7 +14,7 @@
 UPDATE outbox.message
 SET state = $3, remark = $4
 WHERE id = (SELECT $1::bigint) AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
-RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
+RETURNING state, (SELECT outbox.actor()), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
 
 -- name: read_decision
 -- The state of a message ($1 id, $2 message id) and the transition that decided it, null where there was none. It runs
@@ -45,7 +45,7 @@ FOR NO KEY UPDATE;
 -- two are enough to know that.
 SELECT id
 FROM outbox.message
-WHERE message_id = $1::uuid AND get_byte(uuid_send(message_id), 6) NOT BETWEEN 128 AND 143
+WHERE message_id = $1::uuid AND get_byte(uuid_send(message_id), 6) >> 4 <> 8
 LIMIT 2;
 
 -- name: lock_order_key_of

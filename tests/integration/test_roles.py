@@ -79,7 +79,7 @@ def test_a_producer_may_not(logins: Logins, statement: str) -> None:
         conn.execute(statement.encode())
 
 
-@pytest.mark.parametrize("guard", ["note_birth", "make_transition"])
+@pytest.mark.parametrize("guard", ["admit_message", "make_transition"])
 @pytest.mark.parametrize("role", ["outbox_producer", "outbox_consumer"])
 def test_the_guards_rights_are_nobody_elses(logins: Logins, role: str, guard: str) -> None:
     """They act as the owner: on a table of one's own they would write audits and end waits of others."""

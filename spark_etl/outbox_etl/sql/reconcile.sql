@@ -35,7 +35,7 @@ CROSS JOIN LATERAL (
     UNION ALL
     SELECT a.message_id, a.state, a.position FROM outbox.message a
     WHERE outbox.id_of(w.message_id) IS NULL AND a.message_id = w.message_id
-        AND get_byte(uuid_send(a.message_id), 6) NOT BETWEEN 128 AND 143
+        AND get_byte(uuid_send(a.message_id), 6) >> 4 <> 8
 ) m
 
 -- name: certificates
