@@ -29,6 +29,7 @@ def page(facts: Facts) -> str:
         _head(facts),
         *([_wrong(facts)] if run.error else []),
         *([_unread(facts)] if facts.unread else []),
+        *([_tiles(facts.figures)] if facts.figures else []),
         *proof(facts),
         *_warehouse(facts),
     ]
@@ -73,7 +74,7 @@ def _head(facts: Facts) -> Markup:
         rows.append(("days shown", f"{figures.first} to {figures.last}{more}"))
     return Markup(
         f"<header><p class=eyebrow>Outbox warehouse</p><h1>{cell(run.command.capitalize())} {badge(word, kind)}</h1>\n"
-        f"{pairs(rows)}</header>\n{_tiles(figures) if figures else ''}"
+        f"{pairs(rows)}</header>"
     )
 
 
