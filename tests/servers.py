@@ -35,6 +35,7 @@ from outbox_relay.stack.lifecycle import bring_down, bring_up
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.process import Identity
 from outbox_relay.stack.state import State
+from tests import groups
 from tests.containers import Containers, engine_answers
 from tests.databases import Databases, spare_the_disk
 from tests.topics import Topics
@@ -66,6 +67,8 @@ class Run:
         return Wish(self.dsn, self.bootstrap_servers, Wanted.EMBEDDED)
 
 
+PRIVATE = "private stack"
+"""The xdist_group of the tests that use a private stack."""
 _RUN = pytest.StashKey[Run]()
 _CONTAINERS = pytest.StashKey[Containers]()
 
@@ -112,11 +115,26 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need servers, so that `-m "not servers"` leaves them out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need servers, so that `-m "not servers"` leaves them out.
+
+    Those that need a private stack go to one process of pytest-xdist: a stack takes longer to start than most of them
+    take.
+    """
     for item in items:
-        if {"_shared", "_private_stack"} & set(getattr(item, "fixturenames", ())):
+        names = set(getattr(item, "fixturenames", ()))
+        if {"_shared", "_private_stack"} & names:
             item.add_marker("servers")
+        if "_private_stack" in names and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(PRIVATE))
+    groups.note(items, config.stash[_RUN].directory)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep groups together; None: this run does not group its tests."""
+    wanted = config.getoption("dist") == "loadgroup"
+    return groups.scheduling(config, log, config.stash[_RUN].directory) if wanted else None
 
 
 @pytest.hookimpl(optionalhook=True)

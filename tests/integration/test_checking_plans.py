@@ -15,6 +15,9 @@ from outbox.checking.transaction import SQL
 from tests.plans import Plan, Prepared, buffers, nodes, scans
 from tests.writing import Connection, connect
 
+# All in one process: its database takes longer to fill than the statements take.
+pytestmark = pytest.mark.xdist_group("checking plans")
+
 FLOOD = 30_000
 SMALL = 20
 DROP_PARTITIONS = """

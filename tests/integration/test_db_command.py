@@ -52,7 +52,6 @@ def test_upgrade_says_from_where_to_where_and_what_partitions_it_made(empty: str
         insert(conn, "orders", "k", "b")
 
 
-@pytest.mark.xdist_group("private stack")
 def test_many_upgrades_at_once_do_the_work_once(durable: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         before = [future.result().current for future in [pool.submit(api.upgrade, durable) for _ in range(4)]]
@@ -60,7 +59,6 @@ def test_many_upgrades_at_once_do_the_work_once(durable: str) -> None:
     assert succeed("db", "check", "--json", OUTBOX_DSN=durable).json["ok"]
 
 
-@pytest.mark.xdist_group("private stack")
 def test_the_printed_ddl_makes_the_same_schema(durable: str, private_database: str) -> None:
     ran = succeed("db", "sql")
     with connect(durable) as conn, connect(private_database) as migrated:
@@ -98,7 +96,6 @@ def test_every_command_on_a_missing_schema_names_the_one_that_makes_it(
     assert "run: outbox db upgrade" in ran.err
 
 
-@pytest.mark.xdist_group("private stack")
 @pytest.mark.parametrize(
     ("revision", "repair"), [("0000", "run: outbox db upgrade"), ("9999", "upgrade the software")]
 )
@@ -121,7 +118,6 @@ def test_an_older_or_newer_schema_says_what_to_upgrade(
         assert repair in ran.err
 
 
-@pytest.mark.xdist_group("private stack")
 def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(
     private_database: str, durable: str
 ) -> None:
@@ -146,7 +142,6 @@ def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(
     assert failed["schema"]["repair"] == "outbox db upgrade"
 
 
-@pytest.mark.xdist_group("private stack")
 def test_asynchronous_commits_by_default_are_a_warning_with_the_statement_that_repairs_it(
     private_database: str,
 ) -> None:
@@ -161,7 +156,6 @@ def test_asynchronous_commits_by_default_are_a_warning_with_the_statement_that_r
     assert all(check["level"] == "ok" for check in ran.json["checks"])
 
 
-@pytest.mark.xdist_group("private stack")
 def test_a_default_partition_fails_the_check(private_database: str) -> None:
     with connect(private_database) as conn:
         conn.execute("CREATE TABLE outbox.message_rest PARTITION OF outbox.message DEFAULT")
@@ -268,7 +262,6 @@ def compare(engine: sa.Engine, **options: Any) -> list[Any]:
         return list(compare_metadata(context, sa.MetaData()))
 
 
-@pytest.mark.xdist_group("private stack")
 def test_a_host_applications_alembic_is_left_alone(durable: str, tmp_path: Path) -> None:
     (tmp_path / "versions").mkdir()
     (tmp_path / "env.py").write_text(HOST_ENV)

@@ -11,6 +11,9 @@ from outbox.statements import load
 from tests.plans import nodes
 from tests.writing import Connection, connect
 
+# All in one process: its database takes longer to fill than the statements take.
+pytestmark = pytest.mark.xdist_group("half plans")
+
 PARTITIONS = 12
 WIDTH = 4_000
 ONE = "SELECT id::text, message_id::text FROM outbox.message WHERE state = %s ORDER BY id DESC OFFSET 7777 LIMIT 1"

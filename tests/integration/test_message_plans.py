@@ -14,6 +14,9 @@ from outbox_relay.inspect.filters import Filters
 from tests.publications import own_lanes, positions, record, snapshot
 from tests.writing import Connection, connect, insert
 
+# All in one process: its databases take longer to fill than the statements take.
+pytestmark = pytest.mark.xdist_group("private stack")
+
 ROWS = {1: 60_000, 30: 150_000}
 """So many that a partition is worth an index, by number of partitions."""
 FOREIGN = uuid.UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")

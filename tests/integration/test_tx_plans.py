@@ -13,6 +13,9 @@ from outbox_relay.halves.search import STATEMENTS, Wanted
 from tests.plans import Plan, buffers, nodes, scans
 from tests.writing import Connection, connect
 
+# All in one process: its database takes longer to fill than the statements take.
+pytestmark = pytest.mark.xdist_group("tx plans")
+
 FLOOD = 100_000
 """So many that a plan that reads them all touches thousands of pages."""
 FILL = """

@@ -9,6 +9,9 @@ import pytest
 
 from tests.features import ROOT, Row, listing, page, read_rows
 
+# A group, and so begun first: the page asks for a collection of all tests.
+pytestmark = pytest.mark.xdist_group("features")
+
 pytest_plugins = ["pytester"]
 
 
