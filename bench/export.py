@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,8 @@ class Step:
         found.windows["late"] = warehouse.export()
         found.late = late
         for name, window in found.windows.items():
-            self._bench.say(f"window of {name} messages: {asdict(window)}")
+            shown = f"{window.seconds:.1f} s, with Spark's start and marts {window.wall:.1f} s"
+            self._bench.say(f"window of {window.messages:,} {name} messages: {shown}")
 
 
 def _need_disk(bench: Bench, messages: int) -> None:

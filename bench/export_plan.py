@@ -29,6 +29,7 @@ SENT = 80
 CHECKED = 3
 """Days that a half message may stay undecided (a producer group's max_age, 72 hours)."""
 
+ABSENT = "not measured"
 MARKS = ("measured", "extrapolated")
 """The tables by their first columns, and the places that they have in the document."""
 
@@ -64,7 +65,7 @@ def tables(usual: Outcome, last: Outcome) -> list[Table]:
 
 
 def measured(usual: Outcome, last: Outcome) -> dict[str, float]:
-    """The figures by their letters; 0 for what this run did not measure."""
+    """The figures by their letters; M is 0 when reconcile was not measured."""
     parts, messages = usual.parts, usual.parts["messages"]
     cores = parts["cores"]
     files, size = last.files.get("message_history", (0, 0))
@@ -106,7 +107,10 @@ def _shown(known: Mapping[str, float]) -> list[Figure]:
         "N": ("PostgreSQL, indexes and publications included", "{:.0f} B/message"),
         "O": ("cores, PostgreSQL on the same ones", "{:.0f}"),
     }
-    return [Figure(letter, what, form.format(known[letter])) for letter, (what, form) in texts.items()]
+    return [
+        Figure(letter, what, form.format(known[letter]) if known[letter] else ABSENT)
+        for letter, (what, form) in texts.items()
+    ]
 
 
 def extrapolated(known: Mapping[str, float]) -> list[Figure]:
@@ -118,6 +122,7 @@ def extrapolated(known: Mapping[str, float]) -> list[Figure]:
     day_files = PER_DAY * known["F"] / FILE
     rewritten = PER_DAY * known["F"] / 1e6 / known["E"] / 3600
     day_late = CHECKED * PER_DAY / 1e6 * known["K"] * share
+    proof = f"{PER_DAY / 1e6 * known['M'] * share / 60:,.0f} min" if known["M"] else ABSENT
     return [
         Figure("a", f"rate of the cluster: A / O x {CORES}", f"{rate:,.0f} messages/s"),
         Figure("b", "first export of all: messages / a", f"{MESSAGES / rate / 3600:.1f} h"),
@@ -135,7 +140,7 @@ def extrapolated(known: Mapping[str, float]) -> list[Figure]:
         Figure("n", "late decisions in every file of three days, cluster: K", f"{day_late:,.0f} s"),
         Figure("o", "marts of a full day, one machine: L", f"{PER_DAY / 1e6 * known['L']:,.0f} s"),
         Figure("p", "marts of a full day, cluster: L", f"{PER_DAY / 1e6 * known['L'] * share:,.0f} s"),
-        Figure("q", "reconcile of a day, cluster: M", f"{PER_DAY / 1e6 * known['M'] * share / 60:,.0f} min"),
+        Figure("q", "reconcile of a day, cluster: M", proof),
         Figure("r", "compaction of a day: day's bytes / E", f"{rewritten:.1f} core hours"),
     ]  # fmt: skip
 

@@ -159,7 +159,7 @@ def _per_million(seconds: float, each: Outcome) -> str:
 def _windows(outcomes: Sequence[Outcome], window: int) -> Table:
     table = Table(
         "Small windows on top: seconds of the export (of the whole command)",
-        ["messages before", f"{window:,} new messages", "late decisions", "all over the history"],
+        ["messages before", f"{window:,} new messages", "late decisions, all over", "their window"],
     )
     for each in outcomes:
         if each.windows:
