@@ -145,10 +145,15 @@ def in_mid_read(dsn: str, strike: Callable[[psycopg.Connection[Any]], None]) -> 
         conn.execute("BEGIN")
         conn.execute("LOCK TABLE outbox.message IN ACCESS EXCLUSIVE MODE")
         failed: list[BaseException] = []
+        over = threading.Event()
+
+        def waits() -> bool:
+            return over.is_set() or conn.execute(WAITS).fetchone() != (0,)
 
         def wait_and_strike() -> None:
             try:
-                wait_until(lambda: conn.execute(WAITS).fetchone() != (0,), "a read that waits")
+                wait_until(waits, "a read that waits")
+                assert not over.is_set(), "the job ended before it read"
                 strike(conn)
             except BaseException as error:  # noqa: BLE001  (raised again below, where the test sees it)
                 failed.append(error)
@@ -158,6 +163,7 @@ def in_mid_read(dsn: str, strike: Callable[[psycopg.Connection[Any]], None]) -> 
         try:
             yield
         finally:
+            over.set()
             thread.join()
             conn.close()
         if failed:
