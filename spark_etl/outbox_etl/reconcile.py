@@ -173,4 +173,4 @@ def reconcile(
         broker = Broker(wanted.bootstrap_servers, wanted.kafka)
         stack.callback(broker.close)
         stores = Stores(spark, settings, target, broker, say)
-        return Verification(stores, wanted, mark, now, stack).run()
+        return Verification(stores, wanted, mark, now).run()

@@ -10,7 +10,6 @@ If the run dies anywhere, there is no certificate, and the next run verifies the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -54,10 +53,10 @@ class Stores:
 class Verification:
     """The verification of one window."""
 
-    def __init__(self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon, stack: ExitStack) -> None:
+    def __init__(self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon) -> None:
         self._spark, self._settings = stores.spark, stores.settings
         self._target, self._broker, self._say = stores.target, stores.broker, stores.say
-        self._wanted, self._mark, self._now, self._stack = wanted, mark, now, stack
+        self._wanted, self._mark, self._now = wanted, mark, now
         self._source = Source(stores.spark, stores.settings)
         self._reader = Reader(stores.spark, stores.settings, self._source, now.top)
         self._found = Findings(wanted.limit, wanted.exactly_once)
@@ -209,10 +208,12 @@ class Verification:
             self._found.add(Finding("checksum", "kafka", None, row["topic"], row["partition"], None, text))
 
     def _kept(self, rows: DataFrame) -> DataFrame:
-        """Read once, kept on disk until the end."""
-        kept = rows.persist(StorageLevel.DISK_ONLY)
-        self._stack.callback(kept.unpersist)
-        return kept
+        """Read once, kept on the executors' disks until the session ends.
+
+        What goes with an executor is not read again: read later, it would prove nothing, so the run fails. And Spark
+        forgets how the rows were made: to plan that again with each query took most of the time of a small window.
+        """
+        return rows.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
 
 
 def _reading(count: Callable[[], int]) -> int:
