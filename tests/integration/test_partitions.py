@@ -223,7 +223,7 @@ def test_a_new_partition_has_all_that_the_first_one_has(database: str, parent: s
         assert all("outbox_relay" in shape.pop("readers") for shape in shapes)
         assert all(shape == shapes[0] for shape in shapes)
         if parent == "message":
-            assert shapes[0]["triggers"] == ["message_admission", "message_birth", "message_transition"]
+            assert shapes[0]["triggers"] == ["message_admission", "message_transition"]
             assert len(shapes[0]["indexes"]) == shapes[0]["parents"] == 7
 
 
