@@ -161,7 +161,7 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
     (
         (
             r"Py4JNetworkError|Answer from Java side is empty|Error while (?:sending|receiving)|"
-            r"trying to connect to the Java server"
+            r"trying to connect to the Java server|^Connection(?:Refused|Reset)Error"
         ),
         SparkError,
         f"Spark's Java has ended in mid-run: it was killed, or had no memory left (--driver-memory). {AGAIN}",

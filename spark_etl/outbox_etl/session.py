@@ -66,7 +66,7 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
     chosen |= settings.spark
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # (what it logs, it raises too)
     try:
         spark = builder.getOrCreate()
     except Exception as error:
