@@ -13,12 +13,13 @@ from tests.cli import outbox
 from tests.spark.exporting import jars
 
 pytestmark = pytest.mark.spark
+Environment = dict[str, str]
 SECRET = "s3cr3t-Pa55"
 DSN = f"postgresql://etl:{SECRET}@127.0.0.1:1/none"
 SMALL = ("--master", "local[1]", "--driver-memory", "512m")
 
 
-def job(*arguments: str, code: int = 1, script: str = "", **environment: str) -> str:
+def job(*arguments: str, code: int = 1, script: str = "", environment: Environment | None = None) -> str:
     """Run `python -m outbox_etl` and insist on its exit code, on no traceback and no secret; answer its last line."""
     done = subprocess.run(
         [sys.executable, *(("-c", script) if script else ("-m", "outbox_etl")), *arguments],
@@ -26,7 +27,7 @@ def job(*arguments: str, code: int = 1, script: str = "", **environment: str) ->
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "OUTBOX_DSN": DSN, "OUTBOX_WAREHOUSE": "", **environment},
+        env={**os.environ, "OUTBOX_DSN": DSN, "OUTBOX_WAREHOUSE": "", **(environment or {})},
     )
     shown = done.stdout + done.stderr
     assert done.returncode == code, shown
@@ -83,9 +84,11 @@ def test_an_option_that_is_not_known_is_named_with_the_nearest_one(
 def test_a_value_that_is_wrong_is_named_with_what_is_allowed(
     given: tuple[str, ...], environment: dict[str, str], words: tuple[str, ...]
 ) -> None:
-    line = job("run", *given, **environment)
+    line = job("run", *given, environment=environment)
     assert all(word in line for word in words), line
-    assert job("run", "--warehouse=w", code=2, OUTBOX_ETL_PARTITIONS="many").endswith("'many'")
+    assert job("run", "--warehouse=w", code=2, environment={"OUTBOX_ETL_PARTITIONS": "many"}).endswith(
+        "'many'"
+    )
 
 
 def test_the_command_names_the_nearest_option_too(warehouse: str) -> None:
@@ -111,7 +114,7 @@ def test_a_jar_that_is_none_is_named_before_java_starts(warehouse: str, tmp_path
         (text, "is no jar"),
         (tmp_path, "no file"),
     ):
-        line = job(*given, f"{jars()[0]},{jar}", JAVA_HOME="/nowhere")
+        line = job(*given, f"{jars()[0]},{jar}", environment={"JAVA_HOME": "/nowhere"})
         assert str(jar) in line
         assert word in line
 
@@ -120,14 +123,14 @@ def test_without_a_java_or_with_an_old_one_it_says_which_one_is_needed(
     warehouse: str, tmp_path: Path
 ) -> None:
     given = ("run", "--warehouse", warehouse, *SMALL)
-    line = job(*given, JAVA_HOME=str(tmp_path / "none"))
+    line = job(*given, environment={"JAVA_HOME": str(tmp_path / "none")})
     assert "no Java in JAVA_HOME" in line
     assert "17 or 21" in line
     old = tmp_path / "bin" / "java"
     old.parent.mkdir()
     old.write_text('#!/bin/sh\necho \'openjdk version "11.0.2"\' >&2\n[ "$1" = -version ] || exit 1\n')
     old.chmod(0o755)
-    line = job(*given, JAVA_HOME=str(tmp_path))
+    line = job(*given, environment={"JAVA_HOME": str(tmp_path)})
     assert "Java 11" in line
     assert "17 or 21" in line
     assert not Path(warehouse).exists()
