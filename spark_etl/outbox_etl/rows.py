@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
-BODY_JSON = """CASE WHEN is_valid_utf8(cast(body AS string))
-        AND try_parse_json(concat('[', cast(body AS string), ']')) IS NOT NULL
-        AND try_parse_json(concat('{"":', cast(body AS string), '}')) IS NOT NULL
+_END = uuid.uuid4().hex
+BODY_JSON = f"""CASE WHEN is_valid_utf8(cast(body AS string)) AND try_variant_get(
+        try_parse_json(concat('[', cast(body AS string), ',"{_END}"]')), '$[1]', 'string') = '{_END}'
     THEN cast(body AS string) END"""
-"""The body where it is one JSON value. Spark's parser stops after the first value and would take "5 apples" for JSON.
-What follows a first value in the body would have to begin with "]" or "," to pass as an array, with "}" or "," to pass
-as an object, and after a comma an object wants a name and a colon, which an array forbids: so nothing follows."""
+"""The body where it is one JSON value. Spark's parser stops after the first value and would take "5 apples" for JSON:
+in an array with the body, the second value must be one that no body can know. One parse."""
 
 
 def messages(read: DataFrame, hi: int) -> DataFrame:
