@@ -87,7 +87,7 @@ def _partitions(answer: Row) -> Markup:
         "expired",
         "checksum",
     )
-    return table(head, shown, f"Messages and order-free checksums of {len(rows):,} partitions{more}")
+    return table(head, shown, f"Messages and order-free checksums of {many(len(rows), 'partition')}{more}")
 
 
 def _agree(row: Row) -> bool:
