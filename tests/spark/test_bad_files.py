@@ -1,0 +1,154 @@
+"""Files of a warehouse that are damaged or gone, and disks that are full: nothing is made worse."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark.bad_input import MARKS, Job, MakeWorld
+from tests.writing import connect, insert
+
+pytestmark = MARKS
+Damages = tuple[tuple[Callable[[Path], None], str], ...]
+
+
+def flip(path: Path) -> None:
+    """Change a byte in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    """Lose the second half."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    """Lose every byte, as after a power failure."""
+    os.truncate(path, 0)
+
+
+def files(place: Path, pattern: str) -> list[Path]:
+    """Files of message_history, oldest first; never none."""
+    found = sorted(place.glob(pattern), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    assert found, pattern
+    return found
+
+
+def content(place: Path) -> dict[str, bytes]:
+    """What the table of messages is made of."""
+    return {str(path): path.read_bytes() for path in place.rglob("message_history/**/*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("form", "damages"),
+    [
+        (
+            "parquet",
+            (
+                (flip, "message_history/*/*.parquet"),
+                (truncate, "message_history/*/*.parquet"),
+                (empty, "message_history/*/*.parquet"),
+                (Path.unlink, "message_history/*/*.parquet"),
+                (flip, "_manifests/*.json"),
+                (truncate, "_manifests/*.json"),
+                (empty, "_manifests/*.json"),
+            ),
+        ),
+        (
+            "iceberg",
+            (
+                (flip, "outbox/message_history/data/*/*.parquet"),
+                (empty, "outbox/message_history/data/*/*.parquet"),
+                (truncate, "outbox/message_history/metadata/*.metadata.json"),
+                (Path.unlink, "outbox/message_history/metadata/*.metadata.json"),
+                (flip, "outbox/message_history/metadata/*-m?.avro"),
+                (empty, "outbox/message_history/metadata/snap-*.avro"),
+            ),
+        ),
+    ],
+)
+def test_a_damaged_file_is_named_and_nothing_is_written_until_it_is_back(
+    job: Job, make_world: MakeWorld, tmp_path: Path, form: str, damages: Damages
+) -> None:
+    world = make_world(form)
+    job.succeeds("run", *world.given)
+    with connect(world.dsn) as conn:  # every message changes: no file may be left out
+        conn.execute("UPDATE outbox.message SET state = 'DEAD', remark = 'why' WHERE state = 'COMMITTED'")
+    good = tmp_path / "good"
+    shutil.copytree(world.place, good)
+    for damage, pattern in damages:
+        for path in files(world.place, pattern):
+            damage(path)
+        before = content(world.place)
+        names = [path.name for path in files(good, pattern)]
+        line = job.refuses("run", *world.given, kind="DamagedError", words=("backup", "--warehouse"))
+        assert any(name in line for name in names), (damage, pattern, line)
+        if "data" in pattern or "message_history/*/" in pattern:
+            line = job.refuses("marts", *world.given, kind="DamagedError", words=("backup", "--warehouse"))
+            assert any(name in line for name in names), (damage, pattern, line)
+        assert content(world.place).keys() >= before.keys()
+        assert {path: text for path, text in content(world.place).items() if path in before} == before
+        shutil.rmtree(world.place)
+        shutil.copytree(good, world.place)
+    job.succeeds("run", *world.given)
+    world.is_true()
+
+
+def test_a_parquet_warehouse_whose_manifests_are_lost_is_not_begun_anew(
+    job: Job, make_world: MakeWorld
+) -> None:
+    world = make_world("parquet")
+    job.succeeds("run", *world.given)
+    for path in files(world.place, "_manifests/*.json"):
+        path.unlink()
+    job.refuses("run", *world.given, kind="TargetError", words=("no manifest", "_manifests", "backup"))
+    assert not list(world.place.glob("_manifests/*.json"))
+
+
+def test_an_iceberg_table_that_is_lost_is_not_begun_anew_beside_the_others(
+    job: Job, make_world: MakeWorld
+) -> None:
+    world = make_world("iceberg")
+    job.succeeds("run", *world.given)
+    shutil.rmtree(world.place / "outbox" / "message_history")
+    job.refuses(
+        "run", *world.given, kind="TargetError", words=("outbox.message_history", "cannot be found", "backup")
+    )
+    assert not (world.place / "outbox" / "message_history").exists()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 3 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_full_disk_leaves_nothing_half_and_after_making_room_the_next_run_does_it_all(
+    job: Job, make_world: MakeWorld, small_disk: Path
+) -> None:
+    world = make_world("parquet", place=small_disk / "warehouse")
+    job.succeeds("run", *world.given)
+    before = world.history()
+    ballast = small_disk / "ballast"
+    with connect(world.dsn) as conn:
+        insert(conn, "t", "k", os.urandom(600_000))  # more than is left
+    free = shutil.disk_usage(small_disk).free
+    ballast.write_bytes(bytes(free - 300_000))
+    job.refuses("run", *world.given, kind="TargetError", words=("no space left", "warehouse", "run again"))
+    assert world.history() == before
+    ballast.unlink()
+    job.succeeds("run", *world.given)
+    world.is_true()
