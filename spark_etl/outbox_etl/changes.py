@@ -29,6 +29,9 @@ IDENTITY = ("id", "message_id")
 """ids can be given out again after a fail-over, message ids are not; the id finds the file."""
 PUBLICATION = ("published_at", "partition", "offset")
 JOINED = {*IDENTITY, *PUBLICATION, "status", "checks", "window_hi"}
+LARGE, FEW = 500_000, 200_000
+"""Positions of a window from which on it is worth a look whether few messages are concerned, and how many are few."""
+
 STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]
 """The columns that come with a message's state."""
 
@@ -80,10 +83,15 @@ def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFr
     publications = target.read(PUBLICATIONS).where(window.written)
     span = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
     low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
+    # A new message whose position lay among its slice's has the first of all its publications already.
     known = target.read(MESSAGE_HISTORY).where(
-        f"state = 'COMMITTED' AND position >= {low} AND position <= {high}"
+        f"state = 'COMMITTED' AND position >= {low} AND position <= {high} "
+        f"AND (id <= {top} OR published_at IS NULL)"
     )
     known = known.select(*IDENTITY, "position", f.col("published_at").alias("before"))
+    if high - low > LARGE and known.limit(FEW + 1).count() <= FEW:
+        # A first export: nearly all is joined already, and grouping every publication again would be most of its work.
+        publications = publications.join(f.broadcast(known.select("position")), "position", "left_semi")
     published = known.join(first_publications(publications), "position")
     published = published.where("before IS NULL OR before > published_at").drop("before")
     return published.join(checks, [*IDENTITY], "full_outer")
