@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from outbox_relay.etl import prepare
 from tests.servers import MakeDatabase
 from tests.spark.bad_input import Job, World
 from tests.spark.exporting import Exports, base_settings, start_small
@@ -16,9 +17,12 @@ from tests.spark.exporting import Exports, base_settings, start_small
 @pytest.fixture(scope="module")
 def small_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark on two threads; compiling costs more than it brings for a handful of rows."""
-    spark = start_small(base_settings(tmp_path_factory.mktemp("base")))
-    yield spark
-    spark.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        if home := prepare.java_home(lambda _: None):
+            patch.setenv("JAVA_HOME", home)
+        spark = start_small(base_settings(tmp_path_factory.mktemp("base")))
+        yield spark
+        spark.stop()
 
 
 @pytest.fixture
