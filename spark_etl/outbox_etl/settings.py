@@ -1,7 +1,7 @@
 """The options of a run: where the history is, where it goes, and what Spark may use; checked before Spark starts.
 
 Every option has an environment twin, so that a schedule names secrets nowhere: OUTBOX_DSN, OUTBOX_WAREHOUSE and
-OUTBOX_ETL_<OPTION>.
+OUTBOX_ETL_<OPTION>. What may be repeated is split at spaces there, and joined by what is given as arguments, which win.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--catalog-option",
         action="append",
-        default=[],
+        default=env("OUTBOX_ETL_CATALOG_OPTION", "").split(),
         metavar="NAME=VALUE",
-        help="a further property of the catalog, may be repeated",
+        help="a further property of the catalog, may be repeated; secrets belong into [OUTBOX_ETL_CATALOG_OPTION]",
     )
     add(
         "--master",
@@ -124,16 +124,26 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--partitions",
         type=int,
         default=env("OUTBOX_ETL_PARTITIONS", "0"),
-        help="parallel reads of PostgreSQL [4 per core]",
+        help="parallel reads of PostgreSQL [OUTBOX_ETL_PARTITIONS; 4 per core]",
     )
-    add("--fetch-size", type=int, default=5_000, help="rows per round trip [5000]")
-    add("--slice-rows", type=int, default=2_000_000, help="ids per commit of a large window [2000000]")
+    add(
+        "--fetch-size",
+        type=int,
+        default=env("OUTBOX_ETL_FETCH_SIZE", "5000"),
+        help="rows per round trip [OUTBOX_ETL_FETCH_SIZE; 5000]",
+    )
+    add(
+        "--slice-rows",
+        type=int,
+        default=env("OUTBOX_ETL_SLICE_ROWS", "2000000"),
+        help="ids per commit of a large window [OUTBOX_ETL_SLICE_ROWS; 2000000]",
+    )
     add(
         "--spark",
         action="append",
-        default=[],
+        default=env("OUTBOX_ETL_SPARK", "").split(),
         metavar="NAME=VALUE",
-        help="a further setting of Spark, may be repeated",
+        help="a further setting of Spark, may be repeated [OUTBOX_ETL_SPARK]",
     )
 
 
