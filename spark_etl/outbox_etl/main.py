@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -22,6 +23,7 @@ from outbox_etl.maintain import add_maintain_options, maintain, upkeep
 from outbox_etl.reconcile import add_reconcile_options, reconcile, wish
 from outbox_etl.report.telling import Telling, add_report_option
 from outbox_etl.settings import Settings, add_options, from_arguments
+from outbox_etl.terminal import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,16 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = from_arguments(given)
         check(settings)
         answer = work(given, settings)
-    except Exception as error:  # (py4j wraps every error of Java in one of its own)
+    except Exception as error:  # noqa: BLE001  (py4j wraps every error of Java in one of its own; all are told)
         known = explained(error, secrets(given))
-        if known is None:
-            raise
-        return fail(known, given)
+        return crash(given) if known is None else fail(known, given)
     lines = answer.pop("lines", ())
     if given.json:
         sys.stdout.write(f"{json.dumps(answer, sort_keys=True)}\n")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(f"{printable(str(line))}\n" for line in lines)
     return int(answer.get("exit_code", 0))
 
 
@@ -113,7 +113,7 @@ def _days(days: Sequence[date]) -> list[str]:
 
 def say(text: str) -> None:
     """Tell what happens, beside what is answered."""
-    sys.stderr.write(f"outbox-etl: {text}\n")
+    sys.stderr.write(f"outbox-etl: {printable(text)}\n")
     sys.stderr.flush()
 
 
@@ -123,6 +123,13 @@ def fail(error: EtlError, given: argparse.Namespace) -> int:
     if given.json:
         sys.stdout.write(f"{json.dumps({'error': text, 'kind': type(error).__name__})}\n")
     say(text)
+    return 1
+
+
+def crash(given: argparse.Namespace) -> int:
+    """Show the traceback of the error that is handled, which nobody foresaw: without secrets, and harmless."""
+    sys.stderr.write(printable(masked(traceback.format_exc(), secrets(given)), keep="\n\t"))
+    sys.stderr.flush()
     return 1
 
 

@@ -1,0 +1,17 @@
+"""What may be written to a terminal: text without control characters, whoever chose it.
+
+Ids, topics and keys of messages are any producer's words, and an escape sequence among them would be obeyed by the
+terminal of whoever reads a finding.
+"""
+
+from __future__ import annotations
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """Write what does not print as escapes (`\\x1b`), except for the characters in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode("ascii")
+        for each in text
+    )
