@@ -142,10 +142,10 @@ def maintain(
         mark = target.watermark()
         if mark is None:
             raise TargetError("the warehouse is empty: `outbox etl run` fills it")
-        here = source.cluster().system_identifier
-        if here != mark.cluster.system_identifier:
+        here = source.cluster()
+        if here.system_identifier != mark.cluster.system_identifier or here.is_beside(mark.cluster):
             raise OtherClusterError(
-                f"the warehouse was filled from the cluster {mark.cluster.system_identifier}, this is {here}: give the "
+                f"the warehouse was filled from {mark.cluster}, this is {here}: give the "
                 "--dsn that its runs have, or no lock keeps them away meanwhile"
             )
         tables = tuple(_maintenance(spark, settings, target, wanted, say).run())

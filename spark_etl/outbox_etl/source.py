@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,8 +90,7 @@ class Source:
 
     def cluster(self) -> Cluster:
         """Say whose xids these are."""
-        server = self.ask("server")[0]
-        return Cluster(server["system_identifier"], server["timeline"])
+        return _cluster(self.ask("server")[0])
 
     def horizon(self, *, of_all: bool = False) -> Horizon:
         """Say up to where everything has ended, and make sure that no crash can take it back.
@@ -106,8 +105,9 @@ class Source:
         now = self.ask("horizon")[0]
         if not server["standby"]:  # a standby is sent only what its primary has on disk
             self.ask("barrier")
-        cluster = Cluster(server["system_identifier"], server["timeline"])
-        return Horizon(cluster, now["hi"], now["top"], now["next"], newest if newest >= now["next"] else 0)
+        return Horizon(
+            _cluster(server), now["hi"], now["top"], now["next"], newest if newest >= now["next"] else 0
+        )
 
     @contextlib.contextmanager
     def lock(self, target: str) -> Iterator[None]:
@@ -197,6 +197,10 @@ class Source:
             "prepareThreshold": "-1",  # binary from the first row on: bodies as text would be twice as long
             "tcpKeepAlive": "true",
         }
+
+
+def _cluster(server: Mapping[str, Any]) -> Cluster:
+    return Cluster(server["system_identifier"], server["timeline"], server["database"])
 
 
 def query(table: str, window: Window) -> str:

@@ -21,6 +21,16 @@ class Cluster:
 
     system_identifier: str
     timeline: int
+    database: int = 0
+    """Its object id: the databases of a cluster share xids, not messages. 0: a watermark of before it was written."""
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"the cluster {self.system_identifier}, its database {self.database}"
+
+    def is_beside(self, other: Cluster) -> bool:
+        """Whether the other one is another database of the same cluster."""
+        return self.system_identifier == other.system_identifier and 0 != self.database != other.database != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,7 @@ class Watermark:
             f"{PREFIX}top-id": str(self.top),
             f"{PREFIX}system-identifier": self.cluster.system_identifier,
             f"{PREFIX}timeline": str(self.cluster.timeline),
+            **({f"{PREFIX}database": str(self.cluster.database)} if self.cluster.database else {}),
             **({f"{PREFIX}foreign-xid": str(self.foreign)} if self.foreign else {}),
         }
 
@@ -54,7 +65,11 @@ class Watermark:
         if f"{PREFIX}window-hi" not in properties:
             return None
         try:
-            cluster = Cluster(properties[f"{PREFIX}system-identifier"], int(properties[f"{PREFIX}timeline"]))
+            cluster = Cluster(
+                properties[f"{PREFIX}system-identifier"],
+                int(properties[f"{PREFIX}timeline"]),
+                int(properties.get(f"{PREFIX}database", "0")),
+            )
             hi, top = int(properties[f"{PREFIX}window-hi"]), int(properties[f"{PREFIX}top-id"])
             return cls(hi, top, cluster, int(properties.get(f"{PREFIX}foreign-xid", "0")))
         except (KeyError, ValueError) as error:
@@ -131,6 +146,9 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
     if mark.cluster.system_identifier != now.cluster.system_identifier:
         here = now.cluster.system_identifier
         reason = f"it was filled from the cluster {mark.cluster.system_identifier}, this is {here}"
+    elif mark.cluster.is_beside(now.cluster):
+        oids = f"its object id is {mark.cluster.database}, this one's {now.cluster.database}"
+        reason = f"it was filled from another database of this cluster ({oids})"
     elif mark.cluster.timeline != now.cluster.timeline:
         reason = f"it was filled on timeline {mark.cluster.timeline}, a promotion began timeline {now.cluster.timeline}"
     elif mark.hi > now.hi:

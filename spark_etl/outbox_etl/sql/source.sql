@@ -2,10 +2,11 @@
 
 -- name: server
 -- Whose xids these are: the cluster, and its timeline, which changes when a standby is promoted. A promoted standby
--- gives xids out again that the lost primary had used.
+-- gives xids out again that the lost primary had used. And whose messages: the database's.
 SELECT (SELECT s.system_identifier FROM pg_control_system() s)::text AS system_identifier,
        CASE WHEN pg_is_in_recovery() THEN (SELECT c.timeline_id FROM pg_control_checkpoint() c)
             ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer END AS timeline,
+       (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())::bigint AS database,
        pg_is_in_recovery() AS standby,
        current_setting('server_version_num')::integer AS version
 
@@ -38,6 +39,19 @@ SELECT pg_try_advisory_lock(hashtextextended(?, 0))
 -- name: partitions
 -- The ranges of ids that exist. Read once per run: a partition made later holds later windows' rows only.
 SELECT p.name::text AS name, p.lower, p.upper FROM outbox.partition p
+
+-- name: attachments
+-- The tables of all partitions, in whatever state, and the transaction that attached each: detached and attached again, it
+-- is another one. "dropping": `outbox history drop` has put its mark on the range's table of messages.
+SELECT c.relname::text AS name,
+       CASE WHEN i.inhrelid IS NULL THEN 'detached' WHEN i.inhdetachpending THEN 'pending' ELSE 'attached' END AS state,
+       coalesce(i.xmin::text, '') AS since,
+       coalesce(obj_description(to_regclass('outbox.message_p' || split_part(c.relname, '_p', 2)), 'pg_class'), '')
+           LIKE 'outbox history drop:%' AS dropping
+FROM pg_class c LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r'
+    AND c.relname ~ '^(message|publication|event)_p[0-9]{15}$'
+ORDER BY 1
 
 -- name: columns
 -- The tables as they are, to be compared with what the job knows. A domain is read as the type that it is of.
