@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import click
@@ -68,6 +69,7 @@ def main(*, only: tuple[str, ...], quick: bool, scale: bool, output: Path | None
         output = Path(__file__).parent
     say = _clock()
     sections: list[Section] = []
+    failed: list[str] = []
     with running_servers(say) as servers:
         report = Report(describe(servers), sections)
         for name, value in report.machine.items():
@@ -78,18 +80,26 @@ def main(*, only: tuple[str, ...], quick: bool, scale: bool, output: Path | None
             began = time.monotonic()
             say(f"== {name}")
             bench = Bench(servers, QUICK if quick else Plan(), scale, say)
-            section: Section = importlib.import_module(module).run(bench)
+            try:
+                section: Section = importlib.import_module(module).run(bench)
+            except Exception as error:  # noqa: BLE001  (the figures of the others shall not be lost with it)
+                traceback.print_exc()
+                failed.append(name)
+                say(f"{name} failed: {type(error).__name__}")
+                continue
             section.seconds = round(time.monotonic() - began, 1)
             sections.append(section)
             click.echo(f"\n{section.markdown()}\n")
     click.echo(report.summary())
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        if only and (output / "results.json").exists():
+        if (only or failed) and (output / "results.json").exists():
             report = report.into((output / "results.json").read_text(), list(BENCHMARKS))
         (output / "results.md").write_text(report.markdown())
         (output / "results.json").write_text(report.json())
         say(f"written: {output / 'results.md'} and results.json")
+    if failed:
+        raise click.ClickException(f"no figures of {', '.join(failed)}; see the errors above")
     if check and not all(floor.met for floor in report.floors):
         raise SystemExit(1)
 
