@@ -123,6 +123,20 @@ def test_a_warehouse_of_another_cluster_is_not_continued(job: Job, make_world: M
 
 
 @pytest.mark.parametrize("form", ["parquet", "iceberg"])
+def test_two_databases_of_a_cluster_do_not_fill_one_warehouse(
+    job: Job, make_world: MakeWorld, form: str
+) -> None:
+    ours = make_world(form)
+    job.succeeds("run", *ours.given)
+    theirs = make_world(form, place=ours.place)
+    for command in ("run", "backfill", "maintain"):
+        job.refuses(command, *theirs.given, kind="OtherClusterError", words=("database",))
+    ours.happens()
+    job.succeeds("run", *ours.given)
+    ours.is_true()
+
+
+@pytest.mark.parametrize("form", ["parquet", "iceberg"])
 def test_a_place_that_cannot_be_written_is_refused(
     job: Job, make_world: MakeWorld, read_only: Path, form: str
 ) -> None:
