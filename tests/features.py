@@ -32,6 +32,7 @@ HEAD = """\
 
 What RocketMQ's transactional, ordered and consumed-once messages offer, row by row: its idea by a short name,
 what stands for it here, and the tests that prove it. A row without a test is not claimed.
+The H rows are not RocketMQ's.
 Written by `make features ARGS=--write` from [features.toml](features.toml) and the marks of the tests.
 """
 NOT_YET = "not yet"

@@ -66,6 +66,7 @@ def test_windows_that_follow_each_other_cover_what_lies_in_them(history: History
     assert look(history).code == 0
 
 
+@pytest.mark.feature("H-03")
 def test_without_any_certificate_nothing_is_dropped(history: History) -> None:
     ran = look(history)
     assert (ran.code, reasons(history)) == (1, ["unexported"])
@@ -141,6 +142,7 @@ def test_what_an_operator_commits_after_it_was_verified_has_to_be_published_and_
     assert reasons(history) == []
 
 
+@pytest.mark.feature("H-03")
 def test_problems_keep_a_range_until_a_later_verification_finds_none(history: History) -> None:
     first, last = bounds(history)
     history.certify(lo=first, hi=last + 1, problems=2)

@@ -62,6 +62,7 @@ def certify_all(history: History) -> None:
     history.certify(hi=top)
 
 
+@pytest.mark.feature("H-03")
 def test_what_is_exported_verified_and_old_is_dropped_with_its_publications_and_events(
     history: History,
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_dry_run_and_a_list_say_the_same_and_change_nothing(history: History) 
     assert history.attached() == tables
 
 
+@pytest.mark.feature("H-03")
 def test_what_changed_within_the_retention_is_kept_and_that_is_no_refusal(history: History) -> None:
     certify_all(history)
     history.conn.execute("UPDATE outbox.message SET born_at = born_at - interval '40 days' WHERE id <= 1000")

@@ -19,6 +19,7 @@ pytestmark = [
 SEEDS = [int(seed) for seed in os.environ.get("OUTBOX_SPLIT_SEEDS", "1,2,3").split(",")]
 
 
+@pytest.mark.feature("H-01")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_split_into_runs_that_may_die_gives_the_same_tables(
     seed: int, database: str, make_exports: Callable[..., Exports]

@@ -55,6 +55,7 @@ def become(stream: Stream, number: int, state: str) -> None:
         stream.conn.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [state, number])
 
 
+@pytest.mark.feature("H-01")
 @pytest.mark.parametrize("form", ["iceberg", "parquet"])
 def test_every_transition_of_a_known_message_comes_with_the_next_window(
     stream: Stream, make_exports: Callable[..., Exports], form: str

@@ -45,6 +45,7 @@ SENT = [
 ]
 
 
+@pytest.mark.feature("H-04")
 def test_a_message_is_counted_when_sent_and_again_when_published(made: Warehouse) -> None:
     assert [tuple(row.values()) for row in made.rows(THROUGHPUT) if row["topic"].startswith("sent")] == [
         (DAY, "sent", 2, 1, 5),
@@ -64,6 +65,7 @@ TIMED = [
 ]
 
 
+@pytest.mark.feature("H-04")
 def test_latency_runs_from_the_decision_or_the_due_time_to_the_publication(made: Warehouse) -> None:
     assert [tuple(row.values()) for row in made.rows(LATENCY) if row["topic"].startswith("t")] == [
         (DAY, "t", 100, 50.5, 95.05, 99.01, 100.0),
@@ -98,6 +100,7 @@ DECISIONS_MADE = [
 BIRTHS = [event(n, at(DAY), to_state="UNKNOWN") for n in DECIDED]
 
 
+@pytest.mark.feature("H-04")
 def test_half_messages_are_told_by_their_last_decision_and_who_made_it(made: Warehouse) -> None:
     assert made.rows(DECISIONS) == [
         {
@@ -116,6 +119,7 @@ CHECKED = [
 ]
 
 
+@pytest.mark.feature("H-04")
 def test_checks_and_dead_messages_are_counted_by_group_when_they_happen(made: Warehouse) -> None:
     assert [tuple(row.values()) for row in made.rows(CHECKS)] == [
         (DAY, "g", 1, 0, 0, 1, 0),
@@ -133,6 +137,7 @@ KEYED = [
 ]
 
 
+@pytest.mark.feature("H-04")
 def test_the_largest_order_keys_are_set_against_all(made: Warehouse) -> None:
     assert [tuple(row.values()) for row in made.rows(KEY_SKEW) if row["topic"].startswith("key")] == [
         (DAY, "key", 20, 13, b"big", 8 / 20, 17 / 20),
@@ -150,6 +155,7 @@ def made(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> War
     return warehouse
 
 
+@pytest.mark.feature("H-04")
 def test_offsets_are_held_against_those_of_the_day_before(warehouse: Warehouse) -> None:
     def published(number: int, day: date, offset: int) -> dict[str, Any]:
         return message(number, "a", at(DAY), published_at=at(day), partition=0, offset=offset)

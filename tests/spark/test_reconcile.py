@@ -36,6 +36,7 @@ def make_world(
         yield make
 
 
+@pytest.mark.feature("H-02")
 def test_what_a_relay_published_is_proven_window_after_window(
     make_world: MakeWorld, make_topic: MakeTopic
 ) -> None:
@@ -65,6 +66,7 @@ def test_what_a_relay_published_is_proven_window_after_window(
     assert {target for *_, target, _ in world.certificates()} == {world.settings.target}
 
 
+@pytest.mark.feature("H-02")
 def test_one_lost_message_alone_is_one_problem_and_the_next_run_asks_again(
     make_world: MakeWorld, make_topic: MakeTopic
 ) -> None:
