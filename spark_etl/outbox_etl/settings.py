@@ -12,6 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from posixpath import normpath
+from urllib.parse import urlsplit
 
 from outbox_etl.dsn import Source, parse
 from outbox_etl.errors import SettingsError
@@ -49,7 +51,9 @@ class Settings:
 
     @property
     def local_warehouse(self) -> Path | None:
-        """The warehouse as a path of this machine, if it is one."""
+        """The warehouse as a path of this machine, if it is one; a REST catalog's warehouse is a name."""
+        if self.catalog == "rest":
+            return None
         if self.warehouse.startswith("file:"):
             return Path("/" + self.warehouse.removeprefix("file:").lstrip("/"))
         return None if SCHEME.match(self.warehouse) else Path(self.warehouse).absolute()
@@ -62,8 +66,16 @@ class Settings:
 
     @property
     def target(self) -> str:
-        """The warehouse's name, as certificates carry it: the same for every run that writes the same tables."""
-        place = self.warehouse if self.local_warehouse is None else str(self.local_warehouse)
+        """The warehouse's name, as certificates carry it: the same for every run that writes the same tables.
+
+        Two ways to write a place are one name. Where a catalog keeps the tables, it is named too; logins are left out.
+        """
+        if self.catalog == "rest":
+            return f"{self.warehouse} (rest {_plain(self.catalog_uri)})"
+        local = self.local_warehouse
+        place = _plain(self.warehouse) if local is None else str(local.resolve())
+        if self.catalog == "jdbc":
+            return f"{place} (jdbc {parse(self.catalog_uri) if self.catalog_uri else self.source})"
         return place if self.format == "iceberg" else f"{place} (parquet)"
 
 
@@ -188,6 +200,14 @@ def from_arguments(given: argparse.Namespace) -> Settings:
         slice_rows=given.slice_rows,
         spark=_pairs("--spark", given.spark),
     )
+
+
+def _plain(uri: str) -> str:
+    """A URI as its scheme, host and normal path: what else may be there is a login, or says nothing of the place."""
+    parts = urlsplit(uri)
+    path = normpath(f"/{parts.path}").lstrip("/")
+    host = parts.netloc.rpartition("@")[2].lower()
+    return f"{parts.scheme.lower()}://{host}/{path}".rstrip("/")
 
 
 def _jars(given: str) -> tuple[str, ...]:
