@@ -9,8 +9,9 @@ from tests.writing import Connection, connect, insert, insert_numbered
 WIDTH = 1_000
 
 CERTIFY = """
-    INSERT INTO outbox.certificate (target, system_identifier, window_lo, window_hi, messages, problems, checksum)
-    SELECT %(target)s, s.system_identifier + %(cluster)s, %(lo)s::text::xid8,
+    INSERT INTO outbox.certificate
+        (target, system_identifier, warehouse, held, window_lo, window_hi, messages, problems, checksum)
+    SELECT %(target)s, s.system_identifier + %(cluster)s, %(warehouse)s, %(held)s::int8multirange, %(lo)s::text::xid8,
            coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, ''
     FROM pg_control_system() s
 """
@@ -63,12 +64,32 @@ class History:
             record(self.conn, found, seen=snapshot(self.conn), batch=self._batch)
 
     def certify(
-        self, target: str = "lake", *, lo: int = 3, hi: int | None = None, problems: int = 0, cluster: int = 0
+        self,
+        target: str = "lake",
+        *,
+        lo: int = 3,
+        hi: int | None = None,
+        problems: int = 0,
+        cluster: int = 0,
+        warehouse: str = "the first",
+        held: str = "{[1,)}",
     ) -> None:
-        """Certify a window of xids; up to now unless `hi` is given; `cluster`: 1 is another one's."""
+        """Certify a window of xids; up to now unless `hi` is given; `cluster`: 1 is another one's.
+
+        `warehouse`: which one was found at the target's place; `held`: the ids whose partitions were attached.
+        """
         # The oldest xid that runs on the server: other tests' transactions count too.
         self.conn.execute(
-            CERTIFY, {"target": target, "cluster": cluster, "lo": lo, "hi": hi, "problems": problems}
+            CERTIFY,
+            {
+                "target": target,
+                "cluster": cluster,
+                "lo": lo,
+                "hi": hi,
+                "problems": problems,
+                "warehouse": warehouse,
+                "held": held,
+            },
         )
 
     def tables(self) -> list[str]:

@@ -1,19 +1,22 @@
 """Certificates: what was proven of a warehouse, window by window, written where retention asks for it.
 
-`checksum` is JSON: order-free sums of what was compared, the offsets where the next verification goes on reading Kafka,
-and how many messages were doubled there and let pass.
+A certificate is given to one warehouse, known by an identity of its own and not by its place: another warehouse at the
+same place has none. `window_hi` is the watermark that the warehouse had. `held` are the ids of the partitions that were
+read: one that was out of sight then is not vouched for. `checksum` is JSON: order-free sums of what was compared, the
+offsets where the next verification goes on reading Kafka, and how many messages were doubled there and let pass.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
+from outbox_etl.source import Ids
 from outbox_etl.statements import statement
 
 if TYPE_CHECKING:
@@ -24,6 +27,10 @@ if TYPE_CHECKING:
     from outbox_etl.window import Cluster
 
 SQL = "reconcile.sql"
+COLUMNS = (
+    "target string, system_identifier bigint, warehouse string, held string, window_lo string, window_hi string, "
+    "messages bigint, problems bigint, checksum string"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +47,41 @@ class Certificate:
     doubled: int = 0
     """Messages with more than one record in Kafka, which were let pass."""
     verified_at: datetime = datetime.min
+    warehouse: str = ""
+    """Which warehouse it is of; empty: there was none."""
+    held: Sequence[Ids] = ()
+    """The partitions that PostgreSQL had; not read back."""
+    revoked: str = ""
+    """Why all that was certified before counts no more, if that is what it says (see outbox_etl.revocation)."""
+    unproven: int = 0
+    """Messages of the warehouse that PostgreSQL had dropped before they were verified there, and that were accepted."""
 
     @property
     def checksum(self) -> str:
         """What is written."""
-        said = {"sums": dict(self.sums), "kafka": self.ends, "doubled": self.doubled}
+        said: dict[str, Any] = {"sums": dict(self.sums), "kafka": self.ends, "doubled": self.doubled}
+        said |= {"revoked": self.revoked} if self.revoked else {}
+        said |= {"unproven": self.unproven} if self.unproven else {}
         return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
 
-def covered(certificates: Iterable[Certificate]) -> tuple[int, Mapping[str, Mapping[str, int]]]:
-    """The xid up to which everything is proven without a gap, and up to where Kafka was read for that.
-
-    A verification that found problems takes back what earlier ones proved of its window.
-    """
-    known = sorted(certificates, key=lambda each: each.verified_at)
+def standing(certificates: Iterable[Certificate]) -> list[Certificate]:
+    """Leave those that count: a verification that found problems takes back what earlier ones proved of its window."""
     good: list[Certificate] = []
-    reach, ends = 0, dict[str, Mapping[str, int]]()
-    for each in known:
+    for each in sorted(certificates, key=lambda each: each.verified_at):
         if each.problems:
             good = [other for other in good if other.hi <= each.lo or other.lo >= each.hi]
         else:
             good.append(each)
+    return good
+
+
+def covered(
+    certificates: Iterable[Certificate], warehouse: str
+) -> tuple[int, Mapping[str, Mapping[str, int]]]:
+    """The xid up to which all is proven of this warehouse without a gap, and up to where Kafka was read for that."""
+    reach, ends = 0, dict[str, Mapping[str, int]]()
+    good = [each for each in standing(certificates) if each.warehouse == warehouse]
     for each in sorted(good, key=lambda each: (each.lo, each.hi)):
         if each.lo <= reach < each.hi:
             reach = each.hi
@@ -69,7 +90,7 @@ def covered(certificates: Iterable[Certificate]) -> tuple[int, Mapping[str, Mapp
 
 
 def read(reader: Reader, target: str, cluster: Cluster) -> list[Certificate]:
-    """The certificates of a warehouse for this cluster's xids."""
+    """The certificates of a target for this cluster's xids."""
     rows = reader.one(statement(SQL, "certificates"))
     mine = rows.where(
         (f.col("target") == target) & (f.col("system_identifier") == int(cluster.system_identifier))
@@ -82,24 +103,22 @@ def write(spark: SparkSession, settings: Settings, cluster: Cluster, certificate
     row = (
         settings.target,
         int(cluster.system_identifier),
+        certificate.warehouse,
+        f"{{{','.join(f'[{ids.lower},{ids.upper})' for ids in certificate.held)}}}",
         str(certificate.lo),
         str(certificate.hi),
         certificate.messages,
         certificate.problems,
         certificate.checksum,
     )
-    columns = (
-        "target string, system_identifier bigint, window_lo string, window_hi string, "
-        "messages bigint, problems bigint, checksum string"
-    )
     source = settings.source
     properties = {
         "driver": "org.postgresql.Driver",
         "user": source.user,
         "password": source.password,
-        "stringtype": "unspecified",  # the server reads the text as xid8
+        "stringtype": "unspecified",  # the server reads the text as xid8, and as ranges
     }
-    spark.createDataFrame([row], columns).coalesce(1).write.jdbc(
+    spark.createDataFrame([row], COLUMNS).coalesce(1).write.jdbc(
         source.url, "outbox.certificate", mode="append", properties=properties
     )
 
@@ -108,8 +127,9 @@ def _certificate(row: dict[str, Any]) -> Certificate:
     try:
         told = json.loads(row["checksum"])
         sums, ends, doubled = told["sums"], told["kafka"], int(told.get("doubled", 0))
+        revoked = str(told.get("revoked", ""))
     except (ValueError, KeyError, TypeError):
-        sums, ends, doubled = {}, {}, 0  # written by something else: Kafka is read from its beginning
+        sums, ends, doubled, revoked = {}, {}, 0, ""  # of something else: Kafka is read from its beginning
     return Certificate(
         lo=row["lo"],
         hi=row["hi"],
@@ -119,4 +139,6 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         ends=ends,
         doubled=doubled,
         verified_at=row["verified_at"],
+        warehouse=row["warehouse"],
+        revoked=revoked,
     )

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from outbox_etl import rows
+from outbox_etl import rows, standing
 from outbox_etl.changes import all_changes, of_older, with_checks, with_publications
 from outbox_etl.errors import ConcurrentRunError
+from outbox_etl.revocation import revoke
 from outbox_etl.source import Ids, Source
 from outbox_etl.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.target import Merging
@@ -62,7 +63,7 @@ def export(spark: SparkSession, settings: Settings, target: Target, say: Say) ->
 
 def backfill(spark: SparkSession, settings: Settings, target: Target, say: Say, *, rebase: bool) -> Report:
     """Read all that PostgreSQL still holds again, and heal what differs; nothing is deleted from the warehouse."""
-    return _run(spark, settings, target, say, functools.partial(again, rebase=rebase))
+    return _run(spark, settings, target, say, functools.partial(again, rebase=rebase), rebase=rebase)
 
 
 def _run(
@@ -71,14 +72,20 @@ def _run(
     target: Target,
     say: Say,
     choose: Callable[[Watermark | None, Horizon], Window],
+    *,
+    rebase: bool = False,
 ) -> Report:
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target):
-        target.prepare(*CORE, origin=Watermark(0, 0, source.cluster()))
+        stands, cluster = standing.look(source), source.cluster()
+        target.prepare(*CORE, origin=Watermark(0, 0, cluster))
         mark = target.watermark()
+        # Before a row is written: a warehouse of an older state that goes on looks like one that was never behind.
+        because = "a rebase gives transactions another meaning" if rebase else ""
+        revoke(spark, settings, source, cluster, say, warehouse=target.identity(), mark=mark, because=because)
         now = source.horizon(of_all=choose is not following or mark is None or mark.hi == 0)
-        return Run(source, target, choose(mark, now), settings, say, mark=mark).write()
+        return Run(source, target, choose(mark, now), settings, say, mark=mark, stands=stands).write()
 
 
 class Run:
@@ -93,7 +100,9 @@ class Run:
         say: Say,
         *,
         mark: Watermark | None,
+        stands: standing.Standing,
     ) -> None:
+        self._stands = stands
         self._source, self._target, self._window, self._mark = source, target, window, mark
         self._settings, self._say = settings, say
         self._events = self._published = 0
@@ -216,11 +225,16 @@ class Run:
         return self._target.read(PUBLICATIONS).where(self._window.written)
 
     def _still(self) -> None:
-        """Make sure that no other run has come in between; the lock says so, unless its connection broke."""
+        """Make sure that no other run has come in between, and that no history has left while it was read.
+
+        The lock says the first, unless its connection broke. All that the watermark speaks for has been read when it is
+        looked for the last time.
+        """
         if self._target.watermark() != self._mark:
             raise ConcurrentRunError("another run has moved the watermark meanwhile; run again")
 
 
+        standing.still(self._source, self._stands)
 def _slices(ids: Ids, rows_each: int) -> list[Ids]:
     return [
         Ids(lower, min(lower + rows_each, ids.upper))

@@ -84,6 +84,12 @@ class IcebergTarget:
             )
         return None
 
+    def identity(self) -> str:
+        """The uuid of message_history: it comes with the table, and survives everything but its loss."""
+        if not self._spark.catalog.tableExists(name_of(MESSAGE_HISTORY)):
+            return ""
+        return str(self._load(MESSAGE_HISTORY).uuid().toString())
+
     def read(self, table: Table) -> DataFrame:
         """The rows of a table, as they are now."""
         return self._spark.read.format("iceberg").load(name_of(table))

@@ -52,6 +52,8 @@ class Manifest:
     version: int = 0
     watermark: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, Files] = field(default_factory=dict)
+    identity: str = ""
+    """Which warehouse it is of; certificates are given to it."""
 
     def text(self) -> str:
         """The manifest as it is stored, with a checksum: a digit that changed would leave files out."""
@@ -76,7 +78,7 @@ class Manifest:
                 name: Files(table["schema"], tuple(DataFile(**file) for file in table["files"]))
                 for name, table in found["tables"].items()
             }
-            return cls(found["version"], found["watermark"], tables)
+            return cls(found["version"], found["watermark"], tables, found["identity"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{place} is no manifest of this job, or damaged: {error}. {HEAL}") from error
 

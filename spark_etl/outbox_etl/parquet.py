@@ -45,13 +45,20 @@ class ParquetTarget:
                 )
         missing = {table.name: Files(table.schema) for table in tables if table.name not in self._now.tables}
         watermark = self._now.watermark or (origin.properties() if origin else {})
-        if missing or watermark != self._now.watermark:
-            self._now = replace(self._now, tables={**self._now.tables, **missing}, watermark=watermark)
+        identity = self._now.identity or uuid.uuid4().hex
+        if missing or watermark != self._now.watermark or identity != self._now.identity:
+            self._now = replace(
+                self._now, identity=identity, tables={**self._now.tables, **missing}, watermark=watermark
+            )
             self._commit()
 
     def watermark(self) -> Watermark | None:
         """Read the watermark of the newest manifest."""
         return Watermark.of(self._manifests.newest().watermark)
+
+    def identity(self) -> str:
+        """The uuid that the first manifest got; every later one has it."""
+        return self._manifests.newest().identity
 
     def read(self, table: Table) -> DataFrame:
         """The rows of a table, as this run sees them."""

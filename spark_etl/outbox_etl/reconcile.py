@@ -33,6 +33,8 @@ class Wish:
     exactly_once: bool = False
     """Doubled records in Kafka are problems."""
     shared_topics: bool = False
+    accept_dropped: bool = False
+    """What PostgreSQL dropped before it was verified here is told, not a problem."""
     limit: int = 100
     """Findings of one kind that are listed."""
 
@@ -57,12 +59,14 @@ class Outcome:
     partitions: tuple[Mapping[str, Any], ...] = ()
     sums: Mapping[str, str] = field(default_factory=dict)
     certified: bool = False
+    revoked: str = ""
+    """Why the certificates before were taken back, by this run or by an export since the last verification."""
     seconds: float = 0.0
 
     @property
     def exit_code(self) -> int:
-        """0: proven, or nothing new to prove; 1: there are problems."""
-        return 1 if self.problems else 0
+        """0: proven, or nothing new to prove; 1: there are problems, or what was proven before is not true any more."""
+        return 1 if self.problems or self.revoked else 0
 
     def as_dict(self) -> dict[str, Any]:
         """For machines."""
@@ -100,6 +104,7 @@ class Outcome:
             *(f"  allowed: {finding}" for finding in self.allowed),
             *(f"  told: {note}" for note in notes),
             *(f"  {count} x {name}" for name, count in self.totals.items()),
+            *((f"! all earlier certificates were taken back: {self.revoked}",) if self.revoked else ()),
             verdict,
         ]
 
@@ -130,6 +135,11 @@ def add_reconcile_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="other outboxes publish to these topics: records of unknown messages are theirs",
     )
+    add(
+        "--accept-dropped",
+        action="store_true",
+        help="let messages pass that PostgreSQL dropped, by another target's certificates, before they were verified",
+    )
     add("--limit", type=int, default=100, help="findings of one kind that are listed [100]; all are counted")
 
 
@@ -147,25 +157,35 @@ def wish(given: argparse.Namespace) -> Wish:
         raise SettingsError(f"--limit {given.limit} is out of range: 0 to 100000")
     config = dict(pair.split("=", 1) for pair in given.kafka_config)
     return Wish(
-        given.bootstrap_servers, config, given.all, given.exactly_once, given.shared_topics, given.limit
+        given.bootstrap_servers,
+        config,
+        everything=given.all,
+        exactly_once=given.exactly_once,
+        shared_topics=given.shared_topics,
+        accept_dropped=given.accept_dropped,
+        limit=given.limit,
     )
 
 
 def reconcile(
     spark: SparkSession, settings: Settings, target: Target, wanted: Wish, say: Callable[[str], None]
 ) -> Outcome:
-    """Verify what was exported since the last certificate, and certify it.
+    """Verify what was exported since the last certificate, and certify it; take back what cannot be true any more.
 
     Raises:
         EtlError: it cannot be verified; no certificate was written.
     """
+    from outbox_etl import standing  # noqa: PLC0415
+    from outbox_etl.revocation import revoke  # noqa: PLC0415
     from outbox_etl.source import Source  # noqa: PLC0415  (options are read before Spark is loaded)
     from outbox_etl.verification import Stores, Verification  # noqa: PLC0415
 
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target), ExitStack() as stack:
-        mark = target.watermark()
+        stands = standing.look(source)
+        mark, warehouse = target.watermark(), target.identity()
+        revoke(spark, settings, source, source.cluster(), say, warehouse=warehouse, mark=mark)
         if mark is None:
             raise TargetError("the warehouse is empty: `outbox etl run` fills it")
         now = source.horizon()
@@ -173,4 +193,4 @@ def reconcile(
         broker = Broker(wanted.bootstrap_servers, wanted.kafka)
         stack.callback(broker.close)
         stores = Stores(spark, settings, target, broker, say)
-        return Verification(stores, wanted, mark, now).run()
+        return Verification(stores, wanted, mark, now, stands).run()

@@ -18,7 +18,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from outbox_etl import certificate as certificates
-from outbox_etl import order
+from outbox_etl import order, revocation, standing, unproven
 from outbox_etl.against_kafka import KafkaComparison, bounds, expected, hexadecimal, ranges
 from outbox_etl.against_warehouse import WarehouseComparison
 from outbox_etl.certificate import Certificate
@@ -53,22 +53,25 @@ class Stores:
 class Verification:
     """The verification of one window."""
 
-    def __init__(self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon) -> None:
+    def __init__(
+        self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon, stands: standing.Standing
+    ) -> None:
         self._spark, self._settings = stores.spark, stores.settings
         self._target, self._broker, self._say = stores.target, stores.broker, stores.say
         self._wanted, self._mark, self._now = wanted, mark, now
         self._source = Source(stores.spark, stores.settings)
         self._reader = Reader(stores.spark, stores.settings, self._source, now.top)
         self._found = Findings(wanted.limit, wanted.exactly_once)
-        self._cluster = now.cluster
+        self._cluster, self._stands = now.cluster, stands
+        self._warehouse = stores.target.identity()
+        self._known = certificates.read(self._reader, stores.settings.target, now.cluster)
+        self._revoked = revocation.latest(self._known)
         self._cut: set[tuple[str, int]] = set()
 
     def run(self) -> Outcome:
         """Verify, certify, tell."""
         began, mark = monotonic(), self._mark
-        reach, ends = certificates.covered(
-            certificates.read(self._reader, self._settings.target, self._cluster)
-        )
+        reach, ends = certificates.covered(self._known, self._warehouse)
         lo, before = (0, {}) if self._wanted.everything else (reach, ends)
         if lo >= mark.hi:
             self._say(f"nothing to do: everything below transaction {mark.hi} has its certificate")
@@ -81,7 +84,7 @@ class Verification:
         later = self._kept(self._reader.later(window.hi))
         self._against_warehouse(source, stored, window, later)
         partitions, held = self._against_kafka(kafka, source, later)
-        self._unchanged()
+        standing.still(self._source, self._stands)
         return self._conclude(window, total, partitions, {**ends, **_ends(marks, held, ends)}, began)
 
     def _sides(self, window: Window) -> tuple[Side, Side, tuple[int, str]]:
@@ -146,18 +149,14 @@ class Verification:
         self._found.settle()
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
         held = kafka.strays(each, self._reader, self._target, shared=self._wanted.shared_topics)
+        proven = [each for each in self._known if not each.problems and each.warehouse == self._warehouse]
+        unproven.look(stored, window, held, proven, self._found, accept=self._wanted.accept_dropped)
         behind = order.inversions(kafka.records, kafka.places)
         order.judge(behind, source, self._reader, self._found, self._cut)
         partitions = kafka.totals()
         for name in ("foreign", "no_longer_in_kafka"):
             self._found.notes[name] += sum(row[name] for row in partitions)
         return partitions, held
-
-    def _unchanged(self) -> None:
-        """Make sure that no history was dropped while it was read."""
-        fresh = {ids.lower for ids in Source(self._spark, self._settings).ids(FOREVER)}
-        if not {ids.lower for ids in self._source.ids(FOREVER)} <= fresh:
-            raise SourceError("history was dropped from PostgreSQL meanwhile: run again")
 
     def _conclude(
         self,
@@ -178,7 +177,16 @@ class Verification:
             for row in partitions:
                 self._sums(row)
         certificate = Certificate(
-            window.lo, window.hi, messages, found.problems, sums, ends, found.notes["doubled"]
+            window.lo,
+            window.hi,
+            messages,
+            found.problems,
+            sums,
+            ends,
+            doubled=found.notes["doubled"],
+            warehouse=self._warehouse,
+            held=self._source.ids(FOREVER),
+            unproven=found.notes[unproven.NOTE],
         )
         certificates.write(self._spark, self._settings, self._cluster, certificate)
         return Outcome(
@@ -205,6 +213,7 @@ class Verification:
         )  # PostgreSQL's may be dropped
         if row[f"{wanted}_checksum"] != row["kafka_checksum"]:
             text = f"{wanted} {row[f'{wanted}_checksum']}, kafka {row['kafka_checksum']}"
+            revoked=self._revoked,
             self._found.add(Finding("checksum", "kafka", None, row["topic"], row["partition"], None, text))
 
     def _kept(self, rows: DataFrame) -> DataFrame:

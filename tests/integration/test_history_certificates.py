@@ -170,10 +170,56 @@ def test_only_the_certificates_of_the_target_count(history: History, target: str
     assert reasons(history, "--target", target) == expected
 
 
-def test_with_several_targets_one_has_to_be_named(history: History) -> None:
+def test_unless_one_is_named_every_target_has_to_have_certified_a_range(history: History) -> None:
+    first, last = bounds(history)
     history.certify("lake")
-    history.certify("files")
+    history.certify("files", hi=last)
     ran = look(history)
-    assert ran.code == 1
-    assert "give --target, one of files, lake" in ran.err
+    assert (ran.code, reasons(history), ran.json["targets"]) == (1, ["unexported"], ["files", "lake"])
+    assert "of 'files'" in ran.json["partitions"][0]["reasons"][0]["detail"]
+    assert (reasons(history, "--target", "lake"), look(history, "--target", "lake").code) == ([], 0)
+    history.certify("files", lo=first)
+    assert reasons(history) == []
     assert "has no certificates" in look(history, "--target", "pond").err
+
+
+def test_certificates_of_a_warehouse_that_was_at_the_same_place_count_no_more(history: History) -> None:
+    first, last = bounds(history)
+    history.certify()
+    assert reasons(history) == []
+    history.certify(lo=last, warehouse="another")
+    assert reasons(history) == ["unexported"]
+    history.certify(lo=first, warehouse="another")
+    assert reasons(history) == []
+
+
+def test_certificates_that_were_taken_back_count_no_more_whatever_warehouse_they_were_of(
+    history: History,
+) -> None:
+    history.certify()
+    history.certify(lo=0, hi=(1 << 63) - 1, problems=1, warehouse="")
+    ran = look(history)
+    assert reasons(history) == ["unverified"]
+    assert (
+        ran.json["partitions"][0]["reasons"][0]["detail"]
+        == "the certificates of 'lake' were taken back: outbox etl reconcile"
+    )
+    # The old ones stay taken back when the warehouse is found again.
+    _, last = bounds(history)
+    history.certify(lo=last)
+    assert reasons(history) == ["unverified"]
+    history.certify()
+    assert reasons(history) == []
+
+
+def test_a_range_that_was_detached_when_its_transactions_were_verified_has_no_certificate(
+    history: History,
+) -> None:
+    history.certify(held="{[1001,5000)}")
+    ran = look(history)
+    assert (ran.code, reasons(history)) == (1, ["unexported"])
+    assert "that saw this partition" in ran.json["partitions"][0]["reasons"][0]["detail"]
+    history.certify(held="{[1,999)}")
+    assert reasons(history) == ["unexported"]
+    history.certify(held="{[1,1001)}")
+    assert reasons(history) == []

@@ -70,7 +70,7 @@ def test_what_is_exported_verified_and_old_is_dropped_with_its_publications_and_
     ran = drop(history)
     assert ran.code == 0
     assert outcomes(ran) == ["dropped", "dropped", "kept current", "kept current"]
-    assert ran.json["target"] == "lake"
+    assert ran.json["targets"] == ["lake"]
     assert all("p000000000000001" not in name and "p000000000001001" not in name for name in history.tables())
     assert value(history.conn, "SELECT min(id) FROM outbox.message") == 2_001
     assert value(history.conn, "SELECT min(lo) FROM outbox.publication") == 2_001

@@ -143,11 +143,12 @@ class Watched:
     def __init__(self, target: Target, at: int, happens: Callable[[], None], *, after: bool = False) -> None:
         self._target, self._at, self._happens, self._after = target, at, happens, after
         self._count = itertools.count()
-        self.prepare, self.read, self.top, self.watermark = (
+        self.prepare, self.read, self.top, self.watermark, self.identity = (
             target.prepare,
             target.read,
             target.top,
             target.watermark,
+            target.identity,
         )
 
     def replace(self, table: Table, rows: DataFrame, condition: str) -> int:

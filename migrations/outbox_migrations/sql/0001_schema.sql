@@ -308,11 +308,15 @@ CREATE TABLE outbox.idempotency (
 CREATE INDEX idempotency_born_at ON outbox.idempotency USING brin (born_at);
 
 -- What a warehouse was proven to hold: every message whose xid lies in [window_lo, window_hi), compared with Kafka and
--- with the target. Only partitions that certificates cover may be dropped.
+-- with the target. Only partitions that certificates cover may be dropped. A target is a place; "warehouse" is the
+-- identity of what was found there, and only certificates of the newest one's identity count. "held" are the ids of the
+-- partitions that were read. problems > 0 takes back what earlier certificates proved of the window.
 CREATE TABLE outbox.certificate (
     xid               xid8        NOT NULL DEFAULT pg_current_xact_id(),
     target            text        NOT NULL,
     system_identifier bigint      NOT NULL,
+    warehouse         text        NOT NULL,
+    held              int8multirange NOT NULL,
     window_lo         xid8        NOT NULL,
     window_hi         xid8        NOT NULL,
     messages          bigint      NOT NULL,

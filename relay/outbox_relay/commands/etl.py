@@ -100,6 +100,11 @@ def status(*, as_json: bool, **given: Any) -> None:
     help="Other outboxes publish to these topics: records of unknown messages are theirs.",
 )
 @click.option(
+    "--accept-dropped",
+    is_flag=True,
+    help="Let messages pass that PostgreSQL dropped, by another target's certificates, before they were verified here.",
+)
+@click.option(
     "--limit",
     type=click.IntRange(0, 100_000),
     default=100,

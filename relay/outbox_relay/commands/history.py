@@ -31,7 +31,8 @@ def _options(command: F) -> F:
         click.option(
             "--target",
             metavar="NAME",
-            help="The warehouse whose certificates count. [default: the only one that has any]",
+            help="The warehouse whose certificates count, by the name that `outbox etl` tells. [default: each that has "
+            "any must have certified it]",
         ),
         click.option(
             "--wait",
@@ -67,9 +68,10 @@ def ls(*, older_than: str, target: str | None, wait: str, dsn: str, as_json: boo
         run = Retention(conn, _wish(older_than, target, wait))
         found = list(run.look())
     if as_json:
-        output.emit_json({"target": run.target, "partitions": [_fields(outcome) for outcome in found]})
+        output.emit_json({"targets": run.targets, "partitions": [_fields(outcome) for outcome in found]})
         return
     _table(found)
+    click.echo(_counting(run))
 
 
 @history.command()
@@ -91,7 +93,8 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
 
     \b
       outbox history drop --older-than 30d --dry-run
-      outbox history drop --older-than 30d --target warehouse
+      outbox history drop --older-than 30d
+      outbox history drop --older-than 30d --target /data/warehouse
     """
     wish = _wish(older_than, target, wait)
     found: list[Outcome] = []
@@ -111,7 +114,7 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
     if as_json:
         output.emit_json(
             {
-                "target": run.target,
+                "targets": run.targets,
                 "older_than": wish.older_than.total_seconds(),
                 "dry_run": dry_run,
                 "refused": refused,
@@ -122,6 +125,7 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
         )
     else:
         _summary(found, tidied, dry_run=dry_run)
+        click.echo(_counting(run))
     sys.exit(1 if refused else 0)
 
 
@@ -131,6 +135,11 @@ def _wish(older_than: str, target: str | None, wait: str) -> Wish:
         target=target,
         wait=durations.duration("--wait", wait).total_seconds(),
     )
+
+
+def _counting(run: Retention) -> str:
+    names = ", ".join(output.printable(target) for target in run.targets)
+    return f"certificates that count: {names or 'there are none'}"
 
 
 def _fields(outcome: Outcome) -> dict[str, Any]:

@@ -24,23 +24,19 @@ PAUSE_S = 0.05
 
 
 class TargetError(OperatorError, ValueError):
-    """Which target's certificates count cannot be told."""
+    """There are no certificates of the target that is asked for."""
 
 
-def choose_target(conn: psycopg.Connection[Any], wanted: str | None) -> str | None:
-    """Say which target's certificates count: the wanted one, or the only one there is; None: there is none.
+def choose_targets(conn: psycopg.Connection[Any], wanted: str | None) -> list[str]:
+    """Say which targets' certificates count: the wanted one's, or those of all that there are.
 
     Raises:
-        TargetError: there are several, or none of the wanted name.
+        TargetError: there is none of the wanted name.
     """
     targets = [row[0] for row in conn.execute(STATEMENTS["targets"]).fetchall()]
     if wanted is not None and targets and wanted not in targets:
         raise TargetError(f"--target {wanted!r} has no certificates; targets that have: {', '.join(targets)}")
-    if wanted is None and len(targets) > 1:
-        raise TargetError(
-            f"there are certificates of several targets: give --target, one of {', '.join(targets)}"
-        )
-    return wanted or (targets[0] if targets else None)
+    return targets if wanted is None else [wanted]
 
 
 class Judge:
@@ -48,16 +44,16 @@ class Judge:
 
     Args:
         age: the retention, from the last change of a range on.
-        target: whose certificates count; None: there is none, so nothing is exported.
+        targets: whose certificates count, each of them; none: nothing is exported.
         wait: seconds to wait for running transactions to end.
     """
 
     def __init__(
-        self, conn: psycopg.Connection[Any], *, age: timedelta, target: str | None, wait: float
+        self, conn: psycopg.Connection[Any], *, age: timedelta, targets: Sequence[str], wait: float
     ) -> None:
         self._conn = conn
         self._age = age
-        self._target = target
+        self._targets = targets
         self._wait = wait
         self._reaches: dict[str, dict[int, int]] = {}
         conn.execute(STATEMENTS["settings"])
@@ -100,7 +96,11 @@ class Judge:
             first, last = min(first, lowest or first), max(last, highest or last)
         reasons += self._needed(range_, later, staying)
         if first is not None:
-            reasons += self._unexported(first, last)
+            if not self._targets:
+                text = "there is no certificate of any target: outbox etl reconcile"
+                reasons.append(Reason("unexported", text))
+            for target in self._targets:
+                reasons += self._unexported(range_, target, first, last)
         return Verdict(range_, tuple(reasons), rows, changed_at)
 
     def _unfinished(self, range_: Range) -> Iterator[Reason]:
@@ -154,33 +154,36 @@ class Judge:
         statement = sql.SQL(STATEMENTS["reaches"]).format(message=older.table("message"))
         return dict(self._conn.execute(statement, values).fetchall())
 
-    def _unexported(self, first: int, last: int) -> Iterator[Reason]:
-        if self._target is None:
-            yield Reason("unexported", "there is no certificate of any target: outbox etl reconcile")
-            return
+    def _unexported(self, range_: Range, target: str, first: int, last: int) -> Iterator[Reason]:
         statement = sql.SQL(STATEMENTS["gaps"]).format()
-        values = {"target": self._target, "first": first, "last": last}
+        values = {
+            "target": target,
+            "first": first,
+            "last": last,
+            "lower": range_.lower,
+            "upper": range_.upper,
+        }
         gaps = self._conn.execute(statement, values).fetchall()
         if not gaps:
             return
         here = dict(self._conn.execute(STATEMENTS["targets"]).fetchall())
-        if not here.get(self._target, True):
-            text = (
-                f"all certificates of {self._target!r} are of another cluster: outbox etl backfill --rebase"
-            )
+        if not here.get(target, True):
+            text = f"all certificates of {target!r} are of another cluster: outbox etl backfill --rebase"
             yield Reason("other_cluster", text)
             return
         for name, bad in (("unverified", True), ("unexported", False)):
             found = [gap for gap in gaps if (gap[2] is not None) is bad]
             if not found:
                 continue
-            lower, upper, problems = found[0]
+            lower, upper, problems, revoked = found[0]
             more = f" and {len(found) - 1} more gaps" if len(found) > 1 else ""
             text = f"xids {lower} to {upper - 1}{more}"
-            if bad:
-                yield Reason(name, f"{problems} problems were found in {self._target!r} in {text}")
+            if revoked:
+                yield Reason(name, f"the certificates of {target!r} were taken back: outbox etl reconcile")
+            elif bad:
+                yield Reason(name, f"{problems} problems were found in {target!r} in {text}")
             else:
-                yield Reason(name, f"no certificate of {self._target!r} covers {text}")
+                yield Reason(name, f"no certificate of {target!r} that saw this partition covers {text}")
 
     def _short(self, range_: Range, name: str, detail: str) -> Verdict:
         return Verdict(range_, (Reason(name, detail),))

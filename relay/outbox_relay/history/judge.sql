@@ -71,22 +71,30 @@ LEFT JOIN (
 WHERE m.state = 'COMMITTED'
 
 -- name: gaps
--- Which xids of a span no certificate of the target covers, in this cluster. A verification that found problems takes
--- back what earlier ones found good, until a later one finds it good again; told with each gap: the problems.
+-- Which xids of a span no certificate of the target covers, in this cluster. A certificate counts if it is of the warehouse
+-- that the newest one names (another one may have been at the same place), and if it saw the range: one that was detached
+-- then was neither exported nor compared. A verification that found problems takes back what earlier ones found good, until
+-- a later one finds it good again. Told with each gap: the problems, and whether one took back everything.
 WITH c AS (
-    SELECT int8range(window_lo::text::bigint, window_hi::text::bigint) AS xids, problems, verified_at
+    SELECT int8range(window_lo::text::bigint, window_hi::text::bigint) AS xids, problems, verified_at, held,
+           warehouse = (SELECT n.warehouse FROM outbox.certificate n
+                        WHERE n.target = %(target)s
+                            AND n.system_identifier = (SELECT system_identifier FROM pg_control_system())
+                        ORDER BY n.verified_at DESC, n.xid DESC LIMIT 1) AS is_there
     FROM outbox.certificate
     WHERE target = %(target)s AND system_identifier = (SELECT system_identifier FROM pg_control_system())
         AND int8range(window_lo::text::bigint, window_hi::text::bigint) && int8range(%(first)s, %(last)s, '[]')
 ), good AS (
     SELECT unnest(int8multirange(g.xids) - coalesce(
         (SELECT range_agg(b.xids) FROM c b WHERE b.problems > 0 AND b.verified_at >= g.verified_at), '{{}}')) AS xids
-    FROM c g WHERE g.problems = 0
+    FROM c g WHERE g.problems = 0 AND g.is_there AND g.held @> int8range(%(lower)s, %(upper)s)
 ), gap AS (
     SELECT unnest(int8multirange(int8range(%(first)s, %(last)s, '[]'))
                   - coalesce((SELECT range_agg(g.xids) FROM good g), '{{}}')) AS xids
 )
-SELECT lower(g.xids), upper(g.xids), (SELECT max(c.problems) FROM c WHERE c.problems > 0 AND c.xids && g.xids)
+SELECT lower(g.xids), upper(g.xids), (SELECT max(c.problems) FROM c WHERE c.problems > 0 AND c.xids && g.xids),
+       (SELECT coalesce(bool_or(c.problems > 0 AND upper(c.xids) = 9223372036854775807), false) FROM c
+        WHERE c.xids && g.xids)
 FROM gap g ORDER BY 1
 
 -- name: targets

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from outbox_relay.history import ranges, tidy
-from outbox_relay.history.judge import Judge, choose_target
+from outbox_relay.history.judge import Judge, choose_targets
 from outbox_relay.history.ranges import Range
 from outbox_relay.history.removal import BusyError, Removal
 from outbox_relay.history.verdict import Reason, Verdict
@@ -34,7 +34,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a run is asked for: the retention, whose certificates count, seconds of patience for locks."""
+    """What a run is asked for: the retention, whose certificates count (None: all), seconds of patience for locks."""
 
     older_than: timedelta
     target: str | None
@@ -42,17 +42,17 @@ class Wish:
 
 
 class Retention:
-    """One run over one connection in autocommit. `target` is the one whose certificates count.
+    """One run over one connection in autocommit. `targets` are those whose certificates count.
 
     Raises:
-        TargetError: the target has to be named, or has no certificates.
+        TargetError: the target that is asked for has no certificates.
     """
 
     def __init__(self, conn: psycopg.Connection[Any], wish: Wish) -> None:
         self._conn = conn
         self._wish = wish
-        self.target = choose_target(conn, wish.target)
-        self._judge = Judge(conn, age=wish.older_than, target=self.target, wait=wish.wait)
+        self.targets = choose_targets(conn, wish.target)
+        self._judge = Judge(conn, age=wish.older_than, targets=self.targets, wait=wish.wait)
         self._staying: list[Range] = []
 
     def look(self) -> Iterator[Outcome]:

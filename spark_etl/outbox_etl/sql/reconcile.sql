@@ -40,6 +40,6 @@ CROSS JOIN LATERAL (
 
 -- name: certificates
 -- What was proven, and what was not.
-SELECT c.target, c.system_identifier, c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.messages, c.problems,
+SELECT c.target, c.system_identifier, c.warehouse, c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.messages, c.problems,
        c.checksum, c.verified_at
 FROM outbox.certificate c

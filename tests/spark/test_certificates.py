@@ -1,0 +1,207 @@
+"""A certificate speaks for one warehouse and for what was in sight; what it cannot speak for any more is told, once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from outbox_etl.errors import SourceError, TargetError
+from outbox_etl.export import export
+from outbox_etl.reconcile import Wish, reconcile
+from outbox_etl.revocation import ALL
+from tests.databases import Databases
+from tests.reading import narrow_partitions
+from tests.servers import MakeTopic
+from tests.spark.reconciling import MakeWorld, Scene, World, told, worlds
+
+# py4j leaves its sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+KINDS = ("message", "publication", "event")
+
+
+@pytest.fixture(scope="module")
+def make_world(
+    small_spark: SparkSession,
+    _shared_databases: Databases,
+    bootstrap_servers: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[MakeWorld]:
+    """Worlds that live as long as this module's tests."""
+    directory = tmp_path_factory.mktemp("worlds")
+    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
+        yield make
+
+
+def detach(world: World, *kinds: str) -> None:
+    """Take the first range of ids out of sight."""
+    for kind in kinds or KINDS:
+        world.conn.execute(f"ALTER TABLE outbox.{kind} DETACH PARTITION outbox.{kind}_p000000000000001")
+
+
+def attach(world: World, *kinds: str) -> None:
+    for kind in kinds or KINDS:
+        world.conn.execute(
+            f"ALTER TABLE outbox.{kind} ATTACH PARTITION outbox.{kind}_p000000000000001 FOR VALUES FROM (1) TO (1001)"
+        )
+
+
+def at(world: World, words: str, happens: Callable[[], None]) -> Callable[[str], None]:
+    """What a run says is listened to: at these words something happens."""
+
+    def say(text: str) -> None:
+        world.said.append(text)
+        if words in text:
+            happens()
+
+    return say
+
+
+def given(world: World) -> list[tuple[int, int, int]]:
+    return [(lo, hi, problems) for lo, hi, _, problems, *_ in world.certificates()]
+
+
+@pytest.fixture
+def scene(make_world: MakeWorld, make_topic: MakeTopic) -> Scene:
+    """Three messages of one key, published, in ranges of 1,000 ids."""
+    world = make_world()
+    narrow_partitions(world.conn)
+    scene = Scene(world, make_topic(partitions=1))
+    scene.publish(scene.write(3))
+    return scene
+
+
+def test_no_run_passes_by_a_range_that_is_out_of_sight(scene: Scene) -> None:
+    world = scene.world
+    detach(world, "event")
+    with pytest.raises(SourceError, match=r"event_p000000000000001 is detached, .* attach it again"):
+        world.export()
+    attach(world, "event")
+    world.conn.execute(
+        "COMMENT ON TABLE outbox.message_p000000000000001 IS 'outbox history drop: ids up to 1001'"
+    )
+    detach(world)
+    with pytest.raises(
+        SourceError, match=r"is detached, .*an `outbox history drop` is at work or was cut short"
+    ):
+        world.export()
+    attach(world)
+
+    def away_for_a_moment() -> None:
+        detach(world)
+        attach(world)
+
+    with pytest.raises(SourceError, match="or detached for a time"):
+        export(world.spark, world.settings, world.target, at(world, "publications after", away_for_a_moment))
+    mark = world.target.watermark()
+    assert mark is not None
+    assert mark.hi == 0
+    world.export()
+    detach(world)
+    with pytest.raises(SourceError, match="is detached"):
+        world.reconcile()
+    attach(world)
+    wish = Wish(world.bootstrap_servers)
+    with pytest.raises(SourceError, match="or detached for a time"):
+        reconcile(world.spark, world.settings, world.target, wish, at(world, "Kafka read", away_for_a_moment))
+    assert given(world) == []
+    assert world.reconcile().exit_code == 0
+    held = world.conn.execute("SELECT held::text, warehouse FROM outbox.certificate").fetchone()
+    assert held == ("{[1,4001)}", world.target.identity())
+
+
+def test_certificates_of_a_warehouse_that_is_gone_are_taken_back_and_the_next_one_starts_anew(
+    scene: Scene,
+) -> None:
+    world = scene.world
+    world.export()
+    assert world.reconcile().exit_code == 0
+    first = world.target.identity()
+    shutil.rmtree(world.warehouse)
+    for _ in range(2):
+        with pytest.raises(TargetError, match="the warehouse is empty"):
+            world.reconcile()
+    assert given(world)[1:] == [(0, ALL, 1)], "taken back once"
+    assert any("taken back: the warehouse is empty or gone" in text for text in world.said)
+    world.export()
+    assert world.target.identity() not in {"", first}
+    again = world.reconcile()
+    assert (again.window_lo, again.problems, again.messages, again.exit_code) == (0, 0, 3, 1)
+    assert "were taken back: the warehouse is empty" in "\n".join(again.lines())
+    assert world.reconcile().exit_code == 0
+    # The next time it is the export that notices.
+    shutil.rmtree(world.warehouse)
+    world.export()
+    assert given(world)[3:] == [(0, ALL, 1)]
+    assert "another warehouse" in world.reconcile().revoked
+
+
+def test_a_warehouse_of_an_older_state_is_verified_from_the_first_transaction_on(
+    scene: Scene, tmp_path: Path
+) -> None:
+    world, backup = scene.world, tmp_path / "backup"
+    world.export()
+    assert world.reconcile().exit_code == 0
+    shutil.copytree(world.warehouse, backup)
+    for name in ("by reconcile", "by the export"):
+        scene.publish(scene.write(1, start=len(world.said)))
+        world.export()
+        assert world.reconcile().exit_code == 0
+        shutil.rmtree(world.warehouse)
+        shutil.copytree(backup, world.warehouse)
+        if name == "by the export":
+            world.export()
+        restored = world.reconcile()
+        assert (restored.window_lo, restored.problems, restored.exit_code) == (0, 0, 1), name
+        assert "it is an older state" in restored.revoked
+        world.export()
+        assert world.reconcile().exit_code == 0
+
+
+def test_an_iceberg_warehouse_is_known_by_its_table(make_world: MakeWorld, make_topic: MakeTopic) -> None:
+    world = make_world("iceberg")
+    assert world.target.identity() == ""
+    scene = Scene(world, make_topic(partitions=1))
+    scene.publish(scene.write(1))
+    world.export()
+    first = world.target.identity()
+    scene.publish(scene.write(1, start=1))
+    world.export()
+    assert world.target.identity() == first != ""
+    assert world.reconcile().exit_code == 0
+    for table in ("message_history", "publications", "transaction_events"):
+        world.sql(f"DROP TABLE outbox.outbox.{table} PURGE")
+    world.export()
+    assert world.target.identity() != first
+    assert given(world)[1:] == [(0, ALL, 1)]
+
+
+def test_what_was_dropped_before_it_was_verified_here_is_a_problem_until_it_is_accepted(scene: Scene) -> None:
+    world = scene.world
+    world.export()
+    assert world.reconcile().exit_code == 0
+    proven = scene.write(1, start=3)
+    scene.publish(proven)
+    world.conn.execute("SELECT setval('outbox.position', 1001, false)")
+    scene.publish(scene.write(1, start=4))
+    world.export()
+    detach(world)
+    for kind in KINDS:  # as another target's certificates allow
+        world.conn.execute(f"DROP TABLE outbox.{kind}_p000000000000001")
+    outcome = world.reconcile()
+    assert {each.kind for each in outcome.found} == {"unproven"}
+    assert ("unproven", proven[0].message_id, None) in told(outcome.found)
+    assert (outcome.problems, outcome.exit_code) == (2, 1), "the message and its publication"
+    accepted = world.reconcile(accept_dropped=True)
+    assert (accepted.problems, accepted.exit_code) == (0, 0)
+    assert accepted.notes["never_verified_and_accepted"] == 2
+    assert '"unproven":2' in world.certificates()[-1][5]
+    # What was proven while it was there needs no acceptance, whatever is verified again.
+    assert world.reconcile(everything=True).problems == 0
