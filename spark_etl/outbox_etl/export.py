@@ -232,9 +232,9 @@ class Run:
         """
         if self._target.watermark() != self._mark:
             raise ConcurrentRunError("another run has moved the watermark meanwhile; run again")
-
-
         standing.still(self._source, self._stands)
+
+
 def _slices(ids: Ids, rows_each: int) -> list[Ids]:
     return [
         Ids(lower, min(lower + rows_each, ids.upper))

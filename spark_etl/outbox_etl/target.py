@@ -42,6 +42,12 @@ class Target(Protocol):
             TargetError: message_history has rows that no export wrote.
         """
 
+    def identity(self) -> str:
+        """Name this very warehouse for its whole life, wherever it is; empty: there is none.
+
+        Another one at the same place has another name.
+        """
+
     def read(self, table: Table) -> DataFrame:
         """The rows of a table."""
 
@@ -49,12 +55,6 @@ class Target(Protocol):
         """The highest id that message_history may hold; 0 when it is empty."""
 
     def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
-    def identity(self) -> str:
-        """Name this very warehouse for its whole life, wherever it is; empty: there is none.
-
-        Another one at the same place has another name.
-        """
-
         """Put these rows in the place of those that the condition names; answer how many were written.
 
         The condition must name whole files, as `window_hi > 7` or a range of days does.

@@ -139,6 +139,8 @@ class Verification:
         comparison.messages(self._target)
         comparison.publications()
         comparison.events()
+        proven = [each for each in self._known if not each.problems and each.warehouse == self._warehouse]
+        unproven.look(stored, window, held, proven, self._found, accept=self._wanted.accept_dropped)
 
     def _against_kafka(
         self, kafka: KafkaComparison, source: Side, later: DataFrame
@@ -149,8 +151,6 @@ class Verification:
         self._found.settle()
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
         held = kafka.strays(each, self._reader, self._target, shared=self._wanted.shared_topics)
-        proven = [each for each in self._known if not each.problems and each.warehouse == self._warehouse]
-        unproven.look(stored, window, held, proven, self._found, accept=self._wanted.accept_dropped)
         behind = order.inversions(kafka.records, kafka.places)
         order.judge(behind, source, self._reader, self._found, self._cut)
         partitions = kafka.totals()
@@ -203,6 +203,7 @@ class Verification:
             partitions=tuple(partitions),
             sums=sums,
             certified=not found.problems,
+            revoked=self._revoked,
             seconds=round(monotonic() - began, 3),
         )
 
@@ -213,7 +214,6 @@ class Verification:
         )  # PostgreSQL's may be dropped
         if row[f"{wanted}_checksum"] != row["kafka_checksum"]:
             text = f"{wanted} {row[f'{wanted}_checksum']}, kafka {row['kafka_checksum']}"
-            revoked=self._revoked,
             self._found.add(Finding("checksum", "kafka", None, row["topic"], row["partition"], None, text))
 
     def _kept(self, rows: DataFrame) -> DataFrame:
