@@ -6,24 +6,20 @@ publications that are not recorded yet, and places that Kafka no longer keeps (r
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from outbox_etl.findings import CAP, Finding
 from outbox_etl.kafka import Range
 from outbox_etl.sides import PLACE
-from outbox_etl.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from outbox_etl.findings import Findings
-    from outbox_etl.sides import Reader, Side
-    from outbox_etl.target import Target
+    from outbox_etl.sides import Side
 
 Watermarks = Mapping[tuple[str, int], tuple[int, int]]
 Ends = Mapping[str, Mapping[str, int]]
@@ -33,7 +29,7 @@ STRUCT = "struct(topic, partition, offset)"
 
 def expected(source: Side, stored: Side) -> DataFrame:
     """Every place of the window's publications, by either side's account; `side` is P (PostgreSQL) or H (history)."""
-    columns = ["message_id", *PLACE, "digest", "position", "unit"]
+    columns = ["message_id", *PLACE, "digest", "position", "unit", "sent"]
     ours = source.places().select(f.lit("P").alias("side"), *columns)
     return ours.unionByName(stored.places().select(f.lit("H").alias("side"), *columns))
 
@@ -54,12 +50,28 @@ def ranges(
     """What is to be read: from where the last verification ended, or from the window's lowest place, to the end."""
     found = []
     for (topic, partition), (low, high) in sorted(marks.items()):
-        done = before.get(topic, {}).get(str(partition), low)
+        done = resumed(before, topic, partition, (low, high))
         wanted = reach.get((topic, partition))
         start = max(low, done if wanted is None else min(done, wanted[0]))
         if start < high:
             found.append(Range(topic, partition, start, high))
     return found
+
+
+def resumed(before: Ends, topic: str, partition: int, of: tuple[int, int]) -> int:
+    """Where the last verification of a partition ended; its beginning, if it has none or the topic was made anew."""
+    low, high = of
+    done = before.get(topic, {}).get(str(partition), low)
+    return done if done <= high else low
+
+
+def made_anew(marks: Watermarks, before: Ends) -> list[tuple[str, int]]:
+    """The partitions that end before what was verified of them: their topics were deleted and made again."""
+    return [
+        (topic, partition)
+        for (topic, partition), (_, high) in sorted(marks.items())
+        if before.get(topic, {}).get(str(partition), 0) > high
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +148,24 @@ class KafkaComparison:
             .unionByName(states.select(*columns))
             .groupBy("message_id")
             .agg(
-                f.expr(f"collect_set({STRUCT}) FILTER (WHERE side IN ('P', 'H') AND NOT gone)").alias(
-                    "wanted"
-                ),
+                f.expr(f"collect_set({STRUCT}) FILTER (WHERE side = 'P' AND NOT gone)").alias("ours"),
+                f.expr(f"collect_set({STRUCT}) FILTER (WHERE side = 'H' AND NOT gone)").alias("theirs"),
+                f.count_if(f.col("side") == "P").alias("recorded"),
                 f.expr(f"collect_set({STRUCT}) FILTER (WHERE gone)").alias("gone"),
                 f.expr(f"sort_array(collect_list({STRUCT}) FILTER (WHERE side = 'K'))").alias("there"),
                 f.expr("collect_set(digest) FILTER (WHERE side IN ('P', 'H'))").alias("contents"),
                 f.expr("collect_set(digest) FILTER (WHERE side = 'K')").alias("read"),
                 f.expr("collect_set(state) FILTER (WHERE side = 'N')").alias("states"),
             )
+            # Of a message that PostgreSQL tells of, the warehouse is compared with PostgreSQL, not with Kafka.
+            .withColumn("wanted", f.expr("CASE WHEN recorded > 0 THEN ours ELSE theirs END"))
             .withColumns(
                 {
                     "lost": f.array_except("wanted", "there"),
-                    "astray": f.expr("array_except(array_except(there, wanted), gone)"),
+                    "astray": f.expr("array_except(array_except(array_except(there, ours), theirs), gone)"),
+                    "known": f.expr("size(ours) > 0 OR size(theirs) > 0 OR size(gone) > 0"),
                 }
             )
-            .withColumn("known", f.expr("size(wanted) > 0 OR size(gone) > 0"))
             .where(
                 "size(lost) > 0 OR size(there) > 1 OR (size(there) > 0 AND NOT known) OR "
                 "(known AND size(array_except(read, contents)) > 0)"
@@ -186,92 +200,6 @@ class KafkaComparison:
         )
         return each
 
-    def strays(
-        self, each: DataFrame, reader: Reader, target: Target, *, shared: bool
-    ) -> dict[tuple[str, int], int]:
-        """Look at records of messages that have no place in this window.
-
-        Args:
-            each: what `messages` answered.
-            reader: asks PostgreSQL, after Kafka was read: what a relay published was committed before.
-            target: knows what PostgreSQL no longer has.
-            shared: other outboxes publish to these topics too, so a record whose message nobody knows is foreign.
-
-        Returns:
-            Per partition the first record that could not be judged yet, since its publication is not recorded. The
-            verification that will judge it has to read from there: if a relay died before it recorded what it
-            published, first appearances and order can be told from those records alone.
-        """
-        rest = each.where("NOT known")
-        waiting = rest.where("array_contains(states, 'COMMITTED')").select(f.explode("there").alias("record"))
-        held: dict[tuple[str, int], int] = {}
-        for row in (
-            waiting.groupBy("record.topic", "record.partition")
-            .agg(f.min("record.offset").alias("low"), f.count("*").alias("count"))
-            .collect()
-        ):
-            held[row["topic"], row["partition"]] = row["low"]
-            self.found.notes["not_judged_yet"] += row["count"]
-        rest = rest.where("NOT array_contains(states, 'COMMITTED')")
-        taken = rest.select("message_id", "there").limit(CAP + 1).collect()
-        if len(taken) > CAP:
-            more = rest.count() - CAP
-            text = (
-                f"{more} more messages have records and no place in this window: verify everything with --all"
-            )
-            self.found.add(Finding("unlisted", "kafka", None, None, None, None, text), more)
-        ids = {row["message_id"] for row in taken[:CAP]}
-        known = reader.messages_by_id(filter(_is_uuid, ids))
-        stored = _stored(target, ids - known.keys()) if ids - known.keys() else {}
-        for row in taken[:CAP]:
-            if self._stray(row["message_id"], row["there"], known, stored, shared=shared):
-                first = row["there"][0]
-                place = first["topic"], first["partition"]
-                held[place] = min(held.get(place, first["offset"]), first["offset"])
-        return held
-
-    def _stray(
-        self,
-        message_id: str,
-        there: Sequence[Any],
-        known: Mapping[str, Any],
-        stored: Mapping[str, Any],
-        *,
-        shared: bool,
-    ) -> bool:
-        """Judge the records of one message; answer whether that cannot be done yet."""
-
-        def tell(kind: str, detail: str, record: Any) -> None:
-            self.found.add(
-                Finding(
-                    kind, "kafka", message_id, record["topic"], record["partition"], record["offset"], detail
-                )
-            )
-
-        if message_id in known:
-            state, places = known[message_id]["state"], set(known[message_id]["places"])
-        elif message_id in stored:
-            state, places = stored[message_id]
-        else:
-            if shared:
-                self.found.notes["of_other_outboxes"] += len(there)
-            else:
-                tell("unknown", "neither PostgreSQL nor the warehouse has this message", there[0])
-            return False
-        if state != "COMMITTED":
-            tell("not_committed", f"the message is {state}", there[0])
-        elif len(there) > 1 or (places and f"{there[0]['partition']}@{there[0]['offset']}" not in places):
-            where = ", ".join(f"{record['partition']}@{record['offset']}" for record in there)
-            tell(
-                "doubled",
-                f"records at {where}, recorded at {', '.join(sorted(places)) or 'none yet'}",
-                there[-1],
-            )
-        else:
-            self.found.notes["of_other_windows" if places else "not_judged_yet"] += 1
-            return not places
-        return False
-
 
 def hexadecimal(total: Any) -> str:
     """A sum of 64-bit hashes, modulo 2^64: the same in any order, and another when one is left out or doubled."""
@@ -280,16 +208,3 @@ def hexadecimal(total: Any) -> str:
 
 def _at(rows: DataFrame, place: str) -> DataFrame:
     return rows.selectExpr("*", *(f"{place}.{name} {name}" for name in PLACE))
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        return str(uuid.UUID(text)) == text
-    except ValueError:
-        return False
-
-
-def _stored(target: Target, ids: set[str]) -> dict[str, tuple[str, set[str]]]:
-    rows = target.read(MESSAGE_HISTORY).where(f.col("message_id").isin(sorted(ids)))
-    taken = rows.select("message_id", "state", "partition", "offset").collect()
-    return {row["message_id"]: (row["state"], {f"{row['partition']}@{row['offset']}"}) for row in taken}

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from outbox_etl.rows import first_publications
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
-    from outbox_etl.findings import Finding, Findings
+    from outbox_etl.findings import Findings
     from outbox_etl.sides import Side
     from outbox_etl.source import Ids
     from outbox_etl.target import Target
     from outbox_etl.window import Window
 
 KIND = "CASE WHEN mine > theirs THEN 'missing' WHEN mine = 0 THEN 'extra' ELSE 'doubled' END"
+NAMES = ("id", "message_id", "topic", "xid")
 NOWHERE = {"topic": "string", "partition": "int", "offset": "bigint"}
 
 
@@ -35,6 +37,7 @@ class WarehouseComparison:
     def __init__(
         self,
         sides: tuple[Side, Side],
+        target: Target,
         window: Window,
         held: Sequence[Ids],
         later: DataFrame,
@@ -42,75 +45,123 @@ class WarehouseComparison:
         found: Findings,
         keep: Callable[[DataFrame], DataFrame],
     ) -> None:
-        """Take PostgreSQL's side and the warehouse's, the ids that PostgreSQL holds, and its later messages.
+        """Take both sides, all of the warehouse, the ids that PostgreSQL holds, and its later messages.
 
         What is found is asked of `found`; `keep` makes rows that several comparisons need once.
         """
         (self._source, self._stored), self._window, self._held = sides, window, held
-        self._later, self._found, self._keep = later, found, keep
+        self._target, self._later, self._found, self._keep = target, later, found, keep
         self._inside = f"xid >= {window.lo} AND xid < {window.hi}"
 
-    def messages(self, target: Target) -> None:
-        """Every message of the window once, with the same content; none besides."""
-        ours = self._source.messages.where(self._inside).withColumn("mine", f.lit(1))
-        theirs = self._stored.messages.where(self._inside).withColumn("mine", f.lit(0))
-        columns = ["id", "message_id", "topic", "hash", "mine"]
+    def messages(self) -> None:
+        """Every message of the window once, with the same content; none besides, whatever its transaction."""
+        ours = self._source.messages.where(self._inside)
+        theirs = self._stored.messages.where(self._inside)
+        # A merge that failed could have left a message's former state beside the new one, outside of this window.
+        elsewhere = self._elsewhere(ours)
+        sides = (
+            ours.select(*NAMES, "hash", f.lit("P").alias("side"), f.lit(False).alias("lost")),
+            theirs.select(*NAMES, "hash", f.lit("H").alias("side"), f.expr("status = 'LOST'").alias("lost")),
+            elsewhere.select(
+                *NAMES,
+                f.lit(None).cast("bigint").alias("hash"),
+                f.lit("E").alias("side"),
+                f.lit(False).alias("lost"),
+            ),
+        )
         both = self._keep(
-            ours.select(*columns)
-            .unionByName(theirs.select(*columns))
+            reduce(DataFrame.unionByName, sides)
             .groupBy("id", "message_id")
             .agg(
                 f.first("topic").alias("topic"),
-                f.sum("mine").alias("mine"),
-                f.sum(1 - f.col("mine")).alias("theirs"),
+                f.count_if(f.col("side") == "P").alias("mine"),
+                f.count_if(f.col("side") == "H").alias("theirs"),
+                f.count_if(f.col("side") == "E").alias("elsewhere"),
+                f.max(f.when(f.col("side") == "E", f.col("xid"))).alias("xid"),
                 f.countDistinct("hash").alias("contents"),
+                f.max("lost").alias("lost"),
             )
-            .where("mine <> theirs OR contents > 1")
+            .where("mine <> theirs OR contents > 1 OR elsewhere > 0 OR lost")
         )
         here = both.withColumn("store", f.lit("warehouse")).withColumns(_none("partition", "offset"))
-        missing = here.where("theirs = 0").withColumns({"kind": f.lit("missing"), "detail": f.lit("")})
-        self._found.collect(missing, lambda found: self._missing(found, target))
-        doubled = here.where("theirs > 1").withColumn("kind", f.lit("doubled"))
-        self._found.collect(
-            doubled.withColumn("detail", f.expr("concat('message_history has ', theirs, ' rows of id ', id)"))
+        ask = self._found.collect
+        ask(
+            here.where("mine > 0 AND theirs = 0").withColumns(
+                {
+                    "kind": f.expr("CASE WHEN elsewhere > 0 THEN 'altered' ELSE 'missing' END"),
+                    "detail": f.expr(
+                        "CASE WHEN elsewhere > 0 THEN concat('message_history has id ', id, ' with the state of "
+                        "transaction ', xid) ELSE concat('message_history has no row of id ', id) END"
+                    ),
+                }
+            )
         )
-        altered = here.where("mine = 1 AND theirs >= 1 AND contents > 1").withColumn("kind", f.lit("altered"))
-        self._found.collect(
-            altered.withColumn(
-                "detail",
-                f.expr("concat('the row of id ', id, ' in message_history is not what PostgreSQL has')"),
+        ask(
+            here.where("theirs + elsewhere > 1").withColumns(
+                {
+                    "kind": f.lit("doubled"),
+                    "detail": f.expr(
+                        "concat('message_history has ', theirs + elsewhere, ' rows of id ', id, "
+                        "coalesce(concat(', one with the state of transaction ', xid), ''))"
+                    ),
+                }
+            )
+        )
+        ask(
+            here.where("mine = 1 AND theirs >= 1 AND (contents > 1 OR lost)").withColumns(
+                {
+                    "kind": f.lit("altered"),
+                    "detail": f.expr(
+                        "concat('the row of id ', id, ' in message_history is not what PostgreSQL has')"
+                    ),
+                }
             )
         )
         self._extra(here.where("mine = 0"))
 
-    def _missing(self, found: Sequence[tuple[int, Finding]], target: Target) -> Iterator[Finding]:
-        """Tell whether message_history lacks a message, or has it with another transaction's state."""
-        looked_up = [id_ for id_, _ in found[:1_000]]
-        rows = target.read(MESSAGE_HISTORY).where(f.col("id").isin(looked_up))
-        has = {
-            row["message_id"]: row["xid"]
-            for row in rows.groupBy("message_id").agg(f.max("xid").alias("xid")).collect()
-        }
-        for id_, finding in found:
-            xid = has.get(finding.message_id)
-            if xid is None:
-                yield replace(finding, detail=f"message_history has no row of id {id_}")
-            else:
-                text = f"message_history has id {id_} with the state of transaction {xid}"
-                yield replace(finding, kind="altered", detail=text)
-
-    def _extra(self, rows: DataFrame) -> None:
-        """Rows that PostgreSQL does not have in this window: dropped there, changed since, or never there."""
-        moved = self._later.select("message_id").distinct()
-        gone = rows.where(f"NOT ({self._exists('id')})")
-        self._found.note("no_longer_in_postgres", gone)
-        rest = rows.where(self._exists("id")).join(moved, "message_id", "left_anti")
-        rest = rest.withColumns({"kind": f.lit("extra"), "store": f.lit("warehouse")})
+    def sent_twice(self, rows: DataFrame) -> None:
+        """Message ids that more than one message of PostgreSQL has: to a consumer they are one message."""
+        ids = rows.groupBy("message_id").agg(f.first("topic").alias("topic"), f.min("id").alias("id"))
         self._found.collect(
-            rest.withColumn(
-                "detail", f.expr("concat('message_history has id ', id, ', PostgreSQL does not')")
+            ids.withColumns(
+                {
+                    **_none("partition", "offset"),
+                    "kind": f.lit("doubled"),
+                    "store": f.lit("postgres"),
+                    "detail": f.expr("concat('the message of id ', id, ' is not the only one that has it')"),
+                }
             )
         )
+
+    def _elsewhere(self, ours: DataFrame) -> DataFrame:
+        """Rows of the window's messages that message_history has with transactions of other windows."""
+        span = ours.agg(f.min("id").alias("low"), f.max("id").alias("high")).first()
+        low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
+        rows = self._target.read(MESSAGE_HISTORY).where(
+            f"id BETWEEN {low} AND {high} AND NOT ({self._inside})"
+        )
+        return rows.select(*NAMES).join(ours.select("id", "message_id"), ["id", "message_id"], "left_semi")
+
+    def _extra(self, rows: DataFrame) -> None:
+        """Rows that PostgreSQL does not have in this window: dropped there, changed since, lost, or never there.
+
+        What was lost in a fail-over is told by its id each time it is met: it was certified by nobody else.
+        """
+        moved = self._later.select("message_id").distinct()
+        gone = rows.where(f"NOT ({self._exists('id')})")
+        self._found.note("no_longer_in_postgres", gone.where("NOT lost"))
+        rest = rows.where(f"lost OR {self._exists('id')}").join(moved, "message_id", "left_anti")
+        rest = rest.withColumns(
+            {
+                "kind": f.expr("CASE WHEN lost THEN 'lost' ELSE 'extra' END"),
+                "detail": f.expr(
+                    "concat('message_history has id ', id, CASE WHEN lost THEN ' as LOST, since a rebase' "
+                    "ELSE ', PostgreSQL does not' END)"
+                ),
+            }
+        )
+        self._found.collect(rest.where("lost"))
+        self._found.collect(rest.where("NOT lost"))
 
     def publications(self) -> None:
         """Every publication of the window once; message_history tells of the first."""
@@ -126,13 +177,16 @@ class WarehouseComparison:
         names = ["position", "message_id", "topic"]
         known = self._source.messages.where("state = 'COMMITTED'").select(*names)
         known = known.unionByName(
-            self._stored.messages.where("state = 'COMMITTED'").select(*names)
+            self._stored.messages.where("state = 'COMMITTED' AND status <> 'LOST'").select(*names)
         ).distinct()
-        told = self._keep(wrong.join(known, "position", "left"))
-        gone = f"mine = 0 AND NOT ({self._exists('position')})"
-        self._found.note("publications_no_longer_in_postgres", told.where(gone))
+        lost = self._lost("state = 'COMMITTED'").select("position", f.lit(True).alias("lost")).distinct()
+        told = self._keep(wrong.join(known, "position", "left").join(lost, "position", "left"))
+        of_lost = "(mine = 0 AND coalesce(lost, false))"
+        gone = f"(mine = 0 AND NOT ({self._exists('position')}))"
+        self._found.note("publications_no_longer_in_postgres", told.where(f"{gone} AND NOT {of_lost}"))
+        self._found.note("publications_of_lost_messages", told.where(of_lost))
         self._found.collect(
-            told.where(f"NOT ({gone})").withColumns(
+            told.where(f"NOT {gone} AND NOT {of_lost}").withColumns(
                 {
                     "store": f.lit("warehouse"),
                     "kind": f.expr(KIND),
@@ -145,18 +199,21 @@ class WarehouseComparison:
         self._firsts()
 
     def _firsts(self) -> None:
-        """message_history's partition and offset are those of the first publication."""
-        committed = self._stored.messages.where("state = 'COMMITTED'")
-        first = first_publications(self._stored.publications).select(
-            "position",
-            f.col("partition").alias("first_partition"),
-            f.col("offset").alias("first_offset"),
-            f.col("published_at").alias("first_at"),
+        """message_history's partition and offset are those of the first publication.
+
+        A backfill that died left publications of later transactions than the watermark's, and has merged them into some
+        of the messages: they may be there, and need not.
+        """
+        committed = self._stored.messages.where("state = 'COMMITTED' AND status <> 'LOST'")
+        beyond = self._target.read(PUBLICATIONS).where(f"xid >= {self._window.hi}")
+        first = _firsts_as(self._stored.publications, "first")
+        joined = committed.join(first, "position", "left").join(
+            _firsts_as(beyond, "next"), "position", "left"
         )
-        joined = committed.join(first, "position", "left")
         wrong = joined.where(
-            "CASE WHEN first_at IS NULL THEN offset IS NOT NULL AND "
-            f"{self._inside} WHEN status <> 'PUBLISHED' OR published_at IS NULL OR published_at > first_at THEN true "
+            f"CASE WHEN first_at IS NULL THEN offset IS NOT NULL AND {self._inside} AND NOT (published_at <=> next_at "
+            "AND partition <=> next_partition AND offset <=> next_offset) "
+            "WHEN status <> 'PUBLISHED' OR published_at IS NULL OR published_at > first_at THEN true "
             "WHEN published_at = first_at THEN NOT (partition <=> first_partition AND offset <=> first_offset) "
             "ELSE false END"
         )
@@ -185,6 +242,10 @@ class WarehouseComparison:
             .agg(f.sum("mine").alias("mine"), f.sum(1 - f.col("mine")).alias("theirs"))
             .where(f"mine <> theirs AND NOT (mine = 0 AND NOT ({self._exists('id')}))")
         )
+        lost = self._lost().select("id", "message_id", f.lit(True).alias("lost")).distinct()
+        wrong = wrong.join(lost, ["id", "message_id"], "left").where(
+            "NOT (mine = 0 AND coalesce(lost, false))"
+        )
         self._found.collect(
             wrong.withColumns(
                 {
@@ -198,12 +259,25 @@ class WarehouseComparison:
             )
         )
 
+    def _lost(self, condition: str = "true") -> DataFrame:
+        """Messages that were lost in a fail-over: their publications and events are, too."""
+        return self._target.read(MESSAGE_HISTORY).where(f"status = 'LOST' AND {condition}")
+
     def _exists(self, column: str) -> str:
         """A condition: PostgreSQL still has the partition of this id or position."""
         return (
             " OR ".join(f"({column} >= {ids.lower} AND {column} < {ids.upper})" for ids in self._held)
             or "false"
         )
+
+
+def _firsts_as(publications: DataFrame, name: str) -> DataFrame:
+    return first_publications(publications).select(
+        "position",
+        f.col("partition").alias(f"{name}_partition"),
+        f.col("offset").alias(f"{name}_offset"),
+        f.col("published_at").alias(f"{name}_at"),
+    )
 
 
 def _none(*names: str) -> dict[str, Column]:

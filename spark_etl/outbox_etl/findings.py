@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
+from itertools import islice
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -21,10 +22,20 @@ KINDS = {
     "misplaced": "is in Kafka, but not at the offset that was recorded",
     "altered": "has another content",
     "extra": "is in the warehouse and not in PostgreSQL",
+    "lost": "was in PostgreSQL until a fail-over lost it, and the warehouse kept it",
+    "unproven": "was dropped from PostgreSQL before it was verified in this warehouse",
     "not_committed": "is in Kafka, and its message was never committed",
     "unknown": "carries an outbox-id that nobody knows",
     "checksum": "the sums differ although every message was found",
 }
+
+
+TOLD = {
+    "doubled in kafka": "doubled",
+    "doubled in postgres": "sent_twice",
+    "lost in warehouse": "lost_in_a_failover",
+}
+"""Findings that are no problems, and the notes that count them. Exactly once promises that nothing is doubled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +66,14 @@ COLUMNS = {
     "offset": "bigint",
     "detail": "string",
 }
-Then = Callable[[Sequence[tuple[int, Finding]]], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Rows that `settle` looks at; `then`: what looks at the findings once more, or the name of a note."""
+    """Rows that `settle` looks at: findings, or the count of a note."""
 
     rows: DataFrame
-    then: Then | str | None
+    note: str | None = None
 
 
 @dataclass(slots=True)
@@ -88,34 +98,25 @@ class Findings:
     def add(self, finding: Finding, times: int = 1) -> None:
         """Count a finding, and list it if there is room."""
         name = f"{finding.kind} in {finding.store}"
-        if name == "doubled in kafka" and not self.exactly_once:
-            self.notes["doubled"] += times
-            if len(self.allowed) < self.limit:
+        note = TOLD.get(name)
+        if note and not (finding.kind == "doubled" and self.exactly_once):
+            if self.notes[note] < self.limit:
                 self.allowed.append(finding)
+            self.notes[note] += times
             return
         if self.totals[name] < self.limit:
             self.listed.append(finding)
         self.totals[name] += times
 
-    def collect(self, rows: DataFrame, then: Then | None = None) -> None:
-        """Ask for findings that Spark is to find; `rows` has the columns of `Finding`. See `settle`.
-
-        Args:
-            rows: may have an `id` besides.
-            then: looks at what was found once more, by id and finding.
-        """
-        key = "id" if "id" in rows.columns else "cast(NULL AS bigint) id"
-        self._asked.append(_Asked(rows.selectExpr(key, *COLUMNS), then))
+    def collect(self, rows: DataFrame) -> None:
+        """Ask for findings that Spark is to find; `rows` has the columns of `Finding`. See `settle`."""
+        self._asked.append(_Asked(rows.select(*COLUMNS)))
 
     def note(self, name: str, rows: DataFrame) -> None:
         """Ask for a count of rows that are no problem. See `settle`."""
         counted = rows.agg(f.count("*").alias("count"))
         nothing = (f"cast(NULL AS {kind}) {column}" for column, kind in COLUMNS.items() if column != "detail")
-        self._asked.append(
-            _Asked(
-                counted.selectExpr("cast(NULL AS bigint) id", *nothing, "cast(count AS string) detail"), name
-            )
-        )
+        self._asked.append(_Asked(counted.selectExpr(*nothing, "cast(count AS string) detail"), name))
 
     def settle(self) -> None:
         """Find all that was asked for in one job of Spark: of a small window, planning and starting are the cost."""
@@ -131,14 +132,20 @@ class Findings:
             self._take(each, taken[number])
 
     def _take(self, asked: _Asked, taken: list[Any]) -> None:
-        if isinstance(asked.then, str):
-            self.notes[asked.then] += int(taken[0]["detail"])
+        if asked.note is not None:
+            self.notes[asked.note] += int(taken[0]["detail"])
             return
-        found = [(row["id"], Finding(*(row[name] for name in COLUMNS))) for row in taken[:CAP]]
-        for finding in asked.then(found) if asked.then and found else [each for _, each in found]:
-            self.add(finding)
+        for row in taken[:CAP]:
+            self.add(Finding(*(row[name] for name in COLUMNS)))
         if len(taken) > CAP:
             more = asked.rows.count() - CAP
             text = f"{more} more findings like these: {taken[CAP]['kind']}"
-            name = taken[CAP]["kind"] if taken[CAP]["kind"] == "doubled" else "unlisted"
+            name = taken[CAP]["kind"] if taken[CAP]["kind"] in {"doubled", "lost"} else "unlisted"
             self.add(Finding(name, taken[CAP]["store"], None, None, None, None, text), more)
+
+
+def chunks(rows: DataFrame) -> Iterator[list[Any]]:
+    """Rows that are looked at one by one, CAP at a time."""
+    each = rows.toLocalIterator()
+    while some := list(islice(each, CAP)):
+        yield some

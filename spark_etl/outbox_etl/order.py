@@ -9,17 +9,17 @@ right order and Kafka has them the other way round. Everything else is told as `
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
-from outbox_etl.findings import CAP, Finding
+from outbox_etl.findings import Finding, chunks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from outbox_etl.findings import Findings
     from outbox_etl.sides import Reader, Side
@@ -45,19 +45,28 @@ class Snapshot:
 
 
 def inversions(records: DataFrame, places: DataFrame) -> DataFrame:
-    """Messages that lie behind a later one of their order key in the same partition; `later` is that one's position."""
+    """Messages that lie behind a later one of their order key in the same partition; `later` is that one's position.
+
+    If there is one of the same transaction, it is that: there is nothing to be doubted then.
+    """
     first = (
         records.where("message_id IS NOT NULL")
         .groupBy("topic", "partition", "message_id")
         .agg(f.min("offset").alias("offset"), f.count("*").alias("times"))
     )
-    known = places.where("unit IS NOT NULL").select("message_id", "topic", "position", "unit").distinct()
-    ordered = Over.partitionBy("topic", "partition", "unit").orderBy("offset")
-    before = ordered.rowsBetween(Over.unboundedPreceding, -1)
-    behind = first.join(known, ["message_id", "topic"]).withColumn(
-        "later", f.max(f.struct("position", "message_id", "offset", "times")).over(before)
+    names = ("message_id", "topic", "position", "unit", "sent")
+    known = places.where("unit IS NOT NULL").select(*names).distinct()
+
+    def latest(*unit: str) -> Column:
+        ordered = Over.partitionBy("topic", "partition", *unit).orderBy("offset")
+        before = ordered.rowsBetween(Over.unboundedPreceding, -1)
+        return f.max(f.struct("position", "message_id", "offset", "times")).over(before)
+
+    behind = first.join(known, ["message_id", "topic"]).withColumns(
+        {"of_all": latest("unit"), "of_its_own": latest("unit", "sent")}
     )
-    return behind.where("later.position > position")
+    later = f.expr("CASE WHEN of_its_own.position > position THEN of_its_own ELSE of_all END")
+    return behind.withColumn("later", later).where("later.position > position")
 
 
 def judge(
@@ -68,15 +77,13 @@ def judge(
     `cut` are partitions of which Kafka no longer keeps the beginning. There the first appearance of a doubled message
     may be gone, and what is left tells nothing about order.
     """
-    taken = rows.limit(CAP + 1).collect()
-    if not taken:
-        return
-    if len(taken) > CAP:
-        more = rows.count() - CAP
-        found.add(
-            Finding("unlisted", "kafka", None, None, None, None, f"{more} more messages out of order"), more
-        )
-        taken = taken[:CAP]
+    for taken in chunks(rows):
+        _judge(taken, source, reader, found, cut)
+
+
+def _judge(
+    taken: Sequence[Any], source: Side, reader: Reader, found: Findings, cut: Set[tuple[str, int]]
+) -> None:
     positions = sorted({row["position"] for row in taken} | {row["later"]["position"] for row in taken})
     recorded = _recorded(source, positions)
     snapshots = {
@@ -118,7 +125,9 @@ def _why(early: Any, late: Any, row: Any, snapshots: dict[Any, Snapshot]) -> str
     if early["place"][0] == late["place"][0] and early["place"][1] < late["place"][1]:
         return "they were recorded the other way round"
     if late["place"][1] != row["later"]["offset"] or early["batch"] == late["batch"]:
-        return None  # what the relay had seen at that moment is not recorded
+        # What the relay had seen at that moment is not recorded: a row may hold what it read and published in several
+        # steps, with the snapshot of the last.
+        return None
     seen = snapshots.get(late["batch"])
     return (
         "the relay saw both when it published the later one"

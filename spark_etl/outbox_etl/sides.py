@@ -51,10 +51,9 @@ class Side:
     """id, message_id, hash."""
 
     def places(self) -> DataFrame:
-        """Where messages were published, by this side's own account."""
-        committed = self.messages.where("state = 'COMMITTED'").drop(
-            "xid", "published_at", "partition", "offset"
-        )
+        """Where messages were published, by this side's own account; `sent` is the message's transaction."""
+        committed = self.messages.where("state = 'COMMITTED'").drop("published_at", "partition", "offset")
+        committed = committed.withColumnRenamed("xid", "sent")
         return self.publications.join(committed, "position")
 
 
@@ -151,6 +150,15 @@ class Reader:
     def later(self, hi: int) -> DataFrame:
         """Messages that were written or changed after the window, as they are now."""
         return self.split(statement(SQL, "later", hi=hi))
+
+    def sent_twice(self, window: Window) -> DataFrame:
+        """Messages of a window whose message id another message has too, in whatever window."""
+        inside = statement(SOURCE_SQL, "in_window", lo=window.lo, hi=window.hi)
+        return self.split(statement(SQL, "sent_twice", in_window=inside))
+
+    def topics(self) -> set[str]:
+        """The topics that are registered: records may be where no message of the window was published."""
+        return {row["name"] for row in self.one(statement(SQL, "topics")).collect()}
 
     def snapshots(self, batches: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], str]:
         """What the relay saw when it published these batches (epoch, batch, lo)."""

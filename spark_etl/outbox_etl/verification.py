@@ -18,8 +18,16 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from outbox_etl import certificate as certificates
-from outbox_etl import order, revocation, standing, unproven
-from outbox_etl.against_kafka import KafkaComparison, bounds, expected, hexadecimal, ranges
+from outbox_etl import order, revocation, standing, strays, unproven
+from outbox_etl.against_kafka import (
+    KafkaComparison,
+    bounds,
+    expected,
+    hexadecimal,
+    made_anew,
+    ranges,
+    resumed,
+)
 from outbox_etl.against_warehouse import WarehouseComparison
 from outbox_etl.certificate import Certificate
 from outbox_etl.errors import SettingsError, SourceError
@@ -106,10 +114,11 @@ class Verification:
     ) -> tuple[KafkaComparison, Mapping[tuple[str, int], tuple[int, int]]]:
         places = self._kept(expected(source, stored))
         reach = bounds(places)
-        topics = {topic for topic, _ in reach} | before.keys()
+        topics = {topic for topic, _ in reach} | before.keys() | self._reader.topics()
         marks = self._broker.watermarks(topics)
         self._broker.refuse_hidden({place: of[1] for place, of in reach.items() if of}, marks)
         compacted = self._broker.compacted({topic for topic, _ in marks})
+        self._found.notes["partitions_made_anew"] += len(made_anew(marks, before))
         wanted = ranges(reach, marks, before)
         records = self._kept(self._broker.read(self._spark, wanted))
         read = _reading(records.count)
@@ -134,9 +143,10 @@ class Verification:
     def _against_warehouse(self, source: Side, stored: Side, window: Window, later: DataFrame) -> None:
         held = self._source.ids(self._now.top)
         comparison = WarehouseComparison(
-            (source, stored), window, held, later, found=self._found, keep=self._kept
+            (source, stored), self._target, window, held, later, found=self._found, keep=self._kept
         )
-        comparison.messages(self._target)
+        comparison.messages()
+        comparison.sent_twice(self._reader.sent_twice(window))
         comparison.publications()
         comparison.events()
         proven = [each for each in self._known if not each.problems and each.warehouse == self._warehouse]
@@ -150,7 +160,7 @@ class Verification:
         each = kafka.messages(states)
         self._found.settle()
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
-        held = kafka.strays(each, self._reader, self._target, shared=self._wanted.shared_topics)
+        held = strays.look(each, self._found, self._reader, self._target, shared=self._wanted.shared_topics)
         behind = order.inversions(kafka.records, kafka.places)
         order.judge(behind, source, self._reader, self._found, self._cut)
         partitions = kafka.totals()
@@ -247,7 +257,7 @@ def _ends(
 ) -> dict[str, dict[str, int]]:
     """Where the next verification goes on: at the first record that was not judged, and never before where we began."""
     ends: dict[str, dict[str, int]] = {}
-    for (topic, partition), (_, high) in marks.items():
-        done = before.get(topic, {}).get(str(partition), 0)
+    for (topic, partition), (low, high) in marks.items():
+        done = resumed(before, topic, partition, (low, high))
         ends.setdefault(topic, {})[str(partition)] = max(done, min(high, held.get((topic, partition), high)))
     return ends

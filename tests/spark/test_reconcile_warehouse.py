@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 from pyspark.sql import SparkSession
 
+from outbox_etl.findings import Finding
 from outbox_etl.reconcile import Outcome
 from tests.databases import Databases
 from tests.servers import MakeTopic
@@ -44,6 +45,16 @@ DEEDS = {
         "INSERT INTO {{history}} SELECT * FROM {{history}} WHERE message_id = '{id}'",
         {"doubled"},
     ),
+    "a former state beside it": (
+        """INSERT INTO {{history}} BY NAME
+           SELECT * EXCEPT (xid), xid + 1000000 AS xid FROM {{history}} WHERE message_id = '{id}'""",
+        {"doubled"},
+    ),
+    "the state of another transaction": (
+        "UPDATE {{history}} SET xid = xid + 1000000 WHERE message_id = '{id}'",
+        {"altered"},
+    ),
+    "called lost": ("UPDATE {{history}} SET status = 'LOST' WHERE message_id = '{id}'", {"altered"}),
     "a body changed": ("UPDATE {{history}} SET body = binary('x') WHERE message_id = '{id}'", {"altered"}),
     "an order key changed": (
         "UPDATE {{history}} SET order_key = binary('x') WHERE message_id = '{id}'",
@@ -61,6 +72,10 @@ DEEDS = {
     "a publication deleted": (
         f"DELETE FROM {{{{publications}}}} WHERE position = {POSITION}",
         {"missing", "altered"},
+    ),
+    "a publication's offset changed": (
+        f"UPDATE {{{{publications}}}} SET offset = offset + 1 WHERE position = {POSITION}",
+        {"missing", "extra", "altered"},
     ),
     "a publication doubled": (
         f"INSERT INTO {{{{publications}}}} SELECT * FROM {{{{publications}}}} WHERE position = {POSITION}",
@@ -90,6 +105,7 @@ class Judged:
     victims: dict[str, list[str]]
     found: dict[str, set[str]]
     """Kinds of findings in the warehouse, by message id."""
+    in_kafka: list[Finding]
     after: Outcome
     again: Outcome
 
@@ -128,7 +144,8 @@ def judged(make_world: MakeWorld, make_topic: MakeTopic) -> Judged:
     for each in after.found:
         if each.store == "warehouse":
             found.setdefault(str(each.message_id), set()).add(each.kind)
-    return Judged(before, victims, found, after, again)
+    in_kafka = [each for each in after.found if each.store == "kafka"]
+    return Judged(before, victims, found, in_kafka, after, again)
 
 
 @pytest.mark.parametrize("deed", DEEDS)
@@ -143,6 +160,10 @@ def test_what_happened_to_one_row_of_the_warehouse_is_named(judged: Judged, deed
 )
 def test_what_happened_to_one_row_of_postgresql_is_named(judged: Judged, deed: str, kinds: set[str]) -> None:
     assert [judged.found.get(each) for each in judged.victims[deed]] == [kinds]
+
+
+def test_what_happened_to_the_warehouse_is_not_said_of_kafka(judged: Judged) -> None:
+    assert judged.in_kafka == []
 
 
 def test_nobody_else_is_named_and_the_proof_is_taken_back(judged: Judged) -> None:

@@ -13,6 +13,20 @@ WHERE ({in_window}) OR (m.state = 'COMMITTED' AND m.position BETWEEN {low} AND {
 -- Messages that were written or changed after the window.
 SELECT m.message_id::text AS message_id, m.id, m.state FROM outbox.message m WHERE m.xid >= '{hi}'::xid8
 
+-- name: sent_twice
+-- Messages of a window whose message id another message has too. The database makes no two; ids made elsewhere come as
+-- they were given, and a plain INSERT does not look whether there is one.
+SELECT m.message_id::text AS message_id, m.id, m.topic
+FROM outbox.message m
+WHERE ({in_window}) AND get_byte(uuid_send(m.message_id), 6) >> 4 <> 8 AND EXISTS (
+    SELECT FROM outbox.message o
+    WHERE o.message_id = m.message_id AND o.id <> m.id AND get_byte(uuid_send(o.message_id), 6) >> 4 <> 8
+)
+
+-- name: topics
+-- The topics that somebody has registered.
+SELECT t.name FROM outbox.topic t
+
 -- name: snapshots
 -- What the relay saw when it published these batches.
 SELECT b.epoch, b.batch, b.lo, b.snapshot::text AS snapshot
@@ -22,7 +36,7 @@ WHERE (b.epoch, b.batch, b.lo) IN ({batches})
 -- name: messages_by_id
 -- Messages by their message ids, with every place at which they were published. A message id made here carries the row's
 -- id; one made elsewhere has an index.
-SELECT m.message_id::text AS message_id, m.state,
+SELECT m.message_id::text AS message_id, m.state, m.topic,
        ARRAY(SELECT format('%s@%s', b.partitions[array_position(b.positions, m.position)],
                            b.offsets[array_position(b.positions, m.position)])
              FROM outbox.publication b
@@ -30,10 +44,10 @@ SELECT m.message_id::text AS message_id, m.state,
                  AND b.positions @> ARRAY[m.position]) AS places
 FROM unnest('{{message_ids}}'::uuid[]) w (message_id)
 CROSS JOIN LATERAL (
-    SELECT a.message_id, a.state, a.position FROM outbox.message a
+    SELECT a.message_id, a.state, a.topic, a.position FROM outbox.message a
     WHERE a.id = outbox.id_of(w.message_id) AND a.message_id = w.message_id
     UNION ALL
-    SELECT a.message_id, a.state, a.position FROM outbox.message a
+    SELECT a.message_id, a.state, a.topic, a.position FROM outbox.message a
     WHERE outbox.id_of(w.message_id) IS NULL AND a.message_id = w.message_id
         AND get_byte(uuid_send(a.message_id), 6) >> 4 <> 8
 ) m
