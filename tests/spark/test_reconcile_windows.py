@@ -1,0 +1,157 @@
+"""Reconcile meets records that are not of its window, in topics that it need not have looked at."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
+
+from outbox_etl import findings
+from tests.databases import Databases
+from tests.servers import MakeTopic
+from tests.spark.reconciling import MakeWorld, Scene, Sent, told, worlds
+from tests.waiting import wait_until
+from tests.writing import connect, insert
+
+# py4j leaves its sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def make_world(
+    small_spark: SparkSession,
+    _shared_databases: Databases,
+    bootstrap_servers: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[MakeWorld]:
+    """Worlds that live as long as this module's tests."""
+    directory = tmp_path_factory.mktemp("worlds")
+    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
+        yield make
+
+
+def half(scene: Scene) -> Sent:
+    """A half message, that nobody has decided."""
+    message_id = insert(scene.world.conn, scene.topic, "h", "h", state="UNKNOWN", producer_group="g")
+    return Sent(message_id, 0, "h", "h")
+
+
+def make_anew(scene: Scene) -> None:
+    """Delete a topic and make one of that name."""
+    admin = AdminClient({"bootstrap.servers": scene.world.bootstrap_servers, "log_level": 0})
+    admin.delete_topics([scene.topic])[scene.topic].result(30)
+
+    def made() -> bool:
+        try:
+            admin.create_topics([NewTopic(scene.topic, num_partitions=1)])[scene.topic].result(30)
+        except KafkaException:
+            return False  # the old one is still being deleted
+        return True
+
+    wait_until(made, "the topic to be gone")
+
+
+def test_a_backlog_of_another_window_is_looked_at_to_its_end(
+    make_world: MakeWorld, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings, "CAP", 2)
+    world = make_world()
+    scene = Scene(world, make_topic(partitions=1))
+    scene.publish(scene.write(1))
+    backlog = scene.write(5, start=1)
+    world.export()
+    assert world.reconcile().problems == 0
+    newer = scene.write(1, start=6)
+    world.export()
+    scene.publish([*backlog, *newer])  # after the watermark, before Kafka is read
+    outcome = world.reconcile()
+    assert (outcome.problems, told(outcome.found)) == (0, [])
+    assert outcome.notes["of_other_windows"] == len(backlog)
+    world.export()
+    assert world.reconcile().problems == 0
+
+
+def test_messages_that_were_overtaken_are_looked_at_to_the_last(
+    make_world: MakeWorld, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings, "CAP", 2)
+    world = make_world()
+    scene = Scene(world, make_topic(partitions=1))
+    with connect(world.dsn) as slow, slow.transaction():
+        late = scene.write(5, conn=slow)
+        scene.publish(scene.write(1, start=5))
+    scene.publish(late)
+    world.export()
+    outcome = world.reconcile()
+    assert (outcome.problems, outcome.notes["overtaken"]) == (0, len(late))
+
+
+def test_a_record_in_a_topic_that_its_message_was_not_sent_to_is_misplaced(
+    make_world: MakeWorld, make_topic: MakeTopic
+) -> None:
+    world = make_world()
+    mine, other = Scene(world, make_topic(partitions=1)), Scene(world, make_topic(partitions=1))
+    sent = mine.write(1)
+    mine.publish(sent)
+    world.export()
+    assert world.reconcile().problems == 0
+    offset = other.produce(*sent)  # the offset that it has in its own topic
+    other.publish(other.write(1))
+    world.export()
+    assert told(world.reconcile().found) == [("misplaced", sent[0].message_id, offset)]
+
+
+def test_a_topic_is_read_in_which_nothing_was_published(make_world: MakeWorld, make_topic: MakeTopic) -> None:
+    world = make_world()
+    scene = Scene(world, make_topic(partitions=1))
+    world.conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 1)", [scene.topic])
+    never = half(scene)
+    offset = scene.produce(never)
+    world.export()
+    assert told(world.reconcile().found) == [("not_committed", never.message_id, offset)]
+
+
+def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
+    make_world: MakeWorld, make_topic: MakeTopic
+) -> None:
+    world = make_world()
+    scene = Scene(world, make_topic(partitions=1))
+    scene.publish(scene.write(5))
+    world.export()
+    assert world.reconcile().problems == 0
+    make_anew(scene)
+    never = half(scene)
+    assert scene.produce(never) == 0
+    world.export()
+    outcome = world.reconcile()
+    assert told(outcome.found) == [("not_committed", never.message_id, 0)]
+    assert outcome.notes["partitions_made_anew"] == 1
+
+
+def test_a_message_id_that_was_sent_twice_is_told_of_postgresql(
+    make_world: MakeWorld, make_topic: MakeTopic
+) -> None:
+    world = make_world()
+    scene = Scene(world, make_topic(partitions=1))
+    own = str(uuid.uuid4())
+    for window in range(2):
+        insert(world.conn, scene.topic, "k", f"body {window}", message_id=own)
+        scene.publish(scene.write(1, start=window))
+        world.export()
+        outcome = world.reconcile()
+        assert outcome.problems == 0
+        twice = [(each.kind, each.store, each.message_id) for each in outcome.allowed]
+        assert twice == [("doubled", "postgres", own)] * window
+    strict = world.reconcile(everything=True, exactly_once=True)
+    assert [(each.kind, each.store, each.message_id) for each in strict.found] == [
+        ("doubled", "postgres", own)
+    ]
