@@ -205,9 +205,17 @@ class Run:
         window = self._window
         if not window.rebase:
             return Merging(window.hi, span)
-        held = self._source.ids(window.top)
-        lowest = held[0].lower if held else window.top + 1
-        return Merging(window.hi, span, lost=Ids(max(ids.lower, lowest), ids.upper))
+        lost = [Ids(max(ids.lower, each.lower), min(ids.upper, each.upper)) for each in self._expected]
+        return Merging(window.hi, span, lost=[each for each in lost if each.lower < each.upper])
+
+    @functools.cached_property
+    def _expected(self) -> list[Ids]:
+        """What PostgreSQL should hold: the ranges it has, and whatever was given out above them before a fail-over.
+
+        Ranges that were dropped are in the warehouse only, and are not lost.
+        """
+        top = self._window.top
+        return [*self._source.ids(top), Ids(top + 1, max(top, self._top) + 1)]
 
     def _changes(self, ids: Ids, *, last: bool) -> DataFrame:
         window, target = self._window, self._target
@@ -218,7 +226,12 @@ class Run:
         messages = with_checks(with_publications(read, published), target.read(TRANSACTION_EVENTS))
         if not last or not (self._events or self._published):
             return all_changes(messages, None)
-        return all_changes(messages, of_older(target, window, top=self._top, asked=self._events > 0))
+        changes = all_changes(messages, of_older(target, window, top=self._top, asked=self._events > 0))
+        if window.rebase:
+            # What was lost has publications and checks in the warehouse still. They say nothing new of it.
+            lost = Merging(window.hi, ids, lost=self._expected)
+            changes = changes.where(f"is_message OR NOT {lost.is_lost('id')}")
+        return changes
 
     def _publications(self) -> DataFrame:
         """The window's publications, as they were just written."""

@@ -113,19 +113,18 @@ class IcebergTarget:
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         """Merge in one statement; ids as literals, so that only the files that may hold them are read."""
         changes.createOrReplaceTempView("outbox_etl_changes")
-        lost = how.lost
-        columns = merged(how.window_hi, rebase=lost is not None)
+        rebase = how.lost is not None
+        columns = merged(how.window_hi, rebase=rebase)
         text = statement(
             "target.sql",
-            "merge" if lost is None else "merge_rebase",
+            "merge_rebase" if rebase else "merge",
             table=name_of(MESSAGE_HISTORY),
             low=how.ids.lower,
             high=how.ids.upper,
             sets=", ".join(f"t.`{name}` = {value}" for name, value in columns.items()),
             names=", ".join(f"`{name}`" for name in MESSAGE_HISTORY.names),
             values=", ".join(f"s.`{name}`" for name in MESSAGE_HISTORY.names),
-            lost_low=lost.lower if lost else 0,
-            lost_high=lost.upper if lost else 0,
+            lost=how.is_lost("t.id"),
             window_hi=how.window_hi,
         )
         with self._properties(mark.properties() if mark else {}):

@@ -97,11 +97,10 @@ class ParquetTarget:
         held = self._located(MESSAGE_HISTORY, near).join(changes.select(*IDENTITY), [*IDENTITY], "left_semi")
         touched = list(self._touched(MESSAGE_HISTORY, held))
         if how.lost:
-            lost = how.lost
             touched = [
                 file
                 for file in self._files(MESSAGE_HISTORY)
-                if file in touched or (file.low < lost.upper and file.high >= lost.lower)
+                if file in touched or any(file.low < ids.upper and file.high >= ids.lower for ids in how.lost)
             ]
         old = self._rows(MESSAGE_HISTORY, touched).alias("t")
         same = f.expr(" AND ".join(f"t.{name} = s.{name}" for name in IDENTITY))
@@ -189,8 +188,7 @@ def _columns(how: Merging) -> list[str]:
         kept = f"t.`{name}`"
         if how.lost and name in {"status", "window_hi"}:
             value = "'LOST'" if name == "status" else str(how.window_hi)
-            lost = f"t.id >= {how.lost.lower} AND t.id < {how.lost.upper} AND t.status <> 'LOST'"
-            kept = f"CASE WHEN {lost} THEN {value} ELSE {kept} END"
+            kept = f"CASE WHEN {how.is_lost('t.id')} AND t.status <> 'LOST' THEN {value} ELSE {kept} END"
         both = found.get(name, kept)
         columns.append(
             f"CASE WHEN t.id IS NULL THEN s.`{name}` WHEN s.id IS NULL THEN {kept} ELSE {both} END AS `{name}`"

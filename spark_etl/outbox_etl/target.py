@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,8 +22,14 @@ class Merging:
     window_hi: int
     ids: Ids
     """The ids that the changes are of."""
-    lost: Ids | None = None
-    """Messages of these ids that the changes do not mention were lost in a fail-over: their status becomes LOST."""
+    lost: Sequence[Ids] | None = None
+    """Messages of these ids that the changes do not mention were lost in a fail-over: their status becomes LOST.
+    None: there was no fail-over."""
+
+    def is_lost(self, column: str) -> str:
+        """The condition that names them, as SQL."""
+        among = (f"({column} >= {ids.lower} AND {column} < {ids.upper})" for ids in self.lost or ())
+        return f"({' OR '.join(among) or 'false'})"
 
 
 class Target(Protocol):

@@ -14,10 +14,10 @@ WHEN NOT MATCHED AND s.is_message THEN INSERT ({names}) VALUES ({values})
 
 -- name: merge_rebase
 -- The same after a fail-over or a restore, with all that PostgreSQL holds: messages that it held once and has forgotten
--- stay, as LOST.
+-- stay, as LOST. Those of ranges that were dropped are no such: {lost} names ids that PostgreSQL should hold.
 MERGE INTO {table} t USING outbox_etl_changes s
 ON t.id = s.id AND t.message_id = s.message_id
 WHEN MATCHED THEN UPDATE SET {sets}
 WHEN NOT MATCHED AND s.is_message THEN INSERT ({names}) VALUES ({values})
-WHEN NOT MATCHED BY SOURCE AND t.id >= {lost_low} AND t.id < {lost_high} AND t.status <> 'LOST'
+WHEN NOT MATCHED BY SOURCE AND {lost} AND t.status <> 'LOST'
     THEN UPDATE SET t.status = 'LOST', t.window_hi = {window_hi}

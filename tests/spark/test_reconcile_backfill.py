@@ -1,0 +1,110 @@
+"""Reconcile after a backfill: one that died, and one that went on after a fail-over that lost messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from pyspark.sql import SparkSession
+
+from outbox_etl.export import backfill
+from outbox_etl.tables import MESSAGE_HISTORY
+from tests.databases import Databases
+from tests.reading import narrow_partitions
+from tests.servers import MakeTopic
+from tests.spark.exporting import KilledError, Watched, kill
+from tests.spark.reconciling import MakeWorld, Scene, Sent, World, worlds
+
+# py4j leaves its sockets to the garbage collector.
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def make_world(
+    small_spark: SparkSession,
+    _shared_databases: Databases,
+    bootstrap_servers: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[MakeWorld]:
+    """Worlds that live as long as this module's tests."""
+    directory = tmp_path_factory.mktemp("worlds")
+    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
+        yield make
+
+
+def go_to(world: World, id_: int) -> None:
+    """Let the next message have this id."""
+    world.conn.execute("SELECT setval('outbox.position', %s, false)", [id_])
+
+
+def lose(world: World, *messages: Sent) -> None:
+    """Take messages out of PostgreSQL, with their publications and events, as a fail-over does."""
+    ids = [message.message_id for message in messages]
+    positions = [message.position for message in messages]
+    with world.conn.transaction():
+        world.conn.execute("SET LOCAL session_replication_role = replica")
+        world.conn.execute("DELETE FROM outbox.event WHERE message_id = ANY (%s::uuid[])", [ids])
+        world.conn.execute("DELETE FROM outbox.message WHERE message_id = ANY (%s::uuid[])", [ids])
+        world.conn.execute("DELETE FROM outbox.publication WHERE positions && %s::bigint[]", [positions])
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_what_a_failover_lost_is_told_and_neither_a_problem_nor_taken_for_dropped(
+    make_world: MakeWorld, make_topic: MakeTopic, form: str
+) -> None:
+    world = make_world(form)
+    narrow_partitions(world.conn)
+    scene = Scene(world, make_topic(partitions=1))
+    sent = {}
+    for name, id_ in {"kept": 1, "dropped": 1001, "held": 2001, "lost": 2002, "ahead": 3001}.items():
+        go_to(world, id_)
+        sent[name] = scene.write(1)[0]
+        scene.publish([sent[name]])
+    world.conn.execute(
+        "INSERT INTO outbox.event (id, message_id, kind, answer, actor) "
+        "SELECT id, message_id, 'check', 'COMMIT', 'test' FROM outbox.message"
+    )
+    world.export()
+    assert world.reconcile().problems == 0
+    lose(world, sent["lost"], sent["ahead"])
+    for kind in ("message", "publication", "event"):
+        world.conn.execute(f"DROP TABLE outbox.{kind}_p{1001:015d}")
+    go_to(world, 2010)
+    scene.publish(scene.write(1))
+    backfill(world.spark, world.settings, world.target, world.said.append, rebase=True)
+    rows = world.target.read(MESSAGE_HISTORY).select("message_id", "status").collect()
+    status = {row["message_id"]: row["status"] for row in rows}
+    assert {name: status[message.message_id] for name, message in sent.items()} == {
+        "kept": "PUBLISHED", "dropped": "PUBLISHED", "held": "PUBLISHED", "lost": "LOST", "ahead": "LOST",
+    }  # fmt: skip
+    outcome = world.reconcile(everything=True)
+    assert (outcome.problems, outcome.found) == (0, ())
+    told = {(each.kind, each.store, each.message_id) for each in outcome.allowed}
+    assert told == {("lost", "warehouse", sent[name].message_id) for name in ("lost", "ahead")}
+    assert (outcome.notes["lost_in_a_failover"], outcome.notes["publications_of_lost_messages"]) == (2, 2)
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_what_a_backfill_that_died_has_merged_is_not_altered(
+    make_world: MakeWorld, make_topic: MakeTopic, form: str
+) -> None:
+    world = make_world(form)
+    scene = Scene(world, make_topic(partitions=1))
+    sent = scene.write(6)
+    world.export()
+    scene.publish(sent)
+    settings = replace(world.settings, slice_rows=3)
+    target = Watched(world.target, 2, kill, after=True)
+    with pytest.raises(KilledError):
+        backfill(world.spark, settings, target, world.said.append, rebase=False)
+    rows = world.target.read(MESSAGE_HISTORY).select("status").collect()
+    assert {row["status"] for row in rows} == {"PUBLISHED", "COMMITTED"}, "it died half-way"
+    outcome = world.reconcile()
+    assert (outcome.problems, outcome.found) == (0, ())
+    world.export()
+    assert world.reconcile().problems == 0
