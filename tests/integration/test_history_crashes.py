@@ -171,13 +171,14 @@ def test_what_a_dead_run_left_is_ended_by_the_next(
 
 
 SHAPE = """
-    SELECT (SELECT array_agg(replace(pg_get_indexdef(i.indexrelid), %(suffix)s, '') ORDER BY 1)
-            FROM (SELECT * FROM pg_index ORDER BY indexrelid::regclass::text) i
+    SELECT (SELECT array_agg(replace(pg_get_indexdef(i.indexrelid), %(suffix)s, '')
+                             ORDER BY pg_get_indexdef(i.indexrelid)) FROM pg_index i
             WHERE i.indrelid = c.oid AND i.indisvalid),
            (SELECT array_agg(t.tgname ORDER BY t.tgname) FROM pg_trigger t WHERE t.tgrelid = c.oid),
-           (SELECT array_agg(pg_get_constraintdef(k.oid) ORDER BY 1) FROM pg_constraint k
+           (SELECT array_agg(pg_get_constraintdef(k.oid) ORDER BY pg_get_constraintdef(k.oid)) FROM pg_constraint k
             WHERE k.conrelid = c.oid AND k.contype = 'c'),
-           c.reloptions, (SELECT array_agg(a.privilege_type || a.grantee ORDER BY 1) FROM aclexplode(c.relacl) a)
+           c.reloptions, (SELECT array_agg(a.privilege_type || a.grantee ORDER BY a.privilege_type, a.grantee)
+                         FROM aclexplode(c.relacl) a)
     FROM pg_class c WHERE c.oid = %(table)s::regclass
 """
 
