@@ -85,7 +85,7 @@ def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFr
     low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
     # A new message whose position lay among its slice's has the first of all its publications already.
     known = target.read(MESSAGE_HISTORY).where(
-        f"state = 'COMMITTED' AND position >= {low} AND position <= {high} "
+        f"state = 'COMMITTED' AND status <> 'LOST' AND position >= {low} AND position <= {high} "
         f"AND (id <= {top} OR published_at IS NULL)"
     )
     known = known.select(*IDENTITY, "position", f.col("published_at").alias("before"))
@@ -125,12 +125,15 @@ def merged(window_hi: int, *, rebase: bool = False) -> dict[str, str]:
     theirs = f"(s.published_at IS NOT NULL AND s.position = {position})"
     counts = f"{result['state']} = 'COMMITTED'"
     earlier = f"{theirs} AND (NOT {mine} OR s.published_at < t.published_at)"
+    stays = "NOT s.is_message AND t.status = 'LOST'"
     for name in PUBLICATION:
         result[name] = (
-            f"CASE WHEN NOT ({counts}) THEN NULL WHEN {earlier} THEN s.`{name}` WHEN {mine} THEN t.`{name}` END"
+            f"CASE WHEN {stays} THEN t.`{name}` WHEN NOT ({counts}) THEN NULL "
+            f"WHEN {earlier} THEN s.`{name}` WHEN {mine} THEN t.`{name}` END"
         )
     result["status"] = (
-        f"CASE WHEN {counts} AND ({mine} OR {theirs}) THEN 'PUBLISHED' ELSE {result['state']} END"
+        f"CASE WHEN {stays} THEN t.status WHEN {counts} AND ({mine} OR {theirs}) THEN 'PUBLISHED' "
+        f"ELSE {result['state']} END"
     )
     result["checks"] = "coalesce(s.checks, t.checks)"
     result["window_hi"] = str(window_hi)

@@ -138,8 +138,9 @@ class Run:
         window, plain = self._window, [name for name in table.names if name != "window_hi"]
         stamp = f.lit(window.hi).cast("bigint").alias("window_hi")
         if window.again:
-            old = self._target.read(table).select(*plain).subtract(new.select(*plain))
-            return self._commit(table, new.unionByName(old.select("*", stamp)), "window_hi >= 0")
+            # Each side is read once: what retention takes from PostgreSQL between two reads would be in neither.
+            both = new.select(*plain).unionByName(self._target.read(table).select(*plain)).distinct()
+            return self._commit(table, both.select("*", stamp), "window_hi >= 0")
         condition = f"window_hi > {window.lo}"
         older = self._target.read(table).where(f"{condition} AND xid < {window.lo}")
         if not older.isEmpty():  # of a backfill that died; PostgreSQL may no longer hold them
@@ -229,7 +230,8 @@ class Run:
         changes = all_changes(messages, of_older(target, window, top=self._top, asked=self._events > 0))
         if window.rebase:
             # What was lost has publications and checks in the warehouse still. They say nothing new of it.
-            lost = Merging(window.hi, ids, lost=self._expected)
+            # (Of this slice; those of the slices before are LOST already.)
+            lost = self._merging(ids, ids)
             changes = changes.where(f"is_message OR NOT {lost.is_lost('id')}")
         return changes
 
