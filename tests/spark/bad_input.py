@@ -26,12 +26,6 @@ WAITS = """
     SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
     WHERE NOT l.granted AND a.application_name = 'outbox-etl' AND a.datname = current_database()
 """
-# py4j leaves its sockets to the garbage collector.
-MARKS = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 
 
 class Told(NamedTuple):

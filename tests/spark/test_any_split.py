@@ -8,14 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from tests.spark.exporting import Exports, KilledError
+from tests.spark.marks import MARKS
 from tests.spark.streams import Stream, differences
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 SEEDS = [int(seed) for seed in os.environ.get("OUTBOX_SPLIT_SEEDS", "1,2,3").split(",")]
 
 

@@ -8,13 +8,10 @@ import pytest
 
 from outbox_etl.tables import PUBLICATIONS
 from tests.spark.exporting import Exports, KilledError
+from tests.spark.marks import MARKS
 from tests.spark.streams import Stream, differences
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.bad_input import MARKS, Job, MakeWorld
+from tests.spark.bad_input import Job, MakeWorld
+from tests.spark.marks import MARKS
 from tests.writing import connect, insert
 
 pytestmark = MARKS

@@ -7,7 +7,8 @@ from typing import Any
 import psycopg
 
 from outbox_relay.stack.api import Stack
-from tests.spark.bad_input import MARKS, Job, MakeWorld, in_mid_read
+from tests.spark.bad_input import Job, MakeWorld, in_mid_read
+from tests.spark.marks import MARKS
 from tests.writing import connect, insert
 
 pytestmark = MARKS

@@ -14,8 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.spark.bad_input import MARKS, MakeWorld, World, in_mid_read
+from tests.spark.bad_input import MakeWorld, World, in_mid_read
 from tests.spark.exporting import jars
+from tests.spark.marks import MARKS
 
 pytestmark = MARKS
 # A handful of rows is done before code for them is made.

@@ -15,8 +15,9 @@ from outbox_etl.manifest import Manifest
 from outbox_etl.session import use_catalog
 from outbox_etl.settings import Settings
 from outbox_etl.tables import MESSAGE_HISTORY
-from tests.spark.bad_input import MARKS, SECRET, Job, MakeWorld
+from tests.spark.bad_input import SECRET, Job, MakeWorld
 from tests.spark.exporting import NOWHERE
+from tests.spark.marks import MARKS
 
 pytestmark = MARKS
 

@@ -16,14 +16,10 @@ from outbox_etl.revocation import ALL
 from tests.databases import Databases
 from tests.reading import narrow_partitions
 from tests.servers import MakeTopic
+from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, World, worlds
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 KINDS = ("message", "publication", "event")
 
 

@@ -7,14 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.spark.exporting import Exports
+from tests.spark.marks import MARKS
 from tests.spark.streams import Stream, differences
 from tests.writing import Connection, connect, insert
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 WAYS = (
     ("UNKNOWN", "COMMITTED"),
     ("UNKNOWN", "ROLLED_BACK"),

@@ -21,14 +21,10 @@ from outbox_etl.source import Source
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS
 from outbox_etl.window import Cluster, Watermark
 from tests.spark.exporting import Exports, KilledError
+from tests.spark.marks import MARKS
 from tests.spark.streams import Stream
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])
 MakeExports = Callable[..., Exports]
 NOTHING_OLD = Upkeep(keep=timedelta(0), newest=1)

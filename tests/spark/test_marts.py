@@ -12,13 +12,10 @@ from pyspark.sql import SparkSession
 
 from outbox_etl.mart_tables import CHECKS, DAYS, DECISIONS, GAPS, KEY_SKEW, LATENCY, MARTS, THROUGHPUT
 from outbox_etl.window import Cluster
+from tests.spark.marks import MARKS
 from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication, start_spark
 
-pytestmark = [
-    pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
-]
+pytestmark = MARKS
 
 POLICY = "undecided after 15 checks: the group's policy"
 

@@ -16,14 +16,11 @@ from outbox_etl.main import main
 from outbox_etl.manifest import LocalManifests
 from tests.publications import positions, record, snapshot
 from tests.spark.exporting import jars
+from tests.spark.marks import MARKS
 from tests.spark.marting import QUICK
 from tests.writing import Connection, connect, decide, insert
 
-pytestmark = [
-    pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
-]
+pytestmark = MARKS
 
 MESSAGES = """
     SELECT (born_at AT TIME ZONE 'UTC')::date AS day, topic, producer_group, state, key,

@@ -17,13 +17,10 @@ from outbox_etl.tables import CORE, Table
 from outbox_etl.window import Cluster, Watermark
 from tests.spark.exporting import NOWHERE, Exports
 from tests.spark.lookers import duckdb_parquet, iceberg_arrow, parquet_files
+from tests.spark.marks import MARKS
 from tests.warehouse_guide import blocks
 
-pytestmark = [
-    pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
-]
+pytestmark = MARKS
 ALL = (*CORE, *MARTS, DAYS)
 ICEBERG = {"bigint": "long", "array<string>": "list<string>", "map<string,string>": "map<string, string>"}
 """Iceberg's names where they are not Spark's."""

@@ -12,15 +12,11 @@ from outbox_etl.errors import SourceError
 from tests.databases import Databases
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic
+from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, told, worlds
 from tests.writing import insert_numbered, wait_published
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

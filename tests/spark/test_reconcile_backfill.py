@@ -14,14 +14,10 @@ from tests.databases import Databases
 from tests.reading import narrow_partitions
 from tests.servers import MakeTopic
 from tests.spark.exporting import KilledError, Watched, kill
+from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Sent, World, worlds
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,11 @@ from pyspark.sql import SparkSession
 from outbox_etl.reconcile import Outcome
 from tests.databases import Databases
 from tests.servers import MakeTopic
+from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Told, told, worlds
 from tests.writing import connect
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

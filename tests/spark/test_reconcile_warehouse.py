@@ -15,14 +15,10 @@ from outbox_etl.findings import Finding
 from outbox_etl.reconcile import Outcome
 from tests.databases import Databases
 from tests.servers import MakeTopic
+from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, worlds
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

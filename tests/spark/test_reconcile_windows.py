@@ -14,16 +14,12 @@ from pyspark.sql import SparkSession
 from outbox_etl import findings
 from tests.databases import Databases
 from tests.servers import MakeTopic
+from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Sent, told, worlds
 from tests.waiting import wait_until
 from tests.writing import connect, insert
 
-# py4j leaves its sockets to the garbage collector.
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,10 @@ from outbox_etl.main import parser
 from outbox_etl.report import gather
 from outbox_etl.report.facts import DAYS
 from outbox_etl.report.telling import Telling
+from tests.spark.marks import MARKS
 from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication, start_spark
 
-pytestmark = [
-    pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")

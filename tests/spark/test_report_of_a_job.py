@@ -11,14 +11,11 @@ import pytest
 from outbox_etl.main import main
 from tests.publications import positions, record, snapshot
 from tests.spark.exporting import jars
+from tests.spark.marks import MARKS
 from tests.spark.marting import QUICK
 from tests.writing import connect, decide, insert
 
-pytestmark = [
-    pytest.mark.spark,
-    # py4j leaves its sockets to the garbage collector.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
-]
+pytestmark = MARKS
 
 
 def job(command: str, dsn: str, warehouse: Path, report: Path, *more: str) -> int:
