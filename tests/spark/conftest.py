@@ -9,9 +9,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_relay.etl import prepare
+from tests.databases import Databases
 from tests.servers import MakeDatabase
 from tests.spark.bad_input import Job, World
 from tests.spark.exporting import Exports, base_settings, start_small
+from tests.spark.reconciling import MakeWorld, worlds
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +60,16 @@ def make_world(
     yield make
     for world in made:
         world.stream.close()
+
+
+@pytest.fixture(scope="module")
+def module_worlds(
+    small_spark: SparkSession,
+    _shared_databases: Databases,
+    bootstrap_servers: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[MakeWorld]:
+    """Make outboxes whose relay is the test itself; they live as long as the tests of the module."""
+    directory = tmp_path_factory.mktemp("worlds")
+    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
+        yield make

@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from outbox_etl.errors import SourceError, TargetError
 from outbox_etl.export import export
 from outbox_etl.reconcile import Wish, reconcile
 from outbox_etl.revocation import ALL
-from tests.databases import Databases
 from tests.reading import narrow_partitions
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, World, worlds
+from tests.spark.reconciling import MakeWorld, Scene, World
 
 pytestmark = MARKS
 KINDS = ("message", "publication", "event")
-
-
-@pytest.fixture(scope="module")
-def make_world(
-    small_spark: SparkSession,
-    _shared_databases: Databases,
-    bootstrap_servers: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[MakeWorld]:
-    """Worlds that live as long as this module's tests."""
-    directory = tmp_path_factory.mktemp("worlds")
-    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
-        yield make
 
 
 def detach(world: World, *kinds: str) -> None:
@@ -65,9 +50,9 @@ def given(world: World) -> list[tuple[int, int, int]]:
 
 
 @pytest.fixture
-def scene(make_world: MakeWorld, make_topic: MakeTopic) -> Scene:
+def scene(module_worlds: MakeWorld, make_topic: MakeTopic) -> Scene:
     """Three messages of one key, published, in ranges of 1,000 ids."""
-    world = make_world()
+    world = module_worlds()
     narrow_partitions(world.conn)
     scene = Scene(world, make_topic(partitions=1))
     scene.publish(scene.write(3))
@@ -161,8 +146,8 @@ def test_a_warehouse_of_an_older_state_is_verified_from_the_first_transaction_on
         assert world.reconcile().exit_code == 0
 
 
-def test_an_iceberg_warehouse_is_known_by_its_table(make_world: MakeWorld, make_topic: MakeTopic) -> None:
-    world = make_world("iceberg")
+def test_an_iceberg_warehouse_is_known_by_its_table(module_worlds: MakeWorld, make_topic: MakeTopic) -> None:
+    world = module_worlds("iceberg")
     assert world.target.identity() == ""
     scene = Scene(world, make_topic(partitions=1))
     scene.publish(scene.write(1))

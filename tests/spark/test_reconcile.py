@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
 
 from outbox_etl.errors import SourceError
-from tests.databases import Databases
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, told, worlds
+from tests.spark.reconciling import MakeWorld, Scene, told
 from tests.writing import insert_numbered, wait_published
 
 pytestmark = MARKS
 
 
-@pytest.fixture(scope="module")
-def make_world(
-    small_spark: SparkSession,
-    _shared_databases: Databases,
-    bootstrap_servers: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[MakeWorld]:
-    """Worlds that live as long as this module's tests."""
-    directory = tmp_path_factory.mktemp("worlds")
-    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
-        yield make
-
-
 @pytest.mark.feature("H-02")
 def test_what_a_relay_published_is_proven_window_after_window(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world, topic = make_world(), make_topic(partitions=4)
+    world, topic = module_worlds(), make_topic(partitions=4)
     with RelayProcess(world.dsn, world.bootstrap_servers).wait_until_running():
         insert_numbered(world.conn, topic, 500)
         wait_published(world.conn)
@@ -64,9 +48,9 @@ def test_what_a_relay_published_is_proven_window_after_window(
 
 @pytest.mark.feature("H-02")
 def test_one_lost_message_alone_is_one_problem_and_the_next_run_asks_again(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     sent = scene.write(3)
     scene.record(sent, scene.produce(*sent[:2]))
@@ -80,9 +64,9 @@ def test_one_lost_message_alone_is_one_problem_and_the_next_run_asks_again(
 
 
 def test_a_crash_that_doubled_a_message_does_not_stop_retention_unless_exactly_once_was_promised(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     sent = scene.write(3)
     scene.publish(sent)
@@ -106,9 +90,9 @@ def test_a_crash_that_doubled_a_message_does_not_stop_retention_unless_exactly_o
 
 
 def test_what_a_dead_relay_did_not_record_is_read_again_with_what_its_successor_published(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     scene.publish(scene.write(1))
     sent = scene.write(2, start=1)
@@ -127,9 +111,9 @@ def test_what_a_dead_relay_did_not_record_is_read_again_with_what_its_successor_
 
 
 def test_a_place_behind_an_open_transaction_is_not_taken_for_lost(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     sent = scene.write(2)
     with scene.transaction(sent[0]):

@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from pyspark.sql import SparkSession
 
 from outbox_etl.export import backfill
 from outbox_etl.tables import MESSAGE_HISTORY
-from tests.databases import Databases
 from tests.reading import narrow_partitions
 from tests.servers import MakeTopic
 from tests.spark.exporting import KilledError, Watched, kill
 from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, Sent, World, worlds
+from tests.spark.reconciling import MakeWorld, Scene, Sent, World
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def make_world(
-    small_spark: SparkSession,
-    _shared_databases: Databases,
-    bootstrap_servers: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[MakeWorld]:
-    """Worlds that live as long as this module's tests."""
-    directory = tmp_path_factory.mktemp("worlds")
-    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
-        yield make
 
 
 def go_to(world: World, id_: int) -> None:
@@ -51,9 +35,9 @@ def lose(world: World, *messages: Sent) -> None:
 
 @pytest.mark.parametrize("form", ["iceberg", "parquet"])
 def test_what_a_failover_lost_is_told_and_neither_a_problem_nor_taken_for_dropped(
-    make_world: MakeWorld, make_topic: MakeTopic, form: str
+    module_worlds: MakeWorld, make_topic: MakeTopic, form: str
 ) -> None:
-    world = make_world(form)
+    world = module_worlds(form)
     narrow_partitions(world.conn)
     scene = Scene(world, make_topic(partitions=1))
     sent = {}
@@ -87,9 +71,9 @@ def test_what_a_failover_lost_is_told_and_neither_a_problem_nor_taken_for_droppe
 
 @pytest.mark.parametrize("form", ["iceberg", "parquet"])
 def test_what_a_backfill_that_died_has_merged_is_not_altered(
-    make_world: MakeWorld, make_topic: MakeTopic, form: str
+    module_worlds: MakeWorld, make_topic: MakeTopic, form: str
 ) -> None:
-    world = make_world(form)
+    world = module_worlds(form)
     scene = Scene(world, make_topic(partitions=1))
     sent = scene.write(6)
     world.export()

@@ -5,36 +5,21 @@ All topics are verified at once: each deed has to be found beside the others, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import SparkSession
 
 from outbox_etl.reconcile import Outcome
-from tests.databases import Databases
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, Told, told, worlds
+from tests.spark.reconciling import MakeWorld, Scene, Told, told
 from tests.writing import connect
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def make_world(
-    small_spark: SparkSession,
-    _shared_databases: Databases,
-    bootstrap_servers: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[MakeWorld]:
-    """Worlds that live as long as this module's tests."""
-    directory = tmp_path_factory.mktemp("worlds")
-    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
-        yield make
 
 
 @dataclass
@@ -226,9 +211,9 @@ class Judged:
 
 
 @pytest.fixture(scope="module")
-def judged(make_world: MakeWorld, make_topic: MakeTopic) -> Judged:
+def judged(module_worlds: MakeWorld, make_topic: MakeTopic) -> Judged:
     """All deeds done, exported and verified."""
-    world = make_world()
+    world = module_worlds()
     expected = {}
     for deed, settings in DEEDS.items():
         scene = Scene(world, make_topic(partitions=1, **settings))

@@ -5,33 +5,17 @@ All rows are verified at once: each deed has to be found beside the others, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from pyspark.sql import SparkSession
 
 from outbox_etl.findings import Finding
 from outbox_etl.reconcile import Outcome
-from tests.databases import Databases
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, worlds
+from tests.spark.reconciling import MakeWorld, Scene
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def make_world(
-    small_spark: SparkSession,
-    _shared_databases: Databases,
-    bootstrap_servers: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[MakeWorld]:
-    """Worlds that live as long as this module's tests."""
-    directory = tmp_path_factory.mktemp("worlds")
-    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
-        yield make
 
 
 POSITION = "(SELECT position FROM {{history}} WHERE message_id = '{id}')"
@@ -107,9 +91,9 @@ class Judged:
 
 
 @pytest.fixture(scope="module")
-def judged(make_world: MakeWorld, make_topic: MakeTopic) -> Judged:
+def judged(module_worlds: MakeWorld, make_topic: MakeTopic) -> Judged:
     """All deeds done to a warehouse that had been proven."""
-    world = make_world(format="iceberg")
+    world = module_worlds(format="iceberg")
     scene = Scene(world, make_topic(partitions=1))
     deeds = [*DEEDS, LOST, CHANGED, UNPUBLISHED]
     sent = scene.write(2 * len(deeds))

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from pyspark.sql import SparkSession
 
 from outbox_etl import findings
-from tests.databases import Databases
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, Sent, told, worlds
+from tests.spark.reconciling import MakeWorld, Scene, Sent, told
 from tests.waiting import wait_until
 from tests.writing import connect, insert
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def make_world(
-    small_spark: SparkSession,
-    _shared_databases: Databases,
-    bootstrap_servers: str,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[MakeWorld]:
-    """Worlds that live as long as this module's tests."""
-    directory = tmp_path_factory.mktemp("worlds")
-    with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
-        yield make
 
 
 def half(scene: Scene) -> Sent:
@@ -57,10 +41,10 @@ def make_anew(scene: Scene) -> None:
 
 
 def test_a_backlog_of_another_window_is_looked_at_to_its_end(
-    make_world: MakeWorld, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+    module_worlds: MakeWorld, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(findings, "CAP", 2)
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     scene.publish(scene.write(1))
     backlog = scene.write(5, start=1)
@@ -77,10 +61,10 @@ def test_a_backlog_of_another_window_is_looked_at_to_its_end(
 
 
 def test_messages_that_were_overtaken_are_looked_at_to_the_last(
-    make_world: MakeWorld, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+    module_worlds: MakeWorld, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(findings, "CAP", 2)
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     with connect(world.dsn) as slow, slow.transaction():
         late = scene.write(5, conn=slow)
@@ -92,9 +76,9 @@ def test_messages_that_were_overtaken_are_looked_at_to_the_last(
 
 
 def test_a_record_in_a_topic_that_its_message_was_not_sent_to_is_misplaced(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world = make_world()
+    world = module_worlds()
     mine, other = Scene(world, make_topic(partitions=1)), Scene(world, make_topic(partitions=1))
     sent = mine.write(1)
     mine.publish(sent)
@@ -106,8 +90,10 @@ def test_a_record_in_a_topic_that_its_message_was_not_sent_to_is_misplaced(
     assert told(world.reconcile().found) == [("misplaced", sent[0].message_id, offset)]
 
 
-def test_a_topic_is_read_in_which_nothing_was_published(make_world: MakeWorld, make_topic: MakeTopic) -> None:
-    world = make_world()
+def test_a_topic_is_read_in_which_nothing_was_published(
+    module_worlds: MakeWorld, make_topic: MakeTopic
+) -> None:
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     world.conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 1)", [scene.topic])
     never = half(scene)
@@ -117,9 +103,9 @@ def test_a_topic_is_read_in_which_nothing_was_published(make_world: MakeWorld, m
 
 
 def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     scene.publish(scene.write(5))
     world.export()
@@ -134,9 +120,9 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
 
 
 def test_a_message_id_that_was_sent_twice_is_told_of_postgresql(
-    make_world: MakeWorld, make_topic: MakeTopic
+    module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
-    world = make_world()
+    world = module_worlds()
     scene = Scene(world, make_topic(partitions=1))
     own = str(uuid.uuid4())
     for window in range(2):
