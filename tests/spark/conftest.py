@@ -13,6 +13,7 @@ from tests.databases import Databases
 from tests.servers import MakeDatabase
 from tests.spark.bad_input import Job, World
 from tests.spark.exporting import Exports, base_settings, start_small
+from tests.spark.marting import Warehouse, start_spark
 from tests.spark.reconciling import MakeWorld, worlds
 
 
@@ -73,3 +74,17 @@ def module_worlds(
     directory = tmp_path_factory.mktemp("worlds")
     with worlds(small_spark, _shared_databases, bootstrap_servers, directory) as make:
         yield make
+
+
+@pytest.fixture(scope="module")
+def mart_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark for warehouses whose rows the tests write themselves."""
+    spark = start_spark(tmp_path_factory.mktemp("base"))
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def warehouse(mart_spark: SparkSession, tmp_path: Path) -> Warehouse:
+    """A warehouse whose rows the test writes itself."""
+    return Warehouse(mart_spark, tmp_path / "warehouse")

@@ -37,7 +37,7 @@ def job(*arguments: str, code: int = 1, script: str = "", environment: Environme
 
 
 @pytest.fixture
-def warehouse(tmp_path: Path) -> str:
+def place(tmp_path: Path) -> str:
     """A place that must stay as it is: not there."""
     return str(tmp_path / "warehouse")
 
@@ -91,13 +91,13 @@ def test_a_value_that_is_wrong_is_named_with_what_is_allowed(
     )
 
 
-def test_the_command_names_the_nearest_option_too(warehouse: str) -> None:
+def test_the_command_names_the_nearest_option_too(place: str) -> None:
     for given, words in (
         (("etl", "rum"), ("Did you mean 'run'?",)),
         (("etl", "run", f"--pasword={SECRET}"), ("--pasword",)),
         (("etl", "run", "--warehose=/w"), ("--warehouse",)),
-        (("etl", "run", "--warehouse", warehouse, "--catalog", "hive"), ("hive", "jdbc", "rest")),
-        (("etl", "run", "--warehouse", warehouse, "--partitions", "many"), ("many", "--partitions")),
+        (("etl", "run", "--warehouse", place, "--catalog", "hive"), ("hive", "jdbc", "rest")),
+        (("etl", "run", "--warehouse", place, "--partitions", "many"), ("many", "--partitions")),
     ):
         ran = outbox(*given, OUTBOX_DSN=DSN)
         assert ran.code == 2
@@ -105,10 +105,10 @@ def test_the_command_names_the_nearest_option_too(warehouse: str) -> None:
         assert SECRET not in ran.out + ran.err
 
 
-def test_a_jar_that_is_none_is_named_before_java_starts(warehouse: str, tmp_path: Path) -> None:
+def test_a_jar_that_is_none_is_named_before_java_starts(place: str, tmp_path: Path) -> None:
     text = tmp_path / "text.jar"
     text.write_text("no jar")
-    given = ("run", "--warehouse", warehouse, "--jars")
+    given = ("run", "--warehouse", place, "--jars")
     for jar, word in (
         (tmp_path / "none.jar", "no file"),
         (text, "is no jar"),
@@ -119,10 +119,8 @@ def test_a_jar_that_is_none_is_named_before_java_starts(warehouse: str, tmp_path
         assert word in line
 
 
-def test_without_a_java_or_with_an_old_one_it_says_which_one_is_needed(
-    warehouse: str, tmp_path: Path
-) -> None:
-    given = ("run", "--warehouse", warehouse, *SMALL)
+def test_without_a_java_or_with_an_old_one_it_says_which_one_is_needed(place: str, tmp_path: Path) -> None:
+    given = ("run", "--warehouse", place, *SMALL)
     line = job(*given, environment={"JAVA_HOME": str(tmp_path / "none")})
     assert "no Java in JAVA_HOME" in line
     assert "17 or 21" in line
@@ -133,26 +131,26 @@ def test_without_a_java_or_with_an_old_one_it_says_which_one_is_needed(
     line = job(*given, environment={"JAVA_HOME": str(tmp_path)})
     assert "Java 11" in line
     assert "17 or 21" in line
-    assert not Path(warehouse).exists()
+    assert not Path(place).exists()
 
 
-def test_without_pyspark_it_says_what_to_install(warehouse: str) -> None:
+def test_without_pyspark_it_says_what_to_install(place: str) -> None:
     absent = "import sys; sys.modules['pyspark'] = None\nfrom outbox_etl.main import main; sys.exit(main())"
-    assert "pip install 'outbox-kafka[etl]'" in job("run", "--warehouse", warehouse, script=absent)
+    assert "pip install 'outbox-kafka[etl]'" in job("run", "--warehouse", place, script=absent)
 
 
-def test_a_jar_that_is_absent_is_named(warehouse: str) -> None:
+def test_a_jar_that_is_absent_is_named(place: str) -> None:
     iceberg, driver = jars()
-    given = ("run", "--warehouse", warehouse, *SMALL)
+    given = ("run", "--warehouse", place, *SMALL)
     for jar, absent in ((driver, "iceberg-spark-runtime"), (iceberg, "postgresql")):
         line = job(*given, "--jars", jar)
         assert f"the jar of {absent} is not there" in line
         assert "--jars" in line
-    assert not Path(warehouse).exists()
+    assert not Path(place).exists()
 
 
-def test_a_master_that_spark_does_not_know_is_named(warehouse: str) -> None:
-    given = ("run", "--warehouse", warehouse, "--driver-memory", "512m", "--jars", ",".join(jars()))
+def test_a_master_that_spark_does_not_know_is_named(place: str) -> None:
+    given = ("run", "--warehouse", place, "--driver-memory", "512m", "--jars", ",".join(jars()))
     line = job(*given, "--master", "locale[2]")
     assert "--master locale[2]" in line
     assert "local[4]" in line

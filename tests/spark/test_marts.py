@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,25 +11,11 @@ from pyspark.sql import SparkSession
 from outbox_etl.mart_tables import CHECKS, DAYS, DECISIONS, GAPS, KEY_SKEW, LATENCY, MARTS, THROUGHPUT
 from outbox_etl.window import Cluster
 from tests.spark.marks import MARKS
-from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication, start_spark
+from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication
 
 pytestmark = MARKS
 
 POLICY = "undecided after 15 checks: the group's policy"
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for all tests of this file."""
-    spark = start_spark(tmp_path_factory.mktemp("base"))
-    yield spark
-    spark.stop()
-
-
-@pytest.fixture
-def warehouse(session: SparkSession, tmp_path: Path) -> Warehouse:
-    """A warehouse of this test."""
-    return Warehouse(session, tmp_path / "warehouse")
 
 
 SENT = [
@@ -143,9 +127,9 @@ def test_the_largest_order_keys_are_set_against_all(made: Warehouse) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(session: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+def made(mart_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
     """A warehouse with all of the above, and its marts."""
-    warehouse = Warehouse(session, tmp_path_factory.mktemp("made") / "warehouse")
+    warehouse = Warehouse(mart_spark, tmp_path_factory.mktemp("made") / "warehouse")
     events = [*BIRTHS, *DECISIONS_MADE, *CHECKED]
     warehouse.fill(10, messages=[*SENT, *TIMED, *HALVES, *ASKED, *KEYED], events=events)
     assert warehouse.make(10) == [DAY, NEXT]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from outbox_etl.dsn import parse
 from outbox_etl.errors import SourceError
@@ -18,23 +16,9 @@ from outbox_etl.report import gather
 from outbox_etl.report.facts import DAYS
 from outbox_etl.report.telling import Telling
 from tests.spark.marks import MARKS
-from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication, start_spark
+from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication
 
 pytestmark = MARKS
-
-
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One Spark for the tests that start none of their own."""
-    spark = start_spark(tmp_path_factory.mktemp("base"))
-    yield spark
-    spark.stop()
-
-
-@pytest.fixture
-def warehouse(session: SparkSession, tmp_path: Path) -> Warehouse:
-    """A warehouse of this test."""
-    return Warehouse(session, tmp_path / "warehouse")
 
 
 def fill(warehouse: Warehouse) -> None:
