@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.spark.bad_input import Job, MakeWorld
+from tests.spark.disks import mounted
 from tests.spark.marks import MARKS
 from tests.writing import connect, insert
 
@@ -128,13 +128,8 @@ def test_an_iceberg_table_that_is_lost_is_not_begun_anew_beside_the_others(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 3 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], check=True)
-    try:
+    with mounted(tmp_path / "disk", "size=3m") as place:
         yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_full_disk_leaves_nothing_half_and_after_making_room_the_next_run_does_it_all(

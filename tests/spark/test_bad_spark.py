@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from tests.spark.bad_input import MakeWorld, World, in_mid_read
+from tests.spark.disks import mounted
 from tests.spark.exporting import jars
 from tests.spark.marks import MARKS
 
@@ -85,13 +86,8 @@ def test_a_java_that_is_killed_is_named_and_nothing_is_visible(make_world: MakeW
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 8 MB, less than the jars have."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(place)], check=True)
-    try:
+    with mounted(tmp_path / "disk", "size=8m", in_use=True) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_spark_without_room_for_its_own_files_names_their_directory(

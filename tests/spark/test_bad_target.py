@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from outbox_etl.session import use_catalog
 from outbox_etl.settings import Settings
 from outbox_etl.tables import MESSAGE_HISTORY
 from tests.spark.bad_input import SECRET, Job, MakeWorld
+from tests.spark.disks import mounted
 from tests.spark.exporting import NOWHERE
 from tests.spark.marks import MARKS
 
@@ -26,16 +26,12 @@ pytestmark = MARKS
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """A directory in which nobody can write: to root only a file system says no."""
     place = tmp_path / "read-only"
-    place.mkdir()
     if os.geteuid():
-        place.chmod(0o555)
+        place.mkdir(0o555)
         yield place
         return
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=64k", "tmpfs", str(place)], check=True)
-    try:
+    with mounted(place, "ro,size=64k"):
         yield place
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
 
 
 def content(place: Path) -> dict[str, bytes]:
