@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, Producer
 
 from outbox_etl.errors import SourceError
 from outbox_etl.kafka import Broker, KafkaReadError, Range, digest, records_of
+from tests.kafka_transactions import kafka_transaction
 from tests.waiting import wait_until
 
 BODY = b"body"
@@ -18,17 +19,10 @@ BODY = b"body"
 @contextmanager
 def transaction(bootstrap_servers: str, topic: str, *, commit: bool = True) -> Iterator[None]:
     """A record of another producer, in a transaction that ends with the block."""
-    settings = {"bootstrap.servers": bootstrap_servers, "transactional.id": topic, "log_level": 0}
-    producer = Producer(settings)
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(topic, BODY, b"foreign", partition=0)
-    producer.flush(30)
-    yield
-    if commit:
-        producer.commit_transaction(30)
-    else:
-        producer.abort_transaction(30)
+    with kafka_transaction(bootstrap_servers, topic, commit=commit) as producer:
+        producer.produce(topic, BODY, b"foreign", partition=0)
+        producer.flush(30)
+        yield
 
 
 def publish(bootstrap_servers: str, topic: str, message_id: str) -> None:

@@ -19,6 +19,7 @@ from outbox_etl.session import use_catalog
 from outbox_etl.settings import Settings
 from outbox_etl.target import Target, open_target
 from tests.databases import Databases
+from tests.kafka_transactions import kafka_transaction
 from tests.publications import record, snapshot
 from tests.writing import Connection, connect, insert
 
@@ -155,18 +156,11 @@ class Scene:
     @contextmanager
     def transaction(self, *messages: Sent, commit: bool = True, foreign: bool = True) -> Iterator[None]:
         """Put records into the topic as another producer does, within a transaction that ends with the block."""
-        settings = {"bootstrap.servers": self.world.bootstrap_servers, "transactional.id": self.topic}
-        producer = Producer({**settings, "log_level": 0})
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        for message in messages:
-            self._put(producer, message, [], foreign=foreign)
-        producer.flush(30)
-        yield
-        if commit:
-            producer.commit_transaction(30)
-        else:
-            producer.abort_transaction(30)
+        with kafka_transaction(self.world.bootstrap_servers, self.topic, commit=commit) as producer:
+            for message in messages:
+                self._put(producer, message, [], foreign=foreign)
+            producer.flush(30)
+            yield
 
     def record(self, messages: Sequence[Sent], offset: int) -> None:
         """Record messages as published at consecutive offsets."""
