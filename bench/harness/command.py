@@ -9,13 +9,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from bench.harness.cpu import descendants, peak_bytes
 
 LOOK_EVERY = 0.1
 """Seconds between two looks at the memory; the kernel keeps the peak, only a process's last moment can be missed."""
 STOP_LIMIT = 20.0
+"""Seconds that a program has to end by itself."""
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ def run(
             time.sleep(LOOK_EVERY)
         ran.seconds = time.monotonic() - began
     finally:
-        _stop(process)
+        stop(process)
         for reader, stream in zip(readers, (process.stdout, process.stderr), strict=True):
             reader.join(STOP_LIMIT)
             if stream and not reader.is_alive():  # (a grandchild may still hold the other end)
@@ -103,8 +104,8 @@ def _end(ran: Ran) -> str:
     return "\n".join(line for _, line in ran.said[-15:])
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
-    """End a program that still runs: what it has started ends with it."""
+def stop(process: subprocess.Popen[Any]) -> None:
+    """End a program that still runs: what it has started ends with it; killed if it does not end in time."""
     if process.poll() is None:
         process.terminate()
         try:

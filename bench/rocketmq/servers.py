@@ -12,12 +12,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.harness.command import stop
 from bench.rocketmq.java import Java
 from outbox_relay.stack.ports import LOOPBACK, Reservation, listens
 from outbox_relay.stack.process import spawn
 
 START_LIMIT = 60.0
-STOP_LIMIT = 20.0
 FAST_PORT = 2
 """The broker's second port lies so far below its first."""
 
@@ -64,12 +64,7 @@ def running(java: Java, directory: Path) -> Iterator[RocketMq]:
         yield RocketMq(address, {"namesrv": started[0].pid, "rocketmq": started[1].pid})
     finally:
         for process in reversed(started):
-            process.terminate()
-            try:
-                process.wait(STOP_LIMIT)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process)
 
 
 def _settings(values: Mapping[str, object]) -> str:
