@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from outbox_etl.settings import Settings
     from outbox_etl.target import Target
 
+LIMIT, MOST_LISTED = 100, 100_000
+"""Findings of one kind that are listed unless another number is given, and the most that can be."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wish:
@@ -35,7 +38,7 @@ class Wish:
     shared_topics: bool = False
     accept_dropped: bool = False
     """What PostgreSQL dropped before it was verified here is told, not a problem."""
-    limit: int = 100
+    limit: int = LIMIT
     """Findings of one kind that are listed."""
 
 
@@ -140,7 +143,12 @@ def add_reconcile_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let messages pass that PostgreSQL dropped, by another target's certificates, before they were verified",
     )
-    add("--limit", type=int, default=100, help="findings of one kind that are listed [100]; all are counted")
+    add(
+        "--limit",
+        type=int,
+        default=LIMIT,
+        help=f"findings of one kind that are listed [{LIMIT}]; all are counted",
+    )
 
 
 def wish(given: argparse.Namespace) -> Wish:
@@ -153,8 +161,8 @@ def wish(given: argparse.Namespace) -> Wish:
         raise SettingsError("no Kafka broker given: use --bootstrap-servers or set OUTBOX_BOOTSTRAP_SERVERS")
     if any("=" not in pair for pair in given.kafka_config):
         raise SettingsError("--kafka-config takes NAME=VALUE")  # not repeated: it may be half of a password
-    if not 0 <= given.limit <= 100_000:
-        raise SettingsError(f"--limit {given.limit} is out of range: 0 to 100000")
+    if not 0 <= given.limit <= MOST_LISTED:
+        raise SettingsError(f"--limit {given.limit} is out of range: 0 to {MOST_LISTED}")
     config = dict(pair.split("=", 1) for pair in given.kafka_config)
     return Wish(
         given.bootstrap_servers,

@@ -19,7 +19,13 @@ from outbox_etl.dsn import Source, parse
 from outbox_etl.errors import SettingsError
 
 FORMATS = ("iceberg", "parquet")
+"""The first is what is taken when none is named; so with catalogs."""
 CATALOGS = ("hadoop", "jdbc", "rest")
+DRIVER_MEMORY = "2g"
+FETCH_SIZE = 5_000
+SLICE_ROWS = 2_000_000
+LIMITS = {"partitions": (0, 10_000), "fetch_size": (1, 1_000_000), "slice_rows": (1_000, 10**12)}
+"""The least and the most that a number may be."""
 MEMORY = re.compile(r"^[1-9]\d*[mg]$")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://")
 
@@ -30,20 +36,20 @@ class Settings:
 
     source: Source
     warehouse: str
-    format: str = "iceberg"
-    catalog: str = "hadoop"
+    format: str = FORMATS[0]
+    catalog: str = CATALOGS[0]
     catalog_uri: str = ""
     catalog_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further properties of the catalog (`credential`, `io-impl`, …); they may hold secrets."""
     master: str = ""
     """Empty: what spark-submit says, else `local[*]`."""
     jars: tuple[str, ...] = ()
-    driver_memory: str = "2g"
+    driver_memory: str = DRIVER_MEMORY
     partitions: int = 0
     """Parallel reads; 0: four per core of the cluster."""
-    fetch_size: int = 5_000
+    fetch_size: int = FETCH_SIZE
     """Rows that PostgreSQL sends at a time."""
-    slice_rows: int = 2_000_000
+    slice_rows: int = SLICE_ROWS
     """Ids that one commit of message_history covers at most. Their publications are sent to every executor (some 80
     bytes each), and a run that dies loses one slice's work."""
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -96,14 +102,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--format",
         choices=FORMATS,
-        default=env("OUTBOX_ETL_FORMAT", "iceberg"),
-        help="what the tables are [OUTBOX_ETL_FORMAT; iceberg]",
+        default=env("OUTBOX_ETL_FORMAT", FORMATS[0]),
+        help=f"what the tables are [OUTBOX_ETL_FORMAT; {FORMATS[0]}]",
     )
     add(
         "--catalog",
         choices=CATALOGS,
-        default=env("OUTBOX_ETL_CATALOG", "hadoop"),
-        help="who keeps Iceberg's tables: the path itself, a database, a REST service [OUTBOX_ETL_CATALOG; hadoop]",
+        default=env("OUTBOX_ETL_CATALOG", CATALOGS[0]),
+        help="who keeps Iceberg's tables: the path itself, a database, a REST service "
+        f"[OUTBOX_ETL_CATALOG; {CATALOGS[0]}]",
     )
     add(
         "--catalog-uri",
@@ -129,8 +136,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--driver-memory",
-        default=env("OUTBOX_ETL_DRIVER_MEMORY", "2g"),
-        help="heap of the driver, which does all work under local[*] [OUTBOX_ETL_DRIVER_MEMORY; 2g]",
+        default=env("OUTBOX_ETL_DRIVER_MEMORY", DRIVER_MEMORY),
+        help="heap of the driver, which does all work under local[*] "
+        f"[OUTBOX_ETL_DRIVER_MEMORY; {DRIVER_MEMORY}]",
     )
     add(
         "--partitions",
@@ -141,14 +149,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--fetch-size",
         type=int,
-        default=env("OUTBOX_ETL_FETCH_SIZE", "5000"),
-        help="rows per round trip [OUTBOX_ETL_FETCH_SIZE; 5000]",
+        default=env("OUTBOX_ETL_FETCH_SIZE", str(FETCH_SIZE)),
+        help=f"rows per round trip [OUTBOX_ETL_FETCH_SIZE; {FETCH_SIZE}]",
     )
     add(
         "--slice-rows",
         type=int,
-        default=env("OUTBOX_ETL_SLICE_ROWS", "2000000"),
-        help="ids per commit of a large window [OUTBOX_ETL_SLICE_ROWS; 2000000]",
+        default=env("OUTBOX_ETL_SLICE_ROWS", str(SLICE_ROWS)),
+        help=f"ids per commit of a large window [OUTBOX_ETL_SLICE_ROWS; {SLICE_ROWS}]",
     )
     add(
         "--spark",
@@ -177,11 +185,7 @@ def from_arguments(given: argparse.Namespace) -> Settings:
         raise SettingsError(
             f"--driver-memory {given.driver_memory!r} is no size: use for example 2g or 1500m"
         )
-    for option, least, most in (
-        ("partitions", 0, 10_000),
-        ("fetch_size", 1, 1_000_000),
-        ("slice_rows", 1_000, 10**12),
-    ):
+    for option, (least, most) in LIMITS.items():
         value = getattr(given, option)
         if not least <= value <= most:
             raise SettingsError(f"--{option.replace('_', '-')} {value} is out of range: {least} to {most}")

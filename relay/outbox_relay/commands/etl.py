@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
 
+from outbox_etl.maintain import KEEP, LEAST, MOST, ORPHANS
+from outbox_etl.reconcile import LIMIT, MOST_LISTED
 from outbox_relay import output
-from outbox_relay.commands.etl_options import arguments, job_options, secrets
+from outbox_relay.commands.etl_options import F, arguments, etl_option, job_options, secrets
 from outbox_relay.commands.options import (
     Group,
     bootstrap_servers_option,
@@ -106,8 +109,8 @@ def status(*, as_json: bool, **given: Any) -> None:
 )
 @click.option(
     "--limit",
-    type=click.IntRange(0, 100_000),
-    default=100,
+    type=click.IntRange(0, MOST_LISTED),
+    default=LIMIT,
     show_default=True,
     help="Findings of one kind that are listed; all are counted.",
 )
@@ -125,27 +128,25 @@ def reconcile(*, as_json: bool, kafka: dict[str, str], **given: Any) -> None:
     _work("reconcile", {**given, "kafka_config": kafka}, as_json=as_json)
 
 
+def _days(name: str, default: int, text: str) -> Callable[[F], F]:
+    """An age that maintenance asks for."""
+    return etl_option(
+        name,
+        type=click.IntRange(LEAST, MOST),
+        metavar="DAYS",
+        default=default,
+        show_default=True,
+        help=text,
+    )
+
+
 @etl.command()
-@click.option(
+@_days(
     "--keep",
-    envvar="OUTBOX_ETL_KEEP",
-    show_envvar=True,
-    type=click.IntRange(1, 3_650),
-    metavar="DAYS",
-    default=7,
-    show_default=True,
-    help="States of the warehouse that were replaced so long ago cannot be read any more; the newest ten stay.",
+    KEEP,
+    "States of the warehouse that were replaced so long ago cannot be read any more; the newest ten stay.",
 )
-@click.option(
-    "--orphans",
-    envvar="OUTBOX_ETL_ORPHANS",
-    show_envvar=True,
-    type=click.IntRange(1, 3_650),
-    metavar="DAYS",
-    default=3,
-    show_default=True,
-    help="Files that nothing names, left by runs that died, are deleted at this age.",
-)
+@_days("--orphans", ORPHANS, "Files that nothing names, left by runs that died, are deleted at this age.")
 @job_options
 @dsn_option
 @json_option

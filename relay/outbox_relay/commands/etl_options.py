@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from outbox_etl import arguments as job
+from outbox_etl.settings import CATALOGS, DRIVER_MEMORY, FETCH_SIZE, FORMATS, LIMITS, SLICE_ROWS
 
-SECRETIVE = ("password", "secret", "credential", "token", "key")
-"""A setting whose name holds one of these has a value that is shown nowhere."""
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _need_warehouse(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -28,14 +29,14 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return value
 
 
-def _option(name: str, **settings: Any) -> Callable[[F], F]:
+def etl_option(name: str, **settings: Any) -> Callable[[F], F]:
     """An option whose twin in the environment is that of the job itself."""
     twin = settings.pop("envvar", f"OUTBOX_ETL_{name.removeprefix('--').replace('-', '_').upper()}")
     return click.option(name, envvar=twin, show_envvar=True, **settings)
 
 
 OPTIONS = (
-    _option(
+    etl_option(
         "--warehouse",
         envvar="OUTBOX_WAREHOUSE",
         metavar="PLACE",
@@ -43,80 +44,80 @@ OPTIONS = (
         callback=_need_warehouse,
         help="A path, a URI (hdfs://…, s3a://…), or the name of a warehouse in a REST catalog.",
     ),
-    _option(
+    etl_option(
         "--format",
-        type=click.Choice(["iceberg", "parquet"]),
-        default="iceberg",
+        type=click.Choice(FORMATS),
+        default=FORMATS[0],
         show_default=True,
         help="What the tables are.",
     ),
-    _option(
+    etl_option(
         "--catalog",
-        type=click.Choice(["hadoop", "jdbc", "rest"]),
-        default="hadoop",
+        type=click.Choice(CATALOGS),
+        default=CATALOGS[0],
         show_default=True,
         help="Who keeps Iceberg's tables: the path itself, a database, a REST service.",
     ),
-    _option(
+    etl_option(
         "--catalog-uri",
         metavar="URI",
         default="",
         help="jdbc: a DSN [default: --dsn]; rest: the service's URL.",
     ),
-    _option(
+    etl_option(
         "--catalog-option",
         metavar="NAME=VALUE",
         multiple=True,
         callback=_pairs,
         help="A further property of the catalog, such as credential=…; repeatable.",
     ),
-    _option(
+    etl_option(
         "--master",
         metavar="URL",
         default="local[*]",
         show_default=True,
         help="Spark's master: local[4], spark://…, yarn, k8s://….",
     ),
-    _option(
+    etl_option(
         "--jars",
         metavar="PATH,…",
         default="",
         help="Iceberg's and PostgreSQL's jars. [default: fetched once and checked]",
     ),
-    _option(
+    etl_option(
         "--driver-memory",
         metavar="SIZE",
-        default="2g",
+        default=DRIVER_MEMORY,
         show_default=True,
         help="Heap of the driver, which does all the work under local[*].",
     ),
-    _option(
+    etl_option(
         "--partitions",
-        type=click.IntRange(0, 10_000),
+        type=click.IntRange(*LIMITS["partitions"]),
         default=0,
         help="Parallel reads of PostgreSQL. [default: 4 per core]",
     ),
-    _option(
+    etl_option(
         "--fetch-size",
-        type=click.IntRange(1, 1_000_000),
-        default=5_000,
+        type=click.IntRange(*LIMITS["fetch_size"]),
+        default=FETCH_SIZE,
         show_default=True,
         help="Rows that PostgreSQL sends at a time.",
     ),
-    _option(
+    etl_option(
         "--slice-rows",
-        type=click.IntRange(1_000, 10**12),
-        default=2_000_000,
+        type=click.IntRange(*LIMITS["slice_rows"]),
+        default=SLICE_ROWS,
         show_default=True,
         help="Ids that one commit of message_history covers at most.",
     ),
-    _option(
+    etl_option(
         "--report",
         metavar="FILE.html",
         default="",
         help="Write a report for people there, with pictures, also when the job fails.",
     ),
-    _option(
+    etl_option(
         "--spark",
         metavar="NAME=VALUE",
         multiple=True,
@@ -151,16 +152,5 @@ def arguments(given: Mapping[str, Any]) -> list[str]:
 
 def secrets(given: Mapping[str, Any]) -> set[str]:
     """The passwords in the options, to be removed from whatever the job or Java says."""
-    from outbox_etl.dsn import parse  # noqa: PLC0415  (--help needs none of it)
-    from outbox_etl.errors import EtlError as Unreadable  # noqa: PLC0415
-
-    found = set()
-    for dsn in (given.get("dsn", ""), given.get("catalog_uri", "")):
-        try:
-            found.add(parse(dsn).password if dsn else "")
-        except Unreadable:
-            continue  # the job says what is wrong with it
-    settings = [text.partition("=") for text in given.get("catalog_option", ())]
-    pairs = [(name, value) for name, _, value in settings] + list(given.get("kafka_config", {}).items())
-    found |= {value for name, value in pairs if any(word in name.lower() for word in SECRETIVE)}
-    return found - {""}
+    kafka = [f"{name}={value}" for name, value in given.get("kafka_config", {}).items()]
+    return job.secrets(Namespace(**{**given, "kafka_config": kafka}))
