@@ -45,11 +45,6 @@ class Databases:
         while self._made:
             self._drop(self._made.pop())
 
-    def drop_template(self) -> None:
-        """Drop the template; for servers that outlive the run."""
-        self._drop(self.template)
-        self._template_is_there = False
-
     def _migrated_template(self) -> str:
         """Make the template if this is the first process that needs it, and answer its name.
 

@@ -45,12 +45,6 @@ class Truth:
         assert found is not None
         return found[0], found[1]
 
-    def actors(self) -> list[tuple[str, str | None]]:
-        """Who decided what, in order."""
-        return self.conn.execute(
-            "SELECT to_state, reason FROM outbox.event WHERE from_state IS NOT NULL ORDER BY happened_at"
-        ).fetchall()
-
     def decide(self, state: str, remark: str) -> None:
         """Decide every half message, as a checker or an operator would."""
         self.conn.execute(

@@ -148,14 +148,6 @@ class Workers:
             self._stopped = True
             self._state.notify_all()
 
-    def next_deadline(self) -> float | None:
-        """When, by `time.monotonic()`, `collect` has to give something up next."""
-        with self._state:
-            ends = [task.deadline + GRACE for task in self._running]
-            if self._waiting and self._available() == 0:
-                ends.append(self._waiting[0].start_by)
-            return min(ends, default=None)
-
     def _available(self) -> int:
         most = max(MOST_HANGING, HANGING_BY_WORKER * self._size)
         return max(min(self._size, most - len(self._hanging)), 0)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 Watermarks = Mapping[tuple[str, int], tuple[int, int]]
 Ends = Mapping[str, Mapping[str, int]]
-PLACES = "array<struct<topic:string,partition:int,offset:bigint>>"
 STRUCT = "struct(topic, partition, offset)"
 
 

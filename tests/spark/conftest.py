@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from outbox_etl.session import start
 from outbox_relay.etl import prepare
 from tests.databases import Databases
 from tests.servers import MakeDatabase
 from tests.spark.bad_input import Job, World
-from tests.spark.exporting import Exports, base_settings, start_small
+from tests.spark.exporting import Exports, base_settings
 from tests.spark.marting import Warehouse, start_spark
 from tests.spark.reconciling import MakeWorld, worlds
 
@@ -23,7 +24,7 @@ def small_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessi
     with pytest.MonkeyPatch.context() as patch:
         if home := prepare.java_home(lambda _: None):
             patch.setenv("JAVA_HOME", home)
-        spark = start_small(base_settings(tmp_path_factory.mktemp("base")))
+        spark = start(base_settings(tmp_path_factory.mktemp("base")))
         yield spark
         spark.stop()
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from outbox_etl.dsn import parse
 from outbox_etl.export import Report, backfill, export
-from outbox_etl.session import start, use_catalog
+from outbox_etl.session import use_catalog
 from outbox_etl.settings import Settings
 from outbox_etl.source import Ids
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
@@ -50,11 +50,6 @@ def base_settings(directory: Path) -> Settings:
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
     )
-
-
-def start_small(settings: Settings) -> SparkSession:
-    """A Spark for a handful of rows."""
-    return start(settings)
 
 
 class Exports:

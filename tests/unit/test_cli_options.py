@@ -14,8 +14,6 @@ from outbox_relay.commands.options import Command, Group, explain
 from outbox_relay.errors import OperatorError
 from tests.cli import outbox
 
-GROUPS = ("db", "topic", "message", "relay")
-
 
 def commands(
     group: click.Group, path: tuple[str, ...] = ()

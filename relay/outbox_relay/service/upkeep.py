@@ -57,8 +57,6 @@ class Upkeep:
         sweep_every: float = 600.0,
     ) -> None:
         self._connect = connect
-        self._partitions_every = partitions_every
-        self._sweep_every = sweep_every
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._mark: Mark | None = None

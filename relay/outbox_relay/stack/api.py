@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -94,11 +93,6 @@ class Stack:
     def bootstrap_servers(self) -> str:
         """The broker's address, for Kafka clients."""
         return self._state.kafka.address
-
-    @property
-    def origins(self) -> Mapping[str, str]:
-        """Where each server comes from and why, for people."""
-        return {name: f"{server.kind}: {server.reason}" for name, server in self._state.servers.items()}
 
     def process(self, server: str) -> Identity | None:
         """The process of "postgres" (its postmaster) or "kafka"; None while it is down or not ours."""

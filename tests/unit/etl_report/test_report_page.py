@@ -19,8 +19,6 @@ from tests.unit.etl_report.stories import NASTY, RECONCILED, facts, figures, ove
 class Reader(HTMLParser):
     """Reads a page as a browser does: its elements, their attributes, and the text of each kind of element."""
 
-    VOID = ("meta", "i", "use")
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
