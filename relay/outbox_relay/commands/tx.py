@@ -10,7 +10,7 @@ from outbox.decisions import Verdict
 from outbox_relay import output, schema, settings
 from outbox_relay.commands import tx_deciding, tx_telling
 from outbox_relay.commands.options import Group, dsn_option, json_option
-from outbox_relay.commands.tx_options import filter_options, reason_option, wait_option, wanted, yes_option
+from outbox_relay.commands.tx_options import deciding_options, filter_options, wanted
 from outbox_relay.halves import check as halves_check
 from outbox_relay.halves import life, search, view
 from outbox_relay.inspect import filters
@@ -144,14 +144,7 @@ def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
 
 
 @tx.command()
-@click.argument("identities", metavar="[ID…]", nargs=-1)
-@reason_option
-@click.option(
-    "--all", "everything", is_flag=True, help="All that fit --group, --state and the other filters."
-)
-@filter_options
-@wait_option
-@yes_option
+@deciding_options
 @dsn_option
 @json_option
 def commit(**options: Any) -> None:
@@ -169,14 +162,7 @@ def commit(**options: Any) -> None:
 
 
 @tx.command()
-@click.argument("identities", metavar="[ID…]", nargs=-1)
-@reason_option
-@click.option(
-    "--all", "everything", is_flag=True, help="All that fit --group, --state and the other filters."
-)
-@filter_options
-@wait_option
-@yes_option
+@deciding_options
 @dsn_option
 @json_option
 def rollback(**options: Any) -> None:

@@ -97,6 +97,22 @@ def wait_option(command: F) -> F:
     )(command)
 
 
-def yes_option(command: F) -> F:
-    """Add `--yes`."""
-    return click.option("--yes", is_flag=True, help="Do not ask before deciding more than one.")(command)
+def deciding_options(command: F) -> F:
+    """Add what says which half messages are decided, and why, and how that is gone about."""
+    for option in reversed(
+        (
+            click.argument("identities", metavar="[ID…]", nargs=-1),
+            reason_option,
+            click.option(
+                "--all",
+                "everything",
+                is_flag=True,
+                help="All that fit --group, --state and the other filters.",
+            ),
+            filter_options,
+            wait_option,
+            click.option("--yes", is_flag=True, help="Do not ask before deciding more than one."),
+        )
+    ):
+        command = option(command)
+    return command
