@@ -12,6 +12,7 @@ from rich.console import Console
 
 from outbox_relay import output
 from outbox_relay.commands.options import Command, json_option
+from outbox_relay.commands.stack_options import from_option, state_option
 from outbox_relay.demo.flights import TWO_WEEKS, WHOLE_YEAR
 from outbox_relay.demo.report import write_report
 from outbox_relay.demo.run import Programme, run
@@ -90,25 +91,8 @@ FEWEST = 100
     metavar="HOST:PORT,…",
     help="Use this Kafka.",
 )
-@click.option(
-    "--from",
-    "wanted",
-    envvar="OUTBOX_STACK_FROM",
-    show_envvar=True,
-    type=click.Choice([wanted.value for wanted in Wanted]),
-    default=Wanted.AUTO.value,
-    show_default=True,
-    help="Where servers of the demo's own may come from, as for `outbox up`.",
-)
-@click.option(
-    "--state",
-    envvar="OUTBOX_STATE",
-    default=".outbox",
-    show_default=True,
-    show_envvar=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the stack that is used when it runs.",
-)
+@from_option("Where servers of the demo's own may come from, as for `outbox up`.")
+@state_option("Directory of the stack that is used when it runs.")
 @click.option("--sabotage", "wreck", type=click.Choice([kind.value for kind in Sabotage]), hidden=True)
 @json_option
 def demo(

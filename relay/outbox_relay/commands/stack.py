@@ -11,34 +11,20 @@ import click
 from rich.console import Console
 
 from outbox_relay.commands.options import Command
+from outbox_relay.commands.stack_options import from_option, state_option
 from outbox_relay.stack.choice import Wanted
 from outbox_relay.stack.lifecycle import bring_down, bring_up, running_stack
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.state import State, state_directory
 
-_state_option = click.option(
-    "--state",
-    envvar="OUTBOX_STATE",
-    default=".outbox",
-    show_default=True,
-    show_envvar=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Directory of the stack: data, logs and state file.",
-)
+_state_option = state_option("Directory of the stack: data, logs and state file.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for machines.")
 
 
 @click.command(cls=Command)
 @_state_option
-@click.option(
-    "--from",
-    "wanted",
-    envvar="OUTBOX_STACK_FROM",
-    show_envvar=True,
-    type=click.Choice([wanted.value for wanted in Wanted]),
-    default=Wanted.AUTO.value,
-    show_default=True,
-    help="Where servers may come from. auto: Docker when an engine answers, else embedded. embedded: processes of "
+@from_option(
+    "Where servers may come from. auto: Docker when an engine answers, else embedded. embedded: processes of "
     "this machine's own programs, else of wheels. wheels: the same versions everywhere.",
 )
 @click.option(
