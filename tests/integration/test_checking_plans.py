@@ -13,6 +13,7 @@ import pytest
 
 from outbox.checking.transaction import SQL
 from tests.plans import Plan, Prepared, buffers, nodes, scans
+from tests.reading import narrow_partitions
 from tests.writing import Connection, connect
 
 # All in one process: its database takes longer to fill than the statements take.
@@ -20,17 +21,6 @@ pytestmark = pytest.mark.xdist_group("checking plans")
 
 FLOOD = 30_000
 SMALL = 20
-DROP_PARTITIONS = """
-    DO $$
-    DECLARE
-        part text;
-    BEGIN
-        FOR part IN SELECT format('outbox.%I', c.relname) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-            WHERE c.relkind = 'r' AND c.relnamespace = 'outbox'::regnamespace LOOP
-            EXECUTE 'DROP TABLE ' || part;
-        END LOOP;
-    END $$
-"""
 FILL = """
     INSERT INTO outbox.message (topic, key, body, state, producer_group, born_at)
     SELECT 't', 'k', 'b', 'UNKNOWN', %s, clock_timestamp() - interval '1 minute' FROM generate_series(1, %s)
@@ -88,9 +78,7 @@ def stages(request: pytest.FixtureRequest) -> Iterator[dict[str, Stage]]:
     databases = request.getfixturevalue("_shared_databases")
     dsn = databases.make()
     with connect(dsn) as conn:
-        conn.execute(DROP_PARTITIONS)
-        for _ in range(30):
-            conn.execute("SELECT outbox.add_partition(%s)", [(FLOOD + 40 * SMALL) // 28])
+        narrow_partitions(conn, width=(FLOOD + 40 * SMALL) // 28, count=30)
         # Statistics that come in between would let a statement be planned anew: the worst case is that they do not.
         conn.execute("ALTER TABLE outbox.pending_check SET (autovacuum_enabled = off)")
         made = {name: Stage(dsn, name) for name in TYPES}

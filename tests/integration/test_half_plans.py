@@ -9,6 +9,7 @@ import pytest
 
 from outbox.statements import load
 from tests.plans import nodes
+from tests.reading import narrow_partitions
 from tests.writing import Connection, connect
 
 # All in one process: its database takes longer to fill than the statements take.
@@ -24,17 +25,6 @@ FILL = """
            CASE WHEN i %% 3 = 0 THEN now() + interval '1 year' END
     FROM generate_series(1, %s) i
 """
-DROP_PARTITIONS = """
-    DO $$
-    DECLARE
-        part text;
-    BEGIN
-        FOR part IN SELECT c.oid::regclass FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-            WHERE c.relkind = 'r' AND c.relnamespace = 'outbox'::regnamespace LOOP
-            EXECUTE 'DROP TABLE ' || part;
-        END LOOP;
-    END $$
-"""
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +33,7 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
     databases = request.getfixturevalue("_shared_databases")
     with connect(databases.make()) as connection:
         connection.prepare_threshold = None
-        connection.execute(DROP_PARTITIONS)
-        for _ in range(PARTITIONS):
-            connection.execute("SELECT outbox.add_partition(%s)", [WIDTH])
+        narrow_partitions(connection, width=WIDTH, count=PARTITIONS)
         connection.execute(FILL, [PARTITIONS * WIDTH - 100])
         connection.execute("UPDATE outbox.message SET state = 'ROLLED_BACK' WHERE id %% 3 = 1", [])
         connection.execute("VACUUM ANALYZE outbox.message")

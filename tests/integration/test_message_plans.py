@@ -12,6 +12,7 @@ from psycopg import sql
 from outbox_relay.inspect import messages, progress
 from outbox_relay.inspect.filters import Filters
 from tests.publications import own_lanes, positions, record, snapshot
+from tests.reading import narrow_partitions
 from tests.writing import Connection, connect, insert
 
 # All in one process: its databases take longer to fill than the statements take.
@@ -26,18 +27,6 @@ FILL = """
     SELECT 'orders', convert_to('key-' || i, 'UTF8'), convert_to(repeat('x', 200), 'UTF8'),
            ARRAY['order-' || i], '{created}', 'shop'
     FROM generate_series(1, %(rows)s) i
-"""
-
-DROP_PARTITIONS = """
-    DO $$
-    DECLARE
-        part text;
-    BEGIN
-        FOR part IN SELECT format('outbox.%I', c.relname) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-            WHERE c.relkind = 'r' AND c.relnamespace = 'outbox'::regnamespace LOOP
-            EXECUTE 'DROP TABLE ' || part;
-        END LOOP;
-    END $$
 """
 
 
@@ -65,9 +54,7 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
     dsn = databases.make()
     with connect(dsn) as connection:
         if request.param == 30:
-            connection.execute(DROP_PARTITIONS)
-            for _ in range(32):
-                connection.execute("SELECT outbox.add_partition(%s)", [ROWS[30] // 29])
+            narrow_partitions(connection, width=ROWS[30] // 29, count=32)
         own_lanes(connection)
         connection.execute(FILL, {"rows": ROWS[request.param]})
         insert(connection, "rare", "rare", "b", message_id=FOREIGN, index_keys=["rare"])
