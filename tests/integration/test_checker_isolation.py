@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
@@ -25,13 +24,6 @@ def strict(request: pytest.FixtureRequest, database: str) -> str:
     """The database's address, with a stricter default."""
     level = str(request.param).replace(" ", "\\ ")
     return make_conninfo(database, options=f"-c default_transaction_isolation={level}")
-
-
-@pytest.fixture
-def stage(database: str) -> Iterator[CheckStage]:
-    stage = CheckStage(database)
-    yield stage
-    stage.close()
 
 
 def test_a_claim_passes_over_what_is_decided_after_its_transaction_began(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -23,13 +22,6 @@ END_OTHERS = """
     SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
     WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
-
-
-@pytest.fixture
-def stage(database: str) -> Iterator[CheckStage]:
-    stage = CheckStage(database)
-    yield stage
-    stage.close()
 
 
 class Payments:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -22,13 +21,6 @@ GIVEN = "unnest($1::text[]) AS g (id)"
 STALLED = (
     "(SELECT u.id FROM (SELECT pg_advisory_xact_lock(7)) AS gate, unnest($1::text[]) AS u (id)) AS g (id)"
 )
-
-
-@pytest.fixture
-def stage(database: str) -> Iterator[CheckStage]:
-    stage = CheckStage(database)
-    yield stage
-    stage.close()
 
 
 def stalled(plan: Plan[list[int]]) -> Plan[list[int]]:

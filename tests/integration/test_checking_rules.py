@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from outbox.resolution import Answer, LocalTransactionState
@@ -15,13 +13,6 @@ COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.ROLLBACK,
     LocalTransactionState.UNKNOWN,
 )
-
-
-@pytest.fixture
-def stage(database: str) -> Iterator[CheckStage]:
-    stage = CheckStage(database)
-    yield stage
-    stage.close()
 
 
 @pytest.mark.feature("S-40", "S-45")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -16,13 +16,6 @@ from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until
 
 USED_UP = "SELECT sum(checks) FROM outbox.pending_check"
-
-
-@pytest.fixture
-def stage(database: str) -> Iterator[CheckStage]:
-    stage = CheckStage(database)
-    yield stage
-    stage.close()
 
 
 class Clock:

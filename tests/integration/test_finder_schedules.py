@@ -28,10 +28,10 @@ PREPARED = (["LSPK", "XLSC", "SC"], "kkz")
 
 
 @pytest.fixture
-def stage(database: str) -> Iterator[Stage]:
-    stage = Stage(database, 4)
-    yield stage
-    stage.close()
+def senders(database: str) -> Iterator[Stage]:
+    senders = Stage(database, 4)
+    yield senders
+    senders.close()
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def inversions(found: Sequence[str], running: Sequence[Transaction]) -> Iterator
                     yield f"{later} before {message_id}"
 
 
-def check(stage: Stage, finder: Finder, scripts: list[str], keys: str, schedule: Schedule) -> list[str]:
+def check(senders: Stage, finder: Finder, scripts: list[str], keys: str, schedule: Schedule) -> list[str]:
     """Run one schedule; return its inversions. Loss and doubles fail at once."""
     points: dict[str, tuple[Snapshot, dict[str, int]]] = {}
     wrong: list[str] = []
-    for running in stage.run(scripts, keys, schedule):
+    for running in senders.run(scripts, keys, schedule):
         snapshot, _ = finder.here()
-        visible = stage.visible()
+        visible = senders.visible()
         points.setdefault(str(snapshot), (snapshot, visible))
         for previous, known in points.values():
             found = difference(finder, previous)
@@ -78,37 +78,37 @@ def check(stage: Stage, finder: Finder, scripts: list[str], keys: str, schedule:
 @pytest.mark.feature("S-102")
 @pytest.mark.parametrize(("scripts", "keys"), [A, E], ids=["A", "E"])
 def test_no_interleaving_loses_doubles_or_inverts(
-    stage: Stage, finder: Finder, scripts: list[str], keys: str
+    senders: Stage, finder: Finder, scripts: list[str], keys: str
 ) -> None:
     for schedule in interleavings(scripts):
-        assert not check(stage, finder, scripts, keys, schedule)
+        assert not check(senders, finder, scripts, keys, schedule)
 
 
 @pytest.mark.feature("S-102")
 @pytest.mark.parametrize("part", range(4))
 def test_no_interleaving_with_an_early_xid_and_a_long_writer_loses_doubles_or_inverts(
-    stage: Stage, finder: Finder, part: int
+    senders: Stage, finder: Finder, part: int
 ) -> None:
     for number, schedule in enumerate(interleavings(B[0])):
         if number % 4 == part:
-            assert not check(stage, finder, *B, schedule)
+            assert not check(senders, finder, *B, schedule)
 
 
 @pytest.mark.parametrize(
     ("scripts", "keys"), [D, SAVEPOINTS, PREPARED], ids=["D", "savepoints", "prepared transactions"]
 )
 def test_sampled_interleavings_lose_double_and_invert_nothing(
-    stage: Stage, finder: Finder, scripts: list[str], keys: str
+    senders: Stage, finder: Finder, scripts: list[str], keys: str
 ) -> None:
     for schedule in sample(scripts, 60, seed=2026):
-        assert not check(stage, finder, scripts, keys, schedule)
+        assert not check(senders, finder, scripts, keys, schedule)
 
 
 def test_sending_before_the_lock_of_the_key_can_invert_and_is_the_callers_mistake(
-    stage: Stage, finder: Finder
+    senders: Stage, finder: Finder
 ) -> None:
     wrong = [
-        check(stage, finder, *SEND_BEFORE_LOCK, schedule) for schedule in interleavings(SEND_BEFORE_LOCK[0])
+        check(senders, finder, *SEND_BEFORE_LOCK, schedule) for schedule in interleavings(SEND_BEFORE_LOCK[0])
     ]
     assert any(wrong), "scenario C no longer inverts: the documentation may promise more"
     assert not all(wrong)

@@ -44,27 +44,27 @@ COVERED = {
 
 
 @pytest.fixture
-def stage(request: pytest.FixtureRequest, make_database: MakeDatabase) -> Iterator[HalfStage]:
+def half_stage(request: pytest.FixtureRequest, make_database: MakeDatabase) -> Iterator[HalfStage]:
     """Where the variant's business rows belong: in the outbox's database, or in one of their own."""
     name = request.getfixturevalue("name")
     one = name.endswith("one database") or not (ALL | COVERED)[name].other_database
-    stage = HalfStage(make_database(), None if one else make_database(migrated=False))
-    yield stage
-    stage.close()
+    half_stage = HalfStage(make_database(), None if one else make_database(migrated=False))
+    yield half_stage
+    half_stage.close()
 
 
 @pytest.mark.feature("S-13", "S-14", "S-42")
 @pytest.mark.parametrize("name", ALL)
-def test_every_interleaving_ends_as_the_model_says(stage: HalfStage, name: str) -> None:
+def test_every_interleaving_ends_as_the_model_says(half_stage: HalfStage, name: str) -> None:
     driven = 0
     for schedule in schedules(ALL[name]):
-        stage.run(ALL[name], schedule)
+        half_stage.run(ALL[name], schedule)
         driven += 1
     assert driven > 100
 
 
 @pytest.mark.feature("S-42")
 @pytest.mark.parametrize("name", COVERED)
-def test_every_step_of_every_state_is_as_the_model_says(stage: HalfStage, name: str) -> None:
+def test_every_step_of_every_state_is_as_the_model_says(half_stage: HalfStage, name: str) -> None:
     for schedule in covering(COVERED[name]):
-        stage.run(COVERED[name], schedule)
+        half_stage.run(COVERED[name], schedule)
