@@ -11,26 +11,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-
-from pyspark.sql import functions as f
 
 from outbox_etl.source import Ids
 from outbox_etl.statements import statement
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from outbox_etl.settings import Settings
-    from outbox_etl.sides import Reader
+    from outbox_etl.source import Source
     from outbox_etl.window import Cluster
 
 SQL = "reconcile.sql"
-COLUMNS = (
-    "target string, system_identifier bigint, warehouse string, held string, window_lo string, window_hi string, "
-    "messages bigint, problems bigint, checksum string"
-)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +38,7 @@ class Certificate:
     """Per topic and partition (as text), the offset where the next verification goes on reading."""
     doubled: int = 0
     """Messages with more than one record in Kafka, which were let pass."""
-    verified_at: datetime = datetime.min
+    verified_at: datetime = EPOCH
     warehouse: str = ""
     """Which warehouse it is of; empty: there was none."""
     held: Sequence[Ids] = ()
@@ -89,19 +81,17 @@ def covered(
     return reach, ends
 
 
-def read(reader: Reader, target: str, cluster: Cluster) -> list[Certificate]:
+def read(source: Source, target: str, cluster: Cluster) -> list[Certificate]:
     """The certificates of a target for this cluster's xids."""
-    rows = reader.one(statement(SQL, "certificates"))
-    mine = rows.where(
-        (f.col("target") == target) & (f.col("system_identifier") == int(cluster.system_identifier))
-    )
-    return [_certificate(row.asDict()) for row in mine.collect()]
+    rows = source.bind(statement(SQL, "certificates"), target, int(cluster.system_identifier))
+    return [_certificate(row) for row in rows]
 
 
-def write(spark: SparkSession, settings: Settings, cluster: Cluster, certificate: Certificate) -> None:
+def write(source: Source, target: str, cluster: Cluster, certificate: Certificate) -> None:
     """Write a certificate: one INSERT of its own."""
-    row = (
-        settings.target,
+    source.bind(
+        statement(SQL, "certify"),
+        target,
         int(cluster.system_identifier),
         certificate.warehouse,
         f"{{{','.join(f'[{ids.lower},{ids.upper})' for ids in certificate.held)}}}",
@@ -110,16 +100,6 @@ def write(spark: SparkSession, settings: Settings, cluster: Cluster, certificate
         certificate.messages,
         certificate.problems,
         certificate.checksum,
-    )
-    source = settings.source
-    properties = {
-        "driver": "org.postgresql.Driver",
-        "user": source.user,
-        "password": source.password,
-        "stringtype": "unspecified",  # the server reads the text as xid8, and as ranges
-    }
-    spark.createDataFrame([row], COLUMNS).coalesce(1).write.jdbc(
-        source.url, "outbox.certificate", mode="append", properties=properties
     )
 
 
@@ -138,7 +118,7 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         sums=sums,
         ends=ends,
         doubled=doubled,
-        verified_at=row["verified_at"],
+        verified_at=EPOCH + timedelta(microseconds=row["verified_us"]),
         warehouse=row["warehouse"],
         revoked=revoked,
     )

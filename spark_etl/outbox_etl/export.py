@@ -83,7 +83,7 @@ def _run(
         mark = target.watermark()
         # Before a row is written: a warehouse of an older state that goes on looks like one that was never behind.
         because = "a rebase gives transactions another meaning" if rebase else ""
-        revoke(spark, settings, source, cluster, say, warehouse=target.identity(), mark=mark, because=because)
+        revoke(source, settings.target, cluster, say, warehouse=target.identity(), mark=mark, because=because)
         now = source.horizon(of_all=choose is not following or mark is None or mark.hi == 0)
         return Run(source, target, choose(mark, now), settings, say, mark=mark, stands=stands).write()
 

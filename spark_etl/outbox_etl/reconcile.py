@@ -193,7 +193,7 @@ def reconcile(
     with source.lock(settings.target), ExitStack() as stack:
         stands = standing.look(source)
         mark, warehouse = target.watermark(), target.identity()
-        revoke(spark, settings, source, source.cluster(), say, warehouse=warehouse, mark=mark)
+        revoke(source, settings.target, source.cluster(), say, warehouse=warehouse, mark=mark)
         if mark is None:
             raise TargetError("the warehouse is empty: `outbox etl run` fills it")
         now = source.horizon()

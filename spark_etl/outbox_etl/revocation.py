@@ -13,12 +13,8 @@ from typing import TYPE_CHECKING
 
 from outbox_etl import certificate as certificates
 from outbox_etl.certificate import Certificate
-from outbox_etl.sides import Reader
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from outbox_etl.settings import Settings
     from outbox_etl.source import Source
     from outbox_etl.window import Cluster, Watermark
 
@@ -48,9 +44,8 @@ def doubt(found: Iterable[Certificate], warehouse: str, mark: Watermark | None) 
 
 
 def revoke(
-    spark: SparkSession,
-    settings: Settings,
     source: Source,
+    target: str,
     cluster: Cluster,
     say: Callable[[str], None],
     *,
@@ -62,13 +57,13 @@ def revoke(
 
     They are taken back for `because`, if that is given, whatever they say.
     """
-    found = certificates.read(Reader(spark, settings, source, 0), settings.target, cluster)
+    found = certificates.read(source, target, cluster)
     reason = doubt(found, warehouse, mark) or (because if certificates.standing(found) else "")
     if reason:
         taken = Certificate(0, ALL, 0, 1, warehouse=warehouse, revoked=reason)
-        certificates.write(spark, settings, cluster, taken)
+        certificates.write(source, target, cluster, taken)
         say(
-            f"the certificates of {settings.target} are taken back: {reason}. Nothing more is dropped by them; "
+            f"the certificates of {target} are taken back: {reason}. Nothing more is dropped by them; "
             "`outbox etl reconcile` verifies everything again"
         )
     return reason

@@ -158,7 +158,7 @@ class Reader:
 
     def topics(self) -> set[str]:
         """The topics that are registered: records may be where no message of the window was published."""
-        return {row["name"] for row in self.one(statement(SQL, "topics")).collect()}
+        return {row["name"] for row in self._source.bind(statement(SQL, "topics"))}
 
     def snapshots(self, batches: Iterable[tuple[int, int, int]]) -> dict[tuple[int, int, int], str]:
         """What the relay saw when it published these batches (epoch, batch, lo)."""

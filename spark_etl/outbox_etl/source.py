@@ -62,8 +62,15 @@ class Source:
 
     def ask(self, name: str) -> list[dict[str, Any]]:
         """Run one named statement from the driver, where a small answer costs no job of Spark."""
+        return self.bind(statement(SQL, name))
+
+    def bind(self, text: str, *values: str | int) -> list[dict[str, Any]]:
+        """Run a statement that answers rows from the driver, with a value bound to each of its question marks."""
         with self._connection() as connection:
-            answer = connection.createStatement().executeQuery(statement(SQL, name))
+            prepared = connection.prepareStatement(text)
+            for place, value in enumerate(values, 1):
+                (prepared.setString if isinstance(value, str) else prepared.setLong)(place, value)
+            answer = prepared.executeQuery()
             names = answer.getMetaData()
             columns = [names.getColumnLabel(n + 1) for n in range(names.getColumnCount())]
             rows = []

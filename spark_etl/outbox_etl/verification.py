@@ -72,7 +72,7 @@ class Verification:
         self._found = Findings(wanted.limit, wanted.exactly_once)
         self._cluster, self._stands = now.cluster, stands
         self._warehouse = stores.target.identity()
-        self._known = certificates.read(self._reader, stores.settings.target, now.cluster)
+        self._known = certificates.read(self._source, stores.settings.target, now.cluster)
         self._revoked = revocation.latest(self._known)
         self._cut: set[tuple[str, int]] = set()
 
@@ -198,7 +198,7 @@ class Verification:
             held=self._source.ids(FOREVER),
             unproven=found.notes[unproven.NOTE],
         )
-        certificates.write(self._spark, self._settings, self._cluster, certificate)
+        certificates.write(self._source, self._settings.target, self._cluster, certificate)
         return Outcome(
             self._settings.target,
             window.lo,

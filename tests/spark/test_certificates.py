@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from outbox_etl import certificate
+from outbox_etl.certificate import Certificate
 from outbox_etl.errors import SourceError, TargetError
 from outbox_etl.export import export
 from outbox_etl.reconcile import Wish, reconcile
 from outbox_etl.revocation import ALL
+from outbox_etl.source import Ids, Source
 from tests.reading import narrow_partitions
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
@@ -186,3 +191,29 @@ def test_what_was_dropped_before_it_was_verified_here_is_a_problem_until_it_is_a
     assert '"unproven":2' in world.certificates()[-1][5]
     # What was proven while it was there needs no acceptance, whatever is verified again.
     assert world.reconcile(everything=True).problems == 0
+
+
+def test_certificates_are_written_and_read_without_a_job_of_spark(scene: Scene) -> None:
+    world, context = scene.world, scene.world.spark.sparkContext
+    source = Source(world.spark, world.settings)
+    cluster, target = source.cluster(), "it's a ?, a $1 and a {lo}"
+    given = Certificate(
+        7,
+        ALL,
+        12,
+        3,
+        {"messages": "0f"},
+        {"t'": {"0": 5}},
+        doubled=2,
+        warehouse="ü'",
+        held=(Ids(1, 9), Ids(9, 20)),
+    )
+    before = datetime.now(UTC) - timedelta(hours=1)
+    context.setJobGroup("certificates", "")
+    certificate.write(source, target, cluster, given)
+    [found] = certificate.read(source, target, cluster)
+    assert before < found.verified_at < before + timedelta(hours=2)
+    assert replace(found, verified_at=given.verified_at) == replace(given, held=())
+    held = world.conn.execute("SELECT held::text FROM outbox.certificate").fetchone()
+    assert held == ("{[1,20)}",)
+    assert context.statusTracker().getJobIdsForGroup("certificates") == []

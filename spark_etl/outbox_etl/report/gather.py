@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl import certificate
@@ -11,7 +11,6 @@ from outbox_etl.mart_tables import DAYS as MADE
 from outbox_etl.mart_tables import MARTS
 from outbox_etl.marts import within
 from outbox_etl.report.facts import DAYS, MOST, Figures, step_of
-from outbox_etl.sides import Reader
 from outbox_etl.source import Source
 from outbox_etl.statements import statement
 from outbox_etl.tables import MESSAGE_HISTORY
@@ -77,8 +76,7 @@ def watermark(mark: Watermark) -> dict[str, Any]:
 
 def certificates(spark: SparkSession, settings: Settings, mark: Watermark) -> list[dict[str, Any]]:
     """Read the newest certificates of the warehouse from PostgreSQL."""
-    reader = Reader(spark, settings, Source(spark, settings), mark.top)
-    found = certificate.read(reader, settings.target, mark.cluster)
+    found = certificate.read(Source(spark, settings), settings.target, mark.cluster)
     newest = sorted(found, key=lambda each: each.verified_at, reverse=True)[:CERTIFICATES]
     return [
         {
@@ -90,8 +88,7 @@ def certificates(spark: SparkSession, settings: Settings, mark: Watermark) -> li
             "topics": len(each.ends),
             "partitions": sum(len(ends) for ends in each.ends.values()),
             "checksum": each.sums.get("messages", ""),
-            # Spark gives the local time of this machine.
-            "verified_at": datetime.fromtimestamp(each.verified_at.timestamp(), UTC),
+            "verified_at": each.verified_at,
         }
         for each in newest
     ]

@@ -53,7 +53,15 @@ CROSS JOIN LATERAL (
 ) m
 
 -- name: certificates
--- What was proven, and what was not.
-SELECT c.target, c.system_identifier, c.warehouse, c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.messages, c.problems,
-       c.checksum, c.verified_at
+-- What was proven of a target, and what was not, by this cluster's xids.
+SELECT c.warehouse, c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.messages, c.problems, c.checksum,
+       (extract(epoch FROM c.verified_at) * 1000000)::bigint AS verified_us
 FROM outbox.certificate c
+WHERE c.target = ? AND c.system_identifier = ?
+
+-- name: certify
+-- Write a certificate.
+INSERT INTO outbox.certificate
+    (target, system_identifier, warehouse, held, window_lo, window_hi, messages, problems, checksum)
+VALUES (?, ?, ?, ?::int8multirange, ?::xid8, ?::xid8, ?, ?, ?)
+RETURNING problems
