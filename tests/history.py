@@ -10,10 +10,13 @@ WIDTH = 1_000
 
 CERTIFY = """
     INSERT INTO outbox.certificate
-        (target, system_identifier, warehouse, held, window_lo, window_hi, messages, problems, checksum)
-    SELECT %(target)s, s.system_identifier + %(cluster)s, %(warehouse)s, %(held)s::int8multirange, %(lo)s::text::xid8,
+        (target, system_identifier, timeline, database, warehouse, held, window_lo, window_hi, messages, problems,
+         checksum)
+    SELECT %(target)s, s.system_identifier + %(cluster)s,
+           ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
+           d.oid::bigint + %(database)s, %(warehouse)s, %(held)s::int8multirange, %(lo)s::text::xid8,
            coalesce(%(hi)s::text::xid8, pg_snapshot_xmin(pg_current_snapshot())), 0, %(problems)s, ''
-    FROM pg_control_system() s
+    FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
 """
 
 STATE = """
@@ -35,6 +38,11 @@ class History:
 
     def close(self) -> None:
         self.conn.close()
+
+    def reconnect(self) -> None:
+        """Go on after the server was away."""
+        self.conn.close()
+        self.conn = connect(self.dsn)
 
     def fill(self, number: int, messages: int = 10, *, publish: bool = True) -> None:
         """Write messages into the range of this number (0 is the first), and their publication."""
@@ -71,10 +79,11 @@ class History:
         hi: int | None = None,
         problems: int = 0,
         cluster: int = 0,
+        database: int = 0,
         warehouse: str = "the first",
         held: str = "{[1,)}",
     ) -> None:
-        """Certify a window of xids; up to now unless `hi` is given; `cluster`: 1 is another one's.
+        """Certify a window of xids; up to now unless `hi` is given; `cluster`, `database`: 1 is another one's.
 
         `warehouse`: which one was found at the target's place; `held`: the ids whose partitions were attached.
         """
@@ -84,6 +93,7 @@ class History:
             {
                 "target": target,
                 "cluster": cluster,
+                "database": database,
                 "lo": lo,
                 "hi": hi,
                 "problems": problems,

@@ -1,9 +1,11 @@
 """Certificates: what was proven of a warehouse, window by window, written where retention asks for it.
 
 A certificate is given to one warehouse, known by an identity of its own and not by its place: another warehouse at the
-same place has none. `window_hi` is the watermark that the warehouse had. `held` are the ids of the partitions that were
-read: one that was out of sight then is not vouched for. `checksum` is JSON: order-free sums of what was compared, the
-offsets where the next verification goes on reading Kafka, and how many messages were doubled there and let pass.
+same place has none. It is of one database and one timeline of a cluster, those of the server that wrote it: when a
+standby is promoted, xids may come to mean something else. `window_hi` is the watermark that the warehouse had. `held`
+are the ids of the partitions that were read: one that was out of sight then is not vouched for. `checksum` is JSON:
+order-free sums of what was compared, the offsets where the next verification goes on reading Kafka, and how many
+messages were doubled there and let pass.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from outbox_etl.errors import OtherClusterError
+from outbox_etl.source import SQL as SOURCE_SQL
 from outbox_etl.source import Ids
 from outbox_etl.statements import statement
+from outbox_etl.window import Cluster
 
 if TYPE_CHECKING:
     from outbox_etl.source import Source
-    from outbox_etl.window import Cluster
 
 SQL = "reconcile.sql"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -38,6 +42,8 @@ class Certificate:
     """Per topic and partition (as text), the offset where the next verification goes on reading."""
     doubled: int = 0
     """Messages with more than one record in Kafka, which were let pass."""
+    cluster: Cluster | None = None
+    """Whose transactions they are, of one that was read."""
     verified_at: datetime = EPOCH
     warehouse: str = ""
     """Which warehouse it is of; empty: there was none."""
@@ -81,18 +87,25 @@ def covered(
     return reach, ends
 
 
-def read(source: Source, target: str, cluster: Cluster) -> list[Certificate]:
-    """The certificates of a target for this cluster's xids."""
-    rows = source.bind(statement(SQL, "certificates"), target, int(cluster.system_identifier))
-    return [_certificate(row) for row in rows]
+def present(certificates: Iterable[Certificate], cluster: Cluster) -> list[Certificate]:
+    """Leave those of this timeline and database, the only ones that count."""
+    return [each for each in certificates if each.cluster == cluster]
+
+
+def read(source: Source, target: str) -> list[Certificate]:
+    """All certificates of a target."""
+    return [_certificate(row) for row in source.bind(statement(SQL, "certificates"), target)]
 
 
 def write(source: Source, target: str, cluster: Cluster, certificate: Certificate) -> None:
-    """Write a certificate: one INSERT of its own."""
-    source.bind(
-        statement(SQL, "certify"),
+    """Write a certificate of what was read in this cluster: one INSERT of its own.
+
+    Raises:
+        OtherClusterError: the connection leads elsewhere now; nothing was written.
+    """
+    written = source.bind(
+        statement(SQL, "certify", server=statement(SOURCE_SQL, "server")),
         target,
-        int(cluster.system_identifier),
         certificate.warehouse,
         f"{{{','.join(f'[{ids.lower},{ids.upper})' for ids in certificate.held)}}}",
         str(certificate.lo),
@@ -100,7 +113,16 @@ def write(source: Source, target: str, cluster: Cluster, certificate: Certificat
         certificate.messages,
         certificate.problems,
         certificate.checksum,
+        cluster.system_identifier,
+        cluster.timeline,
+        cluster.database,
     )
+    if not written:
+        raise OtherClusterError(
+            f"PostgreSQL is not what was read, timeline {cluster.timeline} of {cluster}: a standby was promoted "
+            "meanwhile, or the connection leads to another server. There is no certificate. Run it again: it says how "
+            "to go on"
+        )
 
 
 def _certificate(row: dict[str, Any]) -> Certificate:
@@ -118,6 +140,7 @@ def _certificate(row: dict[str, Any]) -> Certificate:
         sums=sums,
         ends=ends,
         doubled=doubled,
+        cluster=Cluster(row["system_identifier"], row["timeline"], row["database"]),
         verified_at=EPOCH + timedelta(microseconds=row["verified_us"]),
         warehouse=row["warehouse"],
         revoked=revoked,

@@ -55,10 +55,14 @@ def revoke(
 ) -> str:
     """Take back the certificates of the target if they cannot be true any more; answer why, or nothing.
 
-    They are taken back for `because`, if that is given, whatever they say.
+    They are taken back for `because`, if that is given, whatever they say, and wherever they are of.
+
+    Raises:
+        OtherClusterError: PostgreSQL is another one than `cluster` by now.
     """
-    found = certificates.read(source, target, cluster)
-    reason = doubt(found, warehouse, mark) or (because if certificates.standing(found) else "")
+    found = certificates.read(source, target)
+    reason = doubt(certificates.present(found, cluster), warehouse, mark)
+    reason = reason or (because if certificates.standing(found) else "")
     if reason:
         taken = Certificate(0, ALL, 0, 1, warehouse=warehouse, revoked=reason)
         certificates.write(source, target, cluster, taken)

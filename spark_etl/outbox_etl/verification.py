@@ -72,7 +72,8 @@ class Verification:
         self._found = Findings(wanted.limit, wanted.exactly_once)
         self._cluster, self._stands = now.cluster, stands
         self._warehouse = stores.target.identity()
-        self._known = certificates.read(self._source, stores.settings.target, now.cluster)
+        self._all = certificates.read(self._source, stores.settings.target)
+        self._known = certificates.present(self._all, now.cluster)
         self._revoked = revocation.latest(self._known)
         self._cut: set[tuple[str, int]] = set()
 
@@ -149,7 +150,13 @@ class Verification:
         comparison.sent_twice(self._reader.sent_twice(window))
         comparison.publications()
         comparison.events()
-        proven = [each for each in self._known if not each.problems and each.warehouse == self._warehouse]
+        # Also by those from before a promotion: what was dropped by them was proven.
+        proven = [
+            each
+            for each in self._all
+            if each.cluster and each.cluster.system_identifier == self._cluster.system_identifier
+            if not each.problems and each.warehouse == self._warehouse
+        ]
         unproven.look(stored, window, held, proven, self._found, accept=self._wanted.accept_dropped)
 
     def _against_kafka(

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from outbox_relay.history import ranges
+from outbox_relay.history.removal import Removal
+from outbox_relay.stack.api import Stack
 from tests.cli import Ran, outbox
 from tests.history import History
+from tests.promotion import promote
 from tests.publications import value
 from tests.writing import decide, insert
 
@@ -155,11 +159,37 @@ def test_problems_keep_a_range_until_a_later_verification_finds_none(history: Hi
     assert reasons(history) == []
 
 
-def test_certificates_of_another_cluster_count_for_nothing(history: History) -> None:
+@pytest.mark.parametrize("other", ["cluster", "database"])
+def test_certificates_of_another_cluster_or_database_count_for_nothing(history: History, other: str) -> None:
     _, last = bounds(history)
-    history.certify(hi=last + 1, cluster=1)
+    history.certify(hi=last + 1, cluster=int(other == "cluster"), database=int(other == "database"))
     assert reasons(history) == ["other_cluster"]
     assert "--rebase" in look(history).json["partitions"][0]["reasons"][0]["detail"]
+
+
+def test_certificates_from_before_a_promotion_count_no_more_nor_for_a_drop_that_it_interrupts(
+    history: History, private_stack: Stack
+) -> None:
+    first, last = bounds(history)
+    history.certify()
+    assert reasons(history) == []
+    # A drop has taken the range out of sight when the standby takes over.
+    removal, range_ = Removal(history.conn, wait=10), ranges.read(history.conn)[0]
+    removal.mark(range_)
+    removal.detach(range_)
+    promote(private_stack)
+    history.reconnect()
+    ran = outbox("history", "drop", "--older-than", "0s", "--json", OUTBOX_DSN=history.dsn)
+    part = ran.json["partitions"][0]
+    assert (ran.code, part["outcome"], part["restored"]) == (1, "refused", True)
+    [reason] = part["reasons"]
+    assert reason["name"] == "other_timeline"
+    assert reason["detail"].endswith(": outbox etl backfill --rebase, then outbox etl reconcile")
+    assert [history.state(kind) for kind in ("message", "publication", "event")] == ["attached"] * 3
+    history.certify(lo=last)
+    assert reasons(history) == ["unexported"], "the old ones fill no gap"
+    history.certify(lo=first)
+    assert reasons(history) == []
 
 
 @pytest.mark.parametrize(("target", "expected"), [("lake", []), ("files", ["unexported"])])

@@ -9,18 +9,22 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from outbox_etl import certificate
 from outbox_etl.certificate import Certificate
-from outbox_etl.errors import SourceError, TargetError
-from outbox_etl.export import export
+from outbox_etl.errors import OtherClusterError, SourceError, TargetError
+from outbox_etl.export import backfill, export
 from outbox_etl.reconcile import Wish, reconcile
 from outbox_etl.revocation import ALL
 from outbox_etl.source import Ids, Source
+from outbox_relay.stack.api import Stack
+from tests.promotion import promote
 from tests.reading import narrow_partitions
-from tests.servers import MakeTopic
+from tests.servers import MakeDatabase, MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, World
+from tests.writing import connect
 
 pytestmark = MARKS
 KINDS = ("message", "publication", "event")
@@ -211,9 +215,51 @@ def test_certificates_are_written_and_read_without_a_job_of_spark(scene: Scene) 
     before = datetime.now(UTC) - timedelta(hours=1)
     context.setJobGroup("certificates", "")
     certificate.write(source, target, cluster, given)
-    [found] = certificate.read(source, target, cluster)
+    [found] = certificate.read(source, target)
     assert before < found.verified_at < before + timedelta(hours=2)
-    assert replace(found, verified_at=given.verified_at) == replace(given, held=())
+    assert replace(found, verified_at=given.verified_at) == replace(given, held=(), cluster=cluster)
     held = world.conn.execute("SELECT held::text FROM outbox.certificate").fetchone()
     assert held == ("{[1,20)}",)
     assert context.statusTracker().getJobIdsForGroup("certificates") == []
+
+
+def test_a_verification_that_a_promotion_interrupts_certifies_nothing_and_a_rebase_starts_anew(
+    small_spark: SparkSession,
+    private_stack: Stack,
+    make_private_database: MakeDatabase,
+    make_private_topic: MakeTopic,
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "warehouse"
+    world = World(make_private_database(), private_stack.bootstrap_servers, small_spark, place)
+    narrow_partitions(world.conn)
+    scene = Scene(world, make_private_topic(partitions=1))
+    scene.publish(scene.write(3))
+    world.conn.execute("SELECT setval('outbox.position', 1001, false)")
+    scene.publish(scene.write(1, start=3))
+    world.export()
+    assert world.reconcile().exit_code == 0
+    [proven] = given(world)
+    detach(world)
+    for kind in KINDS:  # as its certificate allows
+        world.conn.execute(f"DROP TABLE outbox.{kind}_p000000000000001")
+    scene.publish(scene.write(1, start=4))
+    world.export()
+    # A client whose address leads to whoever is the primary: what the lost one had is certified to the new one.
+    wish = Wish(world.bootstrap_servers)
+    say = at(world, "Kafka read", lambda: promote(private_stack))
+    with pytest.raises(OtherClusterError, match="a standby was promoted meanwhile"):
+        reconcile(world.spark, world.settings, world.target, wish, say)
+    world.conn.close()
+    world.conn = connect(world.dsn)
+    assert given(world) == [proven]
+    with pytest.raises(OtherClusterError, match="`outbox etl backfill --rebase`"):
+        world.reconcile()
+    backfill(world.spark, world.settings, world.target, world.said.append, rebase=True)
+    assert given(world) == [proven, (0, ALL, 1)]
+    again = world.reconcile()
+    # What was dropped before was proven, on whichever timeline.
+    assert (again.window_lo, again.problems, again.found, again.certified) == (0, 0, (), True)
+    assert "a rebase" in again.revoked
+    assert world.reconcile().exit_code == 0
+    world.conn.close()

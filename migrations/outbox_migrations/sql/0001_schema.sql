@@ -310,11 +310,15 @@ CREATE INDEX idempotency_born_at ON outbox.idempotency USING brin (born_at);
 -- What a warehouse was proven to hold: every message whose xid lies in [window_lo, window_hi), compared with Kafka and
 -- with the target. Only partitions that certificates cover may be dropped. A target is a place; "warehouse" is the
 -- identity of what was found there, and only certificates of the newest one's identity count. "held" are the ids of the
--- partitions that were read. problems > 0 takes back what earlier certificates proved of the window.
+-- partitions that were read. problems > 0 takes back what earlier certificates proved of the window. A cluster's timeline
+-- is another one once a standby has been promoted; "database" is the object id of this one. Both, with the system
+-- identifier, are those of the server that wrote the row: certificates of others count for nothing.
 CREATE TABLE outbox.certificate (
     xid               xid8        NOT NULL DEFAULT pg_current_xact_id(),
     target            text        NOT NULL,
     system_identifier bigint      NOT NULL,
+    timeline          integer     NOT NULL,
+    database          bigint      NOT NULL,
     warehouse         text        NOT NULL,
     held              int8multirange NOT NULL,
     window_lo         xid8        NOT NULL,

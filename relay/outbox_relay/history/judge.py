@@ -166,10 +166,16 @@ class Judge:
         gaps = self._conn.execute(statement, values).fetchall()
         if not gaps:
             return
-        here = dict(self._conn.execute(STATEMENTS["targets"]).fetchall())
-        if not here.get(target, True):
-            text = f"all certificates of {target!r} are of another cluster: outbox etl backfill --rebase"
-            yield Reason("other_cluster", text)
+        for name, newest, counts, present in self._conn.execute(STATEMENTS["targets"]).fetchall():
+            if name != target or counts:
+                continue
+            text = "outbox etl backfill --rebase, then outbox etl reconcile"
+            if newest is None:
+                whose = f"all certificates of {target!r} are of another cluster or database"
+                yield Reason("other_cluster", f"{whose}: {text}")
+            else:
+                whose = f"the certificates of {target!r} are of timeline {newest}, a promotion began timeline {present}"
+                yield Reason("other_timeline", f"{whose}: {text}")
             return
         for name, bad in (("unverified", True), ("unexported", False)):
             found = [gap for gap in gaps if (gap[2] is not None) is bad]

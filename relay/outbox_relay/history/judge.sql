@@ -71,19 +71,28 @@ LEFT JOIN (
 WHERE m.state = 'COMMITTED'
 
 -- name: gaps
--- Which xids of a span no certificate of the target covers, in this cluster. A certificate counts if it is of the warehouse
--- that the newest one names (another one may have been at the same place), and if it saw the range: one that was detached
+-- Which xids of a span no certificate of the target covers, on this timeline of this cluster, in this database. A
+-- certificate counts if it is of the warehouse that the newest one names (another one may have been at the same place), and if it saw the range: one that was detached
 -- then was neither exported nor compared. A verification that found problems takes back what earlier ones found good, until
 -- a later one finds it good again. Told with each gap: the problems, and whether one took back everything.
-WITH c AS (
+-- Why the timeline: a promoted standby may lack what a verification read on the lost primary, and gives its xids out
+-- again. The server that writes a certificate sees that it is the one that was verified (a connection can lead from the
+-- lost primary to the new one half-way), so what is found here of an older timeline was true; but the warehouse cannot
+-- be continued until a rebase takes it all back, and until then nothing is dropped by it. A promotion during a drop
+-- changes nothing: this session, its detached tables and this answer are of one server, which keeps its timeline as long
+-- as it runs; what the new primary finds half detached, its next drop judges by its own timeline, and puts back.
+WITH here AS (
+    SELECT s.system_identifier, d.oid::bigint AS database,
+           ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline
+    FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
+), mine AS (
+    SELECT m.* FROM outbox.certificate m JOIN here USING (system_identifier, timeline, database)
+    WHERE m.target = %(target)s
+), c AS (
     SELECT int8range(window_lo::text::bigint, window_hi::text::bigint) AS xids, problems, verified_at, held,
-           warehouse = (SELECT n.warehouse FROM outbox.certificate n
-                        WHERE n.target = %(target)s
-                            AND n.system_identifier = (SELECT system_identifier FROM pg_control_system())
-                        ORDER BY n.verified_at DESC, n.xid DESC LIMIT 1) AS is_there
-    FROM outbox.certificate
-    WHERE target = %(target)s AND system_identifier = (SELECT system_identifier FROM pg_control_system())
-        AND int8range(window_lo::text::bigint, window_hi::text::bigint) && int8range(%(first)s, %(last)s, '[]')
+           warehouse = (SELECT n.warehouse FROM mine n ORDER BY n.verified_at DESC, n.xid DESC LIMIT 1) AS is_there
+    FROM mine
+    WHERE int8range(window_lo::text::bigint, window_hi::text::bigint) && int8range(%(first)s, %(last)s, '[]')
 ), good AS (
     SELECT unnest(int8multirange(g.xids) - coalesce(
         (SELECT range_agg(b.xids) FROM c b WHERE b.problems > 0 AND b.verified_at >= g.verified_at), '{{}}')) AS xids
@@ -98,9 +107,15 @@ SELECT lower(g.xids), upper(g.xids), (SELECT max(c.problems) FROM c WHERE c.prob
 FROM gap g ORDER BY 1
 
 -- name: targets
--- The targets that there are certificates of, and whether any is of this cluster.
-SELECT c.target, bool_or(c.system_identifier = s.system_identifier)
-FROM outbox.certificate c, pg_control_system() s GROUP BY c.target ORDER BY c.target
+-- The targets that there are certificates of; of each the newest timeline of those of this cluster and database (null:
+-- there are none), and whether any is of the present one, and that.
+SELECT c.target, max(c.timeline) FILTER (WHERE c.is_here), bool_or(c.is_here AND c.timeline = c.present), c.present
+FROM (
+    SELECT e.target, e.timeline, e.system_identifier = s.system_identifier AND e.database = d.oid::bigint AS is_here,
+           ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS present
+    FROM outbox.certificate e, pg_control_system() s, pg_database d WHERE d.datname = current_database()
+) c
+GROUP BY c.target, c.present ORDER BY c.target
 
 -- name: reaches
 -- Into which later ranges the positions of a range's messages reach: there lie their publications.

@@ -25,7 +25,8 @@ REFUSALS = {
     "needed": "it holds the publications of older messages that stay",
     "unexported": "no certificate of the target covers all its transactions",
     "unverified": "the last verification found problems",
-    "other_cluster": "the target's certificates are of another cluster",
+    "other_cluster": "the target's certificates are of another cluster, or of another database",
+    "other_timeline": "the target's certificates were given before a standby was promoted",
     "depended_on": "other objects, such as views, depend on its tables",
     "busy": "a lock was not free in time; what was begun is finished by the next run",
 }

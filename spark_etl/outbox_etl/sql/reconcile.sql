@@ -53,15 +53,20 @@ CROSS JOIN LATERAL (
 ) m
 
 -- name: certificates
--- What was proven of a target, and what was not, by this cluster's xids.
-SELECT c.warehouse, c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.messages, c.problems, c.checksum,
+-- What was proven of a target, and what was not, by whose xids.
+SELECT c.system_identifier::text AS system_identifier, c.timeline, c.database, c.warehouse,
+       c.window_lo::text::bigint AS lo, c.window_hi::text::bigint AS hi, c.messages, c.problems, c.checksum,
        (extract(epoch FROM c.verified_at) * 1000000)::bigint AS verified_us
 FROM outbox.certificate c
-WHERE c.target = ? AND c.system_identifier = ?
+WHERE c.target = ?
 
 -- name: certify
--- Write a certificate.
+-- Write a certificate, if this server is the one that was read: {server} is the statement that said which that is. A
+-- primary keeps its timeline as long as it runs, so what it says within this statement holds when the row is committed.
+-- Whoever sees the row on a standby, also after its promotion, has all that was committed before it, and so the window.
 INSERT INTO outbox.certificate
-    (target, system_identifier, warehouse, held, window_lo, window_hi, messages, problems, checksum)
-VALUES (?, ?, ?, ?::int8multirange, ?::xid8, ?::xid8, ?, ?, ?)
+    (target, system_identifier, timeline, database, warehouse, held, window_lo, window_hi, messages, problems, checksum)
+SELECT ?, s.system_identifier::bigint, s.timeline, s.database, ?, ?::int8multirange, ?::xid8, ?::xid8, ?, ?, ?
+FROM ({server}) s
+WHERE s.system_identifier = ? AND s.timeline = ? AND s.database = ?
 RETURNING problems
