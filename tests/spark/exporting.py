@@ -20,6 +20,7 @@ from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS,
 from outbox_etl.target import Merging, Target, open_target
 from outbox_etl.window import Watermark
 from outbox_relay.etl.jars import etl_jars
+from tests.small_spark import QUICK
 
 NOWHERE = "postgresql://nobody@localhost:1/none"
 Rows = list[tuple[Any, ...]]
@@ -43,12 +44,7 @@ def base_settings(directory: Path) -> Settings:
         master="local[2]",
         driver_memory="1g",
         jars=jars(),
-        spark={
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        },
+        spark=QUICK,
     )
 
 

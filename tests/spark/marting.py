@@ -18,20 +18,13 @@ from outbox_etl.settings import Settings
 from outbox_etl.tables import CORE, MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.target import Target, open_target
 from outbox_etl.window import Cluster, Watermark
+from tests.small_spark import QUICK
 from tests.spark.exporting import jars
 
 HERE = Cluster("7", 1)
 DAY = date(2026, 3, 1)
 NEXT = date(2026, 3, 2)
-
-
-QUICK = {
-    "spark.sql.shuffle.partitions": "1",
-    # A handful of rows is done before code for them is made.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+QUICKEST = {**QUICK, "spark.sql.shuffle.partitions": "1"}
 
 
 def at(day: date, seconds: float = 0.0) -> datetime:
@@ -49,7 +42,7 @@ def settings(warehouse: Path, dsn: str = "postgresql://nobody@localhost:1/none")
         driver_memory="1g",
         partitions=1,
         jars=jars(),
-        spark=QUICK,
+        spark=QUICKEST,
     )
 
 

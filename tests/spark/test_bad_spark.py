@@ -14,19 +14,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.small_spark import QUICK
 from tests.spark.bad_input import MakeWorld, World, in_mid_read
 from tests.spark.disks import mounted
 from tests.spark.exporting import jars
 from tests.spark.marks import MARKS
 
 pytestmark = MARKS
-# A handful of rows is done before code for them is made.
-QUICK = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-}
 DRIVER = b"org.apache.spark.deploy.SparkSubmit"
 
 

@@ -17,7 +17,7 @@ from outbox_etl.manifest import LocalManifests
 from tests.publications import positions, record, snapshot
 from tests.spark.exporting import jars
 from tests.spark.marks import MARKS
-from tests.spark.marting import QUICK
+from tests.spark.marting import QUICKEST
 from tests.writing import Connection, connect, decide, insert
 
 pytestmark = MARKS
@@ -71,7 +71,7 @@ def run(dsn: str, warehouse: Path, form: str, capsys: pytest.CaptureFixture[str]
     """Run the job in this process; answer its JSON."""
     options = ["--dsn", dsn, "--warehouse", str(warehouse), "--format", form, "--master", "local[2]"]
     small = ["--driver-memory", "1g", "--partitions", "1"]
-    small += [option for name, value in QUICK.items() for option in ("--spark", f"{name}={value}")]
+    small += [option for name, value in QUICKEST.items() for option in ("--spark", f"{name}={value}")]
     capsys.readouterr()
     code = main(["run", "--json", *options, *small, "--jars", ",".join(jars())])
     told = capsys.readouterr()

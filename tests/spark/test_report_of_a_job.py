@@ -12,7 +12,7 @@ from outbox_etl.main import main
 from tests.publications import positions, record, snapshot
 from tests.spark.exporting import jars
 from tests.spark.marks import MARKS
-from tests.spark.marting import QUICK
+from tests.spark.marting import QUICKEST
 from tests.writing import connect, decide, insert
 
 pytestmark = MARKS
@@ -20,7 +20,7 @@ pytestmark = MARKS
 
 def job(command: str, dsn: str, warehouse: Path, report: Path, *more: str) -> int:
     """Run the job in this process, with Parquet tables, and a report."""
-    small = [option for name, value in QUICK.items() for option in ("--spark", f"{name}={value}")]
+    small = [option for name, value in QUICKEST.items() for option in ("--spark", f"{name}={value}")]
     options = ["--dsn", dsn, "--warehouse", str(warehouse), "--format", "parquet", "--master", "local[2]"]
     options += ["--driver-memory", "1g", "--partitions", "1", "--jars", ",".join(jars()), *small]
     return main([command, *options, "--report", str(report), *more])
