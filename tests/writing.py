@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -21,6 +22,14 @@ LANE = "SELECT stopped_error FROM outbox.lane WHERE stopped_error IS NOT NULL OR
 def connect(dsn: str) -> Connection:
     """Connect in autocommit."""
     return psycopg.connect(dsn, autocommit=True)
+
+
+def clock(conn: Connection) -> datetime:
+    """What time it is in PostgreSQL."""
+    row = conn.execute("SELECT clock_timestamp()").fetchone()
+    assert row is not None
+    now: datetime = row[0]
+    return now
 
 
 def insert(

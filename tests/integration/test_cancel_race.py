@@ -15,7 +15,7 @@ from tests.checker import message_ids, read_topic
 from tests.locks import see_blocked
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, wait_published
+from tests.writing import Connection, clock, connect, insert, wait_published
 
 CANCEL = "UPDATE outbox.message SET state = 'CANCELLED', remark = 'test' WHERE message_id = %s AND state = 'COMMITTED'"
 RACES = 100
@@ -41,13 +41,6 @@ def cancel_by_verb(conn: Connection, message_id: str) -> bool:
     except TooLateError:
         return False
     return True
-
-
-def clock(conn: Connection) -> datetime:
-    row = conn.execute("SELECT clock_timestamp()").fetchone()
-    assert row is not None
-    now: datetime = row[0]
-    return now
 
 
 def until(conn: Connection, moment: datetime) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import psycopg
 
 from tests.checker import read_topic
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, insert_numbered, wait_published
+from tests.writing import Connection, clock, connect, insert, insert_numbered, wait_published
 
 STATUS = "SELECT status, waiting FROM outbox.message_status WHERE message_id = %s"
-
-
-def clock(conn: Connection) -> datetime:
-    row = conn.execute("SELECT clock_timestamp()").fetchone()
-    assert row is not None
-    now: datetime = row[0]
-    return now
 
 
 def waiting(conn: Connection) -> int:
