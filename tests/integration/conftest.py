@@ -7,6 +7,23 @@ from collections.abc import Iterator
 import pytest
 
 from tests.check_stage import CheckStage
+from tests.checker_process import Groups
+from tests.writing import Connection, connect
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    """A connection to the database of the test, in autocommit."""
+    with connect(database) as conn:
+        yield conn
+
+
+@pytest.fixture
+def groups(database: str) -> Iterator[Groups]:
+    """Producer groups, on a database of the test."""
+    made = Groups(database)
+    yield made
+    made.close()
 
 
 @pytest.fixture

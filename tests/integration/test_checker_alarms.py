@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,13 +10,6 @@ from outbox.callbacks import protocol
 from tests.callback_peer import Line, Peer, reply
 from tests.checker_process import CheckerProcess, Groups
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def groups(database: str) -> Iterator[Groups]:
-    made = Groups(database)
-    yield made
-    made.close()
 
 
 @pytest.mark.feature("S-49")

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
-
-import pytest
 
 from outbox_relay.stack.api import Stack
 from tests.callback_peer import Line, Peer, answering, reply
 from tests.checker_process import CheckerProcess, Groups
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def groups(database: str) -> Iterator[Groups]:
-    made = Groups(database)
-    yield made
-    made.close()
 
 
 class Counting:

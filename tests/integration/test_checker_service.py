@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -18,13 +17,6 @@ from tests.callback_peer import SECRET, Line, Peer, Question, answering, reply
 from tests.checker_process import CheckerProcess, Groups
 from tests.cli import outbox as command
 from tests.waiting import wait_until
-
-
-@pytest.fixture
-def groups(database: str) -> Iterator[Groups]:
-    made = Groups(database)
-    yield made
-    made.close()
 
 
 def by_http(peer: Peer, path: str = "/outbox") -> dict[str, str]:

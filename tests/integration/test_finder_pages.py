@@ -15,8 +15,9 @@ from outbox_relay.service import ahead as ahead_module
 from outbox_relay.service import reader as reader_module
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group
+from tests.publications import positions
 from tests.reading import Reading
-from tests.writing import Connection, connect, decide, insert, insert_numbered
+from tests.writing import Connection, decide, insert, insert_numbered
 
 
 @pytest.fixture
@@ -33,19 +34,6 @@ def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "BACKLOG", 25)
 
 
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
-        yield conn
-
-
-def committed(conn: Connection) -> list[int]:
-    rows = conn.execute(
-        "SELECT position FROM outbox.message WHERE state = 'COMMITTED' ORDER BY position"
-    ).fetchall()
-    return [row[0] for row in rows]
-
-
 def fall_due(conn: Connection) -> int:
     """Let the one delayed message be due now; answer its id."""
     row = conn.execute("UPDATE outbox.waiting SET due_at = clock_timestamp() RETURNING id").fetchone()
@@ -58,7 +46,7 @@ def test_a_backlog_of_any_size_is_read_once_and_in_order(
     reading: Reading, conn: Connection, small_lists: None, count: int
 ) -> None:
     insert_numbered(conn, "t", count)
-    assert reading.read() == committed(conn)
+    assert reading.read() == positions(conn)
 
 
 def test_rows_that_commit_while_a_backlog_is_taken_come_after_it(
@@ -74,10 +62,10 @@ def test_rows_that_commit_while_a_backlog_is_taken_come_after_it(
                 late.commit()
 
         insert_numbered(conn, "t", 60)
-        backlog = committed(conn)
+        backlog = positions(conn)
         found = reading.read(between)
     assert found[:60] == backlog
-    assert sorted(found) == committed(conn)
+    assert sorted(found) == positions(conn)
 
 
 def test_a_page_holds_its_bytes_and_one_larger_body_is_a_page(
@@ -125,7 +113,7 @@ def test_a_message_released_while_its_backlog_is_taken_is_read_once_at_its_new_p
             assert Delayed(conn).release() == 1
 
     found = reading.read(between)
-    assert sorted(found) == committed(conn)
+    assert sorted(found) == positions(conn)
     row = conn.execute("SELECT position FROM outbox.message WHERE id = %s", [delayed]).fetchone()
     assert row == (found[-1],)
 
@@ -161,9 +149,9 @@ def test_cancelled_and_undecided_messages_of_a_backlog_are_left_out(
             decide(conn, half, "COMMITTED")
 
     found = reading.read(between)
-    assert set(committed(conn)) <= set(found)
+    assert set(positions(conn)) <= set(found)
     assert len(found) == len(set(found))
-    assert found[-1] == committed(conn)[-1], "the half message takes its place when it is committed"
+    assert found[-1] == positions(conn)[-1], "the half message takes its place when it is committed"
 
 
 def test_a_group_with_nothing_known_reads_what_has_no_publication(
@@ -179,14 +167,14 @@ def test_a_group_with_nothing_known_reads_what_has_no_publication(
         """
     )
     found = reading.read(group=Group(set(range(8)), START))
-    assert found == [position for position in committed(conn) if not 10 <= position <= 30]
+    assert found == [position for position in positions(conn) if not 10 <= position <= 30]
 
 
 def test_a_careful_group_reads_one_message_at_a_time_up_to_its_mark(
     reading: Reading, conn: Connection
 ) -> None:
     insert_numbered(conn, "t", 30)
-    reading.group.careful = committed(conn)[4]
+    reading.group.careful = positions(conn)[4]
     sizes = []
     while True:
         pages = list(reading.reader.read([reading.group]))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
+from tests.publications import positions
 from tests.reading import Reading, narrow_partitions
 from tests.waiting import wait_until
 from tests.writing import Connection, connect, decide, insert, insert_numbered
@@ -29,13 +30,6 @@ def reading(conn: Connection, database: str) -> Iterator[Reading]:
 def go_to(conn: Connection, position: int) -> None:
     """Let the next message have this position."""
     conn.execute("SELECT setval('outbox.position', %s, false)", [position])
-
-
-def positions(conn: Connection) -> list[int]:
-    rows = conn.execute(
-        "SELECT position FROM outbox.message WHERE state = 'COMMITTED' ORDER BY position"
-    ).fetchall()
-    return [row[0] for row in rows]
 
 
 def lowers(reading: Reading) -> list[int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from outbox_relay import settings
@@ -11,13 +9,7 @@ from outbox_relay.groups import registry
 from outbox_relay.groups.registry import ProducerGroup
 from tests.cli import outbox, succeed
 from tests.publications import value
-from tests.writing import Connection, connect, decide, insert
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as connection:
-        yield connection
+from tests.writing import Connection, decide, insert
 
 
 def test_the_defaults_of_a_group_that_is_not_registered_are_the_tables(

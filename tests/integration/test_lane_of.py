@@ -7,16 +7,11 @@ import pytest
 
 from outbox import Message, Outbox
 from outbox.lanes import LANES, lane_of
-from tests.writing import Connection, connect
+from tests.writing import Connection
 
 COMPUTED = """
 SELECT lane, outbox.lane_of(topic, queue, coalesce(order_key, key), id) FROM outbox.message ORDER BY id
 """
-
-
-@pytest.fixture
-def conn(database: str) -> Connection:
-    return connect(database)
 
 
 def test_a_message_sent_and_one_inserted_share_a_lane(conn: Connection) -> None:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.cli import outbox, succeed
 from tests.publications import own_lanes, positions, record, snapshot, value
-from tests.writing import Connection, connect, decide, insert
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as connection:
-        yield connection
+from tests.writing import Connection, decide, insert
 
 
 def delayed(conn: Connection, **columns: Any) -> str:

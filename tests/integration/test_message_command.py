@@ -16,12 +16,6 @@ from tests.writing import Connection, connect, decide, insert, insert_numbered, 
 SECRET = "the-body-is-nobody's-business"
 
 
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as connection:
-        yield connection
-
-
 def ls(database: str, *options: str) -> list[str]:
     """The message ids that fit, newest first."""
     found = succeed("message", "ls", "--json", *options, OUTBOX_DSN=database).json

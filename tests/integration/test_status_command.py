@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from typing import IO, Any
 
@@ -22,7 +21,7 @@ from tests.cli import succeed
 from tests.publications import own_lanes, positions, record, snapshot, value
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until
-from tests.writing import Connection, connect, decide, insert, insert_numbered, wait_published
+from tests.writing import Connection, decide, insert, insert_numbered, wait_published
 
 TRUTH = """
     SELECT count(*) FILTER (WHERE m.deliver_at IS NULL OR m.deliver_at <= clock_timestamp()),
@@ -31,12 +30,6 @@ TRUTH = """
     WHERE m.state = 'COMMITTED' AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
         AND NOT EXISTS (SELECT FROM outbox.publication b WHERE m.position = ANY (b.positions))
 """
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as connection:
-        yield connection
 
 
 def status(database: str) -> Status:

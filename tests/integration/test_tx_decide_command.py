@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,7 +21,7 @@ from tests.cli import outbox, succeed
 from tests.publications import value
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until
-from tests.writing import Connection, connect, decide, insert, wait_published
+from tests.writing import Connection, decide, insert, wait_published
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 
@@ -30,12 +29,6 @@ USER = pwd.getpwuid(os.getuid()).pw_name
 @pytest.fixture(autouse=True)
 def without_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SUDO_USER", raising=False)
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as connection:
-        yield connection
 
 
 def half(conn: Connection, group: str = "shop", **columns: Any) -> str:

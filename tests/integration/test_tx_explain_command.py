@@ -14,7 +14,7 @@ from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 from tests.cli import outbox, succeed
 from tests.publications import own_lanes, positions, record, snapshot, value
-from tests.writing import Connection, connect, decide, insert
+from tests.writing import Connection, decide, insert
 
 
 class Scripted:
@@ -29,12 +29,6 @@ class Scripted:
     def ask(self, view: MessageView, deadline: float) -> Answer:
         answer = LocalTransactionState(self._answers.pop(0))
         return Answer(answer, f"said {answer.lower()}")
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.cli import outbox, succeed
 from tests.publications import value
-from tests.writing import Connection, connect, decide, insert
+from tests.writing import Connection, decide, insert
 
 FIELDS: dict[str, Any] = {
     "tags": ["paid"],
@@ -20,12 +19,6 @@ FIELDS: dict[str, Any] = {
     "biz_type": "payment",
     "biz_id": "p-7",
 }
-
-
-@pytest.fixture
-def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as connection:
-        yield connection
 
 
 def half(conn: Connection, group: str = "shop", **columns: Any) -> str:
