@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from outbox_etl import rows, standing
 from outbox_etl.changes import all_changes, of_older, with_checks, with_publications
 from outbox_etl.errors import ConcurrentRunError
+from outbox_etl.marts import forget
 from outbox_etl.revocation import revoke
 from outbox_etl.source import Ids, Source
 from outbox_etl.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
@@ -85,7 +86,10 @@ def _run(
         because = "a rebase gives transactions another meaning" if rebase else ""
         revoke(source, settings.target, cluster, say, warehouse=target.identity(), mark=mark, because=because)
         now = source.horizon(of_all=choose is not following or mark is None or mark.hi == 0)
-        return Run(source, target, choose(mark, now), settings, say, mark=mark, stands=stands).write()
+        window = choose(mark, now)
+        if window.again:
+            forget(target)
+        return Run(source, target, window, settings, say, mark=mark, stands=stands).write()
 
 
 class Run:

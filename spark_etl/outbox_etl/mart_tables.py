@@ -107,7 +107,7 @@ DAYS = _mart(
     "Which days the marts are made for; written last",
     ("day", "date", "the day (UTC)"),
     ("window_hi", "bigint", "up to which window: rows of later windows are not in the marts of that day"),
-    ("cluster", "string", "whose windows: system identifier and timeline"),
+    ("cluster", "string", "whose windows: system identifier, timeline and the database's object id"),
 )
 
 MARTS = (THROUGHPUT, LATENCY, DECISIONS, CHECKS, KEY_SKEW, GAPS)

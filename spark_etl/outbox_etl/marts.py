@@ -2,6 +2,9 @@
 
 Up to which window they were made stands in mart_days, written last. A run that dies before it leaves the days to the
 next; one that finds nothing new writes nothing. The watermark of message_history is not enough: a run may die after it.
+
+A window changes rows on the days that its rows are on. A backfill may change any row, and move one to another day: it
+empties mart_days before it writes, and whoever makes the marts next makes all days, in the place of all that there is.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 SQL = "marts.sql"
 VIEWS = {"history": MESSAGE_HISTORY, "events": TRANSACTION_EVENTS, "publications": PUBLICATIONS}
+EVERYTHING = "true"
+"""The condition that names all rows of a mart."""
 Days = Sequence[date]
 Say = Callable[[str], None]
 
@@ -42,6 +47,14 @@ class Touched:
     def all(self) -> Days:
         """All of them."""
         return sorted({*self.born, *self.published, *self.happened})
+
+
+def forget(target: Target) -> None:
+    """Let the marts be made anew next time, of all days: what they were made of is about to change."""
+    target.prepare(DAYS)
+    known = target.read(DAYS)
+    if not known.isEmpty():
+        target.replace(DAYS, known.where("false"), EVERYTHING)
 
 
 def refresh(
@@ -68,11 +81,14 @@ class Refresh:
 
     def __init__(self, spark: SparkSession, target: Target, mark: Watermark, say: Say) -> None:
         self._spark, self._target, self._mark, self._say = spark, target, mark, say
-        self._cluster = f"{mark.cluster.system_identifier}/{mark.cluster.timeline}"
+        cluster = mark.cluster
+        self._cluster = f"{cluster.system_identifier}/{cluster.timeline}/{cluster.database}"
+        self._everything = False
 
     def run(self, *, everything: bool) -> list[date]:
-        """Replace the days of each mart, then say so in mart_days."""
+        """Replace the days of each mart, or all that is in it, then say so in mart_days."""
         since, began = -1 if everything else self._since(), monotonic()
+        self._everything = since < 0
         if since == self._mark.hi:
             return []
         for name, table in VIEWS.items():
@@ -89,9 +105,13 @@ class Refresh:
         ):
             if days:
                 self._replace(table, rows(days), f"day IN ({_dates(days)})")
+            elif self._everything:
+                self._empty(table)
         if touched.published:
             first = _date(touched.published[0])
             self._replace(GAPS, self._gaps(touched.published), f"day >= {first}")
+        elif self._everything:
+            self._empty(GAPS)
         self._note(touched.all)
         self._say(f"marts of {len(touched.all)} days after {monotonic() - began:.1f} s")
         return list(touched.all)
@@ -133,7 +153,8 @@ class Refresh:
         return self._ask("key_skew", born=within("h.born_at", days))
 
     def _gaps(self, days: Days) -> DataFrame:
-        self._target.read(GAPS).createOrReplaceTempView("gaps_before")
+        before = self._target.read(GAPS).where("false" if self._everything else "true")
+        before.createOrReplaceTempView("gaps_before")
         low, high = self._span("publications", "position", within("published_at", days))
         published = within("p.published_at", days)
         return self._ask(
@@ -157,12 +178,19 @@ class Refresh:
         return self._spark.sql(statement(SQL, name, **values))
 
     def _note(self, days: Days) -> None:
-        rows = [(day, self._mark.hi, self._cluster) for day in days]
-        self._replace(DAYS, self._spark.createDataFrame(rows, DAYS.schema), f"day IN ({_dates(days)})")
+        rows = self._ask("days", days=_dates(days), window_hi=self._mark.hi, cluster=self._cluster)
+        self._replace(DAYS, rows, f"day IN ({_dates(days)})")
 
     def _replace(self, table: Table, rows: DataFrame, condition: str) -> None:
         typed = [rows[column.name].cast(column.type) for column in table.columns]
-        self._target.replace(table, rows.select(*typed).coalesce(1), condition)
+        where = EVERYTHING if self._everything else condition
+        self._target.replace(table, rows.select(*typed).coalesce(1), where)
+
+    def _empty(self, table: Table) -> None:
+        """Take away figures of which there are none any more."""
+        before = self._target.read(table)
+        if not before.isEmpty():
+            self._target.replace(table, before.where("false"), EVERYTHING)
 
 
 def within(column: str, days: Days) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date
 
 import pytest
 
+from outbox_etl.mart_tables import DAYS
+from outbox_etl.marts import refresh
 from outbox_etl.tables import PUBLICATIONS
 from tests.spark.exporting import Exports, KilledError
 from tests.spark.marks import MARKS
@@ -44,6 +47,26 @@ def test_a_run_goes_on_after_a_backfill_that_died(
     stream.settle()
     warehouse.run()
     assert not differences(warehouse.tables(), stream.truth())
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_a_backfill_that_dies_leaves_no_day_of_the_marts_as_made(
+    stream: Stream, make_exports: Callable[..., Exports], form: str
+) -> None:
+    stream.settle()
+    warehouse = make_exports(stream.dsn, format=form)
+    warehouse.run()
+
+    def made() -> list[date]:
+        return refresh(warehouse.spark, warehouse.settings, warehouse.target, warehouse.said.append)
+
+    days = made()
+    assert days
+    assert made() == []
+    with pytest.raises(KilledError):
+        warehouse.backfill(die_at=1)
+    assert warehouse.target.read(DAYS).isEmpty()
+    assert made() == days
 
 
 @pytest.mark.parametrize("form", ["iceberg", "parquet"])

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_etl.mart_tables import CHECKS, DAYS, DECISIONS, GAPS, KEY_SKEW, LATENCY, MARTS, THROUGHPUT
+from outbox_etl.marts import forget
 from outbox_etl.window import Cluster
 from tests.spark.marks import MARKS
 from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication
@@ -192,5 +193,40 @@ def test_only_the_days_of_later_windows_are_made_anew_and_all_after_a_fail_over(
         target.replace(table, target.read(table).where("false"), f"day = DATE'{NEXT}'")
     assert warehouse.make(20) == [NEXT]
     assert [(row["day"], row["sent"]) for row in warehouse.rows(THROUGHPUT)] == [(DAY, 1), (NEXT, 1)]
-    assert warehouse.make(21, cluster=Cluster("8", 1)) == [DAY, NEXT]
-    assert {row["cluster"] for row in warehouse.rows(DAYS)} == {"8/1"}
+    for cluster in (Cluster("8", 1, 5), Cluster("8", 2, 5), Cluster("8", 2, 6)):
+        assert warehouse.make(21, cluster=cluster) == [DAY, NEXT]
+        where = f"8/{cluster.timeline}/{cluster.database}"
+        assert {row["cluster"] for row in warehouse.rows(DAYS)} == {where}
+
+
+@pytest.mark.feature("H-04")
+def test_after_a_backfill_no_day_keeps_figures_of_rows_that_are_on_another_day_or_no_more(
+    warehouse: Warehouse,
+) -> None:
+    twice = [message(n, "a", at(DAY), published_at=at(DAY), partition=0, offset=n, key=b"k") for n in (1, 2)]
+    warehouse.fill(
+        10,
+        messages=twice,
+        publications=[publication(n, at(DAY), n) for n in (1, 2)],
+        events=[event(1, at(DAY), kind="check", answer="COMMIT")],
+    )
+    assert warehouse.make(10) == [DAY]
+    forget(warehouse.target)
+    # A backfill that ends at the same window: what was published is found on the next day.
+    moved = [{**each, "published_at": at(NEXT)} for each in twice]
+    warehouse.fill(10, messages=moved, publications=[publication(n, at(NEXT), n) for n in (1, 2)])
+    assert warehouse.make(10) == [DAY, NEXT]
+    assert [tuple(row.values()) for row in warehouse.rows(THROUGHPUT)] == [
+        (DAY, "a", 2, 0, 0),
+        (NEXT, "a", 0, 2, 2),
+    ]
+    assert [(row["day"], row["published"]) for row in warehouse.rows(LATENCY)] == [(NEXT, 2)]
+    assert [(row["day"], row["seen"]) for row in warehouse.rows(GAPS)] == [(NEXT, 2)]
+    assert warehouse.rows(CHECKS) == []
+    # And so it is without a backfill when all days are asked for.
+    born = [{**each, "born_at": at(NEXT)} for each in moved]
+    warehouse.fill(10, messages=born, publications=[publication(n, at(NEXT), n) for n in (1, 2)])
+    assert warehouse.make(10) == []
+    assert warehouse.make(10, everything=True) == [NEXT]
+    for table in (THROUGHPUT, KEY_SKEW, LATENCY, GAPS, DAYS):
+        assert {row["day"] for row in warehouse.rows(table)} == {NEXT}, table.name

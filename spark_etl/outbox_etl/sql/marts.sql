@@ -111,3 +111,7 @@ WITH offsets AS (
 SELECT day, topic, `partition`, first_offset, last_offset, seen,
        last_offset - CASE WHEN last_offset > before THEN before ELSE first_offset - 1 END - seen AS missing, repeated
 FROM following WHERE day >= {first}
+
+-- name: days
+-- Which days were made, up to which window and of which cluster: literals, for which no Python has to start.
+SELECT explode(array({days})) AS day, {window_hi}L AS window_hi, '{cluster}' AS cluster
