@@ -81,7 +81,7 @@ MESSAGE_HISTORY = Table(
         ("offset", "bigint", "Kafka offset of the first publication; null with exactly-once if unknown"),
         ("position", "bigint", "place in the order, taken when it became COMMITTED or was released"),
         ("checks", "int", "how often its producer was asked about it"),
-        ("remark", "string", "why it was decided, in the words of whoever did"),
+        ("remark", "string", "why it was decided, in the words of whoever did; null: undecided"),
         ("xid", "bigint", "the transaction that gave it this state"),
         WINDOW_HI,
     ),

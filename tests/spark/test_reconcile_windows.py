@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from outbox_etl import findings
+from outbox_etl.tables import MESSAGE_HISTORY
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Sent, told
@@ -137,3 +138,20 @@ def test_a_message_id_that_was_sent_twice_is_told_of_postgresql(
     assert [(each.kind, each.store, each.message_id) for each in strict.found] == [
         ("doubled", "postgres", own)
     ]
+
+
+def test_a_remark_counts_once_its_message_is_decided(module_worlds: MakeWorld, make_topic: MakeTopic) -> None:
+    world = module_worlds()
+    never = half(Scene(world, make_topic(partitions=1)))
+    note = "UPDATE outbox.message SET remark = %s WHERE message_id = %s"
+    world.conn.execute(note, ["the listener raised", never.message_id])
+    world.export()
+    world.conn.execute(note, ["and raised again", never.message_id])
+    outcome = world.reconcile()
+    assert (outcome.problems, told(outcome.found)) == (0, [])
+    decided = "UPDATE outbox.message SET state = 'ROLLED_BACK', remark = %s WHERE message_id = %s"
+    world.conn.execute(decided, ["by hand", never.message_id])
+    world.export()
+    assert world.reconcile(everything=True).problems == 0
+    rows = world.target.read(MESSAGE_HISTORY).where(f"message_id = '{never.message_id}'").collect()
+    assert [row["remark"] for row in rows] == ["by hand"]
