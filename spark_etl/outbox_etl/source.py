@@ -214,7 +214,8 @@ def query(table: str, window: Window) -> str:
     """All of a window's rows of a table, as SQL."""
     limits = statement(SQL, "in_window", lo=window.lo, hi=window.hi)
     if window.restored:
-        limits = f"({limits} OR {statement(SQL, 'from_elsewhere', next=window.next)})"
+        elsewhere = statement(SQL, "from_elsewhere", next=window.next, foreign=window.foreign)
+        limits = f"({limits} OR {elsewhere})"
     return f"{statement(SQL, f'{table}_columns')}\nWHERE {limits}"
 
 

@@ -20,11 +20,13 @@ FROM outbox.position p
 
 -- name: newest
 -- The highest xid on record: in a restored database it may be far ahead of the cluster's own. Reads all events and
--- publications; asked for a window of all that there is.
+-- publications; asked for a window of all that there is. (Whatever a message became has its event; what it was born as
+-- has none.)
 SELECT greatest((SELECT max(e.xid::text::bigint) FROM outbox.event e),
                 (SELECT max(p.xid::text::bigint) FROM outbox.publication p),
                 (SELECT m.xid::text::bigint FROM outbox.message m
-                 WHERE m.state = 'COMMITTED' ORDER BY m.xid DESC LIMIT 1), 0) AS xid
+                 WHERE m.state = 'COMMITTED' ORDER BY m.xid DESC LIMIT 1),
+                (SELECT max(m.xid::text::bigint) FROM outbox.message m WHERE m.state = 'UNKNOWN'), 0) AS xid
 
 -- name: barrier
 -- A commit of the job's own, on disk before it returns. Without it a crash of PostgreSQL could forget transactions that
@@ -77,8 +79,9 @@ FROM outbox.message m
 m.xid >= '{lo}'::xid8 AND m.xid < '{hi}'::xid8
 
 -- name: from_elsewhere
--- Rows that a restore brought: this cluster has not given out their xids.
-m.xid >= '{next}'::xid8
+-- Rows that a restore brought: this cluster has not given out their xids. None above the highest that was found: what
+-- others write while this is read may be seen by halves, and comes with the next window.
+m.xid >= '{next}'::xid8 AND m.xid <= '{foreign}'::xid8
 
 -- name: is_committed
 -- What became COMMITTED: sent late, decided, or released after a delay. The finder's index has it by xid.
