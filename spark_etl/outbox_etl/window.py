@@ -170,7 +170,8 @@ def again(mark: Watermark | None, now: Horizon, *, rebase: bool = False) -> Wind
     """
     if not rebase:
         following(mark, now)
-    filled = mark is not None and mark.hi > 0
+    # A first export that died has left rows and no watermark. What the source has lost since may be among them.
+    filled = mark is not None and (mark.hi > 0 or rebase)
     return Window(
         0,
         now.hi,

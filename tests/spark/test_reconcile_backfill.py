@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from outbox_etl.export import backfill
+from outbox_etl.export import backfill, export
 from outbox_etl.tables import MESSAGE_HISTORY
 from tests.reading import narrow_partitions
 from tests.servers import MakeTopic
@@ -88,3 +88,31 @@ def test_what_a_backfill_that_died_has_merged_is_not_altered(
     assert (outcome.problems, outcome.found) == (0, ())
     world.export()
     assert world.reconcile().problems == 0
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_what_a_failover_lost_is_told_when_the_first_export_had_died(
+    module_worlds: MakeWorld, make_topic: MakeTopic, form: str
+) -> None:
+    world = module_worlds(form)
+    scene = Scene(world, make_topic(partitions=1))
+    kept, lost = scene.write(2)
+    scene.publish([kept])
+    scene.publish([lost])
+    with pytest.raises(KilledError):
+        target = Watched(world.target, 2, kill, after=True)
+        export(world.spark, world.settings, target, world.said.append)
+    rows = world.target.read(MESSAGE_HISTORY).select("status").collect()
+    assert [row["status"] for row in rows] == ["PUBLISHED"] * 2, "it died with its rows written"
+    lose(world, lost)
+    go_to(world, lost.position + 1)
+    [instead] = scene.write(1)
+    backfill(world.spark, world.settings, world.target, world.said.append, rebase=True)
+    rows = world.target.read(MESSAGE_HISTORY).select("message_id", "status").collect()
+    assert {row["message_id"]: row["status"] for row in rows} == {
+        kept.message_id: "PUBLISHED", lost.message_id: "LOST", instead.message_id: "COMMITTED",
+    }  # fmt: skip
+    scene.publish([instead])
+    world.export()
+    outcome = world.reconcile(everything=True)
+    assert (outcome.problems, outcome.found) == (0, ())
