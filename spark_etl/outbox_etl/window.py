@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from outbox_etl.errors import OtherClusterError, TargetError
+from outbox_etl.errors import OtherClusterError, SourceError, TargetError
 
 PREFIX = "outbox."
 
@@ -43,6 +43,8 @@ class Watermark:
     cluster: Cluster
     foreign: int = 0
     """The highest xid that rows brought from another cluster (a restore): windows up to it meet them again."""
+    wal: int = 0
+    """How far the cluster's log was on disk, in bytes. 0: a watermark of before it was written."""
 
     def properties(self) -> dict[str, str]:
         """The watermark as properties of a commit."""
@@ -53,6 +55,7 @@ class Watermark:
             f"{PREFIX}timeline": str(self.cluster.timeline),
             **({f"{PREFIX}database": str(self.cluster.database)} if self.cluster.database else {}),
             **({f"{PREFIX}foreign-xid": str(self.foreign)} if self.foreign else {}),
+            **({f"{PREFIX}wal-position": str(self.wal)} if self.wal else {}),
         }
 
     @classmethod
@@ -71,7 +74,10 @@ class Watermark:
                 int(properties.get(f"{PREFIX}database", "0")),
             )
             hi, top = int(properties[f"{PREFIX}window-hi"]), int(properties[f"{PREFIX}top-id"])
-            return cls(hi, top, cluster, int(properties.get(f"{PREFIX}foreign-xid", "0")))
+            foreign, wal = (
+                int(properties.get(f"{PREFIX}{name}", "0")) for name in ("foreign-xid", "wal-position")
+            )
+            return cls(hi, top, cluster, foreign, wal)
         except (KeyError, ValueError) as error:
             raise TargetError(f"the watermark of message_history cannot be read: {error}") from error
 
@@ -89,6 +95,9 @@ class Horizon:
     """Above every xid that had ended."""
     foreign: int = 0
     """The highest xid of a row, if this cluster cannot have given it out; else 0."""
+    wal: int = 0
+    """How far the cluster's log is on disk, in bytes; a standby's: how far it was replayed."""
+    standby: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,8 @@ class Window:
     """Above every xid that had ended when `hi` was read."""
     foreign: int = 0
     """The highest xid that came with rows of another cluster (a restore); 0: none above the window's lower bound."""
+    wal: int = 0
+    """How far the cluster's log was on disk when `hi` had been read."""
 
     @property
     def written(self) -> str:
@@ -132,7 +143,8 @@ class Window:
 
     def watermark(self) -> Watermark:
         """What the warehouse will say when the window is in it."""
-        return Watermark(self.hi, self.top, self.cluster, self.foreign if self.foreign >= self.hi else 0)
+        foreign = self.foreign if self.foreign >= self.hi else 0
+        return Watermark(self.hi, self.top, self.cluster, foreign, self.wal)
 
 
 def following(mark: Watermark | None, now: Horizon) -> Window:
@@ -140,9 +152,10 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
 
     Raises:
         OtherClusterError: the watermark's xids are not those of this cluster.
+        SourceError: they are, and this is a standby that has not come as far.
     """
     if mark is None:
-        return Window(0, now.hi, now.top, 0, now.cluster, next=now.next, foreign=now.foreign)
+        return Window(0, now.hi, now.top, 0, now.cluster, next=now.next, foreign=now.foreign, wal=now.wal)
     if mark.cluster.system_identifier != now.cluster.system_identifier:
         here = now.cluster.system_identifier
         reason = f"it was filled from the cluster {mark.cluster.system_identifier}, this is {here}"
@@ -151,11 +164,20 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
         reason = f"it was filled from another database of this cluster ({oids})"
     elif mark.cluster.timeline != now.cluster.timeline:
         reason = f"it was filled on timeline {mark.cluster.timeline}, a promotion began timeline {now.cluster.timeline}"
+    elif now.standby and _is_behind(mark, now):
+        raise SourceError(_LAGS)
     elif mark.hi > now.hi:
         reason = f"it holds transactions below {mark.hi}, the cluster has come to {now.hi} only"
+    elif mark.wal > now.wal > 0:
+        # Its disks were brought back from an older state, and as many transactions have passed since.
+        reason = (
+            f"the cluster's log was {mark.wal} bytes long when it was filled, and is {now.wal} bytes long now"
+        )
     else:
         foreign = max(mark.foreign, now.foreign)
-        return Window(mark.hi, now.hi, now.top, mark.top, now.cluster, next=now.next, foreign=foreign)
+        return Window(
+            mark.hi, now.hi, now.top, mark.top, now.cluster, next=now.next, foreign=foreign, wal=now.wal
+        )
     raise OtherClusterError(
         f"the warehouse cannot be continued: {reason}. Transaction ids mean something else now. "
         "`outbox etl backfill --rebase` reads all that PostgreSQL holds and goes on from there; nothing is deleted"
@@ -167,9 +189,12 @@ def again(mark: Watermark | None, now: Horizon, *, rebase: bool = False) -> Wind
 
     Raises:
         OtherClusterError: as `following`, unless `rebase`.
+        SourceError: this is a standby that has not come as far; what it has not seen yet would be taken for lost.
     """
     if not rebase:
         following(mark, now)
+    elif now.standby and mark is not None and mark.cluster == now.cluster and _is_behind(mark, now):
+        raise SourceError(_LAGS)
     # A first export that died has left rows and no watermark. What the source has lost since may be among them.
     filled = mark is not None and (mark.hi > 0 or rebase)
     return Window(
@@ -182,4 +207,16 @@ def again(mark: Watermark | None, now: Horizon, *, rebase: bool = False) -> Wind
         rebase=rebase and filled,
         next=now.next,
         foreign=now.foreign,
+        wal=now.wal,
     )
+
+
+_LAGS = (
+    "this standby has not come to where the warehouse was filled: let it catch up, then run again. If the whole "
+    "cluster was brought back from an older state, `outbox etl backfill --rebase` goes on from its primary"
+)
+
+
+def _is_behind(mark: Watermark, now: Horizon) -> bool:
+    """Whether the same history of xids has been seen further already; a position of 0 says nothing."""
+    return mark.hi > now.hi or mark.wal > now.wal > 0
