@@ -95,6 +95,14 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
         "the catalog refuses: {0} (--catalog-uri, --catalog-option credential=… or token=…). Nothing was changed",
     ),
     (
+        r"PSQLException: ERROR: outbox-etl: ([^\n]*)",
+        SourceError,
+        (
+            "--dsn leads to several servers, or a standby was promoted meanwhile: {0}. Name one server, or a pooler "
+            f"that leads to one; a standby has to keep up. {AGAIN}"
+        ),
+    ),
+    (
         r"PSQLException: ([^\n]*)",
         SourceError,
         f"PostgreSQL: {{0}} (--dsn says where it is). {AGAIN}",

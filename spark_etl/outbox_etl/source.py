@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 SQL = "source.sql"
 DRIVER = "org.postgresql.Driver"
 OLDEST_SERVER = 140000
+PATIENCE = 10
+"""Seconds that a session waits for a standby that is behind the run."""
 LEAST_RANGE = 20_000
 """Ids below which a further connection costs more than it brings."""
 KNOWN = {
@@ -59,6 +61,7 @@ class Source:
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self._spark, self._settings = spark, settings
         self._ranges: Sequence[Ids] | None = None
+        self._check = ""
 
     def ask(self, name: str) -> list[dict[str, Any]]:
         """Run one named statement from the driver, where a small answer costs no job of Spark."""
@@ -66,17 +69,19 @@ class Source:
 
     def bind(self, text: str, *values: str | int) -> list[dict[str, Any]]:
         """Run a statement that answers rows from the driver, with a value bound to each of its question marks."""
-        with self._connection() as connection:
-            prepared = connection.prepareStatement(text)
-            for place, value in enumerate(values, 1):
-                (prepared.setString if isinstance(value, str) else prepared.setLong)(place, value)
-            answer = prepared.executeQuery()
-            names = answer.getMetaData()
-            columns = [names.getColumnLabel(n + 1) for n in range(names.getColumnCount())]
-            rows = []
-            while answer.next():
-                rows.append({column: answer.getObject(column) for column in columns})
-            return rows
+        with self._transaction() as connection:
+            return _answer(connection, text, *values)
+
+    def expect(self, cluster: Cluster, hi: int) -> None:
+        """Insist that whatever is read from now on is read where every transaction below `hi` of `cluster` has ended.
+
+        A DSN may lead to several servers, and a standby that is behind shows fewer rows without a word.
+        """
+        server = statement(SQL, "server")
+        self._check = statement(
+            SQL, "same_server", server=server, patience=PATIENCE, hi=hi, timeline=cluster.timeline,
+            database=cluster.database, system_identifier=cluster.system_identifier,
+        )  # fmt: skip
 
     def check(self) -> None:
         """Refuse a server or a schema that the job does not know.
@@ -96,25 +101,35 @@ class Source:
                     )
 
     def cluster(self) -> Cluster:
-        """Say whose xids these are."""
-        return _cluster(self.ask("server")[0])
+        """Say whose xids these are; no other server is read from now on."""
+        with self._transaction() as connection:
+            [server] = _answer(connection, statement(SQL, "server"))
+            [now] = _answer(connection, statement(SQL, "horizon"))
+        self.expect(found := _cluster(server), now["hi"])
+        return found
 
     def horizon(self, *, of_all: bool = False) -> Horizon:
         """Say up to where everything has ended, and make sure that no crash can take it back.
 
-        For a window of all that there is, look for xids that this cluster cannot have given out.
+        For a window of all that there is, look for xids that this cluster cannot have given out. No server that has not
+        come as far is read from now on.
         """
-        server = self.ask("server")[0]
-        if server["version"] < OLDEST_SERVER:
-            raise SourceError(f"PostgreSQL {server['version'] // 10000} is too old: 14 or newer is needed")
-        # Before the snapshot: whatever can be seen now has ended, and lies below the snapshot's end.
-        newest = self.ask("newest")[0]["xid"] if of_all else 0
-        now = self.ask("horizon")[0]
-        if not server["standby"]:  # a standby is sent only what its primary has on disk
-            self.ask("barrier")
-        return Horizon(
-            _cluster(server), now["hi"], now["top"], now["next"], newest if newest >= now["next"] else 0
-        )
+        with self._transaction() as connection:
+            [server] = _answer(connection, statement(SQL, "server"))
+            if server["version"] < OLDEST_SERVER:
+                raise SourceError(
+                    f"PostgreSQL {server['version'] // 10000} is too old: 14 or newer is needed"
+                )
+            # Before the snapshot: whatever can be seen now has ended, and lies below the snapshot's end.
+            newest = _answer(connection, statement(SQL, "newest"))[0]["xid"] if of_all else 0
+            [now] = _answer(connection, statement(SQL, "horizon"))
+            wal = now["replayed"]
+            if not server["standby"]:  # a standby is sent only what its primary has on disk
+                [barrier] = _answer(connection, statement(SQL, "barrier"))
+                wal = barrier["wal"]
+        cluster, foreign = _cluster(server), newest if newest >= now["next"] else 0
+        self.expect(cluster, now["hi"])
+        return Horizon(cluster, now["hi"], now["top"], now["next"], foreign, wal, server["standby"])
 
     @contextlib.contextmanager
     def lock(self, target: str) -> Iterator[None]:
@@ -132,6 +147,16 @@ class Source:
             if not answer.getBoolean(1):
                 raise ConcurrentRunError(f"another run is writing {target}; let it end, then run again")
             yield
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[Any]:
+        """A session in a transaction, which a pooler leaves on one server, and this is the one that is expected."""
+        with self._connection() as connection:
+            connection.setAutoCommit(False)
+            if self._check:
+                connection.createStatement().execute(self._check)
+            yield connection
+            connection.commit()
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -203,7 +228,22 @@ class Source:
             "fetchsize": str(self._settings.fetch_size),
             "prepareThreshold": "-1",  # binary from the first row on: bodies as text would be twice as long
             "tcpKeepAlive": "true",
+            # Spark runs it in the transaction of each read.
+            **({"sessionInitStatement": self._check} if self._check else {}),
         }
+
+
+def _answer(connection: Any, text: str, *values: str | int) -> list[dict[str, Any]]:
+    prepared = connection.prepareStatement(text)
+    for place, value in enumerate(values, 1):
+        (prepared.setString if isinstance(value, str) else prepared.setLong)(place, value)
+    answer = prepared.executeQuery()
+    names = answer.getMetaData()
+    columns = [names.getColumnLabel(n + 1) for n in range(names.getColumnCount())]
+    rows = []
+    while answer.next():
+        rows.append({column: answer.getObject(column) for column in columns})
+    return rows
 
 
 def _cluster(server: Mapping[str, Any]) -> Cluster:

@@ -68,6 +68,7 @@ class Verification:
         self._target, self._broker, self._say = stores.target, stores.broker, stores.say
         self._wanted, self._mark, self._now = wanted, mark, now
         self._source = Source(stores.spark, stores.settings)
+        self._source.expect(now.cluster, now.hi)
         self._reader = Reader(stores.spark, stores.settings, self._source, now.top)
         self._found = Findings(wanted.limit, wanted.exactly_once)
         self._cluster, self._stands = now.cluster, stands

@@ -3,19 +3,47 @@
 -- name: server
 -- Whose xids these are: the cluster, and its timeline, which changes when a standby is promoted. A promoted standby
 -- gives xids out again that the lost primary had used. And whose messages: the database's.
+-- (A standby that follows its primary onto a new timeline writes that down with its next checkpoint, or a flush before.)
 SELECT (SELECT s.system_identifier FROM pg_control_system() s)::text AS system_identifier,
-       CASE WHEN pg_is_in_recovery() THEN (SELECT c.timeline_id FROM pg_control_checkpoint() c)
+       CASE WHEN pg_is_in_recovery() THEN (SELECT greatest(c.timeline_id, r.min_recovery_end_timeline)
+                                           FROM pg_control_checkpoint() c, pg_control_recovery() r)
             ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer END AS timeline,
        (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())::bigint AS database,
        pg_is_in_recovery() AS standby,
        current_setting('server_version_num')::integer AS version
 
+-- name: same_server
+-- The first statement of a transaction that reads: this is a server of the cluster that the run began with, and every
+-- transaction below "hi" has ended here too. A DSN may lead to several servers (a pooler, a list of hosts, a name with
+-- several addresses). A standby that is behind is waited for.
+DO $$
+DECLARE
+    here record;
+    patience CONSTANT timestamptz := clock_timestamp() + interval '{patience} s';
+BEGIN
+    LOOP
+        SELECT s.* INTO here FROM ({server}) s;
+        IF here.system_identifier <> '{system_identifier}' OR here.database <> {database} THEN
+            RAISE EXCEPTION 'outbox-etl: a session came to the cluster %, its database %, and the run began with the cluster '
+                '{system_identifier}, its database {database}', here.system_identifier, here.database;
+        END IF;
+        EXIT WHEN here.timeline = {timeline} AND pg_snapshot_xmin(pg_current_snapshot()) >= '{hi}'::xid8;
+        IF NOT here.standby OR clock_timestamp() > patience THEN
+            RAISE EXCEPTION 'outbox-etl: a session came to a server on timeline %, where transactions below % have ended, and '
+                'the run began on timeline {timeline}, where those below {hi} had',
+                here.timeline, pg_snapshot_xmin(pg_current_snapshot());
+        END IF;
+        PERFORM pg_sleep(0.1);
+    END LOOP;
+END $$
+
 -- name: horizon
 -- Every transaction below "hi" has ended. No message of theirs has an id above "top": a sequence is read as it is now,
 -- and now is after the statement's snapshot.
--- Whatever had ended has an xid below "next".
+-- Whatever had ended has an xid below "next". A standby has "replayed" so many bytes of its cluster's log.
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS hi,
-       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next, p.last_value AS top
+       pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next, p.last_value AS top,
+       CASE WHEN pg_is_in_recovery() THEN coalesce((pg_last_wal_replay_lsn() - '0/0')::bigint, 0) ELSE 0 END AS replayed
 FROM outbox.position p
 
 -- name: newest
@@ -31,7 +59,8 @@ SELECT greatest((SELECT max(e.xid::text::bigint) FROM outbox.event e),
 -- name: barrier
 -- A commit of the job's own, on disk before it returns. Without it a crash of PostgreSQL could forget transactions that
 -- were read (synchronous_commit = off) and give their xids out again, below a watermark that has passed them.
-SELECT pg_logical_emit_message(true, 'outbox.etl', '')::text AS lsn,
+-- So many bytes of the cluster's log are on disk then.
+SELECT (pg_logical_emit_message(true, 'outbox.etl', '') - '0/0')::bigint AS wal,
        set_config('synchronous_commit', 'on', true) AS durable
 
 -- name: lock
