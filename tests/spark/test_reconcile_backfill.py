@@ -99,8 +99,8 @@ def test_what_a_failover_lost_is_told_when_the_first_export_had_died(
     kept, lost = scene.write(2)
     scene.publish([kept])
     scene.publish([lost])
+    target = Watched(world.target, 2, kill, after=True)
     with pytest.raises(KilledError):
-        target = Watched(world.target, 2, kill, after=True)
         export(world.spark, world.settings, target, world.said.append)
     rows = world.target.read(MESSAGE_HISTORY).select("status").collect()
     assert [row["status"] for row in rows] == ["PUBLISHED"] * 2, "it died with its rows written"
