@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from outbox_etl import marts, session
 from outbox_etl.main import main
 from outbox_etl.settings import Settings
+from outbox_etl.tables import MESSAGE_HISTORY
 from tests.spark.exporting import Exports, Rows
 from tests.spark.streams import Stream
 from tests.waiting import wait_until
@@ -113,10 +114,11 @@ class World:
             act()
         stream.settle()
 
-    def history(self) -> Rows:
-        """What message_history shows; nothing, where there is none."""
+    def history(self, hi: int | None = None) -> Rows:
+        """What message_history shows, of the windows up to `hi`; nothing, where there is none."""
         exports = self._exports()
-        return exports.tables()["message_history"] if exports.target.watermark() else []
+        condition = "true" if hi is None else f"window_hi <= {hi}"
+        return exports.rows(MESSAGE_HISTORY, condition) if exports.target.watermark() else []
 
     def is_true(self) -> None:
         """Insist that the warehouse is what PostgreSQL holds."""
@@ -132,6 +134,16 @@ MakeWorld = Callable[..., World]
 """See the fixture `make_world`."""
 
 
+def waiting(conn: psycopg.Connection[Any]) -> int:
+    """How many of the job's sessions wait for a lock; also where this one is in a transaction."""
+    conn.execute(
+        "SELECT pg_stat_clear_snapshot()"
+    )  # the sessions are seen as they were when they were looked at first
+    row = conn.execute(WAITS).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 @contextmanager
 def in_mid_read(dsn: str, strike: Callable[[psycopg.Connection[Any]], None]) -> Iterator[None]:
     """Strike when the job's reads of outbox.message have begun: they wait for a lock, so that none can be over."""
@@ -142,7 +154,7 @@ def in_mid_read(dsn: str, strike: Callable[[psycopg.Connection[Any]], None]) -> 
         over = threading.Event()
 
         def waits() -> bool:
-            return over.is_set() or conn.execute(WAITS).fetchone() != (0,)
+            return over.is_set() or waiting(conn) > 0
 
         def wait_and_strike() -> None:
             try:

@@ -94,7 +94,7 @@ class Exports:
         target = self.target if die_at is None else Watched(self.target, die_at, kill, after=after)
         return backfill(self.spark, changed, target, self.said.append, rebase=rebase)
 
-    def rows(self, table: Table) -> Rows:
+    def rows(self, table: Table, condition: str = "true") -> Rows:
         """A table's rows without `window_hi`, which says how the stream was split; times as microseconds since 1970."""
         columns = [
             f"unix_micros({column.name}) AS {column.name}"
@@ -103,11 +103,14 @@ class Exports:
             for column in table.columns
             if column.name != "window_hi"
         ]
-        return plain(self.target.read(table).selectExpr(*columns).collect())
+        return plain(self.target.read(table).where(condition).selectExpr(*columns).collect())
 
-    def tables(self) -> dict[str, Rows]:
+    def tables(self, condition: str = "true") -> dict[str, Rows]:
         """All tables of the export."""
-        return {table.name: self.rows(table) for table in (MESSAGE_HISTORY, TRANSACTION_EVENTS, PUBLICATIONS)}
+        return {
+            table.name: self.rows(table, condition)
+            for table in (MESSAGE_HISTORY, TRANSACTION_EVENTS, PUBLICATIONS)
+        }
 
 
 def plain(rows: Any) -> Rows:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers import MakeTopic
+from tests.spark.running import alive, below
 from tests.waiting import wait_until
 from tests.writing import connect, insert_numbered
 
@@ -36,15 +37,6 @@ def etl(dsn: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess
     )
     assert done.returncode == code, f"ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done
-
-
-def below(pid: int) -> list[int]:
-    """The processes that a process has started, and theirs."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            found += [int(child), *below(int(child))]
-    return found
 
 
 def test_a_run_fills_the_warehouse_and_the_next_one_goes_on(
@@ -106,10 +98,3 @@ def test_spark_ends_with_the_command_however_that_ends(
             process.kill()
             process.wait()
             conn.execute("ROLLBACK")
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
