@@ -15,8 +15,11 @@ MOST_CAUSES = 20
 """Causes that are looked at; a chain of causes may end in itself."""
 
 
-def explained(error: BaseException, secrets: Collection[str] = ()) -> EtlError | None:
-    """The error as one of the job's own, without secrets; None when it is a defect whose traceback is needed."""
+def explained(error: BaseException, secrets: Collection[str] = (), *, warehouse: str = "") -> EtlError | None:
+    """The error as one of the job's own, without secrets; None when it is a defect whose traceback is needed.
+
+    Java does not say which disk is full, so the `warehouse` is named where that is known.
+    """
     if isinstance(error, EtlError):
         return error
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in {"pyspark", "py4j"}:
@@ -26,7 +29,8 @@ def explained(error: BaseException, secrets: Collection[str] = ()) -> EtlError |
     text = masked("\n".join(_told(error)), secrets)
     for pattern, kind, say in KNOWN:
         if found := re.search(pattern, text):
-            return kind(say.format(*(" ".join((group or "").split()) for group in found.groups())))
+            groups = (" ".join((group or "").split()) for group in found.groups())
+            return kind(say.format(*groups, at=f" ({masked(warehouse, secrets)})" if warehouse else ""))
     if isinstance(error, OSError) and error.filename:
         return TargetError(
             f"{error.filename}: {error.strerror}. Give another --warehouse, or repair that. {AGAIN}"

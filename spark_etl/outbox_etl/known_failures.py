@@ -36,7 +36,7 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
         r"No space left on device|Disk quota exceeded|File too large",
         TargetError,
         (
-            "no space left where the warehouse lies, or where Spark works (spark.local.dir): make room"
+            "no space left where the warehouse lies{at}, or where Spark works (spark.local.dir): make room"
             f". {AGAIN}"
         ),
     ),

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check(settings)
         answer = work(given, settings)
     except Exception as error:  # noqa: BLE001  (py4j wraps every error of Java in one of its own; all are told)
-        known = explained(error, secrets(given))
+        known = explained(error, secrets(given), warehouse=given.warehouse)
         return crash(given) if known is None else fail(known, given)
     lines = answer.pop("lines", ())
     if given.json:

@@ -137,5 +137,5 @@ class Telling:
 
     def _told(self, error: Exception) -> str:
         hidden = secrets(self._given)
-        known = explained(error, hidden)
+        known = explained(error, hidden, warehouse=self._given.warehouse)
         return masked(str(known) if known else f"{type(error).__name__}: {error}", hidden)[:LONGEST]
