@@ -84,6 +84,7 @@ class Refresh:
         cluster = mark.cluster
         self._cluster = f"{cluster.system_identifier}/{cluster.timeline}/{cluster.database}"
         self._everything = False
+        self._spans: dict[str, tuple[int, int]] = {}
 
     def run(self, *, everything: bool) -> list[date]:
         """Replace the days of each mart, or all that is in it, then say so in mart_days."""
@@ -91,9 +92,7 @@ class Refresh:
         self._everything = since < 0
         if since == self._mark.hi:
             return []
-        for name, table in VIEWS.items():
-            self._target.read(table).createOrReplaceTempView(name)
-        touched = self._touched(since)
+        touched = self.look(since)
         if not touched.all:
             return []
         for table, days, rows in (
@@ -122,15 +121,24 @@ class Refresh:
         highest = known.selectExpr("max(window_hi) AS hi").collect()[0]["hi"]
         return -1 if highest is None or highest > self._mark.hi else int(highest)
 
-    def _touched(self, since: int) -> Touched:
-        def days(view: str, column: str) -> set[date]:
-            found = self._spark.table(view).where(f"window_hi > {since} AND {column} IS NOT NULL")
-            return {row["day"] for row in found.selectExpr(f"to_date({column}) AS day").distinct().collect()}
-
-        published = days("history", "published_at") | days("publications", "published_at")
-        return Touched(
-            sorted(days("history", "born_at")), sorted(published), sorted(days("events", "happened_at"))
+    def look(self, since: int) -> Touched:
+        """Find the days that windows above `since` touched, and where their rows lie: in one query each."""
+        for name, table in VIEWS.items():
+            self._target.read(table).createOrReplaceTempView(name)
+        found: dict[str, set[date]] = {"born": set(), "published": set(), "happened": set()}
+        for row in self._ask("touched", since=since).collect():
+            found[row["what"]].add(row["day"])
+        touched = Touched(*(sorted(days) for days in found.values()))
+        if not touched.all:
+            return touched
+        spans = self._ask(
+            "spans",
+            born=within("h.born_at", touched.born),
+            happened=within("e.happened_at", touched.happened),
+            published=within("p.published_at", touched.published),
         )
+        self._spans = {row["mart"]: (row["low"], row["high"]) for row in spans.collect()}
+        return touched
 
     def _throughput(self, days: Days) -> DataFrame:
         return self._ask(
@@ -141,12 +149,11 @@ class Refresh:
         return self._ask("latency", published=within("h.published_at", days))
 
     def _decisions(self, days: Days) -> DataFrame:
-        low, high = self._span("history", "id", within("born_at", days))
+        low, high = self._span("decisions")
         return self._ask("decisions", born=within("h.born_at", days), low=low, high=high)
 
     def _checks(self, days: Days) -> DataFrame:
-        happened = f"(kind = 'check' OR to_state = 'DEAD') AND {within('happened_at', days)}"
-        low, high = self._span("events", "id", happened)
+        low, high = self._span("checks")
         return self._ask("checks", happened=within("e.happened_at", days), low=low, high=high)
 
     def _key_skew(self, days: Days) -> DataFrame:
@@ -155,7 +162,7 @@ class Refresh:
     def _gaps(self, days: Days) -> DataFrame:
         before = self._target.read(GAPS).where("false" if self._everything else "true")
         before.createOrReplaceTempView("gaps_before")
-        low, high = self._span("publications", "position", within("published_at", days))
+        low, high = self._span("gaps")
         published = within("p.published_at", days)
         return self._ask(
             "gaps",
@@ -167,12 +174,8 @@ class Refresh:
             first=_date(days[0]),
         )
 
-    def _span(self, view: str, column: str, condition: str) -> tuple[int, int]:
-        found = (
-            self._spark.table(view).where(condition).selectExpr(f"min({column}) low", f"max({column}) high")
-        )
-        row = found.collect()[0]
-        return (0, -1) if row["high"] is None else (row["low"], row["high"])
+    def _span(self, mart: str) -> tuple[int, int]:
+        return self._spans.get(mart, (0, -1))
 
     def _ask(self, name: str, **values: int | str) -> DataFrame:
         return self._spark.sql(statement(SQL, name, **values))
@@ -202,7 +205,7 @@ def within(column: str, days: Days) -> str:
         f"({column} >= TIMESTAMP'{start} 00:00:00' AND {column} < TIMESTAMP'{end} 00:00:00')"
         for start, end in zip(starts, ends, strict=True)
     ]
-    return f"({' OR '.join(ranges)})"
+    return f"({' OR '.join(ranges) or 'false'})"
 
 
 def _dates(days: Days) -> str:

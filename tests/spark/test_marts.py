@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_etl.mart_tables import CHECKS, DAYS, DECISIONS, GAPS, KEY_SKEW, LATENCY, MARTS, THROUGHPUT
-from outbox_etl.marts import forget
-from outbox_etl.window import Cluster
+from outbox_etl.marts import Refresh, forget
+from outbox_etl.window import Cluster, Watermark
 from tests.spark.marks import MARKS
-from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication
+from tests.spark.marting import DAY, HERE, NEXT, Warehouse, at, event, message, publication
 
 pytestmark = MARKS
 
@@ -230,3 +230,21 @@ def test_after_a_backfill_no_day_keeps_figures_of_rows_that_are_on_another_day_o
     assert warehouse.make(10, everything=True) == [NEXT]
     for table in (THROUGHPUT, KEY_SKEW, LATENCY, GAPS, DAYS):
         assert {row["day"] for row in warehouse.rows(table)} == {NEXT}, table.name
+
+
+def test_what_is_to_be_made_is_asked_for_in_few_jobs_of_spark(warehouse: Warehouse) -> None:
+    context = warehouse.spark.sparkContext
+    warehouse.fill(
+        10,
+        messages=[message(1, "a", at(DAY), published_at=at(DAY), partition=0, offset=1)],
+        publications=[publication(1, at(DAY), 1)],
+        events=[event(1, at(DAY), kind="check", answer="COMMIT")],
+    )
+    warehouse.make(10)
+    marts = Refresh(warehouse.spark, warehouse.target, Watermark(10, 0, HERE), warehouse.said.append)
+    context.setJobGroup("asking", "")
+    found = marts.look(-1)
+    context.setJobGroup("making", "")
+    assert found.all == [DAY]
+    jobs = len(context.statusTracker().getJobIdsForGroup("asking"))
+    assert 0 < jobs <= 4, "each costs a third of a second, however few the rows"

@@ -1,6 +1,31 @@
 -- The daily marts, in Spark's SQL, over the views history, events and publications. {days} is a condition on the time
 -- that makes a row's day; {low} and {high} bound the ids or positions of the day's rows, so that other files are left out.
 
+-- name: touched
+-- The days whose rows a later window wrote, in one job: what of them was born, was published, or happened to half
+-- messages.
+SELECT DISTINCT what, to_date(at) AS day
+FROM (
+    SELECT 'born' AS what, h.born_at AS at FROM history h WHERE h.window_hi > {since}
+    UNION ALL
+    SELECT 'published', h.published_at FROM history h WHERE h.window_hi > {since}
+    UNION ALL
+    SELECT 'published', p.published_at FROM publications p WHERE p.window_hi > {since}
+    UNION ALL
+    SELECT 'happened', e.happened_at FROM events e WHERE e.window_hi > {since}
+) WHERE at IS NOT NULL
+
+-- name: spans
+-- Between which ids or positions the rows lie that the marts of these days need, in one job.
+SELECT mart, min(place) AS low, max(place) AS high
+FROM (
+    SELECT 'decisions' AS mart, h.id AS place FROM history h WHERE {born}
+    UNION ALL
+    SELECT 'checks', e.id FROM events e WHERE (e.kind = 'check' OR e.to_state = 'DEAD') AND {happened}
+    UNION ALL
+    SELECT 'gaps', p.position FROM publications p WHERE {published}
+) GROUP BY mart
+
 -- name: throughput
 -- A message is counted on the day of its insert, and again on the day of its publication.
 SELECT day, topic, sum(sent) AS sent, sum(published) AS published, sum(bytes) AS bytes
