@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS
 from outbox_etl.window import Cluster, Watermark
 from tests.spark.exporting import Exports, KilledError
 from tests.spark.marks import MARKS
+from tests.spark.running import running
 from tests.spark.streams import Stream
 
 pytestmark = MARKS
@@ -178,6 +180,34 @@ def test_joined_files_have_ranges_of_their_own(
     assert next(each.files_before for each in done if each.table == PUBLICATIONS.name) == 4
     assert len(ranges) > 1
     assert all(before[1] < after[0] for before, after in itertools.pairwise(ranges)), ranges
+
+
+@FORMATS
+def test_the_command_maintains_a_warehouse_and_says_what_it_did(
+    form: str, database: str, make_exports: MakeExports, tmp_path: Path
+) -> None:
+    exports, stream = make_exports(database, format=form), Stream(database, 8)
+    filled(exports, stream, runs=2)
+    rows, mark = exports.tables(), exports.target.watermark()
+    grown_old(exports, days=30)
+    old, young = left_by_a_dead_run(exports, days=4), left_by_a_dead_run(exports, days=2)
+    given = ("--warehouse", exports.settings.warehouse, "--format", form, "--json")
+    with running(database, tmp_path / "log", "maintain", *given) as run:
+        assert run.code() == 0, run.log
+    done = {each["table"]: each for each in json.loads(run.log.splitlines()[-1])["tables"]}
+    assert done.keys() == rows.keys()
+    assert all(each["files"] < each["files_before"] for each in done.values()), done
+    assert sum(each["orphans"] for each in done.values()) == 1
+    assert not old.exists()
+    assert young.exists()
+    assert exports.tables() == rows
+    assert exports.target.watermark() == mark
+    stream.decide()
+    stream.send()
+    stream.settle()
+    exports.run()
+    assert exports.tables() == stream.truth()
+    stream.close()
 
 
 def test_maintenance_beside_a_run_is_refused(database: str, make_exports: MakeExports) -> None:
