@@ -1,0 +1,106 @@
+"""Executors, each a Java of its own, are killed while they read: it is read again, or the run says what it lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.reading import narrow_partitions
+from tests.spark.bad_input import waiting
+from tests.spark.exporting import Exports
+from tests.spark.marks import MARKS
+from tests.spark.running import Run, alive, command_line, running, unread, wait_until_sessions_are_gone
+from tests.spark.streams import Stream, differences
+from tests.waiting import wait_until
+from tests.writing import Connection
+
+pytestmark = MARKS
+TWO_EXECUTORS = ("--master", "local-cluster[2,1,1024]")
+"""A cluster on this machine: a master, two workers, and an executor of one core for each."""
+
+
+@pytest.fixture(autouse=True)
+def _no_traces() -> Iterator[None]:
+    """Remove what the workers leave in Spark's own directory: they take no other."""
+    place = Path(pyspark.__file__).parent / "work"
+    before = set(place.glob("app-*"))
+    yield
+    for made in set(place.glob("app-*")) - before:
+        shutil.rmtree(made)
+
+
+@pytest.fixture
+def stream(database: str) -> Iterator[Stream]:
+    """An outbox of two partitions, with what the first window has."""
+    stream = Stream(database, 9)
+    narrow_partitions(stream.conn, count=2)
+    stream.half()
+    stream.send()
+    stream.settle()
+    yield stream
+    stream.close()
+
+
+def more_happens(stream: Stream) -> None:
+    """The second window: new messages in both partitions, which two tasks read."""
+    stream.decide()
+    stream.check()
+    stream.send()
+    stream.conn.execute("SELECT setval('outbox.position', 1001, false)")
+    stream.send()
+    stream.settle()
+
+
+def kill_one_that_reads(run: Run, conn: Connection) -> None:
+    """Kill an executor when each has a task that waits."""
+    wait_until(lambda: waiting(conn) == 2, "a read by each executor")
+    executors = [pid for pid in run.all() if b"executor.CoarseGrainedExecutorBackend" in command_line(pid)]
+    assert len(executors) == 2
+    os.kill(executors[0], signal.SIGKILL)
+    wait_until(lambda: not alive(executors[0]), "its end")
+
+
+def test_a_run_that_loses_an_executor_reads_again_what_it_had_to_read(
+    stream: Stream, make_exports: Callable[..., Exports], tmp_path: Path
+) -> None:
+    exports = make_exports(stream.dsn, format="parquet")
+    exports.run()
+    more_happens(stream)
+    given = ("--warehouse", exports.settings.warehouse, "--format", "parquet", *TWO_EXECUTORS)
+    with running(stream.dsn, tmp_path / "log", "run", *given) as run:
+        with unread(stream.dsn, "message") as conn:
+            kill_one_that_reads(run, conn)
+        assert run.code() == 0, run.log
+    assert not differences(exports.tables(), stream.truth())
+
+
+def test_a_run_that_may_not_try_again_says_that_executors_were_lost_and_the_next_one_does_it_all(
+    stream: Stream, make_exports: Callable[..., Exports], tmp_path: Path
+) -> None:
+    exports = make_exports(stream.dsn)
+    exports.run()
+    mark, before = exports.target.watermark(), exports.tables()
+    assert mark
+    more_happens(stream)
+    once = ("--warehouse", exports.settings.warehouse, *TWO_EXECUTORS, "--spark", "spark.task.maxFailures=1")
+    with (
+        running(stream.dsn, tmp_path / "log", "run", *once) as run,
+        unread(stream.dsn, "message") as conn,
+    ):
+        kill_one_that_reads(run, conn)
+        code = run.code()
+    assert code == 1, run.log
+    assert "Spark lost its executors" in run.log
+    assert "run again" in run.log
+    assert "Traceback" not in run.log
+    assert exports.target.watermark() == mark
+    assert exports.tables(f"window_hi <= {mark.hi}") == before
+    wait_until_sessions_are_gone(stream.conn)
+    exports.run()
+    assert not differences(exports.tables(), stream.truth())
