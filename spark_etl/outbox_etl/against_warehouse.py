@@ -206,7 +206,7 @@ class WarehouseComparison:
         """
         committed = self._stored.messages.where("state = 'COMMITTED' AND status <> 'LOST'")
         beyond = self._target.read(PUBLICATIONS).where(f"xid >= {self._window.hi}")
-        first = _firsts_as(self._stored.publications, "first")
+        first = _firsts_as(self._stored.publications.where("NOT of_lost"), "first")
         joined = committed.join(first, "position", "left").join(
             _firsts_as(beyond, "next"), "position", "left"
         )

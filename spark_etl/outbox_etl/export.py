@@ -9,7 +9,7 @@ replaces the events and publications of the dead run and merges the messages ove
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -110,6 +110,7 @@ class Run:
         self._source, self._target, self._window, self._mark = source, target, window, mark
         self._settings, self._say = settings, say
         self._events = self._published = 0
+        self._held: DataFrame | None = None
 
     def write(self) -> Report:
         """Write the window: three tables in order, the watermark last."""
@@ -122,9 +123,11 @@ class Run:
             TRANSACTION_EVENTS, rows.events(self._source.events(window), window.hi)
         )
         self._say(f"{events} events after {monotonic() - began:.1f} s")
-        publications = self._published = self._replace(
-            PUBLICATIONS, rows.publications(self._source.publications(window), window.hi)
-        )
+        read = rows.publications(self._source.publications(window), window.hi)
+        if window.again:
+            # Read once, for the table and for the messages.
+            read = self._held = read.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
+        publications = self._published = self._replace(PUBLICATIONS, read)
         self._say(f"{publications} publications after {monotonic() - began:.1f} s")
         messages = self._add() + self._merge()
         seconds = monotonic() - began
@@ -232,16 +235,24 @@ class Run:
         if not last or not (self._events or self._published):
             return all_changes(messages, None)
         changes = all_changes(messages, of_older(target, window, top=self._top, asked=self._events > 0))
-        if window.rebase:
-            # What was lost has publications and checks in the warehouse still. They say nothing new of it.
-            # (Of this slice; those of the slices before are LOST already.)
-            lost = self._merging(ids, ids)
-            changes = changes.where(f"is_message OR NOT {lost.is_lost('id')}")
+        if window.again:
+            # What PostgreSQL holds was told with its message, of this slice or of those before. What it should hold and
+            # has lost has publications and checks in the warehouse still; they say nothing new of it.
+            changes = changes.where(f"is_message OR NOT ({_among('id', self._expected)})")
         return changes
 
     def _publications(self) -> DataFrame:
-        """The window's publications, as they were just written."""
-        return self._target.read(PUBLICATIONS).where(self._window.written)
+        """The window's publications, as they were just written.
+
+        In a backfill a message that PostgreSQL holds has those that it holds too. After a fail-over positions are given
+        out again, and the warehouse keeps what was published at them before: of other messages, that were lost. Only
+        where PostgreSQL has dropped a range of positions does the warehouse know better.
+        """
+        written = self._target.read(PUBLICATIONS).where(self._window.written)
+        if self._held is None:
+            return written
+        dropped = f"NOT ({_among('position', self._expected)})"
+        return self._held.unionByName(written.where(dropped))
 
     def _still(self) -> None:
         """Make sure that no other run has come in between, and that no history has left while it was read.
@@ -259,3 +270,8 @@ def _slices(ids: Ids, rows_each: int) -> list[Ids]:
         Ids(lower, min(lower + rows_each, ids.upper))
         for lower in range(ids.lower, ids.upper, max(rows_each, 1))
     ]
+
+
+def _among(column: str, ranges: Sequence[Ids]) -> str:
+    """The condition, as SQL, that a column's value lies in one of the ranges."""
+    return " OR ".join(f"({column} >= {ids.lower} AND {column} < {ids.upper})" for ids in ranges) or "false"

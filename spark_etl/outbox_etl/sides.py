@@ -6,7 +6,7 @@ window and published in a later one is looked for in Kafka with the later.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -19,7 +19,7 @@ from outbox_etl.statements import statement
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
@@ -46,7 +46,8 @@ class Side:
     """id, message_id, xid, topic, position, state, unit, digest, hash; in the warehouse also its publication.
     Besides the window's also older ones that were published in it."""
     publications: DataFrame
-    """position, partition, offset, published_at, xid; epoch, batch and lo name the row of PostgreSQL."""
+    """position, partition, offset, published_at, xid; epoch, batch and lo name the row of PostgreSQL. In the warehouse
+    also whether it is `of_lost`: of a message that a fail-over lost, whose position another one may have taken."""
     events: DataFrame
     """id, message_id, hash."""
 
@@ -54,7 +55,8 @@ class Side:
         """Where messages were published, by this side's own account; `sent` is the message's transaction."""
         committed = self.messages.where("state = 'COMMITTED'").drop("published_at", "partition", "offset")
         committed = committed.withColumnRenamed("xid", "sent")
-        return self.publications.join(committed, "position")
+        places = self.publications.join(committed, "position")
+        return places.where("of_lost = (status = 'LOST')") if "of_lost" in places.columns else places
 
 
 def postgres(spark: SparkSession, settings: Settings, source: Source, window: Window) -> Side:
@@ -95,6 +97,25 @@ def warehouse(target: Target, window: Window) -> Side:
         publications.drop("window_hi").withColumn("lo", f.lit(None).cast("bigint")),
         hashed_events(target.read(TRANSACTION_EVENTS).where(inside)),
     )
+
+
+def with_lost(stored: Side, source: Side, target: Target, held: Sequence[Ids]) -> Side:
+    """The warehouse's side with its publications told apart: which are of messages that a fail-over lost.
+
+    They are at the position of such a message, and PostgreSQL does not have them, though it has their range (`held`).
+    Once it has dropped that, the one that the lost message itself shows is known to be its.
+    """
+    place = "concat_ws('/', position, coalesce(partition, -1), coalesce(offset, -1), published_at)"
+    row = f"concat_ws('/', {place}, xid)"
+    lost = target.read(MESSAGE_HISTORY).where("status = 'LOST' AND state = 'COMMITTED'")
+    there = f.broadcast(lost.selectExpr("position", f"{place} AS own").distinct())
+    among = " OR ".join(f"(position >= {ids.lower} AND position < {ids.upper})" for ids in held) or "false"
+    suspects = stored.publications.join(there, "position").where(f"{among} OR own = {place}")
+    known = source.publications.join(there.select("position"), "position", "left_semi")
+    gone = suspects.selectExpr(f"{row} AS row").join(known.selectExpr(f"{row} AS row"), "row", "left_anti")
+    flags = f.broadcast(gone.distinct().withColumn("of_lost", f.lit(True)))
+    told = stored.publications.withColumn("row", f.expr(row)).join(flags, "row", "left").drop("row")
+    return replace(stored, publications=told.withColumn("of_lost", f.coalesce("of_lost", f.lit(False))))
 
 
 def slim(messages: DataFrame, *more: str) -> DataFrame:

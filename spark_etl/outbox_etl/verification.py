@@ -33,7 +33,7 @@ from outbox_etl.certificate import Certificate
 from outbox_etl.errors import SettingsError, SourceError
 from outbox_etl.findings import Finding, Findings
 from outbox_etl.reconcile import Outcome, Wish
-from outbox_etl.sides import Reader, Side, postgres, warehouse
+from outbox_etl.sides import Reader, Side, postgres, warehouse, with_lost
 from outbox_etl.source import Source
 from outbox_etl.window import Horizon, Watermark, Window
 
@@ -109,7 +109,9 @@ class Verification:
         # Read now, all of it, not later: see the order of the reads.
         total = inside.agg(f.count("*").alias("count"), hashed.alias("sum")).first()
         assert total is not None  # noqa: S101  (an aggregate has a row)
-        return source, kept(warehouse(self._target, window)), (total["count"], hexadecimal(total["sum"]))
+        held = self._source.ids(self._now.top)
+        stored = kept(with_lost(warehouse(self._target, window), source, self._target, held))
+        return source, stored, (total["count"], hexadecimal(total["sum"]))
 
     def _kafka(
         self, source: Side, stored: Side, before: Mapping[str, Mapping[str, int]]

@@ -116,3 +116,39 @@ def test_what_a_failover_lost_is_told_when_the_first_export_had_died(
     world.export()
     outcome = world.reconcile(everything=True)
     assert (outcome.problems, outcome.found) == (0, ())
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_a_message_that_takes_the_position_of_a_lost_one_has_its_own_publication_only(
+    module_worlds: MakeWorld, make_topic: MakeTopic, form: str
+) -> None:
+    world = module_worlds(form)
+    scene = Scene(world, make_topic(partitions=1))
+    kept, lost = scene.write(2)
+    scene.publish([kept])
+    scene.publish([lost])
+    world.export()
+    lose(world, lost)
+    go_to(world, lost.position)
+    [instead] = scene.write(1, start=2)
+
+    def heal(*, rebase: bool = False) -> None:
+        backfill(world.spark, world.settings, world.target, world.said.append, rebase=rebase)
+
+    def shown() -> dict[str, tuple[str, int | None]]:
+        rows = world.target.read(MESSAGE_HISTORY).select("message_id", "status", "offset").collect()
+        return {row["message_id"]: (row["status"], row["offset"]) for row in rows}
+
+    others = {kept.message_id: ("PUBLISHED", 0), lost.message_id: ("LOST", 1)}
+    heal(rebase=True)
+    assert shown() == {**others, instead.message_id: ("COMMITTED", None)}
+    heal()
+    assert shown() == {**others, instead.message_id: ("COMMITTED", None)}
+    scene.publish([instead])
+    world.export()
+    assert shown() == {**others, instead.message_id: ("PUBLISHED", 2)}
+    heal()
+    assert shown() == {**others, instead.message_id: ("PUBLISHED", 2)}
+    outcome = world.reconcile(everything=True)
+    assert (outcome.problems, outcome.found) == (0, ())
+    assert [(each.kind, each.message_id) for each in outcome.allowed] == [("lost", lost.message_id)]
