@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -119,22 +120,31 @@ class Run:
             self._say(f"nothing to do: no transaction has ended since {window.lo}")
             return Report(self._settings.target, window.lo, window.hi)
         self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}")
-        events = self._events = self._replace(
-            TRANSACTION_EVENTS, rows.events(self._source.events(window), window.hi)
-        )
-        self._say(f"{events} events after {monotonic() - began:.1f} s")
-        read = rows.publications(self._source.publications(window), window.hi)
-        if window.again:
-            # Read once, for the table and for the messages.
-            read = self._held = read.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
-        publications = self._published = self._replace(PUBLICATIONS, read)
-        self._say(f"{publications} publications after {monotonic() - began:.1f} s")
+        self._source.ids(window.top)
+        with ThreadPoolExecutor(2) as threads:  # neither needs the other; messages need both
+            events = threads.submit(self._replace_events, began)
+            publications = threads.submit(self._replace_publications, began)
+        self._events, self._published = events.result(), publications.result()
         messages = self._add() + self._merge()
         seconds = monotonic() - began
         self._say(f"{messages} messages; done after {seconds:.1f} s")
-        return Report(
-            self._settings.target, window.lo, window.hi, events, publications, messages, round(seconds, 3)
-        )
+        counts = self._events, self._published, messages
+        return Report(self._settings.target, window.lo, window.hi, *counts, round(seconds, 3))
+
+    def _replace_events(self, began: float) -> int:
+        read = self._source.events(self._window)
+        written = self._replace(TRANSACTION_EVENTS, rows.events(read, self._window.hi))
+        self._say(f"{written} events after {monotonic() - began:.1f} s")
+        return written
+
+    def _replace_publications(self, began: float) -> int:
+        read = rows.publications(self._source.publications(self._window), self._window.hi)
+        if self._window.again:
+            # Read once, for the table and for the messages.
+            read = self._held = read.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
+        written = self._replace(PUBLICATIONS, read)
+        self._say(f"{written} publications after {monotonic() - began:.1f} s")
+        return written
 
     def _replace(self, table: Table, new: DataFrame) -> int:
         """Put the window's rows where a run that died may have left some.
@@ -148,31 +158,32 @@ class Run:
             # Each side is read once: what retention takes from PostgreSQL between two reads would be in neither.
             both = new.select(*plain).unionByName(self._target.read(table).select(*plain)).distinct()
             return self._commit(table, both.select("*", stamp), "window_hi >= 0")
-        condition = f"window_hi > {window.lo}"
-        older = self._target.read(table).where(f"{condition} AND xid < {window.lo}")
-        if not older.isEmpty():  # of a backfill that died; PostgreSQL may no longer hold them
-            new = new.unionByName(older.select(*plain).select("*", stamp))
-        if not window.foreign or window.foreign < window.lo:
-            return self._commit(table, new, condition)
-        before = self._target.read(table).where(
-            f"window_hi <= {window.lo} AND xid >= {window.lo} AND xid < {window.hi}"
-        )
-        if not before.isEmpty():
-            new = new.select(*plain).subtract(before.select(*plain)).select("*", stamp)
-        return self._commit(table, new, condition)
+        condition, in_order = f"window_hi > {window.lo}", True
+        if window.lo > 0:
+            older = self._target.read(table).where(f"{condition} AND xid < {window.lo}")
+            if not older.isEmpty():  # of a backfill that died; PostgreSQL may no longer hold them
+                new, in_order = new.unionByName(older.select(*plain).select("*", stamp)), False
+        if window.foreign and window.foreign >= window.lo:
+            before = self._target.read(table).where(
+                f"window_hi <= {window.lo} AND xid >= {window.lo} AND xid < {window.hi}"
+            )
+            if not before.isEmpty():
+                new, in_order = new.select(*plain).subtract(before.select(*plain)).select("*", stamp), False
+        return self._commit(table, new, condition, in_order=in_order)
 
-    def _commit(self, table: Table, new: DataFrame, condition: str) -> int:
+    def _commit(self, table: Table, new: DataFrame, condition: str, *, in_order: bool = False) -> int:
         self._still()
-        return self._target.replace(table, new, condition)
+        return self._target.replace(table, new, condition, in_order=in_order)
 
     def _add(self) -> int:
         """Append the messages above the highest id of the warehouse: nothing there can be theirs."""
         window, written = self._window, 0
         if window.again:
             return 0
-        for ids in _slices(Ids(self._top + 1, window.top + 1), self._settings.slice_rows):
-            inside = f"position >= {ids.lower} AND position < {ids.upper}"
-            published = self._publications().where(inside)
+        for ids in self._new:
+            published = self._publications()
+            if not self._is_whole:
+                published = published.where(f"position >= {ids.lower} AND position < {ids.upper}")
             asked = self._target.read(TRANSACTION_EVENTS).where(f"id >= {ids.lower} AND id < {ids.upper}")
             read = rows.messages(self._source.messages(window, ids), window.hi)
             self._still()
@@ -185,9 +196,25 @@ class Run:
     def _top(self) -> int:
         return self._target.top()
 
+    @functools.cached_property
+    def _new(self) -> list[Ids]:
+        """The slices of new messages; ranges of ids that PostgreSQL has dropped cost no commit."""
+        there = self._source.ids(self._window.top)
+        slices = _slices(Ids(self._top + 1, self._window.top + 1), self._settings.slice_rows)
+        return [each for each in slices if any(each.meets(ids) for ids in there)]
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether one slice has all messages of the warehouse: then every publication and check is theirs."""
+        return not self._window.again and self._top == 0 and len(self._new) == 1
+
     def _merge(self) -> int:
         """Merge what became of older messages, with the watermark."""
         window, target, written = self._window, self._target, 0
+        if self._is_whole:
+            self._still()
+            target.mark(window.watermark())
+            return 0
         top = max(window.top, self._top) if window.again else min(self._top, window.top)
         slices = _slices(Ids(0, top + 1), self._settings.slice_rows if window.again else top + 1)
         for ids in slices:

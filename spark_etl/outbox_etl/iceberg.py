@@ -28,6 +28,8 @@ PROPERTIES = {
     # Files keep narrow ranges of ids, or every later merge would have to read them all.
     "write.merge.distribution-mode": "range",
     "write.metadata.metrics.default": "truncate(16)",
+    # Ids, times and bodies hardly repeat: the default (2 MiB) would look each of a quarter of a million up in vain.
+    "write.parquet.dict-size-bytes": str(128 << 10),
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
@@ -96,19 +98,22 @@ class IcebergTarget:
 
     def top(self) -> int:
         """The highest id, from the files' statistics."""
+        if not self._has_rows(MESSAGE_HISTORY):
+            return 0
         return int(
             self._spark.sql(statement("target.sql", "top", table=name_of(MESSAGE_HISTORY))).collect()[0][
                 "top"
             ]
         )
 
-    def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
+    def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         """Overwrite the files that the condition names."""
-        return self._overwrite(table, rows, condition)
+        return self._overwrite(table, rows, condition, in_order=in_order)
 
     def append(self, rows: DataFrame, ids: Ids) -> int:
         """Overwrite a range of ids that is empty: an append that a second run's rows would stop."""
-        return self._overwrite(MESSAGE_HISTORY, rows, f"id >= {ids.lower} AND id < {ids.upper}")
+        condition = f"id >= {ids.lower} AND id < {ids.upper}"
+        return self._overwrite(MESSAGE_HISTORY, rows, condition, in_order=True)
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         """Merge in one statement; ids as literals, so that only the files that may hold them are read."""
@@ -129,12 +134,13 @@ class IcebergTarget:
         )
         with self._properties(mark.properties() if mark else {}):
             self._spark.sql(text)
+        self._began[MESSAGE_HISTORY.name] = self._snapshot(MESSAGE_HISTORY).snapshotId()
 
     def mark(self, mark: Watermark) -> None:
         """Make the watermark the current snapshot's."""
-        self._empty_commit(MESSAGE_HISTORY, mark.properties())
+        self._empty_commit(MESSAGE_HISTORY, mark.properties(), since=self._began.get(MESSAGE_HISTORY.name))
 
-    def _overwrite(self, table: Table, rows: DataFrame, condition: str) -> int:
+    def _overwrite(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool) -> int:
         from pyspark.sql import functions as f  # noqa: PLC0415
 
         writer = (
@@ -143,14 +149,23 @@ class IcebergTarget:
             .option("validate-from-snapshot-id", str(self._began[table.name]))
             .option("fanout-enabled", "true")
         )
+        if in_order:
+            # To shuffle and sort them nevertheless would read the source twice: once to look for the ranges.
+            writer = writer.option("distribution-mode", "none").option(
+                "use-table-distribution-and-ordering", "false"
+            )
         writer.overwrite(f.expr(condition))
         summary = dict(self._snapshot(table).summary())
         self._began[table.name] = self._snapshot(table).snapshotId()
         return int(summary.get("added-records", "0"))
 
-    def _empty_commit(self, table: Table, properties: dict[str, str]) -> None:
+    def _empty_commit(self, table: Table, properties: dict[str, str], *, since: int | None = None) -> None:
         # By Iceberg itself: a job of Spark that writes no row costs seconds, and a Python worker with it.
-        commit = self._load(table).newAppend()
+        jvm: Any = self._spark._jvm
+        commit = self._load(table).newOverwrite()
+        if since is not None:
+            everything = jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
+            commit.validateFromSnapshot(since).conflictDetectionFilter(everything).validateNoConflictingData()
         for name, value in properties.items():
             commit.set(name, value)
         commit.commit()

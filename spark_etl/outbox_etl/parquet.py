@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
@@ -32,6 +33,7 @@ class ParquetTarget:
         self._manifests = LocalManifests(local) if local else RemoteManifests(spark, self._root)
         self._now = self._manifests.newest()
         self._folders: list[str] = []
+        self._swapping = Lock()  # (two tables are replaced at once)
 
     def prepare(self, *tables: Table, origin: Watermark | None = None) -> None:
         """Add the tables that are missing, in a manifest of their own."""
@@ -68,7 +70,7 @@ class ParquetTarget:
         """The highest id, from the manifest."""
         return max((file.high for file in self._files(MESSAGE_HISTORY)), default=0)
 
-    def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
+    def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         """Put rows in the place of others. Marts are committed at once, the tables of an export with its messages."""
         rest = f.expr(f"NOT coalesce({condition}, false)")
         touched = self._touched(table, self._located(table, self._files(table)).where(condition))
@@ -176,8 +178,9 @@ class ParquetTarget:
         )
 
     def _swap(self, table: Table, gone: Any, new: Any) -> None:
-        files = Files(table.schema, (*(file for file in self._files(table) if file not in gone), *new))
-        self._now = replace(self._now, tables={**self._now.tables, table.name: files})
+        with self._swapping:
+            files = Files(table.schema, (*(file for file in self._files(table) if file not in gone), *new))
+            self._now = replace(self._now, tables={**self._now.tables, table.name: files})
 
 
 def _columns(how: Merging) -> list[str]:

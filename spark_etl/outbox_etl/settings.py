@@ -46,7 +46,7 @@ class Settings:
     jars: tuple[str, ...] = ()
     driver_memory: str = DRIVER_MEMORY
     partitions: int = 0
-    """Parallel reads; 0: four per core of the cluster."""
+    """Parallel reads, and files of a slice at least; 0: two per core of the cluster."""
     fetch_size: int = FETCH_SIZE
     """Rows that PostgreSQL sends at a time."""
     slice_rows: int = SLICE_ROWS
@@ -144,7 +144,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--partitions",
         type=int,
         default=env("OUTBOX_ETL_PARTITIONS", "0"),
-        help="parallel reads of PostgreSQL [OUTBOX_ETL_PARTITIONS; 4 per core]",
+        help="parallel reads of PostgreSQL [OUTBOX_ETL_PARTITIONS; 2 per core]",
     )
     add(
         "--fetch-size",

@@ -54,6 +54,10 @@ class Ids:
     lower: int
     upper: int
 
+    def meets(self, other: Ids) -> bool:
+        """Whether they have an id in common."""
+        return self.lower < other.upper and self.upper > other.lower
+
 
 class Source:
     """The outbox of one database."""
@@ -139,7 +143,7 @@ class Source:
             ConcurrentRunError: another run has it.
             SourceError: PostgreSQL cannot be reached.
         """
-        with self._connection() as connection:
+        with self.connection() as connection:
             asked = connection.prepareStatement(statement(SQL, "lock"))
             asked.setString(1, f"outbox.etl {target}")
             answer = asked.executeQuery()
@@ -151,7 +155,7 @@ class Source:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
         """A session in a transaction, which a pooler leaves on one server, and this is the one that is expected."""
-        with self._connection() as connection:
+        with self.connection() as connection:
             connection.setAutoCommit(False)
             if self._check:
                 connection.createStatement().execute(self._check)
@@ -159,13 +163,13 @@ class Source:
             connection.commit()
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[Any]:
+    def connection(self) -> Iterator[Any]:
         """A session of the driver's own."""
         jvm: Any = self._spark._jvm
         properties = jvm.java.util.Properties()
         for name, value in self._properties().items():
             properties.setProperty(name, value)
-        connection = jvm.org.postgresql.Driver().connect(self._settings.source.url, properties)
+        connection = jvm.org.postgresql.Driver().connect(self._url(), properties)
         try:
             yield connection
         finally:
@@ -210,14 +214,21 @@ class Source:
         ranges = split(self.ids(window.top), among, self._parallelism())
         predicates = [part(ids, window, condition) for ids in ranges] or ["false"]
         return self._spark.read.jdbc(
-            self._settings.source.url,
+            self._url(),
             f"({query(table, window)}) q",
             predicates=predicates,
             properties=self._properties(),
         )
 
     def _parallelism(self) -> int:
-        return self._settings.partitions or 4 * self._spark.sparkContext.defaultParallelism
+        return self._settings.partitions or 2 * self._spark.sparkContext.defaultParallelism
+
+    def _url(self) -> str:
+        """The database, with settings of the driver: among Spark's properties their names would lose their capitals.
+
+        Binary from the first row on, or bodies, times and arrays would be written and parsed as text.
+        """
+        return f"{self._settings.source.url}&prepareThreshold=-1&tcpKeepAlive=true"
 
     def _properties(self) -> dict[str, str]:
         source = self._settings.source
@@ -226,8 +237,6 @@ class Source:
             "user": source.user,
             "password": source.password,
             "fetchsize": str(self._settings.fetch_size),
-            "prepareThreshold": "-1",  # binary from the first row on: bodies as text would be twice as long
-            "tcpKeepAlive": "true",
             # Spark runs it in the transaction of each read.
             **({"sessionInitStatement": self._check} if self._check else {}),
         }

@@ -61,10 +61,11 @@ class Target(Protocol):
     def top(self) -> int:
         """The highest id that message_history may hold; 0 when it is empty."""
 
-    def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
+    def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         """Put these rows in the place of those that the condition names; answer how many were written.
 
-        The condition must name whole files, as `window_hi > 7` or a range of days does.
+        The condition must name whole files, as `window_hi > 7` or a range of days does. Rows that are `in_order` come
+        in ranges of the table's order, one range per task: nothing has to be moved for narrow files.
 
         Raises:
             ConcurrentRunError: another run wrote such rows since this one began.

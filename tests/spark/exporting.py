@@ -145,8 +145,8 @@ class Watched:
             target.identity,
         )
 
-    def replace(self, table: Table, rows: DataFrame, condition: str) -> int:
-        return int(self._watch(lambda: self._target.replace(table, rows, condition)))
+    def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
+        return int(self._watch(lambda: self._target.replace(table, rows, condition, in_order=in_order)))
 
     def append(self, rows: DataFrame, ids: Ids) -> int:
         return int(self._watch(lambda: self._target.append(rows, ids)))
