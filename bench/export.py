@@ -16,8 +16,8 @@ from bench.plan import PARTITIONS, SCALE, Bench
 
 LATE = 1_000
 """About so many half messages are decided late, all over the history."""
-SINGLE = 3_000_000
-"""Messages up to which a single connection is measured too: beyond, it would take minutes."""
+SINGLE = 10_000_000
+"""Messages up to which a single connection is measured too: beyond, it would take many minutes."""
 BYTES_PER_MESSAGE = 1_700
 """What a message takes on the disk at most while it is measured: PostgreSQL 600, the copy 450, two kinds of Parquet
 300, Spark's own files."""

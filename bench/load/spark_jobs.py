@@ -1,7 +1,7 @@
 """Spark jobs beside the export, each run in a process of its own with the export's session settings.
 
 `python -m bench.load.spark_jobs` takes one JSON object from standard input: `job` and the arguments of `Settings`. It
-writes a line of JSON. `single` is the job that everybody writes first: one JDBC connection, the same columns, Parquet.
+writes a line of JSON. `single` is the job that everybody writes first: one JDBC connection, the same tables, Parquet.
 `parts` measures in one warm session what a task of the export does: reading, preparing, rewriting files.
 """
 
@@ -50,22 +50,18 @@ def main() -> None:
 
 
 def single(spark: SparkSession, settings: Settings, output: Path) -> dict[str, Any]:
-    """Read all messages through one connection, write Parquet."""
+    """Read messages, events and publications, one after the other through one connection, write Parquet."""
     began = time.monotonic()
     source = settings.source
-    frame = spark.read.jdbc(
-        source.url,
-        f"({statement(SQL, 'message_columns')}) q",
-        properties={
-            "driver": DRIVER,
-            "user": source.user,
-            "password": source.password,
-            "fetchsize": FETCH_SIZE,
-        },
-    )
-    frame.write.mode("overwrite").parquet(output.as_uri())
+    properties = {"driver": DRIVER, "user": source.user, "password": source.password, "fetchsize": FETCH_SIZE}
+    places = {table: (output / table).as_uri() for table in ("message", "event", "publication")}
+    for table, place in places.items():
+        frame = spark.read.jdbc(
+            source.url, f"({statement(SQL, f'{table}_columns')}) q", properties=properties
+        )
+        frame.write.mode("overwrite").parquet(place)
     seconds = time.monotonic() - began
-    return {"seconds": seconds, "messages": spark.read.parquet(output.as_uri()).count(), **_files(output)}
+    return {"seconds": seconds, "messages": spark.read.parquet(places["message"]).count(), **_files(output)}
 
 
 def parts(spark: SparkSession, settings: Settings, output: Path) -> dict[str, Any]:

@@ -143,6 +143,8 @@ def _steps(ran: Ran) -> dict[str, float]:
         for name, begins in MARKS.items():
             if re.match(begins, line):
                 found[name] = at
+    # They are written at the same time.
+    found["both"] = max(found.get("events", 0.0), found.get("publications", 0.0))
     first = found.get("window", 0.0)
     return {name: at - first for name, at in found.items()}
 

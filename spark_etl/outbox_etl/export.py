@@ -1,4 +1,4 @@
-"""One window into the warehouse: events, publications, then messages with the watermark.
+"""One window into the warehouse: events and publications, then messages with the watermark.
 
 Done again, it changes nothing.
 
@@ -120,12 +120,14 @@ class Run:
             self._say(f"nothing to do: no transaction has ended since {window.lo}")
             return Report(self._settings.target, window.lo, window.hi)
         self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}")
-        self._source.ids(window.top)
-        with ThreadPoolExecutor(2) as threads:  # neither needs the other; messages need both
+        whole = self._is_whole
+        with ThreadPoolExecutor(3) as threads:
             events = threads.submit(self._replace_events, began)
             publications = threads.submit(self._replace_publications, began)
+            # Of a first export's messages all is in PostgreSQL. Later ones need what the warehouse has.
+            new = threads.submit(self._add) if whole else None
         self._events, self._published = events.result(), publications.result()
-        messages = self._add() + self._merge()
+        messages = (new.result() if new else self._add()) + self._merge()
         seconds = monotonic() - began
         self._say(f"{messages} messages; done after {seconds:.1f} s")
         counts = self._events, self._published, messages
@@ -181,10 +183,13 @@ class Run:
         if window.again:
             return 0
         for ids in self._new:
-            published = self._publications()
-            if not self._is_whole:
-                published = published.where(f"position >= {ids.lower} AND position < {ids.upper}")
-            asked = self._target.read(TRANSACTION_EVENTS).where(f"id >= {ids.lower} AND id < {ids.upper}")
+            if self._is_whole:
+                published = rows.publications(self._source.publications(window), window.hi)
+                asked = rows.events(self._source.events(window), window.hi)
+            else:
+                inside = f"position >= {ids.lower} AND position < {ids.upper}"
+                published = self._publications().where(inside)
+                asked = self._target.read(TRANSACTION_EVENTS).where(f"id >= {ids.lower} AND id < {ids.upper}")
             read = rows.messages(self._source.messages(window, ids), window.hi)
             self._still()
             new = with_checks(with_publications(read, published, few=True), asked, few=True)
@@ -205,7 +210,11 @@ class Run:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether one slice has all messages of the warehouse: then every publication and check is theirs."""
+        """Whether one slice has all messages of the warehouse: then every publication and check is theirs.
+
+        It is written beside the other two tables. If the run dies in between, the next one finds its messages: it is no
+        first export then, replaces what there is of events and publications, and merges the messages over these.
+        """
         return not self._window.again and self._top == 0 and len(self._new) == 1
 
     def _merge(self) -> int:

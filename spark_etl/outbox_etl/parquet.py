@@ -33,7 +33,7 @@ class ParquetTarget:
         self._manifests = LocalManifests(local) if local else RemoteManifests(spark, self._root)
         self._now = self._manifests.newest()
         self._folders: list[str] = []
-        self._swapping = Lock()  # (two tables are replaced at once)
+        self._changing = Lock()  # (tables are written at the same time)
 
     def prepare(self, *tables: Table, origin: Watermark | None = None) -> None:
         """Add the tables that are missing, in a manifest of their own."""
@@ -122,10 +122,11 @@ class ParquetTarget:
         self._commit(mark)
 
     def _commit(self, mark: Watermark | None = None) -> None:
-        watermark = mark.properties() if mark else self._now.watermark
-        self._now = replace(self._now, version=self._now.version + 1, watermark=watermark)
-        self._manifests.commit(self._now, self._folders)
-        self._folders = []
+        with self._changing:
+            watermark = mark.properties() if mark else self._now.watermark
+            self._now = replace(self._now, version=self._now.version + 1, watermark=watermark)
+            self._manifests.commit(self._now, self._folders)
+            self._folders = []
 
     def _files(self, table: Table) -> tuple[DataFile, ...]:
         found = self._now.tables.get(table.name)
@@ -162,7 +163,6 @@ class ParquetTarget:
         """Write files that no manifest names yet, and take their measures."""
         folder = f"{table.name}/{uuid.uuid4().hex}"
         place = f"{self._root}/{folder}"
-        self._folders.append(folder)
         rows.sortWithinPartitions(*table.order).write.option("compression", "zstd").parquet(place)
         first = f.col(table.order[0])
         if dict(rows.dtypes)[table.order[0]] == "date":
@@ -178,9 +178,10 @@ class ParquetTarget:
         )
 
     def _swap(self, table: Table, gone: Any, new: Any) -> None:
-        with self._swapping:
+        with self._changing:
             files = Files(table.schema, (*(file for file in self._files(table) if file not in gone), *new))
             self._now = replace(self._now, tables={**self._now.tables, table.name: files})
+            self._folders += {file.path.rpartition("/")[0] for file in new}
 
 
 def _columns(how: Merging) -> list[str]:
