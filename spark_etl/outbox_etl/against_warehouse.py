@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from outbox_etl.rows import first_publications
+from outbox_etl.source import lies_among
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS
 
 if TYPE_CHECKING:
@@ -265,10 +266,7 @@ class WarehouseComparison:
 
     def _exists(self, column: str) -> str:
         """A condition: PostgreSQL still has the partition of this id or position."""
-        return (
-            " OR ".join(f"({column} >= {ids.lower} AND {column} < {ids.upper})" for ids in self._held)
-            or "false"
-        )
+        return lies_among(column, self._held)
 
 
 def _firsts_as(publications: DataFrame, name: str) -> DataFrame:

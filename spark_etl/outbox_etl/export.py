@@ -9,7 +9,7 @@ replaces the events and publications of the dead run and merges the messages ove
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from time import monotonic
@@ -23,7 +23,7 @@ from outbox_etl.changes import all_changes, of_older, with_checks, with_publicat
 from outbox_etl.errors import ConcurrentRunError
 from outbox_etl.marts import forget
 from outbox_etl.revocation import revoke
-from outbox_etl.source import Ids, Source
+from outbox_etl.source import Ids, Source, lies_among
 from outbox_etl.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.target import Merging
 from outbox_etl.window import Horizon, Watermark, Window, again, following
@@ -187,9 +187,8 @@ class Run:
                 published = rows.publications(self._source.publications(window), window.hi)
                 asked = rows.events(self._source.events(window), window.hi)
             else:
-                inside = f"position >= {ids.lower} AND position < {ids.upper}"
-                published = self._publications().where(inside)
-                asked = self._target.read(TRANSACTION_EVENTS).where(f"id >= {ids.lower} AND id < {ids.upper}")
+                published = self._publications().where(ids.hold("position"))
+                asked = self._target.read(TRANSACTION_EVENTS).where(ids.hold("id"))
             read = rows.messages(self._source.messages(window, ids), window.hi)
             self._still()
             new = with_checks(with_publications(read, published, few=True), asked, few=True)
@@ -249,8 +248,7 @@ class Run:
         window = self._window
         if not window.rebase:
             return Merging(window.hi, span)
-        lost = [Ids(max(ids.lower, each.lower), min(ids.upper, each.upper)) for each in self._expected]
-        return Merging(window.hi, span, lost=[each for each in lost if each.lower < each.upper])
+        return Merging(window.hi, span, lost=[each.cut(ids) for each in self._expected if each.meets(ids)])
 
     @functools.cached_property
     def _expected(self) -> list[Ids]:
@@ -266,7 +264,7 @@ class Run:
         read = rows.messages(self._source.messages(window, ids), window.hi)
         published = self._publications()
         if window.again:
-            published = published.where(f"position >= {ids.lower} AND position < {ids.upper}")
+            published = published.where(ids.hold("position"))
         messages = with_checks(with_publications(read, published), target.read(TRANSACTION_EVENTS))
         if not last or not (self._events or self._published):
             return all_changes(messages, None)
@@ -274,7 +272,7 @@ class Run:
         if window.again:
             # What PostgreSQL holds was told with its message, of this slice or of those before. What it should hold and
             # has lost has publications and checks in the warehouse still; they say nothing new of it.
-            changes = changes.where(f"is_message OR NOT ({_among('id', self._expected)})")
+            changes = changes.where(f"is_message OR NOT ({lies_among('id', self._expected)})")
         return changes
 
     def _publications(self) -> DataFrame:
@@ -287,7 +285,7 @@ class Run:
         written = self._target.read(PUBLICATIONS).where(self._window.written)
         if self._held is None:
             return written
-        dropped = f"NOT ({_among('position', self._expected)})"
+        dropped = f"NOT ({lies_among('position', self._expected)})"
         return self._held.unionByName(written.where(dropped))
 
     def _still(self) -> None:
@@ -306,8 +304,3 @@ def _slices(ids: Ids, rows_each: int) -> list[Ids]:
         Ids(lower, min(lower + rows_each, ids.upper))
         for lower in range(ids.lower, ids.upper, max(rows_each, 1))
     ]
-
-
-def _among(column: str, ranges: Sequence[Ids]) -> str:
-    """The condition, as SQL, that a column's value lies in one of the ranges."""
-    return " OR ".join(f"({column} >= {ids.lower} AND {column} < {ids.upper})" for ids in ranges) or "false"

@@ -59,7 +59,7 @@ class IcebergTarget:
             if table not in there:
                 self._create(table)
             if self._snapshot(table) is None:
-                # Appended rows come in ranges of ids already; to shuffle them by range would read the source twice.
+                # What does not come in order by itself, as in a merge, is put in this one.
                 self._spark.sql(
                     f"ALTER TABLE {name_of(table)} WRITE LOCALLY ORDERED BY {', '.join(table.order)}"
                 )
@@ -112,8 +112,7 @@ class IcebergTarget:
 
     def append(self, rows: DataFrame, ids: Ids) -> int:
         """Overwrite a range of ids that is empty: an append that a second run's rows would stop."""
-        condition = f"id >= {ids.lower} AND id < {ids.upper}"
-        return self._overwrite(MESSAGE_HISTORY, rows, condition, in_order=True)
+        return self._overwrite(MESSAGE_HISTORY, rows, ids.hold("id"), in_order=True)
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         """Merge in one statement; ids as literals, so that only the files that may hold them are read."""

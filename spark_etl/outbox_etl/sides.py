@@ -14,16 +14,15 @@ from pyspark.sql import functions as f
 from outbox_etl import rows
 from outbox_etl.kafka import DIGEST
 from outbox_etl.source import SQL as SOURCE_SQL
-from outbox_etl.source import Ids, Source, split
+from outbox_etl.source import Ids, Source, lies_among
 from outbox_etl.statements import statement
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row
 
-    from outbox_etl.settings import Settings
     from outbox_etl.target import Target
     from outbox_etl.window import Window
 
@@ -59,9 +58,9 @@ class Side:
         return places.where("of_lost = (status = 'LOST')") if "of_lost" in places.columns else places
 
 
-def postgres(spark: SparkSession, settings: Settings, source: Source, window: Window) -> Side:
+def postgres(source: Source, window: Window) -> Side:
     """What PostgreSQL holds of a window; nothing is read yet."""
-    reader = Reader(spark, settings, source, window.top)
+    reader = Reader(source, window.top)
     inside = statement(SOURCE_SQL, "in_window", lo=window.lo, hi=window.hi)
     batches = reader.split(f"{statement(SQL, 'publications')}\nWHERE {inside}")
     zipped = f.explode(f.arrays_zip("positions", "partitions", "offsets")).alias("of")
@@ -109,8 +108,9 @@ def with_lost(stored: Side, source: Side, target: Target, held: Sequence[Ids]) -
     row = f"concat_ws('/', {place}, xid)"
     lost = target.read(MESSAGE_HISTORY).where("status = 'LOST' AND state = 'COMMITTED'")
     there = f.broadcast(lost.selectExpr("position", f"{place} AS own").distinct())
-    among = " OR ".join(f"(position >= {ids.lower} AND position < {ids.upper})" for ids in held) or "false"
-    suspects = stored.publications.join(there, "position").where(f"{among} OR own = {place}")
+    suspects = stored.publications.join(there, "position").where(
+        f"{lies_among('position', held)} OR own = {place}"
+    )
     known = source.publications.join(there.select("position"), "position", "left_semi")
     gone = suspects.selectExpr(f"{row} AS row").join(known.selectExpr(f"{row} AS row"), "row", "left_anti")
     flags = f.broadcast(gone.distinct().withColumn("of_lost", f.lit(True)))
@@ -151,22 +151,13 @@ def span(publications: DataFrame) -> tuple[int, int]:
 class Reader:
     """Reads of PostgreSQL that only reconcile makes."""
 
-    def __init__(self, spark: SparkSession, settings: Settings, source: Source, top: int) -> None:
-        self._spark, self._settings, self._source, self._top = spark, settings, source, top
+    def __init__(self, source: Source, top: int) -> None:
+        self._source, self._top = source, top
 
     def split(self, text: str) -> DataFrame:
         """A statement that answers an `id`, read in parallel by ranges of it."""
-        source, settings = self._source, self._settings
-        parts = settings.partitions or 4 * self._spark.sparkContext.defaultParallelism
-        ranges = split(source.ids(self._top), Ids(0, self._top + 1), parts)
-        predicates = [f"id >= {ids.lower} AND id < {ids.upper}" for ids in ranges] or ["false"]
-        return self._spark.read.jdbc(
-            settings.source.url, f"({text}) q", predicates=predicates, properties=self._properties()
-        )
-
-    def one(self, text: str) -> DataFrame:
-        """A statement on one connection."""
-        return self._spark.read.jdbc(self._settings.source.url, f"({text}) q", properties=self._properties())
+        ranges = self._source.ranges(Ids(0, self._top + 1), self._top)
+        return self._source.read(text, [ids.hold("id") for ids in ranges])
 
     def later(self, hi: int) -> DataFrame:
         """Messages that were written or changed after the window, as they are now."""
@@ -186,7 +177,7 @@ class Reader:
         found: dict[tuple[int, int, int], str] = {}
         for some in _chunks(sorted(set(batches))):
             text = ", ".join(f"({epoch}, {batch}, {lo})" for epoch, batch, lo in some)
-            for row in self.one(statement(SQL, "snapshots", batches=text)).collect():
+            for row in self._source.read(statement(SQL, "snapshots", batches=text)).collect():
                 found[row["epoch"], row["batch"], row["lo"]] = row["snapshot"]
         return found
 
@@ -198,11 +189,8 @@ class Reader:
         found: dict[str, Row] = {}
         for some in _chunks(sorted(set(message_ids))):
             text = statement(SQL, "messages_by_id", message_ids=",".join(some))
-            found |= {row["message_id"]: row for row in self.one(text).collect()}
+            found |= {row["message_id"]: row for row in self._source.read(text).collect()}
         return found
-
-    def _properties(self) -> dict[str, Any]:
-        return self._source._properties()
 
 
 def _chunks(values: list[Any]) -> Iterable[list[Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,20 @@ class Ids:
 
     def meets(self, other: Ids) -> bool:
         """Whether they have an id in common."""
-        return self.lower < other.upper and self.upper > other.lower
+        return max(self.lower, other.lower) < min(self.upper, other.upper)
+
+    def cut(self, other: Ids) -> Ids:
+        """The ids that they have in common."""
+        return Ids(max(self.lower, other.lower), min(self.upper, other.upper))
+
+    def hold(self, column: str) -> str:
+        """The condition, as SQL, that a column's value is one of them."""
+        return f"{column} >= {self.lower} AND {column} < {self.upper}"
+
+
+def lies_among(column: str, ranges: Iterable[Ids]) -> str:
+    """The condition, as SQL, that a column's value lies in one of the ranges."""
+    return " OR ".join(f"({ids.hold(column)})" for ids in ranges) or "false"
 
 
 class Source:
@@ -211,17 +224,20 @@ class Source:
         return self._read("publication", window, Ids(0, window.top + 1))
 
     def _read(self, table: str, window: Window, among: Ids, condition: str = "") -> DataFrame:
-        ranges = split(self.ids(window.top), among, self._parallelism())
-        predicates = [part(ids, window, condition) for ids in ranges] or ["false"]
-        return self._spark.read.jdbc(
-            self._url(),
-            f"({query(table, window)}) q",
-            predicates=predicates,
-            properties=self._properties(),
-        )
+        ranges = self.ranges(among, window.top)
+        return self.read(query(table, window), [part(ids, window, condition) for ids in ranges])
 
-    def _parallelism(self) -> int:
-        return self._settings.partitions or 2 * self._spark.sparkContext.defaultParallelism
+    def ranges(self, among: Ids, top: int) -> list[Ids]:
+        """The ids that exist up to the highest that was given out, cut for parallel reads."""
+        parts = self._settings.partitions or 2 * self._spark.sparkContext.defaultParallelism
+        return split(self.ids(top), among, parts)
+
+    def read(self, text: str, conditions: Sequence[str] | None = None) -> DataFrame:
+        """The rows of a statement: by one task for each of the conditions, or by a single one without any."""
+        predicates: Any = None if conditions is None else list(conditions) or ["false"]
+        return self._spark.read.jdbc(
+            self._url(), f"({text}) q", predicates=predicates, properties=self._properties()
+        )
 
     def _url(self) -> str:
         """The database, with settings of the driver: among Spark's properties their names would lose their capitals.
@@ -270,7 +286,7 @@ def query(table: str, window: Window) -> str:
 
 def part(ids: Ids, window: Window, condition: str = "") -> str:
     """The condition of one of the parallel reads: its range of ids, and the statement `condition`."""
-    within = f"id >= {ids.lower} AND id < {ids.upper}"
+    within = ids.hold("id")
     if not condition:
         return within
     values = {"lo": window.lo, "hi": window.hi, "lower": ids.lower, "upper": ids.upper}
@@ -279,11 +295,7 @@ def part(ids: Ids, window: Window, condition: str = "") -> str:
 
 def split(existing: Sequence[Ids], among: Ids, parts: int) -> list[Ids]:
     """Cut the ids that exist into about `parts` ranges of the same length, none across two partitions."""
-    inside = [
-        Ids(max(ids.lower, among.lower), min(ids.upper, among.upper))
-        for ids in existing
-        if ids.lower < among.upper and ids.upper > among.lower
-    ]
+    inside = [ids.cut(among) for ids in existing if ids.meets(among)]
     total = sum(ids.upper - ids.lower for ids in inside)
     step = max(LEAST_RANGE, -(-total // max(parts, 1)))
     return [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from outbox_etl.settings import Settings
-from outbox_etl.source import Ids
+from outbox_etl.source import Ids, lies_among
 from outbox_etl.tables import Table
 from outbox_etl.window import Watermark
 
@@ -28,8 +28,7 @@ class Merging:
 
     def is_lost(self, column: str) -> str:
         """The condition that names them, as SQL."""
-        among = (f"({column} >= {ids.lower} AND {column} < {ids.upper})" for ids in self.lost or ())
-        return f"({' OR '.join(among) or 'false'})"
+        return f"({lies_among(column, self.lost or ())})"
 
 
 class Target(Protocol):

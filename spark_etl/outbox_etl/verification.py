@@ -69,7 +69,7 @@ class Verification:
         self._wanted, self._mark, self._now = wanted, mark, now
         self._source = Source(stores.spark, stores.settings)
         self._source.expect(now.cluster, now.hi)
-        self._reader = Reader(stores.spark, stores.settings, self._source, now.top)
+        self._reader = Reader(self._source, now.top)
         self._found = Findings(wanted.limit, wanted.exactly_once)
         self._cluster, self._stands = now.cluster, stands
         self._warehouse = stores.target.identity()
@@ -103,7 +103,7 @@ class Verification:
         def kept(side: Side) -> Side:
             return Side(self._kept(side.messages), self._kept(side.publications), side.events)
 
-        source = kept(postgres(self._spark, self._settings, self._source, window))
+        source = kept(postgres(self._source, window))
         inside = source.messages.where(f"xid >= {window.lo} AND xid < {window.hi}")
         hashed = f.sum(f.col("hash").cast("decimal(20,0)"))
         # Read now, all of it, not later: see the order of the reads.

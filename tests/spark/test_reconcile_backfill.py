@@ -33,6 +33,14 @@ def lose(world: World, *messages: Sent) -> None:
         world.conn.execute("DELETE FROM outbox.publication WHERE positions && %s::bigint[]", [positions])
 
 
+def publish_each(scene: Scene) -> tuple[Sent, Sent]:
+    """Two messages, each in a publication of its own: one can be lost without the other."""
+    one, other = scene.write(2)
+    scene.publish([one])
+    scene.publish([other])
+    return one, other
+
+
 @pytest.mark.parametrize("form", ["iceberg", "parquet"])
 def test_what_a_failover_lost_is_told_and_neither_a_problem_nor_taken_for_dropped(
     module_worlds: MakeWorld, make_topic: MakeTopic, form: str
@@ -96,9 +104,7 @@ def test_what_a_failover_lost_is_told_when_the_first_export_had_died(
 ) -> None:
     world = module_worlds(form)
     scene = Scene(world, make_topic(partitions=1))
-    kept, lost = scene.write(2)
-    scene.publish([kept])
-    scene.publish([lost])
+    kept, lost = publish_each(scene)
     target = Watched(world.target, 2, kill, after=True)
     with pytest.raises(KilledError):
         export(world.spark, world.settings, target, world.said.append)
@@ -124,9 +130,7 @@ def test_a_message_that_takes_the_position_of_a_lost_one_has_its_own_publication
 ) -> None:
     world = module_worlds(form)
     scene = Scene(world, make_topic(partitions=1))
-    kept, lost = scene.write(2)
-    scene.publish([kept])
-    scene.publish([lost])
+    kept, lost = publish_each(scene)
     world.export()
     lose(world, lost)
     go_to(world, lost.position)
