@@ -7,6 +7,8 @@ PYTEST := $(BIN)/python -m pytest
 # Test processes: as many as there are cores, at most four, since each brings connections to the same servers.
 WORKERS ?= 4
 PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
+# Fewer for Spark, each with a Java and a PostgreSQL of its own and some 4 GB; a file's tests share a session.
+SPARK_WORKERS ?= 3
 SOURCES := outbox relay/outbox_relay migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))
 # Tests start hundreds of Python processes and rewrite the assertions of two hundred files: compile each file once.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,7 +54,7 @@ scale: venv-test ## Backlogs of 200,000 and 1,000,000 messages (minutes)
 	@$(PYTEST) tests -m scale $(ARGS)
 
 spark: venv-test ## The export to a warehouse, by Spark on this machine (minutes)
-	@$(PYTEST) tests/spark -m spark $(ARGS)
+	@$(PYTEST) tests/spark -m spark --numprocesses auto --maxprocesses $(SPARK_WORKERS) --dist loadfile $(ARGS)
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' $(ARGS)
 lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade

@@ -15,6 +15,8 @@ is never skipped.
 All processes of a run (pytest-xdist) share the shared stack: the first test that needs it starts it, and it
 ends with the run, even if pytest is killed. Its PostgreSQL, where it is embedded, does not wait for the disk. A
 private stack belongs to one process, is used by one test at a time, and is as durable as `outbox up` makes it.
+
+Tests of Spark that run in several processes share a broker only (see `own_postgres`).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -162,6 +165,24 @@ def _shared(request: pytest.FixtureRequest) -> State:
     if started and state.postgres.kind.embedded:
         spare_the_disk(state.postgres.address)
     return state
+
+
+@contextmanager
+def own_postgres(config: pytest.Config, shared: State) -> Iterator[State]:
+    """The shared stack, but where a run has several processes with a PostgreSQL that only this one uses."""
+    run = config.stash[_RUN]
+    if not hasattr(config, "workerinput") or run.dsn:
+        yield shared
+        return
+    directory = Path(tempfile.mkdtemp(prefix="worker-", dir=run.directory))
+    directory.chmod(0o711)
+    wish = Wish("", shared.kafka.address, Wanted.EMBEDDED)
+    state, _ = bring_up(directory, wish, owner=run.owner)
+    try:
+        spare_the_disk(state.postgres.address)
+        yield state
+    finally:
+        bring_down(directory, with_data=True)
 
 
 @pytest.fixture(scope="session")

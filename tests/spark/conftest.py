@@ -10,12 +10,20 @@ from pyspark.sql import SparkSession
 
 from outbox_etl.session import start
 from outbox_relay.etl import prepare
+from outbox_relay.stack.state import State
 from tests.databases import Databases
-from tests.servers import MakeDatabase
+from tests.servers import MakeDatabase, own_postgres
 from tests.spark.bad_input import Job, World
 from tests.spark.exporting import Exports, base_settings
 from tests.spark.marting import Warehouse, start_spark
 from tests.spark.reconciling import MakeWorld, worlds
+
+
+@pytest.fixture(scope="session")
+def _shared(_shared: State, request: pytest.FixtureRequest) -> Iterator[State]:
+    """A PostgreSQL for each process: a window ends at its server's oldest transaction, whichever test has it open."""
+    with own_postgres(request.config, _shared) as state:
+        yield state
 
 
 @pytest.fixture(scope="module")
