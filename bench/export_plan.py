@@ -14,6 +14,7 @@ from pathlib import Path
 from bench.export_report import Outcome
 from bench.harness.report import Section, Table
 from bench.harness.statistics import median
+from outbox_etl.source import MOST_RANGE
 
 MESSAGES = 10_000_000_000
 PER_DAY = MESSAGES / 30
@@ -22,10 +23,8 @@ WINDOW = 900
 CORES = 64
 """Sixteen executors of four cores."""
 FILE = 128 << 20
-SLICE = 20_000_000
+SLICE = 40_000_000
 """What `--slice-rows` is on the cluster."""
-SENT = 80
-"""Bytes of a publication that is sent to every executor, as outbox_etl.settings has it."""
 CHECKED = 3
 """Days that a half message may stay undecided (a producer group's max_age, 72 hours)."""
 
@@ -132,8 +131,8 @@ def extrapolated(known: Mapping[str, float]) -> list[Figure]:
         Figure("f", "files of 128 MiB of message_history per day", f"{day_files:,.0f}"),
         Figure("g", "in 30 days", f"{30 * day_files:,.0f}"),
         Figure("h", f"commits of the first export, slices of {SLICE:,} ids", f"{MESSAGES / SLICE:,.0f}"),
-        Figure("i", "publications of a slice in every executor", f"{SLICE * SENT / 1e9:.1f} GB"),
-        Figure("j", "what a task writes of a slice", f"{SLICE / CORES * known['F'] / 2**20:.0f} MiB"),
+        Figure("i", f"tasks of such a slice, of {MOST_RANGE:,} ids each", f"{SLICE / MOST_RANGE:,.0f}"),
+        Figure("j", "what a task writes of it", f"{MOST_RANGE * known['F'] / 2**20:.0f} MiB"),
         Figure("k", "messages of a window of 15 minutes", f"{per_window:,.0f}"),
         Figure("l", "its export on the one machine: k / A", f"{per_window / known['A']:.0f} s"),
         Figure("m", "its export on the cluster: k / a, at least J", f"{max(per_window / rate, known['J']):.0f} s"),

@@ -36,19 +36,13 @@ STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]
 """The columns that come with a message's state."""
 
 
-def with_publications(messages: DataFrame, publications: DataFrame, *, few: bool = False) -> DataFrame:
-    """Messages with their first publication, if they have one.
-
-    `few` publications go to where the messages are: these then stay in the order of their ids.
-    """
+def with_publications(messages: DataFrame, publications: DataFrame) -> DataFrame:
+    """Messages with their first publication, if they have one."""
     first = first_publications(publications)
-    joined = messages.drop(*PUBLICATION, "status").join(
-        f.broadcast(first) if few else first, "position", "left"
-    )
-    return _published(joined)
+    return published(messages.drop(*PUBLICATION, "status").join(first, "position", "left"))
 
 
-def _published(rows: DataFrame) -> DataFrame:
+def published(rows: DataFrame) -> DataFrame:
     """Leave the publication to COMMITTED messages only, and say their status."""
     counts = f.col("state") == "COMMITTED"
     kept = {name: f.when(counts, f.col(name)) for name in PUBLICATION}
@@ -56,19 +50,9 @@ def _published(rows: DataFrame) -> DataFrame:
     return rows.withColumn("status", status).withColumns(kept).select(*MESSAGE_HISTORY.names)
 
 
-def with_checks(messages: DataFrame, events: DataFrame, *, few: bool = False) -> DataFrame:
-    """Messages with the number of times their producer was asked about them.
-
-    `few` events go to where the messages are, by the id alone: a number is found in half the time.
-    """
-    counts = _counts(events)
-    rest = messages.drop("checks")
-    if few:
-        each = f.map_from_entries(f.collect_list(f.struct("message_id", "checks"))).alias("counted")
-        joined = rest.join(f.broadcast(counts.groupBy("id").agg(each)), "id", "left")
-        joined = joined.withColumn("checks", f.try_element_at("counted", "message_id"))
-    else:
-        joined = rest.join(counts, [*IDENTITY], "left")
+def with_checks(messages: DataFrame, events: DataFrame) -> DataFrame:
+    """Messages with the number of times their producer was asked about them."""
+    joined = messages.drop("checks").join(_counts(events), [*IDENTITY], "left")
     return joined.withColumn("checks", f.coalesce("checks", f.lit(0))).select(*MESSAGE_HISTORY.names)
 
 
@@ -80,7 +64,7 @@ def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFr
     """What a window says of messages that it need not hold: publications at their positions, counts of checks.
 
     Publications and events of the window are in the target already; so are the new messages, those with ids above
-    `top`, with their checks and most of their publications.
+    `top`, with theirs.
     """
     events = target.read(TRANSACTION_EVENTS).where(f"kind = 'check' AND id <= {top if asked else -1}")
     recent = events.where(window.written).select(*IDENTITY).distinct()
@@ -88,14 +72,12 @@ def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFr
     publications = target.read(PUBLICATIONS).where(window.written)
     span = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
     low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
-    # A new message whose position lay among its slice's has the first of all its publications already.
     known = target.read(MESSAGE_HISTORY).where(
-        f"state = 'COMMITTED' AND status <> 'LOST' AND position >= {low} AND position <= {high} "
-        f"AND (id <= {top} OR published_at IS NULL)"
+        f"state = 'COMMITTED' AND status <> 'LOST' AND position >= {low} AND position <= {high} AND id <= {top}"
     )
     known = known.select(*IDENTITY, "position", f.col("published_at").alias("before"))
     if high - low > LARGE and known.limit(FEW + 1).count() <= FEW:
-        # A first export: nearly all is joined already, and grouping every publication again would be most of its work.
+        # Nearly all belong to new messages, which have them; to group every publication would be most of the work.
         publications = publications.join(f.broadcast(known.select("position")), "position", "left_semi")
     published = known.join(first_publications(publications), "position")
     published = published.where("before IS NULL OR before > published_at").drop("before")

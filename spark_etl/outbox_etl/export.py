@@ -1,6 +1,6 @@
-"""One window into the warehouse: events and publications, then messages with the watermark.
+"""One window into the warehouse: events, publications and new messages, then what became of older ones.
 
-Done again, it changes nothing.
+The watermark comes with the last commit. Done again, it changes nothing.
 
 If the run dies between two commits, the watermark still names the window's lower bound: the next run reads from there,
 replaces the events and publications of the dead run and merges the messages over its.
@@ -19,7 +19,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from outbox_etl import rows, standing
-from outbox_etl.changes import all_changes, of_older, with_checks, with_publications
+from outbox_etl.changes import all_changes, of_older, published, with_checks, with_publications
 from outbox_etl.errors import ConcurrentRunError
 from outbox_etl.marts import forget
 from outbox_etl.revocation import revoke
@@ -114,20 +114,19 @@ class Run:
         self._held: DataFrame | None = None
 
     def write(self) -> Report:
-        """Write the window: three tables in order, the watermark last."""
+        """Write the window, the watermark last."""
         window, began = self._window, monotonic()
         if window.is_empty:
             self._say(f"nothing to do: no transaction has ended since {window.lo}")
             return Report(self._settings.target, window.lo, window.hi)
         self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}")
-        whole = self._is_whole
+        self._source.ids(window.top)  # (the same for all that is read)
         with ThreadPoolExecutor(3) as threads:
             events = threads.submit(self._replace_events, began)
             publications = threads.submit(self._replace_publications, began)
-            # Of a first export's messages all is in PostgreSQL. Later ones need what the warehouse has.
-            new = threads.submit(self._add) if whole else None
+            new = threads.submit(self._add)
         self._events, self._published = events.result(), publications.result()
-        messages = (new.result() if new else self._add()) + self._merge()
+        messages = new.result() + self._merge()
         seconds = monotonic() - began
         self._say(f"{messages} messages; done after {seconds:.1f} s")
         counts = self._events, self._published, messages
@@ -178,21 +177,19 @@ class Run:
         return self._target.replace(table, new, condition, in_order=in_order)
 
     def _add(self) -> int:
-        """Append the messages above the highest id of the warehouse: nothing there can be theirs."""
+        """Append the messages above the highest id of the warehouse: nothing there can be theirs.
+
+        They come with their publications and checks, as PostgreSQL has them, beside the other two tables. If the run
+        dies in between, the next one finds messages up to a higher id: it replaces what there is of the window's events
+        and publications, and merges the window's messages over these.
+        """
         window, written = self._window, 0
         if window.again:
             return 0
         for ids in self._new:
-            if self._is_whole:
-                published = rows.publications(self._source.publications(window), window.hi)
-                asked = rows.events(self._source.events(window), window.hi)
-            else:
-                published = self._publications().where(ids.hold("position"))
-                asked = self._target.read(TRANSACTION_EVENTS).where(ids.hold("id"))
-            read = rows.messages(self._source.messages(window, ids), window.hi)
+            read = rows.messages(self._source.new_messages(window, ids), window.hi)
             self._still()
-            new = with_checks(with_publications(read, published, few=True), asked, few=True)
-            written += self._target.append(new, ids)
+            written += self._target.append(published(read), ids)
             self._say(f"{written} new messages, ids below {ids.upper}")
         return written
 
@@ -208,18 +205,14 @@ class Run:
         return [each for each in slices if any(each.meets(ids) for ids in there)]
 
     @property
-    def _is_whole(self) -> bool:
-        """Whether one slice has all messages of the warehouse: then every publication and check is theirs.
-
-        It is written beside the other two tables. If the run dies in between, the next one finds its messages: it is no
-        first export then, replaces what there is of events and publications, and merges the messages over these.
-        """
-        return not self._window.again and self._top == 0 and len(self._new) == 1
+    def _is_first(self) -> bool:
+        """Whether there was no message: then all are new, and have all that is said of them."""
+        return not self._window.again and self._top == 0
 
     def _merge(self) -> int:
         """Merge what became of older messages, with the watermark."""
         window, target, written = self._window, self._target, 0
-        if self._is_whole:
+        if self._is_first:
             self._still()
             target.mark(window.watermark())
             return 0
@@ -262,10 +255,15 @@ class Run:
     def _changes(self, ids: Ids, *, last: bool) -> DataFrame:
         window, target = self._window, self._target
         read = rows.messages(self._source.messages(window, ids), window.hi)
-        published = self._publications()
+        batches = self._publications()
         if window.again:
-            published = published.where(ids.hold("position"))
-        messages = with_checks(with_publications(read, published), target.read(TRANSACTION_EVENTS))
+            # Nearly all were published at positions of their own slice; those that were decided much later are few.
+            there = ids.hold("position")
+            far = read.where(f"state = 'COMMITTED' AND NOT ({there})").select("position")
+            batches = batches.where(there).unionByName(
+                batches.join(f.broadcast(far), "position", "left_semi")
+            )
+        messages = with_checks(with_publications(read, batches), target.read(TRANSACTION_EVENTS))
         if not last or not (self._events or self._published):
             return all_changes(messages, None)
         changes = all_changes(messages, of_older(target, window, top=self._top, asked=self._events > 0))

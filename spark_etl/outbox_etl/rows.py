@@ -18,20 +18,19 @@ in an array with the body, the second value must be one that no body can know. O
 
 
 def messages(read: DataFrame, hi: int) -> DataFrame:
-    """Messages as message_history has them; not published, never asked about: that is joined later."""
+    """Messages as message_history has them, not yet published, never asked about, unless they were read with that."""
+    unknown = {"published_at": "timestamp", "partition": "int", "offset": "bigint"}
     made = read.withColumns(
         {
             "message_id": f.col("message_id").cast("string"),
             "headers": f.from_json("headers", "map<string,string>"),
             "body_json": f.expr(BODY_JSON),
             "status": f.col("state"),
-            "published_at": f.lit(None).cast("timestamp"),
-            "partition": f.lit(None).cast("int"),
-            "offset": f.lit(None).cast("bigint"),
-            "checks": f.lit(0),
             "lane": f.col("lane").cast("int"),
             "window_hi": f.lit(hi).cast("bigint"),
         }
+        | {name: f.lit(None).cast(kind) for name, kind in unknown.items() if name not in read.columns}
+        | ({} if "checks" in read.columns else {"checks": f.lit(0)})
     )
     return made.select(*MESSAGE_HISTORY.names)
 

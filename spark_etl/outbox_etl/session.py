@@ -31,6 +31,9 @@ FIXED = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.adaptive.enabled": "true",
+    # The reads of an export have a plan each, all alike: with numbers in the names of what is generated, each would be
+    # compiled anew, and Java would find out for each what is worth optimizing.
+    "spark.sql.codegen.useIdInClassName": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.log.level": "ERROR",
 }
@@ -58,6 +61,8 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
     if master.startswith("local"):
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.driver.memory"] = settings.driver_memory
+        # Nobody waits for a pause, and the cores are PostgreSQL's too: the collector that takes least of them.
+        chosen["spark.driver.extraJavaOptions"] = "-XX:+UseParallelGC"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     if settings.format == "iceberg":
         chosen["spark.sql.extensions"] = EXTENSIONS

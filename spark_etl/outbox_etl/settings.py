@@ -23,8 +23,8 @@ FORMATS = ("iceberg", "parquet")
 CATALOGS = ("hadoop", "jdbc", "rest")
 DRIVER_MEMORY = "2g"
 FETCH_SIZE = 5_000
-SLICE_ROWS = 2_000_000
-LIMITS = {"partitions": (0, 10_000), "fetch_size": (1, 1_000_000), "slice_rows": (1_000, 10**12)}
+SLICE_ROWS = 10_000_000
+LIMITS = {"partitions": (0, 10_000), "fetch_size": (1, 1_000_000), "slice_rows": (1_000, 10**8)}
 """The least and the most that a number may be."""
 MEMORY = re.compile(r"^[1-9]\d*[mg]$")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://")
@@ -46,12 +46,11 @@ class Settings:
     jars: tuple[str, ...] = ()
     driver_memory: str = DRIVER_MEMORY
     partitions: int = 0
-    """Parallel reads, and files of a slice at least; 0: two per core of the cluster."""
+    """Parallel reads at least, and files of a slice; 0: two per core of the cluster."""
     fetch_size: int = FETCH_SIZE
     """Rows that PostgreSQL sends at a time."""
     slice_rows: int = SLICE_ROWS
-    """Ids that one commit of message_history covers at most. Their publications are sent to every executor (some 80
-    bytes each), and a run that dies loses one slice's work."""
+    """Ids that one commit of message_history covers at most: a run that dies loses one slice's work."""
     spark: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further settings of Spark."""
 

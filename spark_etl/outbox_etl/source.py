@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
 
 from outbox_etl.errors import ConcurrentRunError, SourceError
 from outbox_etl.statements import statement
 from outbox_etl.window import Cluster, Horizon, Window
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from outbox_etl.settings import Settings
 
@@ -23,6 +26,8 @@ PATIENCE = 10
 """Seconds that a session waits for a standby that is behind the run."""
 LEAST_RANGE = 20_000
 """Ids below which a further connection costs more than it brings."""
+MOST_RANGE = 250_000
+"""Ids of new messages that one task reads: PostgreSQL sorts and hashes their publications in some 40 MB."""
 KNOWN = {
     "message": {
         "xid": "xid8", "position": "bigint", "id": "bigint", "message_id": "uuid",
@@ -215,6 +220,18 @@ class Source:
             return changed
         return changed.unionByName(self._read("message", window, Ids(first, among.upper)))
 
+    def new_messages(self, window: Window, among: Ids) -> DataFrame:
+        """Messages of a window that the warehouse does not know, with their first publications and counts of checks.
+
+        Spark would shuffle or broadcast what PostgreSQL has side by side. Its parallel reads take one statement and
+        conditions; here each range has a statement of its own.
+        """
+        held = self.ids(window.top)
+        ranges = self.ranges(among, window.top, most=MOST_RANGE)
+        return functools.reduce(
+            DataFrame.union, (self._joined(new_messages(ids, held, window)) for ids in ranges)
+        )
+
     def events(self, window: Window) -> DataFrame:
         """The events of a window."""
         return self._read("event", window, Ids(0, window.top + 1))
@@ -227,16 +244,24 @@ class Source:
         ranges = self.ranges(among, window.top)
         return self.read(query(table, window), [part(ids, window, condition) for ids in ranges])
 
-    def ranges(self, among: Ids, top: int) -> list[Ids]:
-        """The ids that exist up to the highest that was given out, cut for parallel reads."""
+    def ranges(self, among: Ids, top: int, *, most: int = 0) -> list[Ids]:
+        """The ids that exist up to the highest that was given out, cut for parallel reads of `most` ids, if given."""
         parts = self._settings.partitions or 2 * self._spark.sparkContext.defaultParallelism
-        return split(self.ids(top), among, parts)
+        return split(self.ids(top), among, parts, most=most)
 
     def read(self, text: str, conditions: Sequence[str] | None = None) -> DataFrame:
         """The rows of a statement: by one task for each of the conditions, or by a single one without any."""
         predicates: Any = None if conditions is None else list(conditions) or ["false"]
         return self._spark.read.jdbc(
             self._url(), f"({text}) q", predicates=predicates, properties=self._properties()
+        )
+
+    def _joined(self, text: str) -> DataFrame:
+        """The rows of a statement that joins; PostgreSQL takes several statements at once as one message."""
+        properties = self._properties()
+        begin = ";\n".join(filter(None, (self._check, statement(SQL, "joining"))))
+        return self._spark.read.jdbc(
+            self._url(), f"({text}) q", properties=properties | {"sessionInitStatement": begin}
         )
 
     def _url(self) -> str:
@@ -277,11 +302,29 @@ def _cluster(server: Mapping[str, Any]) -> Cluster:
 
 def query(table: str, window: Window) -> str:
     """All of a window's rows of a table, as SQL."""
+    return f"{statement(SQL, f'{table}_columns')}\nWHERE {_limits(window)}"
+
+
+def new_messages(ids: Ids, held: Sequence[Ids], window: Window) -> str:
+    """A window's messages of a range of ids, with their publications and checks, as SQL; `held` are all partitions."""
+    return statement(
+        SQL,
+        "new_messages",
+        messages=query("message", window),
+        lower=ids.lower,
+        upper=ids.upper,
+        partition=max(each.lower for each in held if each.lower <= ids.lower),
+        partitions=", ".join(f"({each.lower})" for each in held),
+        below=_limits(replace(window, lo=0), elsewhere="is_foreign"),
+    )
+
+
+def _limits(window: Window, *, elsewhere: str = "from_elsewhere") -> str:
+    """The condition that a row of `m` belongs to the window's transactions; `elsewhere` says it of restored rows."""
     limits = statement(SQL, "in_window", lo=window.lo, hi=window.hi)
-    if window.restored:
-        elsewhere = statement(SQL, "from_elsewhere", next=window.next, foreign=window.foreign)
-        limits = f"({limits} OR {elsewhere})"
-    return f"{statement(SQL, f'{table}_columns')}\nWHERE {limits}"
+    if not window.restored:
+        return limits
+    return f"({limits} OR {statement(SQL, elsewhere, next=window.next, foreign=window.foreign)})"
 
 
 def part(ids: Ids, window: Window, condition: str = "") -> str:
@@ -293,11 +336,15 @@ def part(ids: Ids, window: Window, condition: str = "") -> str:
     return f"{within} AND {statement(SQL, condition, **values)}"
 
 
-def split(existing: Sequence[Ids], among: Ids, parts: int) -> list[Ids]:
-    """Cut the ids that exist into about `parts` ranges of the same length, none across two partitions."""
+def split(existing: Sequence[Ids], among: Ids, parts: int, *, most: int = 0) -> list[Ids]:
+    """Cut the ids that exist into about `parts` ranges of the same length, none across two partitions.
+
+    With `most`, the longest that a range may be, there are more of them where it takes that.
+    """
     inside = [ids.cut(among) for ids in existing if ids.meets(among)]
     total = sum(ids.upper - ids.lower for ids in inside)
     step = max(LEAST_RANGE, -(-total // max(parts, 1)))
+    step = min(step, most or step)
     return [
         Ids(lower, min(lower + step, ids.upper))
         for ids in inside

@@ -58,6 +58,13 @@ MICROS = """
         'SELECT (extract(epoch FROM t) * 1000000)::bigint'
 """
 
+BY_PARTITION = """
+    SELECT array_agg(p.position ORDER BY p.position)
+    FROM unnest(%s::bigint[]) p (position)
+        JOIN outbox.partition r ON p.position >= r.lower AND p.position < r.upper
+    GROUP BY r.lower ORDER BY r.lower
+"""
+
 
 class Stream:
     """Things happen to one outbox; the same seed makes the same things happen."""
@@ -194,10 +201,11 @@ class Stream:
         )
 
     def _record(self, positions: list[int]) -> None:
-        if positions:
+        """A batch for each partition that holds some of them, as a relay writes them."""
+        for (each,) in self.conn.execute(BY_PARTITION, [positions]).fetchall():
             self._batch += 1
             offset = 100 * self._batch
-            record(self.conn, positions, seen=snapshot(self.conn), batch=self._batch, offset=offset)
+            record(self.conn, each, seen=snapshot(self.conn), batch=self._batch, offset=offset)
 
     def truth(self) -> dict[str, Rows]:
         """What the warehouse's tables must hold, by one plain query each."""

@@ -50,6 +50,24 @@ def test_a_run_goes_on_after_a_backfill_that_died(
 
 
 @pytest.mark.parametrize("form", ["iceberg", "parquet"])
+def test_a_backfill_in_slices_finds_publications_at_positions_of_other_slices(
+    stream: Stream, make_exports: Callable[..., Exports], form: str
+) -> None:
+    stream.settle()
+    warehouse = make_exports(stream.dsn, format=form)
+    warehouse.run()
+    for _ in range(6):
+        stream.half()
+        stream.send()
+    for _ in range(12):
+        stream.decide()
+    for _ in range(6):
+        stream.publish()
+    warehouse.backfill(slice_rows=12)
+    assert not differences(warehouse.tables(), stream.truth())
+
+
+@pytest.mark.parametrize("form", ["iceberg", "parquet"])
 def test_a_backfill_that_dies_leaves_no_day_of_the_marts_as_made(
     stream: Stream, make_exports: Callable[..., Exports], form: str
 ) -> None:

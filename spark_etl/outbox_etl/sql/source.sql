@@ -112,6 +112,11 @@ m.xid >= '{lo}'::xid8 AND m.xid < '{hi}'::xid8
 -- others write while this is read may be seen by halves, and comes with the next window.
 m.xid >= '{next}'::xid8 AND m.xid <= '{foreign}'::xid8
 
+-- name: is_foreign
+-- The same, as what is said of new messages: whatever this cluster has written since the window's end is left out, though
+-- it may have such xids too. What it has is below the end of the statement's snapshot.
+m.xid >= '{next}'::xid8 AND m.xid <= '{foreign}'::xid8 AND m.xid >= pg_snapshot_xmax(pg_current_snapshot())
+
 -- name: is_committed
 -- What became COMMITTED: sent late, decided, or released after a delay. The finder's index has it by xid.
 state = 'COMMITTED'
@@ -135,3 +140,56 @@ FROM outbox.event m
 -- What was published; "id" is the lowest position of the batch, by which the table is split.
 SELECT m.xid::text::bigint AS xid, m.epoch, m.batch, m.lo AS id, m.published_at, m.positions, m.partitions, m.offsets
 FROM outbox.publication m
+
+-- name: joining
+-- For the transaction that reads new messages: their publications are hashed, in memory, whatever statistics say or do not
+-- say of them (a partition is new, arrays are of any length). Spark reads in parallel, and nothing is worth compiling.
+DO $$
+BEGIN
+    PERFORM set_config('work_mem', '64MB', true) WHERE pg_size_bytes(current_setting('work_mem')) < 64 << 20;
+    PERFORM set_config(name, 'off', true)
+    FROM unnest(ARRAY['enable_nestloop', 'enable_mergejoin', 'jit']) name;
+    PERFORM set_config('max_parallel_workers_per_gather', '0', true);
+END $$
+
+-- name: new_messages
+-- Messages that the warehouse does not know, of one range of ids ("messages" has their columns), each with its first
+-- publication and the number of its checks: here rows lie beside each other that Spark would have to shuffle.
+-- Near: published at a position of the range, in one pass over its batches. Far: the others, decided much later than they
+-- were born, each looked up by its position in its partition ("partitions": where each begins).
+-- Whatever there was at the window's end counts, of earlier windows too.
+SELECT t.*, coalesce(near.published_at, far.published_at) AS published_at,
+       coalesce(near.partition, far.partition) AS partition, coalesce(near."offset", far."offset") AS "offset",
+       coalesce(asked.checks, 0) AS checks
+FROM ({messages}) t
+LEFT JOIN (
+    SELECT DISTINCT ON (u.position) u.position, u.partition, u."offset", m.published_at
+    FROM outbox.publication m
+        CROSS JOIN LATERAL unnest(m.positions, m.partitions, m.offsets) u (position, partition, "offset")
+    WHERE m.lo >= {partition} AND m.lo < {upper} AND int8range(m.lo, m.hi, '[]') && int8range({lower}, {upper})
+        AND u.position >= {lower} AND u.position < {upper} AND {below}
+    ORDER BY u.position, m.published_at, u."offset" NULLS FIRST, u.partition NULLS FIRST
+) near ON near.position = t.position
+LEFT JOIN LATERAL (
+    SELECT first.*
+    FROM (
+            SELECT max(b.lower) AS lower FROM (VALUES {partitions}) b (lower)
+            WHERE b.lower <= t.position AND t.state = 'COMMITTED' AND (t.position < {lower} OR t.position >= {upper})
+        ) its
+        CROSS JOIN LATERAL (
+            SELECT m.partitions[at.place] AS partition, m.offsets[at.place] AS "offset", m.published_at
+            FROM outbox.publication m CROSS JOIN LATERAL (SELECT array_position(m.positions, t.position) AS place) at
+            WHERE its.lower IS NOT NULL
+                AND int8range(m.lo, m.hi, '[]') @> t.position AND m.lo >= its.lower AND m.lo <= t.position
+                AND at.place IS NOT NULL AND {below}
+            ORDER BY m.published_at, m.offsets[at.place] NULLS FIRST, m.partitions[at.place] NULLS FIRST
+            LIMIT 1
+        ) first
+) far ON true
+LEFT JOIN (
+    SELECT m.id, m.message_id, count(*)::integer AS checks
+    FROM outbox.event m
+    WHERE m.id >= {lower} AND m.id < {upper} AND m.kind = 'check' AND {below}
+    GROUP BY m.id, m.message_id
+) asked ON asked.id = t.id AND asked.message_id = t.message_id
+WHERE t.id >= {lower} AND t.id < {upper}
