@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -132,11 +133,12 @@ def kill() -> None:
 
 
 class Watched:
-    """A target at whose n-th commit something happens: before it, or after it."""
+    """A target at whose n-th commit something happens, before it or after it, while no other commit does."""
 
     def __init__(self, target: Target, at: int, happens: Callable[[], None], *, after: bool = False) -> None:
         self._target, self._at, self._happens, self._after = target, at, happens, after
         self._count = itertools.count()
+        self._one, self._died = threading.Lock(), False
         self.prepare, self.read, self.top, self.watermark, self.identity = (
             target.prepare,
             target.read,
@@ -158,10 +160,20 @@ class Watched:
         self._watch(lambda: self._target.mark(mark))
 
     def _watch(self, commit: Callable[[], Any]) -> Any:
-        now = next(self._count) == self._at
-        if now and not self._after:
+        with self._one:  # a run commits from several threads, and where it dies, all of them do
+            if self._died:
+                raise KilledError
+            now = next(self._count) == self._at
+            if now and not self._after:
+                self._happen()
+            answer = commit()
+            if now and self._after:
+                self._happen()
+            return answer
+
+    def _happen(self) -> None:
+        try:
             self._happens()
-        answer = commit()
-        if now and self._after:
-            self._happens()
-        return answer
+        except KilledError:
+            self._died = True
+            raise
