@@ -227,9 +227,9 @@ class Source:
         conditions; here each range has a statement of its own.
         """
         held = self.ids(window.top)
-        ranges = self.ranges(among, window.top, most=MOST_RANGE)
+        ranges, joining = self.ranges(among, window.top, most=MOST_RANGE), statement(SQL, "joining")
         return functools.reduce(
-            DataFrame.union, (self._joined(new_messages(ids, held, window)) for ids in ranges)
+            DataFrame.union, (self.read(new_messages(ids, held, window), begin=joining) for ids in ranges)
         )
 
     def events(self, window: Window) -> DataFrame:
@@ -249,19 +249,14 @@ class Source:
         parts = self._settings.partitions or 2 * self._spark.sparkContext.defaultParallelism
         return split(self.ids(top), among, parts, most=most)
 
-    def read(self, text: str, conditions: Sequence[str] | None = None) -> DataFrame:
-        """The rows of a statement: by one task for each of the conditions, or by a single one without any."""
+    def read(self, text: str, conditions: Sequence[str] | None = None, *, begin: str = "") -> DataFrame:
+        """The rows of a statement: by one task for each of the conditions, or by a single one without any.
+
+        Each read is a transaction, which begins with the check of its server and then `begin`.
+        """
         predicates: Any = None if conditions is None else list(conditions) or ["false"]
         return self._spark.read.jdbc(
-            self._url(), f"({text}) q", predicates=predicates, properties=self._properties()
-        )
-
-    def _joined(self, text: str) -> DataFrame:
-        """The rows of a statement that joins; PostgreSQL takes several statements at once as one message."""
-        properties = self._properties()
-        begin = ";\n".join(filter(None, (self._check, statement(SQL, "joining"))))
-        return self._spark.read.jdbc(
-            self._url(), f"({text}) q", properties=properties | {"sessionInitStatement": begin}
+            self._url(), f"({text}) q", predicates=predicates, properties=self._properties(begin)
         )
 
     def _url(self) -> str:
@@ -271,15 +266,15 @@ class Source:
         """
         return f"{self._settings.source.url}&prepareThreshold=-1&tcpKeepAlive=true"
 
-    def _properties(self) -> dict[str, str]:
-        source = self._settings.source
+    def _properties(self, begin: str = "") -> dict[str, str]:
+        source, first = self._settings.source, ";\n".join(filter(None, (self._check, begin)))
         return {
             "driver": DRIVER,
             "user": source.user,
             "password": source.password,
             "fetchsize": str(self._settings.fetch_size),
             # Spark runs it in the transaction of each read.
-            **({"sessionInitStatement": self._check} if self._check else {}),
+            **({"sessionInitStatement": first} if first else {}),
         }
 
 

@@ -15,6 +15,7 @@ from outbox_etl import certificate
 from outbox_etl.certificate import Certificate
 from outbox_etl.errors import OtherClusterError, SourceError, TargetError
 from outbox_etl.export import backfill, export
+from outbox_etl.failures import explained
 from outbox_etl.reconcile import Wish, reconcile
 from outbox_etl.revocation import ALL
 from outbox_etl.source import Ids, Source
@@ -248,8 +249,11 @@ def test_a_verification_that_a_promotion_interrupts_certifies_nothing_and_a_reba
     # A client whose address leads to whoever is the primary: what the lost one had is certified to the new one.
     wish = Wish(world.bootstrap_servers)
     say = at(world, "Kafka read", lambda: promote(private_stack))
-    with pytest.raises(Exception, match="a session came to a server on timeline 2"):
+    with pytest.raises(Exception, match="a session came to a server on timeline 2") as raised:
         reconcile(world.spark, world.settings, world.target, wish, say)
+    told = explained(raised.value)
+    assert isinstance(told, SourceError)
+    assert "a standby was promoted meanwhile" in str(told)
     world.conn.close()
     world.conn = connect(world.dsn)
     assert given(world) == [proven]
