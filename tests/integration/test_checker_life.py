@@ -53,29 +53,33 @@ def test_a_killed_checkers_questions_are_asked_again_when_its_lease_has_passed(
 def test_on_sigterm_what_was_asked_is_settled_and_nothing_more_is_asked(
     database: str, groups: Groups
 ) -> None:
+    def claimed() -> int:
+        row = groups.conn.execute(
+            "SELECT count(*) FROM outbox.pending_check WHERE asked_by IS NOT NULL"
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
     counting = Counting()
-    counting.gate.clear()
     with Peer(counting) as peer:
         groups.register("shop", {"kind": "http", "url": peer.url()}, check_timeout="20 s")
-        groups.prepare("shop", 50)
         with CheckerProcess(database, "--shutdown-timeout", "25", ports=(peer.port,)) as checker:
-            wait_until(lambda: len(counting.asked) == 4, "its four workers are asking")
+            # After quick answers a claim takes more than its four workers can ask about at once.
+            groups.prepare("shop", 4)
+            groups.wait_for("shop", {"COMMITTED": 4})
+            counting.gate.clear()
+            groups.prepare("shop", 50)
+            wait_until(lambda: len(counting.asked) == 8 and claimed() > 4, "four are asked, others queue")
             checker.terminate()
-            wait_until(
-                lambda: (
-                    groups.conn.execute(
-                        "SELECT count(*) FROM outbox.pending_check WHERE asked_by IS NOT NULL"
-                    ).fetchone()
-                    == (4,)
-                ),
-                "what was not begun is given back",
-            )
+            # An answer that came before the checker noticed the signal would make room for another claim.
+            checker.wait_for("stopping")
+            wait_until(lambda: claimed() == 4, "what was not begun is given back")
             counting.gate.set()
             assert checker.wait() == 0
         assert checker.find("stopped", left_to_their_lease=0)
-        assert groups.states("shop") == {"COMMITTED": 4, "UNKNOWN": 46}
+        assert groups.states("shop") == {"COMMITTED": 8, "UNKNOWN": 46}
         assert groups.checks("shop") == 0
-        assert len(counting.asked) == 4
+        assert len(counting.asked) == 8
 
 
 def test_sigterm_does_not_wait_for_a_callback_that_hangs(database: str, groups: Groups) -> None:

@@ -41,8 +41,10 @@ class CheckedGroup:
         """Set when the service stops: nothing more is claimed."""
         self.done = Step()
         """What it did since `report` was last called."""
+        self.claims_no_more = False
+        """Whether it had a turn since then: no claim is under way, and none follows."""
         self.drained = False
-        """Whether it had a turn since then, and nothing is out."""
+        """The same, and nothing is out."""
         self.failures = 0
         """Turns that failed in a row."""
         self._askers, self._wake = askers, wake
@@ -62,6 +64,7 @@ class CheckedGroup:
             self._round.drain()
         step = self._round.step(connection)
         self.done = self.done.plus(step)
+        self.claims_no_more = draining
         self.drained = draining and not self._round.in_flight
         if not leaving:
             return step.pause

@@ -195,6 +195,12 @@ class Checker:
             group.draining = True
             self._schedule.wake(group.name)
         until = time.monotonic() + self._options.shutdown_timeout
+        # A turn that began before the signal may still claim, so only a later turn shows that no claim follows.
+        while time.monotonic() < until and not all(
+            group.claims_no_more or group.failures for group in self._groups.values()
+        ):
+            time.sleep(0.02)
+        log.info("stopping", asked=sum(group.in_flight for group in self._groups.values()))
         # Without the database nothing can be settled: what has nothing out is not waited for.
         while time.monotonic() < until and not all(
             group.drained or (group.failures and not group.in_flight) for group in self._groups.values()
