@@ -4,9 +4,11 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Test processes: as many as there are cores, at most four, since each brings connections to the same servers.
+# Test processes. Most tests wait for a server or for another process, so two of them fit on a core; those without
+# servers compute, so one of them does.
 WORKERS ?= 4
-PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
+PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
+UNIT_PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
 # Fewer for Spark, each with a Java and a PostgreSQL of its own and some 4 GB; a file's tests share a session.
 SPARK_WORKERS ?= 3
 SOURCES := outbox relay/outbox_relay migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))
@@ -39,7 +41,7 @@ check: venv-test ## Format, lint, types and the tests without servers, in half a
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format . puts the files above in order"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy $(SOURCES)
-	@$(PYTEST) tests/unit $(PARALLEL) $(ARGS)
+	@$(PYTEST) tests/unit $(UNIT_PARALLEL) $(ARGS)
 
 features: venv-test ## Which rows of docs/features.md are proven, and by which tests
 	@$(BIN)/python -m tests.features $(ARGS)
@@ -53,8 +55,9 @@ bench: venv-test ## Measure what the README states (minutes)
 scale: venv-test ## Backlogs of 200,000 and 1,000,000 messages (minutes)
 	@$(PYTEST) tests -m scale $(ARGS)
 
-spark: venv-test ## The export to a warehouse, by Spark on this machine (minutes)
-	@$(PYTEST) tests/spark -m spark --numprocesses auto --maxprocesses $(SPARK_WORKERS) --dist loadfile $(ARGS)
+spark: venv-test ## The export to a warehouse, by Spark on this machine (TIER=gate: what CI runs, in minutes)
+	@$(PYTEST) tests/spark tests/acceptance/test_warehouse.py -m "spark$(if $(filter gate,$(TIER)), and gate)" \
+		--numprocesses auto --maxprocesses $(SPARK_WORKERS) --dist loadfile $(ARGS)
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'make lock' $(ARGS)
 lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade

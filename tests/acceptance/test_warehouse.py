@@ -1,6 +1,6 @@
 """The whole way of a message into the warehouse, once and small: sent, published, exported, proven, read without Spark.
 
-All else about the warehouse is in `tests/spark`, which `make spark` runs.
+All else about the warehouse is in `tests/spark`. CI runs this test and those with the mark `gate`; `make spark` runs all.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def job(private_database: str, tmp_path: Path) -> Iterator[Job]:
         yield job
 
 
+@pytest.mark.spark
+@pytest.mark.gate
 def test_what_was_published_is_exported_proven_complete_and_read_without_spark(
     private_database: str,
     private_stack: Any,

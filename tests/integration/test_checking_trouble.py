@@ -236,6 +236,8 @@ def test_calls_that_hang_keep_no_healthy_half_message_of_their_group(
     stage: CheckStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("outbox.checking.asking.STUCK_AFTER", 0.1)
+    # An alarm that stands is written again, with the calls that hang by then, after a minute.
+    monkeypatch.setattr("outbox.checking.alarms.AGAIN", 0.1)
     stage.group(workers=1, check_timeout="0.02 seconds")
     hang = [stage.half(biz_id="hangs") for _ in range(3)]
     healthy = [stage.half() for _ in range(5)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.spark.exporting import Exports
-from tests.spark.marks import MARKS
+from tests.spark.marks import MARKS, first_in_gate
 from tests.spark.streams import Stream, differences
 from tests.writing import Connection, connect, insert
 
@@ -53,7 +53,7 @@ def become(stream: Stream, number: int, state: str) -> None:
 
 
 @pytest.mark.feature("H-01")
-@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+@pytest.mark.parametrize("form", first_in_gate("iceberg", "parquet"))
 def test_every_transition_of_a_known_message_comes_with_the_next_window(
     stream: Stream, make_exports: Callable[..., Exports], form: str
 ) -> None:

@@ -14,7 +14,7 @@ from outbox_etl.window import Cluster, Watermark
 from tests.spark.marks import MARKS
 from tests.spark.marting import DAY, HERE, NEXT, Warehouse, at, event, message, publication
 
-pytestmark = MARKS
+pytestmark = [*MARKS, pytest.mark.gate]
 
 POLICY = "undecided after 15 checks: the group's policy"
 

@@ -16,6 +16,7 @@ from tests.writing import insert_numbered, wait_published
 pytestmark = MARKS
 
 
+@pytest.mark.gate
 @pytest.mark.feature("H-02")
 def test_what_a_relay_published_is_proven_window_after_window(
     module_worlds: MakeWorld, make_topic: MakeTopic
@@ -46,6 +47,7 @@ def test_what_a_relay_published_is_proven_window_after_window(
     assert {target for *_, target, _ in world.certificates()} == {world.settings.target}
 
 
+@pytest.mark.gate
 @pytest.mark.feature("H-02")
 def test_one_lost_message_alone_is_one_problem_and_the_next_run_asks_again(
     module_worlds: MakeWorld, make_topic: MakeTopic
