@@ -1,6 +1,6 @@
 """The whole way of a message into the warehouse, once and small: sent, published, exported, proven, read without Spark.
 
-All else about the warehouse is in `tests/spark`. CI runs this test and those with the mark `gate`; `make spark` runs all.
+All else about the warehouse is in `tests/spark`. CI runs this test and those marked `gate`, `make spark` runs all.
 """
 
 from __future__ import annotations
