@@ -1,5 +1,8 @@
 """What commands print: tables for people at a terminal, plain aligned text in a pipe, JSON for machines.
 
+Times are written in UTC everywhere, as in the log: for people `2026-11-22 13:05:07.249Z`, which every option that
+takes a time reads back, and in JSON as RFC 3339 (`2026-11-22T13:05:07.249000Z`).
+
 Nothing that comes from a database reaches a terminal as it is: control characters are shown as escapes, so that
 a key or a remark cannot move the cursor or change colours.
 """
@@ -10,7 +13,7 @@ import base64
 import json
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -27,9 +30,24 @@ def emit_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
 
 
+def emit_json_line(value: Any) -> None:
+    """Print one JSON document on one line, for commands that print many."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=_plain))
+
+
+def moment(value: datetime) -> str:
+    """Write a time for people: in UTC, to the millisecond."""
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03}Z"
+
+
+def rfc3339(value: datetime) -> str:
+    """Write a time for machines: RFC 3339, in UTC, to the microsecond."""
+    return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{value.microsecond:06}Z"
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
-        return value.isoformat()
+        return rfc3339(value)
     if isinstance(value, (bytes, memoryview)):
         return bytes_for_json(bytes(value))
     return str(value)
@@ -68,7 +86,7 @@ def cell(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, datetime):
-        return value.astimezone().isoformat(sep=" ", timespec="milliseconds")
+        return moment(value)
     if isinstance(value, (bytes, memoryview)):
         value = bytes_for_people(bytes(value))
     if isinstance(value, (list, tuple)):
@@ -90,13 +108,24 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
+def many(value: int, noun: str) -> str:
+    """Count things: 1 message, 1,234 messages."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
+LONGEST_S = 100 * 365 * 86_400.0
+
+
 def seconds(value: float | None) -> str:
-    """Show a duration in seconds as its two largest units: 0.4 s, 12 s, 3 min 20 s, 5 h 2 min, 4 d 3 h."""
+    """Show a duration in seconds as its two largest units: 0.4 s, 12 s, 3 min 20 s, 5 h 2 min, 4 d 3 h, 2 y 40 d."""
     if value is None:
         return NOTHING
     if value < 10:
         return f"{max(value, 0.0):.1f} s"
+    if value > LONGEST_S:
+        return "more than 100 years"
     for size, unit, next_size, next_unit in (
+        (365 * 86_400, "y", 86_400, "d"),
         (86400, "d", 3600, "h"),
         (3600, "h", 60, "min"),
         (60, "min", 1, "s"),
@@ -135,7 +164,8 @@ def table(
         title_style="bold",
     )
     for column in columns:
-        shown.add_column(column, justify="right" if column in right else "left", overflow="fold")
+        # In capitals, as in a pipe: what a page of the documentation shows is what a terminal shows.
+        shown.add_column(column.upper(), justify="right" if column in right else "left", overflow="fold")
     for row in cells:
         shown.add_row(*(Text(value, style=STYLES.get(value, "")) for value in row))
     Console(highlight=False).print(shown)

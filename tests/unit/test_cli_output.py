@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
 from outbox_relay import output
+from outbox_relay.inspect import filters
 
 
 def test_a_plain_table_is_aligned_without_colours_or_trailing_space(
@@ -53,6 +55,8 @@ def test_bytes_are_text_when_printable_and_base64_with_a_mark_when_not(
         (200, "3 min 20 s"),
         (18_120, "5 h 2 min"),
         (356_400, "4 d 3 h"),
+        (34_560_000, "1 y 35 d"),
+        (4.5e9, "more than 100 years"),
     ],
 )
 def test_durations_show_their_two_largest_units(value: float | None, shown: str) -> None:
@@ -73,11 +77,47 @@ def test_json_carries_times_ids_and_bytes(capsys: pytest.CaptureFixture[str]) ->
     text = capsys.readouterr().out
     assert "名" in text
     assert json.loads(text) == {
-        "at": "2026-01-02T00:00:00+00:00",
+        "at": "2026-01-02T00:00:00.000000Z",
         "id": str(identity),
         "key": {"base64": "/w=="},
         "name": "名",
     }
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2026, 11, 22, 13, 5, 7, 249_876, tzinfo=UTC),
+        datetime(2026, 11, 22, 15, 5, 7, 249_876, tzinfo=timezone(timedelta(hours=2))),
+    ],
+)
+def test_every_time_is_shown_in_utc_with_its_zone(value: datetime) -> None:
+    assert output.cell(value) == output.moment(value) == "2026-11-22 13:05:07.249Z"
+    assert output.rfc3339(value) == "2026-11-22T13:05:07.249876Z"
+
+
+def test_a_time_that_is_shown_can_be_given_to_an_option() -> None:
+    value = datetime(2026, 11, 22, 13, 5, 7, 249_000, tzinfo=UTC)
+    for shown in (output.moment(value), output.rfc3339(value)):
+        assert filters.moment("--since", shown) == value
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"), [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (1234, "1,234 messages")]
+)
+def test_one_of_something_is_singular(number: int, shown: str) -> None:
+    assert output.many(number, "message") == shown
+
+
+def test_heads_of_tables_are_alike_at_a_terminal_and_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output.table(["from id"], [(1,)])
+    piped = capsys.readouterr().out.splitlines()[0].strip()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.table(["from id"], [(1,)])
+    assert piped == "FROM ID"
+    assert piped in capsys.readouterr().out
 
 
 def test_pairs_leave_out_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -168,7 +168,7 @@ def _line(outcome: Outcome) -> str:
     ids = f"ids {output.count(verdict.range.lower)} to {output.count(verdict.range.upper - 1)}"
     if verdict.reasons:
         return f"{outcome.outcome:9}  {verdict.range.name}  {ids}  {_why(outcome)}"
-    rows = f"{output.count(verdict.messages)} messages, {output.size(verdict.range.size)}"
+    rows = f"{output.many(verdict.messages or 0, 'message')}, {output.size(verdict.range.size)}"
     return f"{outcome.outcome:9}  {verdict.range.name}  {ids}  {rows}"
 
 

@@ -162,8 +162,7 @@ def explain(told: HalfLife) -> None:
     for number, entry in enumerate(story.past(told)):
         after = (entry.at - half["born_at"]).total_seconds()
         passed = "" if number == 0 else f"+{output.seconds(after)}"
-        when = f"{entry.at.astimezone():%Y-%m-%d %H:%M:%S}.{entry.at.microsecond // 1000:03}"
-        _line(f"{when}  {passed:>12}  ", entry.text)
+        _line(f"{output.moment(entry.at)}  {passed:>12}  ", entry.text)
     steps = story.future(told)
     if not steps:
         return

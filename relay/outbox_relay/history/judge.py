@@ -16,6 +16,7 @@ from psycopg import sql
 from outbox_relay.errors import OperatorError
 from outbox_relay.history.ranges import Range
 from outbox_relay.history.verdict import Reason, Verdict
+from outbox_relay.output import many, moment
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("history/judge.sql")
@@ -82,9 +83,7 @@ class Judge:
         reasons = [*self._unfinished(range_), *self._unsettled(range_)]
         rows, first, last, changed_at, young, position = self._on(range_, "facts", age=self._age)
         if young:
-            reason = Reason(
-                "young", f"it changed at {changed_at:%Y-%m-%d %H:%M:%S} UTC, within the retention"
-            )
+            reason = Reason("young", f"it changed at {moment(changed_at)}, within the retention")
             return Verdict(range_, (reason,), rows, changed_at)
         if position is not None:
             missing, example, lowest, highest = self._on(
@@ -126,13 +125,15 @@ class Judge:
             range_, "unsettled", lower=range_.lower, upper=range_.upper
         )
         if undecided:
-            yield Reason("undecided", f"{undecided:,} half messages are UNKNOWN or EXHAUSTED: outbox tx ls")
+            yield Reason(
+                "undecided", f"UNKNOWN or EXHAUSTED: {many(undecided, 'half message')}: outbox tx ls"
+            )
         if dead:
-            yield Reason("dead", f"{dead:,} messages are DEAD: outbox message ls --status DEAD")
+            yield Reason("dead", f"DEAD: {many(dead, 'message')}: outbox message ls --status DEAD")
         if waiting:
-            yield Reason("waiting", f"{waiting:,} messages wait: delayed, held or parked")
+            yield Reason("waiting", f"delayed, held or parked: {many(waiting, 'message')}")
         if asked:
-            yield Reason("checking", f"a checker is asking about {asked:,} messages at this moment")
+            yield Reason("checking", f"a checker is asking about {many(asked, 'message')} at this moment")
 
     def _needed(self, range_: Range, later: Sequence[Range], staying: Sequence[Range]) -> Iterator[Reason]:
         for older in staying:
@@ -141,7 +142,8 @@ class Judge:
             count = self._reaches[older.suffix].get(range_.lower)
             if count:
                 yield Reason(
-                    "needed", f"it holds the publications of {count:,} messages of {older.name}, which stays"
+                    "needed",
+                    f"it holds the publications of {many(count, 'message')} of {older.name}, which stays",
                 )
 
     def _read_reaches(self, older: Range, ranges: Sequence[Range]) -> dict[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -41,7 +40,7 @@ def show_list(rows: Sequence[Row], limit: int, more: bool) -> None:
                 _short(output.bytes_for_people(row["key"])),
                 _short(", ".join(row["tags"]) or None),
                 _place(row),
-                _moment(row["born_at"]),
+                row["born_at"],
             )
             for row in rows
         ],
@@ -59,15 +58,6 @@ def _short(text: str | None) -> str | None:
 
 def _place(row: Row) -> str | None:
     return None if row["offset"] is None else f"{row['partition']}/{row['offset']}"
-
-
-def _moment(value: datetime) -> str:
-    """Give a full time in a pipe, a short one at a terminal: today's hour, or another day's date."""
-    local = value.astimezone()
-    if not sys.stdout.isatty():
-        return local.isoformat(timespec="milliseconds")
-    today = local.date() == datetime.now().astimezone().date()
-    return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M}"
 
 
 def life_document(life: Life) -> dict[str, Any]:
@@ -156,5 +146,5 @@ def _content(content: Row) -> None:
     if body is None:
         click.echo("body: none (a tombstone)")
         return
-    click.echo(f"body: {output.count(len(body))} bytes")
+    click.echo(f"body: {output.many(len(body), 'byte')}")
     click.echo(output.bytes_for_people(body))

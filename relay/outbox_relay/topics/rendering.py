@@ -27,7 +27,7 @@ def many(topics: Sequence[Registered]) -> None:
                 one.partitions,
                 one.selector or "murmur2",
                 output.count(one.max_message_bytes),
-                one.registered_at.astimezone().isoformat(sep=" ", timespec="seconds"),
+                one.registered_at,
             )
             for one in topics
         ],
@@ -64,11 +64,11 @@ def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: s
     output.pairs(rows)
     if found is not None and found.partitions > registered.partitions:
         click.echo(
-            f"note: Kafka has {found.partitions} partitions; keys stay on the first {registered.partitions}, "
-            "which are pinned"
+            f"note: Kafka has {output.many(found.partitions, 'partition')}; keys stay on the first "
+            f"{registered.partitions}, which are pinned"
         )
     if found is not None and found.partitions < registered.partitions:
         click.echo(
-            f"warning: Kafka has {found.partitions} partitions, fewer than the {registered.partitions} pinned: "
-            "the relay cannot publish to it"
+            f"warning: Kafka has {output.many(found.partitions, 'partition')}, fewer than the "
+            f"{registered.partitions} pinned: the relay cannot publish to it"
         )
