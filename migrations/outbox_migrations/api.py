@@ -13,6 +13,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
 from outbox_migrations.env_names import SCHEMA, VERSION_TABLE
 
@@ -21,6 +22,10 @@ MINIMUM_SERVER = 140000  # pg_snapshot functions are older; bloom BRIN and SQL-b
 
 class UnsupportedServerError(RuntimeError):
     """The server is too old for the schema."""
+
+
+class UnknownRevisionError(RuntimeError):
+    """The schema is of a revision that this package does not know."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,23 @@ def head() -> str:
     return revision
 
 
+def _require_known(revision: str | None) -> None:
+    """Refuse a revision from which there is no way to the head.
+
+    Raises:
+        UnknownRevisionError: this package does not contain the revision.
+    """
+    if revision is None:
+        return
+    try:
+        ScriptDirectory.from_config(_config()).get_revision(revision)
+    except CommandError:
+        raise UnknownRevisionError(
+            f"this version does not know the outbox schema {revision!r} and cannot upgrade it to {head()}\n"
+            f"{SCHEMA}.{VERSION_TABLE} was written by another version or by hand: upgrade with the version that made it"
+        ) from None
+
+
 def _engine(dsn: str) -> sa.Engine:
     # psycopg parses the DSN itself: every form that libpq takes works, and no URL has to be rebuilt.
     return sa.create_engine(
@@ -72,6 +94,7 @@ def upgrade(dsn: str) -> Revision:
 
     Raises:
         UnsupportedServerError: the server is older than PostgreSQL 14.
+        UnknownRevisionError: the schema is of a revision that this package does not know; nothing has changed.
     """
     config = _config()
     with _engine(dsn).begin() as connection:
@@ -89,13 +112,19 @@ def upgrade(dsn: str) -> Revision:
             connection, opts={"version_table": VERSION_TABLE, "version_table_schema": SCHEMA}
         )
         before = Revision(context.get_current_revision(), head())
+        _require_known(before.current)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
     return before
 
 
 def sql(from_revision: str | None = None) -> str:
-    """Return the SQL that an upgrade would run, for people who apply it themselves."""
+    """Return the SQL that an upgrade would run, for people who apply it themselves.
+
+    Raises:
+        UnknownRevisionError: this package does not contain `from_revision`.
+    """
+    _require_known(from_revision)
     config = _config()
     out = io.StringIO()
     config.output_buffer = out

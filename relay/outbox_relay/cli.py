@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
-from typing import ClassVar
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn
 
 import click
+
+DOCUMENTATION = "README.md and docs/ of the project; docs/reference/cli.md describes every command"
 
 
 class LazyGroup(click.Group):
@@ -15,39 +22,36 @@ class LazyGroup(click.Group):
     Why lazy: `outbox env` runs in every shell prompt and must not pay for Kafka's client.
     """
 
+    sections: ClassVar[dict[str, dict[str, tuple[str, str]]]] = {
+        "On this machine": {
+            "up": ("stack:up", "Start a local PostgreSQL and Kafka broker."),
+            "env": ("stack:env", "Print the exports that point every command at them."),
+            "down": ("stack:down", "Stop exactly what `outbox up` started."),
+            "demo": ("demo:demo", "A year of flights through the outbox, proven at the end."),
+        },
+        "Set up": {
+            "db": ("db:db", "Create, upgrade and check the schema."),
+            "topic": ("topic:topic", "Create and register topics: type, partitions, size limit."),
+            "group": ("group:group", "Producer groups: how their half messages are asked about."),
+        },
+        "Run": {
+            "relay": ("relay:relay", "Publish committed messages to Kafka."),
+            "checker": ("checker:checker", "Ask the producers of half messages that nobody decided."),
+        },
+        "Look and repair": {
+            "status": ("status:status", "Healthy, or what is wrong and which command repairs it."),
+            "message": ("message:message", "Send, find, explain and cancel messages."),
+            "tx": ("tx:tx", "List, explain, check and decide half messages."),
+        },
+        "Archive": {
+            "etl": ("etl:etl", "Export the history into a warehouse, and prove it complete."),
+            "history": ("history:history", "Drop what is exported, verified and old."),
+        },
+    }
     sources: ClassVar[dict[str, tuple[str, str]]] = {
-        "up": ("outbox_relay.commands.stack:up", "Start a local PostgreSQL and Kafka broker."),
-        "down": ("outbox_relay.commands.stack:down", "Stop exactly what `outbox up` started."),
-        "env": (
-            "outbox_relay.commands.stack:env",
-            "Print the exports that point every command at the stack.",
-        ),
-        "db": ("outbox_relay.commands.db:db", "Create, upgrade and check the schema."),
-        "topic": ("outbox_relay.commands.topic:topic", "Register topics: type, partitions, size limit."),
-        "relay": ("outbox_relay.commands.relay:relay", "Publish committed messages to Kafka."),
-        "checker": (
-            "outbox_relay.commands.checker:checker",
-            "Ask the producers of half messages that nobody decided.",
-        ),
-        "status": (
-            "outbox_relay.commands.status:status",
-            "Backlog, oldest age and rates, per topic and lane.",
-        ),
-        "message": ("outbox_relay.commands.message:message", "Find messages and show one's whole life."),
-        "tx": ("outbox_relay.commands.tx:tx", "List, explain, check and decide half messages."),
-        "group": (
-            "outbox_relay.commands.group:group",
-            "Producer groups: how their half messages are asked about.",
-        ),
-        "etl": (
-            "outbox_relay.commands.etl:etl",
-            "Export the history into a warehouse, and prove it complete.",
-        ),
-        "history": ("outbox_relay.commands.history:history", "Drop what is exported, verified and old."),
-        "demo": (
-            "outbox_relay.commands.demo:demo",
-            "A year of flights through the outbox, proven at the end.",
-        ),
+        name: (f"outbox_relay.commands.{place}", text)
+        for commands in sections.values()
+        for name, (place, text) in commands.items()
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,8 +68,9 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table above, importing none of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.sources.items()])
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=12)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -78,21 +83,74 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(self.sources)}."
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from None
 
+    def main(  # type: ignore[override]  # click overloads it by standalone_mode
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line; with `--json`, errors are one line of JSON on standard error.
+
+        Raises:
+            SystemExit: with the exit code: 0 done, 1 refused or failed, 2 wrong options or values.
+        """
+        given = list(sys.argv[1:] if args is None else args)
+        if not standalone_mode or not _wants_json(given):
+            return super().main(given, prog_name, complete_var, standalone_mode, **extra)
+        try:
+            code = super().main(given, prog_name, complete_var, False, **extra)
+        except click.ClickException as error:
+            _fail(error.format_message(), "usage" if error.exit_code == 2 else "failed", error.exit_code)
+        except click.Abort:
+            _fail("aborted", "failed", 1)
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _wants_json(args: Sequence[str]) -> bool:
+    """Tell before anything is parsed, because parsing is what may fail."""
+    return "--json" in args or os.environ.get("OUTBOX_JSON", "").lower() in {
+        "1",
+        "true",
+        "yes",
+        "on",
+        "t",
+        "y",
+    }
+
+
+def _fail(text: str, kind: str, code: int) -> NoReturn:
+    click.echo(json.dumps({"error": text, "kind": kind}, ensure_ascii=False), err=True)
+    sys.exit(code)
+
 
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "OUTBOX"}
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "OUTBOX"},
+    epilog=f"Documentation: {DOCUMENTATION}",
 )
 @click.version_option(package_name="outbox-kafka")
 def main() -> None:
     """A transactional outbox on PostgreSQL that speaks Kafka.
 
     \b
-    A first walk:
-      outbox up                     a PostgreSQL and a Kafka broker on this machine
-      eval "$(outbox env)"          point every command at them
-      outbox db upgrade             create the schema
-      outbox relay run              publish what your transactions commit
-      outbox status                 see what waits and how old it is
+    First steps:
+      outbox up                                     a PostgreSQL and a Kafka broker on this machine
+      eval "$(outbox env)"                          point every command at them
+      outbox db upgrade                             create the schema
+      outbox topic create orders                    create a topic
+      outbox relay run                              publish, in a terminal of its own
+      outbox status                                 healthy, or what is wrong
+
+    \b
+    Every command takes its servers from options or from the environment:
+      OUTBOX_DSN                    PostgreSQL, such as postgresql://user@host:5432/shop
+      OUTBOX_BOOTSTRAP_SERVERS      Kafka, such as localhost:9092
     """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.errors import OptionError
 
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_SECONDS = 100 * 365 * 86_400
@@ -14,8 +14,8 @@ ALLOWED = "a span such as 500ms, 30s, 10min, 2h, 3d or 1w"
 _SPAN = re.compile(rf"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>{'|'.join(UNITS)})", re.ASCII)
 
 
-class DurationError(OperatorError, ValueError):
-    """A text is no duration; says what is."""
+class DurationError(OptionError, ValueError):
+    """A text is not a duration; the error says what is."""
 
 
 def seconds(text: str) -> float | None:
@@ -35,7 +35,7 @@ def duration(option: str, text: str) -> timedelta:
     """
     value = seconds(text)
     if value is None:
-        raise DurationError(f"{option} {text!r} is no duration: give {ALLOWED}")
+        raise DurationError(f"{option} {text!r} is not a duration; expected {ALLOWED}")
     return timedelta(seconds=value)
 
 

@@ -1,7 +1,11 @@
-"""The base of every refusal that a user can repair, so that commands can tell refusals from defects."""
+"""The base of errors that a user or operator can repair."""
 
 from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """What was asked cannot be done; the text says what was wrong and what to do about it."""
+    """A refusal that says what is wrong and what to do; commands print it and end with 1."""
+
+
+class OptionError(OperatorError):
+    """The value of an option or argument is wrong; commands print it and end with 2."""

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import IsolationLevel, conninfo
 from psycopg.rows import TupleRow
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.masking import MASK, SECRETS, mask_text
 
 CONNECT_TIMEOUT_S = 10
@@ -22,7 +22,7 @@ CONNECT_TIMEOUT_S = 10
 Connection = psycopg.Connection[TupleRow]
 
 
-class DsnError(OperatorError, ValueError):
+class DsnError(OptionError, ValueError):
     """The connection string cannot be read; the text never repeats it."""
 
 

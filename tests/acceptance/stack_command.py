@@ -64,8 +64,9 @@ class StackCommand:
         )
 
     def addresses(self) -> dict[str, str]:
-        """The two addresses that `outbox env` tells."""
+        """The two addresses that `outbox env` prints; its directory is checked here."""
         told: dict[str, str] = json.loads(self.succeed("env", "--json"))
+        assert told.pop("OUTBOX_STATE") == str(self.directory)
         return told
 
     def query(self, statement: str) -> list[tuple[Any, ...]]:

@@ -121,7 +121,9 @@ def test_wipe_removes_everything_the_stack_made(new: StackCommand) -> None:
     new.succeed("down", "--wipe")
     assert not new.directory.exists()
     assert not scratch or not Path(scratch).exists()
-    assert "nothing to stop" in new.succeed("down")
+    again = new.run("down")
+    assert again.returncode == 1
+    assert f"no stack was started in {new.directory}" in again.stderr
 
 
 def test_given_servers_are_used_and_never_stopped(up: StackCommand, new: StackCommand) -> None:

@@ -112,10 +112,9 @@ def test_an_older_or_newer_schema_says_what_to_upgrade(
     ran = outbox("db", "check", OUTBOX_DSN=private_database)
     assert ran.code == 1
     assert "FAILED" in ran.out
-    if revision == "9999":
-        ran = outbox("db", "upgrade", OUTBOX_DSN=private_database)
-        assert ran.code == 1
-        assert repair in ran.err
+    ran = outbox("db", "upgrade", OUTBOX_DSN=private_database)
+    assert ran.code == 1
+    assert (repair if revision == "9999" else "does not know the outbox schema '0000'") in ran.err
 
 
 def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(
@@ -200,6 +199,21 @@ def test_missing_roles_are_a_warning_that_names_them(database: str, monkeypatch:
     assert (found.level, found.found) == ("warning", "missing: outbox_nobody")
     assert found.repair is not None
     assert "outbox db sql --roles" in found.repair
+
+
+def test_missing_roles_are_left_to_the_upgrade_where_the_schema_is_missing(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "ROLES", ("outbox_reader", "outbox_nobody"))
+    with settings.connect(make_database(migrated=False)) as conn:
+        (found,) = [check for check in checks.run(conn) if check.name == "roles"]
+    assert (found.repair or "").startswith("outbox db upgrade makes them")
+
+
+def test_ddl_from_a_revision_that_does_not_exist_is_refused() -> None:
+    ran = outbox("db", "sql", "--from", "0000")
+    assert ran.code == 2
+    assert "--from: this version does not know the outbox schema '0000'" in ran.err
 
 
 @pytest.mark.parametrize("arguments", [["db", "check"], ["db", "upgrade"], ["status"], ["message", "ls"]])

@@ -81,7 +81,7 @@ def test_a_groups_type_never_changes(database: str, conn: Connection) -> None:
         (["--max-age", "5s"], "--max-age 5s is not longer than --check-after 6s"),
         (["--check-interval", "0s"], "--check-interval must be longer than nothing"),
         (["--check-timeout", "0s"], "--check-timeout must be longer than nothing"),
-        (["--check-after", "soon"], "'soon' is no duration: give a span such as"),
+        (["--check-after", "soon"], "'soon' is not a duration; expected a span such as"),
         (["--max-age", "5000d"], "3650d at most"),
         (["--workers", "65"], "--workers"),
         (["--max-checks", "0"], "--max-checks"),

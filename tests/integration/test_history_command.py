@@ -294,5 +294,5 @@ def test_a_duration_that_is_none_is_refused_with_what_is_one(
     history: History, option: str, text: str
 ) -> None:
     ran = outbox("history", "drop", "--older-than", "0s", option, text, OUTBOX_DSN=history.dsn)
-    assert ran.code == 1
-    assert f"{option} {text!r} is no duration" in ran.err
+    assert ran.code == 2
+    assert f"{option} {text!r} is not a duration" in ran.err

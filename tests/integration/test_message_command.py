@@ -242,7 +242,7 @@ def test_show_of_an_unknown_message_says_where_it_looked_and_how_to_look_further
 def test_what_cannot_be_read_is_refused_before_the_database_is_asked() -> None:
     for arguments in (["show", "o-17"], ["ls", "--since", "yesterday"], ["ls", "--message-id", "17"]):
         ran = outbox("message", *arguments, OUTBOX_DSN="postgresql://u@127.0.0.1:1/x")
-        assert ran.code == 1
+        assert ran.code == 2
         assert arguments[-1] in ran.err
 
 

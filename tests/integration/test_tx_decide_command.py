@@ -176,7 +176,7 @@ def test_a_reason_is_required_and_has_to_tell_something(database: str, conn: Con
     assert outbox("tx", "commit", message_id, OUTBOX_DSN=database).code == 2
     for reason, told in ((" ", "--reason is empty"), ("x" * 501, "500 are kept")):
         ran = outbox("tx", "commit", message_id, "--reason", reason, OUTBOX_DSN=database)
-        assert ran.code == 1
+        assert ran.code == 2
         assert told in ran.err
     assert states(conn) == ["UNKNOWN"]
 
@@ -224,6 +224,22 @@ def test_a_selection_has_to_be_named_in_full(database: str, options: list[str]) 
     assert ran.code == 2
 
 
+@pytest.mark.parametrize("verdict", ["commit", "rollback"])
+def test_a_group_that_nothing_knows_is_an_error_of_a_bulk_decision(
+    database: str, conn: Connection, verdict: str
+) -> None:
+    exhausted(conn, "shop")
+    options = ["--all", "--state", "EXHAUSTED", "--reason", "bank confirmed", "--yes"]
+    ran = outbox("tx", verdict, *options, "--group", "shpo", OUTBOX_DSN=database)
+    assert ran.code == 1
+    assert "there is no producer group 'shpo'. Did you mean 'shop'?" in ran.err
+    conn.execute("INSERT INTO outbox.producer_group (name) VALUES ('idle')")
+    assert (
+        "no half message fits" in succeed("tx", verdict, *options, "--group", "idle", OUTBOX_DSN=database).err
+    )
+    assert states(conn) == ["EXHAUSTED"]
+
+
 def test_all_that_fit_are_decided_and_nothing_else(database: str, conn: Connection) -> None:
     for group in ("shop", "shop", "other"):
         exhausted(conn, group)
@@ -231,7 +247,7 @@ def test_all_that_fit_are_decided_and_nothing_else(database: str, conn: Connecti
     options = ["--all", "--group", "shop", "--state", "EXHAUSTED", "--reason", "bank confirmed"]
     refused = outbox("tx", "commit", *options, OUTBOX_DSN=database)
     assert refused.code == 2
-    assert "2 half messages of group 'shop' that are EXHAUSTED" in refused.err
+    assert "2 half messages of group 'shop', state EXHAUSTED" in refused.err
     assert "2 committed" in succeed("tx", "commit", *options, "--yes", OUTBOX_DSN=database).out
     assert states(conn) == ["COMMITTED", "UNKNOWN", "COMMITTED", "UNKNOWN", "EXHAUSTED", "UNKNOWN"]
     assert succeed("tx", "commit", *options, "--yes", "--json", OUTBOX_DSN=database).json == {

@@ -193,5 +193,5 @@ def test_a_time_that_cannot_be_read_is_refused_before_the_database_is_asked() ->
         ["check", "o-17"],
     ):
         ran = outbox("tx", *arguments, OUTBOX_DSN="postgresql://u@127.0.0.1:1/x")
-        assert ran.code == 1
+        assert ran.code == 2
         assert arguments[-1] in ran.err

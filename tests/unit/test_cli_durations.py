@@ -27,7 +27,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "-5s", "1e3s", "5 years", "٣s", "99999w", "1h30min"])
 def test_anything_else_is_refused_with_the_option_and_examples(text: str) -> None:
-    with pytest.raises(DurationError, match=r"--x .* is no duration: give a span such as 500ms, 30s"):
+    with pytest.raises(DurationError, match=r"--x .* is not a duration; expected a span such as 500ms, 30s"):
         duration("--x", text)
 
 

@@ -52,7 +52,7 @@ def test_an_iso_time_keeps_its_zone_and_gets_the_local_one_without() -> None:
 
 @pytest.mark.parametrize("text", ["", "yesterday", "10", "10x", "-5m", "2026-13-01", "1e9d", "99999w"])
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(FilterError, match=r"--until .* is no time: give a span such as"):
+    with pytest.raises(FilterError, match=r"--until .* is not a time; expected a span such as"):
         moment("--until", text)
 
 

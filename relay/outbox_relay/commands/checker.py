@@ -16,6 +16,7 @@ from outbox_relay.checker.askers import Askers, trust
 from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
 from outbox_relay.commands.options import Group, dsn_option, json_option, log_options
+from outbox_relay.commands.types import Number
 from outbox_relay.schema import require_current
 from outbox_relay.settings import connect
 
@@ -100,7 +101,7 @@ def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callbac
 )
 @click.option(
     "--shutdown-timeout",
-    type=click.FloatRange(0, 3600),
+    type=Number(0, 3600),
     default=10.0,
     show_default=True,
     envvar="OUTBOX_SHUTDOWN_TIMEOUT",

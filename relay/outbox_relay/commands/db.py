@@ -41,7 +41,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
         _refuse_newer(conn)
     try:
         before = api.upgrade(dsn)
-    except api.UnsupportedServerError as error:
+    except (api.UnsupportedServerError, api.UnknownRevisionError) as error:
         raise click.ClickException(str(error)) from None
     except sa.exc.DBAPIError as error:
         raise (error.orig or error) from None
@@ -112,7 +112,10 @@ def sql(from_revision: str | None, roles: bool) -> None:
       outbox db sql > outbox.sql
       psql -v ON_ERROR_STOP=1 -f outbox.sql "$OUTBOX_DSN"
     """
-    click.echo(sql_files.text("0001_roles.sql") if roles else api.sql(from_revision), nl=False)
+    try:
+        click.echo(sql_files.text("0001_roles.sql") if roles else api.sql(from_revision), nl=False)
+    except api.UnknownRevisionError as error:
+        raise click.UsageError(f"--from: {error}") from None
 
 
 @db.command("partitions")
@@ -152,7 +155,7 @@ def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
         )
         return
     if added is not None:
-        click.echo(f"{added} partitions added" if added else "nothing to add")
+        click.echo(f"{output.many(added, 'partition')} added" if added else "nothing to add")
     output.table(
         ["place", "from id", "to id", "rows ~", "size", "full in"],
         [

@@ -13,6 +13,7 @@ from rich.console import Console
 from outbox_relay import output
 from outbox_relay.commands.options import Command, json_option
 from outbox_relay.commands.stack_options import from_option, state_option
+from outbox_relay.commands.types import Number
 from outbox_relay.demo.flights import TWO_WEEKS, WHOLE_YEAR
 from outbox_relay.demo.report import write_report
 from outbox_relay.demo.run import Programme, run
@@ -32,9 +33,9 @@ FEWEST = 100
     "--flights",
     type=click.IntRange(FEWEST, WHOLE_YEAR),
     default=TWO_WEEKS,
-    show_default="12,208: two weeks",
+    show_default=True,
     metavar="NUMBER",
-    help="The first so many of the year's flights; January has 27,004.",
+    help="The first so many of the year's flights; 12,208 are two weeks, 27,004 are January.",
 )
 @click.option(
     "--producers",
@@ -45,7 +46,7 @@ FEWEST = 100
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(1),
+    type=Number(1),
     metavar="PER SECOND",
     help="Transactions per second of all producers together; without it, as many as they can.",
 )

@@ -10,11 +10,12 @@ from outbox.groups import MOST_WORKERS
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.group_options import MOST_CHECKS, callback_of, duration_option, name_argument
 from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.commands.types import Choice
 from outbox_relay.groups import registry, rendering
 from outbox_relay.groups.registry import POLICIES, TYPES, Halves, ProducerGroup
 
 
-@click.group(cls=Group)
+@click.group(cls=Group, first=("set",))
 def group() -> None:
     """Producer groups: how their half messages are asked about.
 
@@ -76,7 +77,7 @@ def _show(conn: settings.Connection, found: ProducerGroup, as_json: bool, said: 
 @click.option(
     "--type",
     "message_type",
-    type=click.Choice(TYPES, case_sensitive=False),
+    type=Choice(TYPES),
     metavar="TYPE",
     help="What its producers send: NORMAL, TRANSACTION (half messages), MIXED (both). Said once: it never changes. "
     "[default for a new group: MIXED]",
@@ -94,7 +95,7 @@ def _show(conn: settings.Connection, found: ProducerGroup, as_json: bool, said: 
 @duration_option("--max-age", "Age at which the policy decides, whatever the checks.")
 @click.option(
     "--policy",
-    type=click.Choice(POLICIES, case_sensitive=False),
+    type=Choice(POLICIES),
     metavar="POLICY",
     help="What becomes of those nobody decides: ROLLBACK, or EXHAUSTED (left to an operator).",
 )

@@ -10,7 +10,6 @@ import click
 
 from outbox_relay import durations
 from outbox_relay.checker.callback import validate_callback
-from outbox_relay.groups.errors import GroupError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,7 +29,7 @@ class Duration(click.ParamType[timedelta]):
             return value
         seconds = durations.seconds(value)
         if seconds is None or timedelta(seconds=seconds) > LONGEST:
-            self.fail(f"{value!r} is no duration: give {durations.ALLOWED}; 3650d at most", param, ctx)
+            self.fail(f"{value!r} is not a duration; expected {durations.ALLOWED}; 3650d at most", param, ctx)
         return timedelta(seconds=seconds)
 
 
@@ -58,7 +57,7 @@ def callback_of(
 
     Raises:
         click.UsageError: they contradict one another.
-        GroupError: the callback cannot be used; names each problem.
+        click.UsageError: the callback cannot be used; names each problem.
     """
     chosen = [
         option
@@ -83,5 +82,5 @@ def callback_of(
     problems = validate_callback(callback)
     if problems:
         listed = "".join(f"\n  {problem}" for problem in problems)
-        raise GroupError(f"{chosen[0]} cannot be used:{listed}")
+        raise click.UsageError(f"{chosen[0]} cannot be used:{listed}")
     return {"callback": callback}

@@ -10,6 +10,7 @@ import click
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
+from outbox_relay.commands.types import Choice
 from outbox_relay.errors import OperatorError
 from outbox_relay.halves import cancel as halves_cancel
 from outbox_relay.halves.decide import checked_reason
@@ -53,7 +54,7 @@ def message() -> None:
 @click.option("--tag", help="One of its tags.")
 @click.option(
     "--status",
-    type=click.Choice(filters.STATUSES, case_sensitive=False),
+    type=Choice(filters.STATUSES),
     metavar="STATUS",
     help=f"One of {', '.join(filters.STATUSES)}. COMMITTED: not yet published; UNKNOWN: a half message that nobody "
     "has decided.",
@@ -108,8 +109,9 @@ def ls(
         number, uuid = filters.identity(message_id)
         if number is not None:
             raise filters.FilterError(
-                f"--message-id {message_id!r} is no UUID; for a number use --id {number}"
+                f"--message-id {message_id!r} is not a UUID; for a number use --id {number}"
             )
+    begin, end = filters.period(since, until)
     wanted = filters.Filters(
         id=id_,
         message_id=uuid,
@@ -123,8 +125,8 @@ def ls(
         checker=checker,
         biz_type=biz_type,
         biz_id=biz_id,
-        since=None if since is None else filters.moment("--since", since),
-        until=None if until is None else filters.moment("--until", until),
+        since=begin,
+        until=end,
     )
     with settings.connect(dsn) as conn:
         schema.require_current(conn)

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.commands.types import check_brokers
+from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.masking import mask_text
 
 NO_DATABASE = (
@@ -22,8 +23,29 @@ NO_BROKER = (
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+LEAST_ALIKE = 0.7
+"""How alike an unknown option and its suggestion have to be; click's own 0.6 offers --dsn for --yes."""
+
+
 class Command(click.Command):
-    """A command whose refusals are one clear message and exit code 1, never a traceback."""
+    """A command whose refusals are one clear message, never a traceback.
+
+    The exit code is 2 for wrong options and values, and 1 for everything else.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the options; refuse text that is not UTF-8, which neither PostgreSQL nor Kafka could be given."""
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            near = difflib.get_close_matches(
+                error.option_name, error.possibilities or (), n=3, cutoff=LEAST_ALIKE
+            )
+            raise click.NoSuchOption(error.option_name, possibilities=near, ctx=ctx) from None
+        for param in self.params:
+            if not isinstance(param.type, click.Path) and _undecodable(ctx.params.get(param.name or "")):
+                raise click.BadParameter("the text is not valid UTF-8", ctx, param)
+        return rest
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn what a user can repair into an error message."""
@@ -35,14 +57,46 @@ class Command(click.Command):
             text = explain(error)
             if text is None:
                 raise
+            if isinstance(error, OptionError):
+                raise click.UsageError(text, ctx) from error
             raise click.ClickException(text) from error
 
 
+def _undecodable(value: Any) -> bool:
+    """Find the stand-ins with which Python marks bytes of arguments and of the environment that are not UTF-8."""
+    if isinstance(value, str):
+        return any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, dict):
+        return any(map(_undecodable, (*value.keys(), *value.values())))
+    return isinstance(value, tuple | list) and any(map(_undecodable, value))
+
+
 class Group(click.Group):
-    """A group that suggests the nearest subcommand when none fits."""
+    """A group that lists its commands in the order of their definition, and suggests the nearest when none fits."""
 
     command_class = Command
     group_class = type
+
+    def __init__(self, *args: Any, first: tuple[str, ...] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._first = first
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands, those named by `first` before the others."""
+        return [
+            *(name for name in self._first if name in self.commands),
+            *(name for name in self.commands if name not in self._first),
+        ]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands with the whole first sentence of their help."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, self.commands[name].get_short_help_str(limit=1_000))
+                    for name in self.list_commands(ctx)
+                ]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -62,6 +116,8 @@ def explain(error: Exception) -> str | None:
     """Say what a user can do about an error, or None when it is a defect that needs its traceback."""
     if isinstance(error, OperatorError):
         return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"cannot use {error.filename}: {error.strerror}"
     # By name, so that `outbox env` does not load the driver to ask.
     if type(error).__module__.partition(".")[0] == "psycopg":
         sqlstate = getattr(error, "sqlstate", None)
@@ -80,7 +136,11 @@ def _need_dsn(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 def _need_bootstrap_servers(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if not value and not ctx.resilient_parsing:
         raise click.UsageError(NO_BROKER, ctx)
-    return value
+    return _form_of_brokers(ctx, param, value)
+
+
+def _form_of_brokers(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    return check_brokers(value) if value and not ctx.resilient_parsing else value
 
 
 def dsn_option(command: F) -> F:
@@ -114,6 +174,7 @@ def optional_bootstrap_servers_option(command: F) -> F:
         envvar="OUTBOX_BOOTSTRAP_SERVERS",
         show_envvar=True,
         metavar="HOST:PORT,…",
+        callback=_form_of_brokers,
         help="Kafka brokers to ask first; without them Kafka is not looked at.",
     )(command)
 

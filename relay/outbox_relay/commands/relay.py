@@ -16,6 +16,7 @@ from outbox_relay.commands.options import (
     kafka_config_option,
     log_options,
 )
+from outbox_relay.commands.types import Number
 from outbox_relay.lanes.lease import LanesHeldError, LeaseLostError
 from outbox_relay.publishing.kafka import KafkaSettingError
 from outbox_relay.service.relay import Relay, RelayOptions, UnsettledError
@@ -32,7 +33,7 @@ def relay() -> None:
 @kafka_config_option
 @click.option(
     "--lease",
-    type=click.FloatRange(1, 300),
+    type=Number(1, 300),
     default=10.0,
     show_default=True,
     envvar="OUTBOX_LEASE",
@@ -42,7 +43,7 @@ def relay() -> None:
 )
 @click.option(
     "--poll-max",
-    type=click.FloatRange(0.001, 10),
+    type=Number(0.001, 10),
     default=0.02,
     show_default=True,
     envvar="OUTBOX_POLL_MAX",
@@ -62,7 +63,7 @@ def relay() -> None:
 )
 @click.option(
     "--shutdown-timeout",
-    type=click.FloatRange(0, 3600),
+    type=Number(0, 3600),
     default=30.0,
     show_default=True,
     envvar="OUTBOX_SHUTDOWN_TIMEOUT",

@@ -81,7 +81,7 @@ def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool
 @_state_option
 @_json_option
 def env(state: Path, as_json: bool) -> None:
-    """Print the exports that point every command at the running stack.
+    """Print the exports that point every command at the running stack, from any directory.
 
     \b
       eval "$(outbox env)"
@@ -89,7 +89,12 @@ def env(state: Path, as_json: bool) -> None:
     The DSN holds the password of the local database.
     """
     running = running_stack(state_directory(state))
-    exports = {"OUTBOX_DSN": running.postgres.address, "OUTBOX_BOOTSTRAP_SERVERS": running.kafka.address}
+    exports = {
+        "OUTBOX_DSN": running.postgres.address,
+        "OUTBOX_BOOTSTRAP_SERVERS": running.kafka.address,
+        # So that `outbox down` finds this stack from every directory.
+        "OUTBOX_STATE": str(running.directory),
+    }
     if as_json:
         click.echo(json.dumps(exports))
         return
@@ -102,12 +107,19 @@ def env(state: Path, as_json: bool) -> None:
 @click.option("--wipe", is_flag=True, help="Remove the data, the logs and the state file too.")
 @_json_option
 def down(state: Path, wipe: bool, as_json: bool) -> None:
-    """Stop exactly what `outbox up` started here; the data stays, unless --wipe."""
+    """Stop exactly what `outbox up` started here; the data stays, unless --wipe.
+
+    Stopping a stack that is down already is no error. Where none was ever started the exit code is 1, because the one
+    that you mean may run elsewhere.
+    """
     stopped = bring_down(state_directory(state), with_data=wipe)
+    if stopped is None:
+        raise click.ClickException(
+            f"no stack was started in {state_directory(state)}: nothing was stopped\n"
+            "name the directory in which `outbox up` ran: outbox down --state DIRECTORY (or OUTBOX_STATE)"
+        )
     if as_json:
-        click.echo(json.dumps({"stopped": stopped is not None, "wiped": wipe}))
-    elif stopped is None:
-        click.echo(f"nothing to stop: no stack was started in {state_directory(state)}")
+        click.echo(json.dumps({"stopped": True, "wiped": wipe}))
     else:
         click.echo(
             "The stack is down"

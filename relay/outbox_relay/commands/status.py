@@ -11,6 +11,7 @@ import psycopg
 
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Command, dsn_option, explain, json_option
+from outbox_relay.commands.types import Number
 from outbox_relay.inspect import status as inspect_status
 from outbox_relay.inspect import status_view
 
@@ -20,13 +21,13 @@ from outbox_relay.inspect import status_view
 @json_option
 @click.option(
     "--watch",
-    type=click.FloatRange(0.1, 3600),
+    type=Number(0.1, 3600),
     metavar="SECONDS",
     help="Look again every so many seconds, until interrupted; with --json one line each time.",
 )
 @click.option(
     "--window",
-    type=click.FloatRange(1, 60),
+    type=Number(1, 60),
     default=inspect_status.WINDOW_S,
     show_default=True,
     metavar="SECONDS",

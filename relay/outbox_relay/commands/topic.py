@@ -98,7 +98,10 @@ def create(
         )
         registered, _ = registry.add(conn, name, **_as_made(made, message_type, selector))
     rendering.one(
-        registered, made, as_json, f"created topic {name} with {made.partitions} partitions and registered it"
+        registered,
+        made,
+        as_json,
+        f"created topic {name} with {output.many(made.partitions, 'partition')} and registered it",
     )
 
 

@@ -11,6 +11,7 @@ from outbox import checks
 from outbox.errors import OutboxError
 from outbox.selectors import BUILT_IN
 from outbox.topics import MessageType
+from outbox_relay.commands.types import Choice
 
 Decorator = Callable[[Any], Any]
 
@@ -22,7 +23,7 @@ def type_option(default: str | None) -> Decorator:
     return click.option(
         "--type",
         "message_type",
-        type=click.Choice([str(kind) for kind in MessageType], case_sensitive=False),
+        type=Choice(tuple(str(kind) for kind in MessageType)),
         metavar="TYPE",
         default=default,
         show_default=default is not None,

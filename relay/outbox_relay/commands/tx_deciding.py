@@ -13,10 +13,13 @@ from outbox.decisions import Verdict
 from outbox_relay import output, schema, settings
 from outbox_relay.commands import tx_telling
 from outbox_relay.commands.tx_options import given, wanted
+from outbox_relay.errors import OperatorError
+from outbox_relay.groups import registry
 from outbox_relay.halves import bulk, decide, life, search
 from outbox_relay.halves.decide import WORDS
 from outbox_relay.halves.search import Row, Wanted
 from outbox_relay.inspect import filters, messages
+from outbox_relay.topics.errors import did_you_mean
 
 OWN = frozenset({"identities", "reason", "everything", "wait", "yes", "dsn", "as_json"})
 MOST_SHOWN = 20
@@ -89,13 +92,14 @@ def _selection(
 ) -> None:
     many = bulk.count(conn, chosen)
     if not many.messages:
+        _require_group(conn, str(chosen.producer_group))
         if options["as_json"]:
             output.emit_json({"decided": 0, "held": []})
         else:
             click.echo("no half message fits", err=True)
         return
     what = (
-        f"{output.count(many.messages)} half messages of group {chosen.producer_group!r} that are "
+        f"{output.many(many.messages, 'half message')} of group {chosen.producer_group!r}, state "
         f"{chosen.states[0]}, born {output.cell(many.oldest)} to {output.cell(many.newest)}"
     )
     _ask(what, verdict, yes=options["yes"])
@@ -115,6 +119,17 @@ def _selection(
             )
     if done.held:
         raise click.exceptions.Exit(1)
+
+
+def _require_group(conn: settings.Connection, name: str) -> None:
+    """Point out a group that nothing knows: a typing error must not look like finished work.
+
+    Raises:
+        OperatorError: the group is not registered and has no half message to decide; with the nearest names.
+    """
+    known = {group.name for group in registry.everything(conn)} | registry.halves(conn).keys()
+    if name not in known:
+        raise OperatorError(f"there is no producer group {name!r}. {did_you_mean(name, known)}")
 
 
 class _Progress:

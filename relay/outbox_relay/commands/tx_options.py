@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from outbox_relay.commands.types import Choice, Number
 from outbox_relay.halves.search import STATES, Wanted
 from outbox_relay.inspect import filters
 
@@ -16,7 +17,7 @@ FILTERS: tuple[Callable[[Any], Any], ...] = (
     click.option("--group", "producer_group", metavar="NAME", help="The producer group."),
     click.option(
         "--state",
-        type=click.Choice(STATES, case_sensitive=False),
+        type=Choice(STATES),
         metavar="STATE",
         help="UNKNOWN: undecided. EXHAUSTED: checks or age used up, left to an operator. [default: both]",
     ),
@@ -46,9 +47,10 @@ def wanted(options: dict[str, Any], after: int | None = None) -> Wanted:
     """Read the filters.
 
     Raises:
-        FilterError: a time cannot be read.
+        FilterError: a time cannot be read, or the two of them leave nothing between them.
     """
-    state, since, until = options["state"], options["since"], options["until"]
+    state = options["state"]
+    since, until = filters.period(options["since"], options["until"])
     return Wanted(
         producer_group=options["producer_group"],
         states=STATES if state is None else (state.upper(),),
@@ -60,8 +62,8 @@ def wanted(options: dict[str, Any], after: int | None = None) -> Wanted:
         checker=options["checker"],
         biz_type=options["biz_type"],
         biz_id=options["biz_id"],
-        since=None if since is None else filters.moment("--since", since),
-        until=None if until is None else filters.moment("--until", until),
+        since=since,
+        until=until,
         after=after,
     )
 
@@ -89,7 +91,7 @@ def wait_option(command: F) -> F:
     """Add `--wait`."""
     return click.option(
         "--wait",
-        type=click.FloatRange(0, 86_400),
+        type=Number(0, 86_400),
         default=2.0,
         show_default=True,
         metavar="SECONDS",

@@ -55,7 +55,7 @@ def _checks(conn: psycopg.Connection[Any]) -> Iterator[Check]:
     if current.level == "ok":
         yield _partitions(conn)
         yield _no_default(conn)
-    yield _roles(conn)
+    yield _roles(conn, upgraded=current.level == "ok")
 
 
 def _version(version: int) -> Check:
@@ -147,7 +147,7 @@ def _no_default(conn: psycopg.Connection[Any]) -> Check:
     return Check("default partition", "ok", "none")
 
 
-def _roles(conn: psycopg.Connection[Any]) -> Check:
+def _roles(conn: psycopg.Connection[Any], *, upgraded: bool) -> Check:
     missing = [
         name for (name,) in conn.execute(STATEMENTS["missing_roles"], {"roles": list(ROLES)}).fetchall()
     ]
@@ -157,5 +157,7 @@ def _roles(conn: psycopg.Connection[Any]) -> Check:
         "roles",
         "warning",
         f"missing: {', '.join(missing)}",
-        "as a user who may create roles: outbox db sql --roles | psql …",
+        'as a user who may create roles: outbox db sql --roles | psql -v ON_ERROR_STOP=1 "$OUTBOX_DSN"'
+        if upgraded
+        else "outbox db upgrade makes them, as a user who may create roles",
     )

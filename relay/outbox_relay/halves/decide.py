@@ -16,7 +16,7 @@ from outbox.half import HalfMessage
 from outbox.outbox import Outbox
 from outbox.resolution import LONGEST_REMARK
 from outbox_relay import output
-from outbox_relay.errors import OperatorError
+from outbox_relay.errors import OptionError
 from outbox_relay.halves import locker
 from outbox_relay.halves.actor import actor
 from outbox_relay.halves.search import Row
@@ -61,13 +61,13 @@ def checked_reason(text: str) -> str:
     """Insist on a reason that tells something and is kept whole.
 
     Raises:
-        OperatorError: it is empty, or longer than the 500 characters that are kept.
+        OptionError: it is empty, or longer than the 500 characters that are kept.
     """
     reason = text.strip()
     if not reason:
-        raise OperatorError("--reason is empty: say why, for the audit; whoever reads it later was not there")
+        raise OptionError("--reason is empty: say why, for the audit; whoever reads it later was not there")
     if len(reason) > LONGEST_REMARK:
-        raise OperatorError(f"--reason has {len(reason)} characters, {LONGEST_REMARK} are kept: shorten it")
+        raise OptionError(f"--reason has {len(reason)} characters, {LONGEST_REMARK} are kept: shorten it")
     return reason
 
 

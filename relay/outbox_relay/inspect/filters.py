@@ -6,11 +6,11 @@ import base64
 import binascii
 import uuid
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from outbox_relay import durations
-from outbox_relay.errors import OperatorError
+from outbox_relay.errors import OptionError
 
 STATUSES = (
     "UNKNOWN",
@@ -39,7 +39,7 @@ PLAIN = (
 """Conditions that bind one value under their own name."""
 
 
-class FilterError(OperatorError):
+class FilterError(OptionError):
     """An option of a search cannot be read; names it, the problem and what is allowed."""
 
 
@@ -115,8 +115,8 @@ def identity(text: str) -> tuple[int | None, uuid.UUID | None]:
         return None, uuid.UUID(stripped)
     except ValueError:
         raise FilterError(
-            f"{text!r} names no message: give its id (a number, as `outbox message ls` shows it) or its message id "
-            "(a UUID, as in the record header outbox-id)"
+            f"{text!r} does not name a message; expected its id (a number, as `outbox message ls` shows it) or its "
+            "message id (a UUID, as in the record header outbox-id)"
         ) from None
 
 
@@ -148,6 +148,31 @@ def moment(option: str, text: str) -> float | datetime:
     except (ValueError, OverflowError):
         pass
     raise FilterError(
-        f"{option} {text!r} is no time: give a span such as 30s, 10m, 2h, 3d, 1w (ago), or an ISO time such as "
-        "2026-11-21T20:00 (local) or 2026-11-21T20:00Z"
+        f"{option} {text!r} is not a time; expected a span such as 30s, 10m, 2h, 3d, 1w (ago), or an ISO time such "
+        "as 2026-11-21T20:00 (local) or 2026-11-21T20:00Z"
     )
+
+
+def period(since: str | None, until: str | None) -> tuple[float | datetime | None, float | datetime | None]:
+    """Read `--since` and `--until` together.
+
+    Raises:
+        FilterError: one of them cannot be read, or nothing can be between them.
+    """
+    begin = None if since is None else moment("--since", since)
+    end = None if until is None else moment("--until", until)
+    now = datetime.now(UTC)
+    if begin is not None and end is not None and _at(begin, now) >= _at(end, now):
+        raise FilterError(
+            f"--since {since} is not before --until {until}: nothing can be between them; the longer time ago belongs "
+            f"to --since, as in --since {until} --until {since}"
+        )
+    return begin, end
+
+
+def _at(value: float | datetime, now: datetime) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    # What lies before the first year is as good as its beginning.
+    ago = timedelta(seconds=min(value, (now - datetime.min.replace(tzinfo=UTC)).total_seconds()))
+    return now - ago

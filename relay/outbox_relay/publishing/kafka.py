@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
 from outbox_relay.logs import ROOT, Log
+from outbox_relay.masking import mask_text
 
 log = Log("kafka")
 librdkafka = logging.getLogger(f"{ROOT}.librdkafka")
@@ -18,7 +19,10 @@ librdkafka.addFilter(lambda record: "enable.gapless.guarantee is experimental" n
 
 PROMISED: dict[str, tuple[frozenset[str], str]] = {
     "acks": (frozenset({"all", "-1"}), "a message acknowledged by one broker only can be lost with it"),
-    "request.required.acks": (frozenset({"all", "-1"}), "as acks"),
+    "request.required.acks": (
+        frozenset({"all", "-1"}),
+        "a message acknowledged by one broker only can be lost with it",
+    ),
     "enable.idempotence": (frozenset({"true", "1"}), "retries would reorder and double messages"),
     "enable.gapless.guarantee": (
         frozenset({"true", "1"}),
@@ -48,7 +52,7 @@ def producer_settings(bootstrap_servers: str, extra: Mapping[str, str] | None = 
         allowed, why = PROMISED.get(name, (None, ""))
         if allowed is not None and value.lower() not in allowed:
             options = f"allowed: {', '.join(sorted(allowed))}" if allowed else "it cannot be set"
-            raise KafkaSettingError(f"{name}={value} would break a promise: {why}; {options}")
+            raise KafkaSettingError(f"--kafka-config {name}={value} would break a promise: {why}; {options}")
     return {
         "client.id": "outbox-relay",
         "linger.ms": 0,
@@ -81,7 +85,17 @@ def new_producer(settings: Mapping[str, Any]) -> Producer:
         return Producer({**settings, **own})
     except Exception as error:
         # confluent_kafka raises KafkaException for what librdkafka refuses, and TypeError for odd types.
-        raise KafkaSettingError(f"Kafka settings refused: {error}") from error
+        raise KafkaSettingError(f"--kafka-config: {readable(error)}") from error
+
+
+def readable(error: BaseException | KafkaError) -> str:
+    """Give the text of an error of Kafka's client, which shows itself as `KafkaError{code=…}`; passwords masked."""
+    if isinstance(error, BaseException):
+        inner = error.args[0] if error.args else None
+        if not isinstance(inner, KafkaError):
+            return mask_text(str(error))
+        error = inner
+    return mask_text(error.str())
 
 
 def new_admin(settings: Mapping[str, Any]) -> AdminClient:

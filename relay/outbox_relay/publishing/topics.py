@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from outbox_relay.logs import Log
 from outbox_relay.publishing.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publishing.kafka import readable
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publishing/topics.sql")
@@ -117,10 +118,10 @@ class TopicBook:
         try:
             metadata = self._producer.list_topics(name, timeout=METADATA_TIMEOUT_S).topics[name]
         except KafkaException as error:
-            raise KafkaUnavailableError(f"no metadata of topic {name!r}: {error.args[0]}") from error
+            raise KafkaUnavailableError(f"no metadata of topic {name!r}: {readable(error)}") from error
         if metadata.error is not None:
             if metadata.error.retriable() and metadata.error.name() != "UNKNOWN_TOPIC_OR_PART":
-                raise KafkaUnavailableError(f"no metadata of topic {name!r}: {metadata.error}")
+                raise KafkaUnavailableError(f"no metadata of topic {name!r}: {readable(metadata.error)}")
             raise Unpublishable(
                 metadata.error.name(),
                 f"topic {name!r}: {metadata.error.str()}; create it with: outbox topic create {name}",
@@ -136,5 +137,5 @@ class TopicBook:
             # Not every relay may describe configurations.
             if name not in self._unreadable:
                 self._unreadable.add(name)
-                log.warning("size limit of a topic is not readable", topic=name, error=str(error))
+                log.warning("size limit of a topic is not readable", topic=name, error=readable(error))
             return None

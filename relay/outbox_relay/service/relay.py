@@ -19,7 +19,7 @@ from outbox_relay.lanes import lease
 from outbox_relay.lanes.lease import LanesHeldError
 from outbox_relay.logs import Log
 from outbox_relay.publishing.errors import KafkaUnavailableError
-from outbox_relay.publishing.kafka import new_admin, new_producer, producer_settings
+from outbox_relay.publishing.kafka import new_admin, new_producer, producer_settings, readable
 from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.topics import TopicBook
@@ -196,7 +196,7 @@ class Relay:
             try:
                 producer.list_topics(timeout=2.0)
             except KafkaException as error:
-                log.warning("Kafka is away", error=str(error.args[0]), next_try_in_s=pause)
+                log.warning("Kafka is away", error=readable(error), next_try_in_s=pause)
                 self._sleep(pause)
                 pause = min(pause * 2, LAST_PAUSE_S)
             else:

@@ -13,8 +13,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from outbox_relay.masking import mask_text
-from outbox_relay.publishing.kafka import KafkaSettingError, new_admin, producer_settings
+from outbox_relay.publishing.kafka import KafkaSettingError, new_admin, producer_settings, readable
 from outbox_relay.topics.errors import TopicError, did_you_mean
 
 TIMEOUT_S = 10.0
@@ -46,9 +45,9 @@ class KafkaTopics:
         try:
             self._admin: AdminClient = new_admin(producer_settings(bootstrap_servers, extra))
         except KafkaSettingError as error:
-            raise TopicError(f"--kafka-config: {error}") from None
+            raise TopicError(str(error)) from None
         except KafkaException as error:
-            raise TopicError(f"--kafka-config: {mask_text(error.args[0].str())}") from None
+            raise TopicError(f"--kafka-config: {readable(error)}") from None
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Every topic's partition count and replication factor, by name.
@@ -63,7 +62,7 @@ class KafkaTopics:
         except KafkaException as error:
             raise KafkaUnreachableError(
                 f"cannot reach Kafka at {self.bootstrap_servers} within {TIMEOUT_S:.0f} s: "
-                f"{mask_text(error.args[0].str())}\n"
+                f"{readable(error)}\n"
                 "Is the broker running, and --bootstrap-servers (OUTBOX_BOOTSTRAP_SERVERS) right? "
                 'A local stack starts with: outbox up; eval "$(outbox env)"'
             ) from None
@@ -119,7 +118,7 @@ class KafkaTopics:
             reason = error.args[0]
             if reason.name() == "TOPIC_ALREADY_EXISTS":  # made by somebody else since we looked
                 raise TopicError(_exists(name)) from None
-            raise TopicError(f"Kafka refuses to create topic {name!r}: {reason.str()}") from None
+            raise TopicError(f"Kafka refuses to create topic {name!r}: {readable(error)}") from None
         except TimeoutError:
             raise KafkaUnreachableError(
                 f"Kafka at {self.bootstrap_servers} has not answered whether topic {name!r} is created; look at it "
