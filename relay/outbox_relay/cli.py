@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
             hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(self.sources)}."
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from None
 
-    def main(  # type: ignore[override]  # click overloads it by standalone_mode
+    def main(
         self,
         args: Sequence[str] | None = None,
         prog_name: str | None = None,
