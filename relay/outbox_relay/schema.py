@@ -19,7 +19,14 @@ REVISION = "0001"
 
 
 class SchemaError(OperatorError):
-    """The schema is missing, older or newer; the text says what to run."""
+    """The schema is missing, older or newer; the text says what to run.
+
+    `is_newer`: no upgrade of the database repairs it.
+    """
+
+    def __init__(self, text: str, *, is_newer: bool = False) -> None:
+        super().__init__(text)
+        self.is_newer = is_newer
 
 
 def revision(conn: psycopg.Connection[Any]) -> str | None:
@@ -56,5 +63,6 @@ def require_current(conn: psycopg.Connection[Any]) -> None:
         )
     raise SchemaError(
         f"{where} has the outbox schema {found}, newer than the {REVISION} that this version knows\n"
-        "upgrade the software: pip install --upgrade 'outbox-kafka[relay]'"
+        "upgrade the software: pip install --upgrade 'outbox-kafka[relay]'",
+        is_newer=True,
     )

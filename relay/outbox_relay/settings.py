@@ -18,6 +18,8 @@ from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.masking import MASK, SECRETS, mask_text
 
 CONNECT_TIMEOUT_S = 10
+PATIENCE_S = 25.0
+"""A server that vanished without a word is noticed after so many seconds; libpq's default is hours."""
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -27,7 +29,14 @@ class DsnError(OptionError, ValueError):
 
 
 class DatabaseUnreachableError(OperatorError, ConnectionError):
-    """No connection to PostgreSQL; the text names host, port, database and the next step."""
+    """No connection to PostgreSQL; the text names host, port, database and the next step.
+
+    `reason` is the same without the next step, for logs.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.reason = text.partition("\n")[0]
 
 
 def parameters(dsn: str) -> dict[str, str]:
@@ -95,13 +104,35 @@ def place(dsn: str) -> str:
     return f'database "{database}" at {address}'
 
 
+def patience(seconds: float, dsn: str) -> dict[str, int]:
+    """Return libpq's settings that notice a silent peer after about `seconds`, without those that the DSN gives.
+
+    Probes begin after two fifths of the time and three may stay without a reply; data that is not acknowledged
+    for the whole time ends the connection too. libpq ignores them on a local socket.
+    """
+    wanted = {
+        "keepalives_idle": max(round(seconds * 0.4), 1),
+        "keepalives_interval": max(round(seconds * 0.2), 1),
+        "keepalives_count": 3,
+        "tcp_user_timeout": round(seconds * 1000),
+    }
+    given = parameters(dsn)
+    return {name: value for name, value in wanted.items() if name not in given}
+
+
 def connect(
-    dsn: str, *, application_name: str = "outbox", autocommit: bool = True, **settings: Any
+    dsn: str,
+    *,
+    application_name: str = "outbox",
+    autocommit: bool = True,
+    silent_after: float = PATIENCE_S,
+    **settings: Any,
 ) -> Connection:
     """Connect, waiting 10 s at most unless the connection string says otherwise.
 
-    Transactions are READ COMMITTED whatever `default_transaction_isolation` says: a statement that finds a row decided
-    by somebody else meanwhile is to pass over it, not to fail.
+    A peer that falls silent is noticed after `silent_after` seconds (see `patience`). Transactions are READ COMMITTED
+    whatever `default_transaction_isolation` says: a statement that finds a row decided by somebody else meanwhile is
+    to pass over it, not to fail.
 
     Raises:
         DsnError: the connection string cannot be read.
@@ -111,7 +142,7 @@ def connect(
     settings.setdefault("connect_timeout", found.get("connect_timeout", CONNECT_TIMEOUT_S))
     settings.setdefault("application_name", found.get("application_name", application_name))
     try:
-        conn = psycopg.connect(dsn, autocommit=autocommit, **settings)
+        conn = psycopg.connect(dsn, autocommit=autocommit, **{**patience(silent_after, dsn), **settings})
     except psycopg.OperationalError as error:
         raise DatabaseUnreachableError(unreachable(dsn, error)) from None
     conn.isolation_level = IsolationLevel.READ_COMMITTED

@@ -10,14 +10,6 @@ import psycopg
 
 from outbox_relay.settings import connect
 
-PATIENCE: dict[str, Any] = {
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 25_000,
-}
-"""A server that vanished without a word is noticed after 25 s; libpq's default is hours."""
-
 
 class KeptConnection:
     """Opens when it is first used; for one thread."""
@@ -41,7 +33,7 @@ class KeptConnection:
             DatabaseUnreachableError: it could not be opened.
         """
         if self._conn is None or self._conn.closed:
-            self._conn = connect(self._dsn, application_name="outbox checker", **PATIENCE)
+            self._conn = connect(self._dsn, application_name="outbox checker")
         try:
             yield self._conn
         except BaseException:

@@ -1,0 +1,47 @@
+"""What an error of PostgreSQL says, as the fields of one log line: no advice for people, no line ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+from outbox_relay.settings import DatabaseUnreachableError
+
+CONNECTION_LOST = ("08", "57P")
+"""SQLSTATEs that begin with these say that the server, or the connection to it, is gone."""
+
+
+def reason(error: BaseException) -> dict[str, Any]:
+    """Return `error` and, where the server states them, `sqlstate` and `hint`, each on one line."""
+    if isinstance(error, DatabaseUnreachableError):
+        return {"error": one_line(error.reason)}
+    if not isinstance(error, psycopg.Error) or error.sqlstate is None:
+        return {"error": one_line(f"{error}" or type(error).__name__)}
+    fields = {"error": one_line(error.diag.message_primary or str(error)), "sqlstate": error.sqlstate}
+    if error.diag.message_hint:
+        fields["hint"] = one_line(error.diag.message_hint)
+    return fields
+
+
+def is_away(error: BaseException) -> bool:
+    """Return whether the error says that there is no connection, rather than that a statement was refused."""
+    if isinstance(error, (DatabaseUnreachableError, psycopg.InterfaceError)):
+        return True
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    return error.sqlstate is None or error.sqlstate.startswith(CONNECTION_LOST)
+
+
+def may_heal(error: BaseException) -> bool:
+    """Return whether PostgreSQL may accept the same later.
+
+    True for everything that the server or the connection reports. False for what the driver refuses by itself
+    (a wrong number of values, a type that it cannot write): that is a defect of this program.
+    """
+    return is_away(error) or (isinstance(error, psycopg.Error) and error.sqlstate is not None)
+
+
+def one_line(text: str) -> str:
+    """Join the lines of a text."""
+    return " ".join(text.split())
