@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
+
+import psycopg
 
 from tests.writing import Connection
 
@@ -19,3 +23,12 @@ def see_blocked(observer: Connection, waiting: Connection, step: Future[Any]) ->
     while observer.execute(BLOCKED, [waiting.info.backend_pid]).fetchone() != (True,):
         assert not step.done(), f"a step that has to wait did not: {step.exception() or step.result()}"
         assert time.monotonic() < deadline, f"the step neither ended nor waited for a lock within {LIMIT:g} s"
+
+
+@contextmanager
+def holding(dsn: str, statement: str) -> Iterator[Connection]:
+    """Hold the locks that the statement takes, in a transaction that is rolled back at the end of the block."""
+    with psycopg.connect(dsn) as conn:
+        conn.execute(statement)
+        yield conn
+        conn.rollback()

@@ -51,7 +51,7 @@ BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_checker') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_checker;
         GRANT SELECT ON ALL TABLES IN SCHEMA outbox TO outbox_checker;
-        GRANT USAGE ON SEQUENCE outbox.position TO outbox_checker;
+        GRANT SELECT, USAGE ON SEQUENCE outbox.position TO outbox_checker;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_checker;
         GRANT INSERT ON outbox.event TO outbox_checker;
         GRANT INSERT, UPDATE, DELETE ON outbox.pending_check, outbox.alarm TO outbox_checker;
@@ -95,5 +95,9 @@ DO $$
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN
         GRANT EXECUTE ON FUNCTION outbox.add_partition(bigint), outbox.ensure_partitions(integer) TO outbox_relay;
+    END IF;
+    -- The checker makes partitions ahead, too, so that inserts go on while the relay is away.
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_checker') THEN
+        GRANT EXECUTE ON FUNCTION outbox.ensure_partitions(integer) TO outbox_checker;
     END IF;
 END $$;

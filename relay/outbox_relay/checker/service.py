@@ -4,6 +4,8 @@ Groups take turns on a few connections (see `schedule`); asking happens on each 
 connection, so a group that hangs, fails or floods costs the others nothing but its share of turns. The service starts
 before PostgreSQL does and outlives its restarts. Several may run side by side: what one has claimed the others leave
 alone until its lease has passed, also when it was killed.
+
+It also makes partitions ahead, as the relay does: business transactions then go on while the relay is away for days.
 """
 
 from __future__ import annotations
@@ -22,10 +24,13 @@ from outbox_relay.checker.askers import Askers, Registration
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.checker.group import CheckedGroup
 from outbox_relay.checker.schedule import Schedule
+from outbox_relay.database.ahead import keep_ahead
 from outbox_relay.errors import OperatorError
 from outbox_relay.logs import Log
+from outbox_relay.periodic import Periodic, Task
+from outbox_relay.reasons import reason
 from outbox_relay.schema import require_current
-from outbox_relay.settings import DatabaseUnreachableError
+from outbox_relay.settings import DatabaseUnreachableError, connect
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("checker/registered.sql")
@@ -37,6 +42,7 @@ FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 5.0
 RETIRE_AFTER_S = 60.0
 REPORT_EVERY_S = 10.0
+PARTITIONS_EVERY_S = 60.0
 
 TOLD_FROM = 3
 """Failed turns of a group in a row from which on they are logged: a lock or a lost connection passes."""
@@ -54,6 +60,7 @@ class CheckerOptions:
     groups: Sequence[str] = ()
     connections: int = 4
     shutdown_timeout: float = 10.0
+    partitions_every: float = PARTITIONS_EVERY_S
 
 
 class Checker:
@@ -70,7 +77,12 @@ class Checker:
         self._seen: dict[str, float] = {}
         self._stopping = threading.Event()
         self._connection = KeptConnection(options.dsn)
+        self._periodic = Periodic(
+            lambda: connect(options.dsn, application_name="outbox checker partitions"),
+            [Task(keep_ahead, 5.0, options.partitions_every)],
+        )
         self._away = False
+        self._found = False
 
     def stop(self) -> None:
         """Ask the checker to stop; safe in a signal handler."""
@@ -93,6 +105,7 @@ class Checker:
                 thread.join(2.0)
             for group in self._groups.values():
                 group.stop()
+            self._periodic.stop()
             self._connection.close()
         left = sum(group.in_flight for group in self._groups.values())
         log.info("stopped", left_to_their_lease=left)
@@ -101,19 +114,23 @@ class Checker:
         pause, report_at = FIRST_PAUSE_S, time.monotonic() + REPORT_EVERY_S
         while not self._stopping.is_set():
             began = time.monotonic()
+            self._periodic.check()
             try:
                 self._find()
                 self._away = False
+                if not self._found:
+                    self._found = True
+                    self._periodic.start()
                 pause = max(LOOK_EVERY_S, (time.monotonic() - began) / LOOK_SHARE)
             except AWAY as error:
                 self._away = True
                 pause = min(max(pause, FIRST_PAUSE_S), LAST_PAUSE_S)
-                log.warning("PostgreSQL is away", error=str(error).strip(), next_try_in_s=pause)
+                log.warning("PostgreSQL is away", **reason(error), next_try_in_s=pause)
                 self._stopping.wait(pause)
                 pause *= 2
                 continue
             except psycopg.Error as error:
-                log.error("groups were not looked up", error=str(error).strip())
+                log.error("groups were not looked up", **reason(error))
             if time.monotonic() >= report_at:
                 self._report()
                 report_at = time.monotonic() + REPORT_EVERY_S
@@ -171,7 +188,7 @@ class Checker:
         except AWAY as error:
             # While PostgreSQL is away, the look for groups tells it once for all of them.
             if not self._away and group.failures >= TOLD_FROM:
-                log.warning("turn failed, trying again", group=group.name, error=str(error).strip())
+                log.warning("turn failed, trying again", group=group.name, **reason(error))
         except Exception as error:  # noqa: BLE001  (one group's trouble must not end the others')
             log.error(
                 "turn failed",

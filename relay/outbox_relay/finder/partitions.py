@@ -113,7 +113,8 @@ class LivePartitions:
         """
         floors = list(floors)
         left = []
-        for partition in self.live:
+        # The last one stays, however full: a statement over no partition at all cannot be written.
+        for partition in self.live[:-1]:
             if partition.upper > newest:
                 break
             if partition.full_at is None:

@@ -6,7 +6,6 @@ nothing that publishing depends on: what the sweep finds is repaired by the sess
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,19 +13,16 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.ahead import keep_ahead
 from outbox_relay.finder.snapshot import BEGINNING, Snapshot
 from outbox_relay.lanes.lease import LANES
-from outbox_relay.logs import Log
-from outbox_relay.settings import DatabaseUnreachableError
+from outbox_relay.periodic import Periodic, Task
 from outbox_relay.statements import Statements
 
 SWEEP = Statements("service/sweep.sql")
-PARTITIONS = Statements("service/partitions.sql")
 
 AT_ONCE = 10_000
 """Lost messages that one sweep reports; when there are more, the next one follows in seconds."""
-
-log = Log("upkeep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +52,26 @@ class Upkeep:
         partitions_every: float = 10.0,
         sweep_every: float = 600.0,
     ) -> None:
-        self._connect = connect
-        self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._mark: Mark | None = None
         self._swept = BEGINNING
         self._lost: list[int] = []
-        self._running: set[psycopg.Connection[Any]] = set()
-        self._threads = [
-            threading.Thread(target=self._repeat, args=work, name=work[0].__name__, daemon=True)
-            # The first sweep waits until partitions without anything to publish have left.
-            for work in ((self.make_partitions, 1.0, partitions_every), (self.sweep, 30.0, sweep_every))
-        ]
+        self._periodic = Periodic(
+            connect,
+            [
+                Task(keep_ahead, 1.0, partitions_every),
+                # The first sweep waits until partitions without anything to publish have left.
+                Task(self.sweep, 30.0, sweep_every),
+            ],
+        )
 
     def start(self) -> None:
         """Start the threads."""
-        for thread in self._threads:
-            thread.start()
+        self._periodic.start()
 
     def stop(self) -> None:
         """End the threads; a query under way is cancelled."""
-        self._stopping.set()
-        for conn in list(self._running):
-            with contextlib.suppress(psycopg.Error):
-                conn.cancel_safe(timeout=1.0)
+        self._periodic.stop()
 
     def mark(self, mark: Mark) -> None:
         """Tell the sweep how far is recorded."""
@@ -87,44 +79,17 @@ class Upkeep:
             self._mark = mark
 
     def take_lost(self) -> list[int]:
-        """Return, once, the ids that the sweep found, in the order of their positions."""
+        """Return, once, the ids that the sweep found, in the order of their positions.
+
+        Raises:
+            Exception: a defect that ended one of the threads.
+        """
+        self._periodic.check()
         if not self._lost:
             return []
         with self._lock:
             lost, self._lost = self._lost, []
         return lost
-
-    def _repeat(self, work: Callable[[psycopg.Connection[Any]], bool], first: float, every: float) -> None:
-        pause = min(first, every)
-        while not self._stopping.wait(pause):
-            pause = every
-            try:
-                with self._connect() as conn:
-                    self._running.add(conn)
-                    done = work(conn)
-            except (psycopg.Error, DatabaseUnreachableError) as error:
-                log.warning("upkeep failed, trying again", work=work.__name__, error=str(error).strip())
-                done = False
-            finally:
-                self._running = {conn for conn in self._running if not conn.closed}
-            if not done:
-                pause = min(5.0, every)
-
-    def make_partitions(self, conn: psycopg.Connection[Any]) -> bool:
-        """Make partitions ahead; raise the alarm when even the next one is missing."""
-        try:
-            made = _one(conn, "ensure")
-            if made:
-                log.info("partitions made", count=made)
-        except psycopg.errors.LockNotAvailable:
-            log.warning("partitions not made: somebody holds a lock on outbox.message, trying again")
-        finally:
-            if not conn.closed and _one(conn, "ahead") == 0:
-                log.error(
-                    "the next partition is missing: when the present one is full, every send fails",
-                    repair="outbox db partitions --ensure 3",
-                )
-        return True
 
     def sweep(self, conn: psycopg.Connection[Any]) -> bool:
         """Look for messages recorded as published that have no publication."""
@@ -151,9 +116,3 @@ class Upkeep:
             if not rows and len(mark.lanes) == LANES:
                 self._swept = mark.snapshot
         return len(rows) < AT_ONCE
-
-
-def _one(conn: psycopg.Connection[Any], name: str) -> Any:
-    row = conn.execute(PARTITIONS[name]).fetchone()
-    assert row is not None  # noqa: S101  (a SELECT of one value)
-    return row[0]
