@@ -69,9 +69,9 @@ class Poll:
     more: bool
 
 
-def prepare_session(conn: psycopg.Connection[Any]) -> None:
-    """Apply the session settings that the finder's plans need."""
-    conn.execute(STATEMENTS["settings"])
+def prepare_session(conn: psycopg.Connection[Any], lease: float = 10.0) -> None:
+    """Apply the session settings that the finder's plans need; a transaction left open ends after `lease` seconds."""
+    conn.execute(STATEMENTS["settings"], {"lease_ms": str(round(lease * 1000))})
 
 
 class Finder:

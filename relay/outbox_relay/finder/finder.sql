@@ -2,7 +2,8 @@
 
 -- name: settings
 -- Session settings without which the planner goes astray: on an empty partition every plan costs the same, and a
--- plan made then is kept; a parallel plan starts processes at every poll.
+-- plan made then is kept; a parallel plan starts processes at every poll. A process that freezes in a transaction gives
+-- up its locks after a lease.
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('enable_seqscan', 'off', false),
        set_config('max_parallel_workers_per_gather', '0', false),
@@ -12,7 +13,8 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('datestyle', 'ISO', false),
        set_config('default_transaction_isolation', 'read committed', false),
        set_config('statement_timeout', '0', false),
-       set_config('idle_in_transaction_session_timeout', '0', false),
+       set_config('lock_timeout', '0', false),
+       set_config('idle_in_transaction_session_timeout', %(lease_ms)s, false),
        set_config('idle_session_timeout', '0', false)
 
 -- name: poll

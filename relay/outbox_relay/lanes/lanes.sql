@@ -1,8 +1,28 @@
 -- Ownership and progress of lanes. Lease times are the database's.
 
+-- name: lock_timeout
+-- Bounds waits for locks in this transaction from here on; 0: no bound.
+SELECT set_config('lock_timeout', %(ms)s, true)
+
 -- name: lock
 -- One relay at a time takes lanes; the others wait for its short transaction.
 SELECT lane FROM outbox.lane ORDER BY lane FOR UPDATE
+
+-- name: lock_holders
+-- Who may hold row locks of outbox.lane, oldest transaction first: all that have more than read it in a transaction
+-- that is open, except those that wait themselves. A barrier only reads it. (A prepared transaction has no process;
+-- of another user's session only the process and the user's name are shown.)
+SELECT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
+            ELSE format('%s (pid %s, user %s, %s for %s s)', coalesce(nullif(a.application_name, ''), 'unnamed'), l.pid,
+                        a.usename, coalesce(a.state, 'state unknown'),
+                        round(extract(epoch FROM clock_timestamp() - a.state_change))) END
+FROM (SELECT DISTINCT pid FROM pg_locks
+      WHERE relation = 'outbox.lane'::regclass AND granted AND mode <> 'AccessShareLock'
+          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+          AND pid IS DISTINCT FROM pg_backend_pid()) l
+LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE a.wait_event_type IS DISTINCT FROM 'Lock'
+ORDER BY a.xact_start NULLS FIRST LIMIT 5
 
 -- name: holders
 -- Who holds lanes now, and for how many more seconds. A holder whose database session is gone is dead: its lease
@@ -86,6 +106,21 @@ VALUES (%(epoch)s, %(owner)s, pg_backend_pid(), clock_timestamp() + make_interva
 UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
 WHERE epoch = %(epoch)s AND owner = %(owner)s
     AND (SELECT count(*) FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s) = %(owned)s
+
+-- name: renewal_settings
+-- A renewal waits for no lock and no standby for longer than the lease that it renews; its commit need only be seen.
+SELECT set_config('lock_timeout', %(ms)s, false), set_config('statement_timeout', %(ms)s, false),
+       set_config('synchronous_commit', 'local', false)
+
+-- name: loop
+-- What a session is doing: its state, what it waits on, who holds the lock that it waits for, and whether it works on a
+-- statement. One that waits for its client (to send a statement, or to take its answer) does not.
+SELECT a.state, a.wait_event_type || ': ' || a.wait_event,
+       (SELECT string_agg(format('%%s (pid %%s, %%s)', coalesce(nullif(b.application_name, ''), 'unnamed'), b.pid,
+                                 coalesce(b.state, 'state unknown')), ', ')
+        FROM pg_stat_activity b WHERE b.pid = ANY (pg_blocking_pids(a.pid))),
+       a.state = 'active' AND a.wait_event_type IS DISTINCT FROM 'Client'
+FROM pg_stat_activity a WHERE a.pid = %(pid)s
 
 -- name: release
 -- Give the lanes back on a clean stop, so that the next relay need not wait.

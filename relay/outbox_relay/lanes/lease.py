@@ -3,9 +3,12 @@
 What happens when the owner dies or pauses, between any two lines: its rows in outbox.lane stay as they are until
 the lease runs out (or its database session is gone), then another relay takes the lanes under a higher epoch
 and starts from the progress that was recorded. A paused owner that wakes up finds another epoch at its next
-barrier, before it publishes anything further; what it had already given to Kafka is at worst published twice,
-with the same message ids, and after the first appearance: each owner publishes a gap-free run, in order, that
-starts at or before the recorded progress.
+barrier (or renewal), before it publishes anything further; what it had already given to Kafka is at worst
+published twice, with the same message ids, and after the first appearance: each owner publishes a gap-free run, in
+order, that starts at or before the recorded progress.
+
+A process that dies or freezes while it takes the lanes holds their row locks only until its session ends: at once, or
+after a lease in an idle transaction. Until then a taker waits, and logs for whom.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("lanes/lanes.sql")
 LANES = 8
+LOCK_WAIT_S = 1.0
+"""Taking lanes waits so long for their locks before it looks who holds them, and tries again."""
 
 log = Log("lanes")
 
@@ -42,6 +47,16 @@ class LanesHeldError(RuntimeError):
         )
         self.owner = owner
         self.seconds = seconds
+
+
+class LanesLockedError(RuntimeError):
+    """Another session holds locks of the lanes in an open transaction; `holders` describes who may."""
+
+    def __init__(self, holders: list[str]) -> None:
+        super().__init__(
+            f"rows of outbox.lane are locked by {', '.join(holders) or 'a session that has ended'}"
+        )
+        self.holders = holders
 
 
 def owner_name() -> str:
@@ -76,11 +91,26 @@ class Lease:
 def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
     """Take all lanes under a new epoch, with the progress recorded by their last owner.
 
+    A session that holds row locks of the lanes and is frozen (a relay in the middle of taking or recording) is
+    ended by its own idle time-out, which is one lease; until then this raises LanesLockedError every second.
+
     Raises:
         LanesHeldError: a living relay holds some of them.
+        LanesLockedError: somebody held their locks for a second; nothing was changed.
     """
+    try:
+        return _take(conn, owner, seconds)
+    except psycopg.errors.LockNotAvailable:
+        holders = [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
+        raise LanesLockedError(holders) from None
+
+
+def _take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
     with conn.transaction():
+        conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{LOCK_WAIT_S * 1000:.0f}"})
         conn.execute(STATEMENTS["lock"])
+        # What follows works under these locks; a wait for a producer's row lock must not undo it.
+        conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
         holder = conn.execute(STATEMENTS["holders"], {"owner": owner}).fetchone()
         if holder is not None:
             raise LanesHeldError(*holder)

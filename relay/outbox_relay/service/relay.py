@@ -1,7 +1,13 @@
 """The relay: opens sessions, one after the other, until it is told to stop.
 
-It starts before PostgreSQL or Kafka do, outlives their restarts, and never skips: while one of them is away
-it waits, and says so.
+It starts before PostgreSQL or Kafka do, outlives their restarts, and never skips: while one of them is away, or
+PostgreSQL refuses what the relay needs (a privilege that was revoked, a partition that is missing, a schema that is
+being made again), it waits and logs why. A session that failed is followed by the next one after a pause; the pause
+grows until a session has recorded something, or has been quiet for a while, and grows further where messages on the
+wire were not recorded, because each session publishes those again.
+
+What no waiting repairs ends the process: a schema that is newer than this version, another relay that holds the lanes,
+Kafka settings that are refused. So does any other exception: it is a defect, and a loop would hide it.
 """
 
 from __future__ import annotations
@@ -14,16 +20,19 @@ from typing import Any
 import psycopg
 from confluent_kafka import KafkaException
 
+from outbox_relay.database.ahead import ensure_at_start
 from outbox_relay.finder.finder import PAGE, prepare_session
 from outbox_relay.lanes import lease
-from outbox_relay.lanes.lease import LanesHeldError
+from outbox_relay.lanes.lease import LanesHeldError, LanesLockedError
+from outbox_relay.lanes.renewal import Renewal
 from outbox_relay.logs import Log
 from outbox_relay.publishing.errors import KafkaUnavailableError
 from outbox_relay.publishing.kafka import new_admin, new_producer, producer_settings, readable
 from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.topics import TopicBook
-from outbox_relay.schema import require_current
+from outbox_relay.reasons import is_away, may_heal, reason
+from outbox_relay.schema import SchemaError, require_current
 from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.session import Session
 from outbox_relay.service.upkeep import Upkeep
@@ -33,6 +42,10 @@ log = Log("relay")
 
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
+LAST_PAUSE_REPEATING_S = 60.0
+"""The longest pause after sessions that published what they could not record: each repeats those messages."""
+QUIET_S = 10.0
+"""A session that lasted so long and left nothing unrecorded has made progress, even if there was nothing to do."""
 BUSY_S = 1.0
 
 
@@ -54,6 +67,8 @@ class RelayOptions:
     shutdown_timeout: float = 30.0
     report_every: float = 10.0
     sweep_every: float = 600.0
+    stalled_after: float = 60.0
+    """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
 
 
 class Relay:
@@ -62,7 +77,7 @@ class Relay:
     Raises from `run()`:
         LanesHeldError: another relay is running. A lease left by a dead one is waited for.
         LeaseLostError: another relay took over while this one was paused or cut off.
-        SchemaError: the schema is missing or of another version.
+        SchemaError: the schema is newer than this version; or, at the start, missing or older.
         KafkaSettingError: a Kafka setting is unknown or would break a promise.
         UnsettledError: stopped, but messages on the wire were not acknowledged in time; they will be published
             again by the next relay.
@@ -75,6 +90,10 @@ class Relay:
         self._stopping = False
         self._started = False
         self._unsettled = 0
+        self._recorded = False
+        self._published = 0
+        self._held_since: float | None = None
+        self._pause = 0.0
         self.on_turn: Callable[[Session], None] | None = None
 
     def stop(self) -> None:
@@ -83,38 +102,80 @@ class Relay:
 
     def run(self) -> None:
         """Run until stopped."""
-        pause = FIRST_PAUSE_S
         while not self._stopping:
+            self._recorded, self._held_since = False, None
             try:
                 self._wait_for_kafka()
                 with self._connect() as conn:
                     self._session(conn)
-                pause = FIRST_PAUSE_S
-            except (DatabaseUnreachableError, psycopg.OperationalError, psycopg.InterfaceError) as error:
-                log.warning("PostgreSQL is away", error=str(error).strip(), next_try_in_s=pause)
-                self._sleep(pause)
-                pause = min(pause * 2, LAST_PAUSE_S)
+            except SchemaError as error:
+                if not self._started or error.is_newer:
+                    raise
+                self._pause_after(error)
+            except (DatabaseUnreachableError, psycopg.Error) as error:
+                if not may_heal(error):
+                    raise
+                self._pause_after(error)
+            except KafkaException as error:
+                self._pause_after(error)
         if self._unsettled:
             raise UnsettledError(
                 f"PostgreSQL was away when the relay stopped: {self._unsettled} messages on the wire are not "
                 "recorded; the next relay publishes them again"
             )
 
+    def _pause_after(self, error: Exception) -> None:
+        """Log why a session ended, and wait before the next one."""
+        longest = LAST_PAUSE_REPEATING_S if self._unsettled else LAST_PAUSE_S
+        self._pause = FIRST_PAUSE_S if self._made_progress() else min(self._pause * 2, longest)
+        if isinstance(error, KafkaException):
+            event = "Kafka failed, trying again"
+        else:
+            event = "PostgreSQL is away" if is_away(error) else "PostgreSQL refused, trying again"
+        log.warning(event, **reason(error), unrecorded=self._unsettled, next_try_in_s=self._pause)
+        self._sleep(self._pause)
+
+    def _made_progress(self) -> bool:
+        """Return whether the session that ended recorded something, or was quiet for a while; or was the first."""
+        quiet = self._held_since is not None and time.monotonic() - self._held_since >= QUIET_S
+        return self._recorded or (quiet and not self._unsettled) or not self._pause
+
     def _connect(self) -> psycopg.Connection[Any]:
-        return connect(self._options.dsn, application_name="outbox relay")
+        return self._connect_as("outbox relay")
+
+    def _connect_as(self, name: str) -> psycopg.Connection[Any]:
+        return connect(self._options.dsn, application_name=name, silent_after=self._options.lease)
 
     def _session(self, conn: psycopg.Connection[Any]) -> None:
         require_current(conn)
-        prepare_session(conn)
+        prepare_session(conn, self._options.lease)
+        ensure_at_start(conn, self._sleep)
         held = self._take(conn)
         if held is None:
             return
+        renewal = Renewal(
+            held,
+            lambda: self._connect_as("outbox relay lease"),
+            conn.info.backend_pid,
+            stalled_after=self._options.stalled_after,
+        )
+        renewal.start()
+        try:
+            self._publish(conn, held, renewal)
+        finally:
+            renewal.stop()
+
+    def _publish(self, conn: psycopg.Connection[Any], held: lease.Lease, renewal: Renewal) -> None:
         ahead = ReadAhead(self._connect, self._options.page)
-        upkeep = Upkeep(self._connect, sweep_every=self._options.sweep_every)
-        session = Session(conn, held, self._publisher, ahead, upkeep, page=self._options.page)
+        upkeep = Upkeep(
+            lambda: self._connect_as("outbox relay upkeep"), sweep_every=self._options.sweep_every
+        )
+        session = Session(
+            conn, held, self._publisher, ahead, upkeep, renewal=renewal, page=self._options.page
+        )
         session.stopping = lambda: self._stopping
         log.info("lanes taken", owner=self._owner, epoch=held.epoch, lanes=sorted(held.progress))
-        self._started = True
+        self._started, self._held_since = True, time.monotonic()
         upkeep.start()
         try:
             self._loop(session)
@@ -124,10 +185,12 @@ class Relay:
             session.abandon()
             raise
         finally:
+            self._recorded = session.counts.recorded > 0
+            self._published += session.counts.published
             upkeep.stop()
             ahead.close()
         self._unsettled = 0
-        log.info("stopped", published=session.counts.published, unsettled=left)
+        log.info("stopped", published=self._published, unsettled=left)
         if left:
             raise UnsettledError(
                 f"{left} messages were not acknowledged by Kafka within {self._options.shutdown_timeout:.0f} s; "
@@ -148,6 +211,10 @@ class Relay:
                     log.info("lanes are held", owner=held.owner, lease_ends_in_s=held.seconds)
                 first = held
                 self._sleep(min(held.seconds + 0.05, 0.5))
+            except LanesLockedError as locked:
+                log.warning(
+                    "the lanes are locked, waiting", held_by=locked.holders or "a session that has ended"
+                )
         return None
 
     def _loop(self, session: Session) -> None:

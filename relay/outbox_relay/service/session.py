@@ -13,10 +13,12 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.ahead import Room
 from outbox_relay.finder.finder import Finder
 from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.lanes.lease import Lease
+from outbox_relay.lanes.renewal import Renewal
 from outbox_relay.logs import Log
 from outbox_relay.publishing.batch import Batch, Stop
 from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Refused, Unpublishable
@@ -63,6 +65,7 @@ class Session:
         ahead: ReadAhead,
         upkeep: Upkeep,
         *,
+        renewal: Renewal,
         page: int,
     ) -> None:
         self._conn = conn
@@ -74,10 +77,11 @@ class Session:
         self._reader = Reader(Finder(conn, page=page), self._partitions, ahead)
         self._delayed = Delayed(conn)
         self._upkeep = upkeep
+        self._renewal = renewal
+        self._room = Room(conn)
         self._groups = by_progress(lease.progress)
         self._stops = Stops()
         self._pages: list[Page] = []
-        self._renew_at = time.monotonic() + lease.seconds / 3
         self._retire_at = 0.0
         self._pause = PAUSE_FIRST_S
         self._calm_at = 0.0
@@ -144,6 +148,8 @@ class Session:
             self._pages = list(self._reader.read(groups))
             self.counts.polls += 1
         pages = self._pages
+        if pages and not self._has_room(pages):
+            return False
         if pages:
             for page in pages:
                 self._publisher.prepare(page.rows, page.group.lanes)
@@ -155,6 +161,15 @@ class Session:
             self._settle()
         self._level()
         return bool(pages)
+
+    def _has_room(self, pages: list[Page]) -> bool:
+        """Return whether all of the pages can be recorded: their positions have partitions."""
+        highest = max(page.rows[-1][0] for page in pages)
+        return highest < self._partitions.top or self._room.make(highest, self._last_bound)
+
+    def _last_bound(self) -> int:
+        self._partitions.refresh()
+        return self._partitions.top
 
     def _level(self) -> None:
         """Let groups that have caught up become one, and forget that their lanes were stopped."""
@@ -244,9 +259,7 @@ class Session:
             raise KafkaUnavailableError("Kafka takes no more messages, and the relay is to stop")
 
     def _renew(self) -> None:
-        if time.monotonic() >= self._renew_at:
-            self._lease.renew(self._conn)
-            self._renew_at = time.monotonic() + self._lease.seconds / 3
+        self._renewal.beat()
 
     def _retire(self) -> None:
         """Leave partitions out of the statement that hold nothing to publish any more."""
@@ -344,6 +357,7 @@ class Session:
             self._record()
             settled = False
         left = 0 if settled else self.unsettled
+        self._renewal.stop()
         self._lease.release(self._conn)
         self._publisher.close()
         return left
