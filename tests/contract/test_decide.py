@@ -21,6 +21,7 @@ from outbox import (
 )
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import Session
+from tests.stopping import ERROR, STOP
 
 PAYMENT = Message("payments", key="p-7", body="charged")
 NOBODY = UUID("00000000-0001-8000-8000-000000000000")
@@ -38,6 +39,8 @@ def user(session: Session) -> str:
 def become(session: Session, half: HalfMessage, *states: str) -> None:
     """Move the row on as others do: checkers, operators, the relay."""
     for each in states:
+        if each == "DEAD":
+            session.execute(STOP, [ERROR, half.id])
         session.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [each, half.id])
 
 

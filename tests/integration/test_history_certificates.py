@@ -14,6 +14,7 @@ from tests.cli import Ran, outbox
 from tests.history import History
 from tests.promotion import promote
 from tests.publications import value
+from tests.stopping import set_aside
 from tests.writing import decide, insert
 
 BOUNDS = """
@@ -120,7 +121,7 @@ def test_a_publication_in_a_later_range_has_to_be_exported_too(history: History)
 
 
 def test_what_an_operator_changed_after_it_was_verified_has_to_be_exported_again(history: History) -> None:
-    history.conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE id = 5")
+    set_aside(history.conn, 5)
     history.certify()
     assert reasons(history) == ["dead"]
     history.conn.execute("UPDATE outbox.message SET state = 'SKIPPED' WHERE id = 5")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli import Ran, outbox, succeed
 from tests.history import WIDTH, History, table
+from tests.stopping import set_aside
 from tests.publications import value
 from tests.waiting import wait_until
 from tests.writing import connect, decide, insert
@@ -113,7 +114,7 @@ def _undecided(history: History) -> None:
 
 
 def _dead(history: History) -> None:
-    history.conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE id = 5")
+    set_aside(history.conn, 5)
 
 
 def _waiting(history: History) -> None:

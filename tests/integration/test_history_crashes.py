@@ -16,6 +16,7 @@ from tests.history import WIDTH, History, table
 from tests.publications import value
 from tests.reading import Reading
 from tests.relay_process import RelayProcess
+from tests.stopping import set_aside
 from tests.waiting import wait_until
 from tests.writing import connect, insert
 
@@ -203,7 +204,10 @@ def test_a_row_that_changes_while_its_range_is_detached_keeps_it(
 ) -> None:
     with psycopg.connect(history.dsn) as writer:
         for state in changes:
-            writer.execute("UPDATE outbox.message SET state = %s WHERE id = 3", [state])
+            if state == "DEAD":
+                set_aside(writer, 3)
+            else:
+                writer.execute("UPDATE outbox.message SET state = %s WHERE id = 3", [state])
         with removing(history) as process:
             reach(history, ["pending", "attached", "attached"])
             writer.commit()

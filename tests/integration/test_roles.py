@@ -2,51 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-import uuid
-from collections.abc import Iterator
-
 import psycopg
 import pytest
-from psycopg import sql
 
 from outbox import Message, Outbox
 from outbox_relay.service.relay import Relay, RelayOptions
 from outbox_relay.service.session import Session
-
-
-class Logins:
-    """Makes users who are members of one of the outbox's roles."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-        self._made: list[str] = []
-
-    def make(self, role: str) -> str:
-        """Return a DSN of a new user with this role only."""
-        name, password = f"test_{uuid.uuid4().hex[:12]}", secrets.token_hex(8)
-        with psycopg.connect(self._dsn, autocommit=True) as admin:
-            admin.execute(
-                sql.SQL("CREATE ROLE {} LOGIN PASSWORD {} IN ROLE {}").format(
-                    sql.Identifier(name), sql.Literal(password), sql.Identifier(role)
-                )
-            )
-        self._made.append(name)
-        return psycopg.conninfo.make_conninfo(self._dsn, user=name, password=password)
-
-    def drop(self) -> None:
-        """Remove the users again: roles belong to the whole cluster."""
-        with psycopg.connect(self._dsn, autocommit=True) as admin:
-            for name in self._made:
-                admin.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(name)))
-                admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
-
-
-@pytest.fixture
-def logins(database: str) -> Iterator[Logins]:
-    made = Logins(database)
-    yield made
-    made.drop()
+from tests.logins import Logins
 
 
 @pytest.mark.parametrize("idempotency_key", [None, "once"])
@@ -88,23 +50,6 @@ def test_the_guards_rights_are_nobody_elses(logins: Logins, role: str, guard: st
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute(
                 f"CREATE TRIGGER t BEFORE UPDATE ON mine FOR EACH ROW EXECUTE FUNCTION outbox.{guard}()".encode()
-            )
-
-
-def test_a_producer_neither_kills_nor_revives_a_message(logins: Logins, database: str, topic: str) -> None:
-    """A published one would come again."""
-    producer = logins.make("outbox_producer")
-    with psycopg.connect(producer) as conn:
-        receipt = Outbox().send(conn, Message(topic, key="k", body=b"x"))
-    for before, state in (("COMMITTED", "DEAD"), ("DEAD", "COMMITTED")):
-        with psycopg.connect(producer) as conn, pytest.raises(psycopg.errors.InsufficientPrivilege):
-            conn.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [state, receipt.id])
-        with psycopg.connect(logins.make("outbox_relay"), autocommit=True) as conn:
-            row = conn.execute("SELECT state FROM outbox.message WHERE id = %s", [receipt.id]).fetchone()
-            assert row == (before,)
-        with psycopg.connect(database, autocommit=True) as conn:
-            conn.execute(
-                "UPDATE outbox.message SET state = 'DEAD' WHERE id = %s AND state <> 'DEAD'", [receipt.id]
             )
 
 

@@ -14,6 +14,7 @@ from psycopg.types.json import Jsonb
 
 from tests.publications import record, snapshot
 from tests.spark.exporting import Rows, plain
+from tests.stopping import set_aside
 from tests.writing import Connection, connect, insert
 
 BODIES: tuple[bytes | None, ...] = (
@@ -170,7 +171,10 @@ class Stream:
 
     def die(self) -> None:
         unpublished = "NOT EXISTS (SELECT FROM outbox.publication p WHERE p.positions @> ARRAY[m.position])"
-        self._change(self.conn, "DEAD", f"m.state = 'COMMITTED' AND {unpublished}")
+        found = self.conn.execute(
+            f"SELECT m.id FROM outbox.message m WHERE m.state = 'COMMITTED' AND {unpublished} ORDER BY m.id LIMIT 1"
+        ).fetchall()
+        set_aside(self.conn, *(row[0] for row in found))
 
     def retry(self) -> None:
         self._change(self.conn, self.random.choice(["COMMITTED", "SKIPPED"]), "m.state = 'DEAD'")

@@ -9,6 +9,7 @@ import pytest
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS, first_in_gate
 from tests.spark.streams import Stream, differences
+from tests.stopping import set_aside
 from tests.writing import Connection, connect, insert
 
 pytestmark = MARKS
@@ -48,6 +49,8 @@ def born(conn: Connection, state: str) -> int:
 def become(stream: Stream, number: int, state: str) -> None:
     if state == "released":
         stream.release()
+    elif state == "DEAD":
+        set_aside(stream.conn, number)
     else:
         stream.conn.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [state, number])
 

@@ -123,31 +123,138 @@ DO $$ BEGIN
     );
 END $$;
 
+-- Who may do what. A privilege tells, not a name: a superuser and the schema's owner have all of them, and a site may
+-- grant them to roles of its own. Operators (and relays) may ask a lane to be tried again; checkers note their checks.
+CREATE FUNCTION outbox.is_operator() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN has_column_privilege(outbox.acting_role(), 'outbox.lane', 'retry_requested_at', 'UPDATE');
+CREATE FUNCTION outbox.is_checker() RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN has_table_privilege(outbox.acting_role(), 'outbox.pending_check', 'UPDATE');
+
+-- Whether the acting role may decide and cancel messages of a producer group: everybody, unless the group is bound to a
+-- role; then its members, checkers and operators. A group bound to a role that was dropped is left to the last two.
+CREATE FUNCTION outbox.may_act_for(producer_group text) RETURNS boolean
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN coalesce((SELECT g.role IS NULL
+                         OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = g.role
+                                    AND pg_has_role(outbox.acting_role(), r.oid, 'MEMBER'))
+                         OR outbox.is_checker() OR outbox.is_operator()
+                     FROM outbox.producer_group g WHERE g.name = may_act_for.producer_group), true);
+COMMENT ON FUNCTION outbox.may_act_for(text) IS 'Whether the acting role may decide and cancel messages of this group.';
+
+-- Refuses, by name, who may not make a transition.
+CREATE FUNCTION outbox.require_permission(message_id uuid, from_state text, to_state text, producer_group text)
+    RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF 'DEAD' IN (from_state, to_state) AND NOT outbox.is_operator() THEN
+        RAISE EXCEPTION 'message % may become or cease to be DEAD by the relay and by operators only', message_id
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('%I acts; grant it outbox_operator, or let an operator do it.', outbox.acting_role());
+    ELSIF 'EXHAUSTED' IN (from_state, to_state) AND NOT (outbox.is_checker() OR outbox.is_operator()) THEN
+        RAISE EXCEPTION 'message % may become or cease to be EXHAUSTED by checkers and by operators only', message_id
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('%I acts; grant it outbox_operator, or let an operator do it.', outbox.acting_role());
+    ELSIF NOT outbox.may_act_for(producer_group) THEN
+        RAISE EXCEPTION 'message % is of producer group %, whose messages % may not decide or cancel', message_id,
+                quote_literal(producer_group), quote_ident(outbox.acting_role())
+            USING ERRCODE = 'insufficient_privilege',
+                  HINT = format('The group is bound to the role %I; see: outbox group show',
+                                (SELECT g.role FROM outbox.producer_group g
+                                 WHERE g.name = require_permission.producer_group));
+    END IF;
+END $$;
+
+-- Lets a message leave its lane, on its way to DEAD; refuses if it is published or may be on its way to Kafka at this
+-- moment. Only two things prove that it is not: it waits (its row in outbox.waiting goes now, as for a cancellation), or
+-- its lane is stopped exactly at it and is not being tried again. The second is read under the lane's row lock, which is
+-- kept until this transaction ends; the relay announces a retry, in the same row and committed, before it reads the lane:
+--   announced first: this finds retrying_at set, and refuses.
+--   locked first: the relay finds the row locked and leaves the lane stopped (it waits for nobody). When it tries
+--     again it reads with a snapshot that sees the message DEAD.
+--   The relay dies after its announcement: retrying_at stays, and so the refusal, until a relay has taken the lanes and
+--     recorded how far they are published.
+-- Under REPEATABLE READ a lane that changed since the snapshot is a serialization failure. Everybody is bound by this:
+-- who knows by other means that a message cannot be published stops its lane at it, in the same transaction.
+CREATE FUNCTION outbox.leave_lane(id bigint, message_id uuid, lane smallint, pos bigint) RETURNS void
+    LANGUAGE plpgsql AS $$
+DECLARE
+    may_leave boolean;
+    here      outbox.lane%ROWTYPE;
+    found_at  text;
+BEGIN
+    DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id;
+    may_leave := FOUND;
+    IF NOT may_leave THEN
+        -- The relay then tries the lane again within about a second.
+        UPDATE outbox.lane l SET retry_requested_at = clock_timestamp()
+        WHERE l.lane = leave_lane.lane AND l.stopped_message = leave_lane.message_id AND l.retrying_at IS NULL;
+        may_leave := FOUND;
+    END IF;
+    SELECT format('%s/%s', b.partitions[array_position(b.positions, pos)], b.offsets[array_position(b.positions, pos)])
+    INTO found_at FROM outbox.publication b
+    WHERE int8range(b.lo, b.hi, '[]') @> pos AND b.lo <= pos AND b.hi >= pos AND b.positions @> ARRAY[pos]
+    ORDER BY b.published_at LIMIT 1;
+    IF found_at IS NOT NULL THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: it is published at %', message_id, found_at
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_published',
+                  HINT = 'What is in Kafka stays there; send another message that corrects it.';
+    ELSIF may_leave THEN
+        RETURN;
+    END IF;
+    SELECT l.* INTO here FROM outbox.lane l WHERE l.lane = leave_lane.lane;
+    IF here.stopped_error IS NULL THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: lane % is not stopped at it, so the relay may be publishing it now',
+                message_id, lane
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
+                  HINT = 'Only what a lane has stopped at, or what waits for its time, can be set aside; see: outbox lane ls';
+    ELSIF here.stopped_message <> message_id THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: it is not what lane % stopped at; that is message %',
+                message_id, lane, here.stopped_message
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
+                  HINT = format('outbox message dead %s --reason TEXT', here.stopped_message);
+    ELSIF EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = here.epoch AND e.leased_until > clock_timestamp()) THEN
+        RAISE EXCEPTION 'message % cannot become DEAD now: lane % is trying it again; repeat in a few seconds',
+                message_id, lane
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_retried';
+    ELSE
+        RAISE EXCEPTION 'message % cannot become DEAD now: the relay that was trying it again has ended, and has not recorded whether it was published',
+                message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_retried',
+                  HINT = 'Start a relay; it records that: outbox relay run';
+    END IF;
+END $$;
+
 -- One statement decides, in any language:
 --   UPDATE outbox.message SET state = 'COMMITTED', remark = … WHERE id = … AND state = 'UNKNOWN'
 -- The row takes its xid and then its position at that moment, and the audit row is written with it. Two that race
 -- meet at the row's lock; the second then finds it decided and updates nothing.
 -- A cancellation races with the relay, which releases a delayed message when it is due: both lock the message, then
 -- delete its row in outbox.waiting. Who comes second finds none: the relay goes on, the cancellation is refused.
+-- A remark belongs to a state: it changes with it, or while a half message is undecided (why it still is).
 CREATE FUNCTION outbox.make_transition() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF NOT outbox.is_transition(OLD.state, NEW.state) THEN
+    IF OLD.state <> NEW.state AND NOT outbox.is_transition(OLD.state, NEW.state) THEN
         RAISE EXCEPTION 'message % is % and cannot become %', OLD.message_id, OLD.state, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_transition',
                   HINT = 'The allowed transitions are in outbox.transition.';
     END IF;
-    -- Whether a message can be published is the relay's to say, and what it found published must not come again.
-    IF 'DEAD' IN (OLD.state, NEW.state)
-       AND NOT has_column_privilege(session_user, 'outbox.message', 'xid', 'UPDATE') THEN
-        RAISE EXCEPTION 'message % may become or cease to be DEAD by the relay and by operators only', OLD.message_id
-            USING ERRCODE = 'insufficient_privilege';
+    -- What a decision pays: whether the group is bound at all. Transitions of operators are looked at closely.
+    IF NEW.state IN ('DEAD', 'SKIPPED', 'EXHAUSTED') OR OLD.state IN ('DEAD', 'EXHAUSTED')
+       OR EXISTS (SELECT FROM outbox.producer_group g WHERE g.name = OLD.producer_group AND g.role IS NOT NULL) THEN
+        PERFORM outbox.require_permission(OLD.message_id, OLD.state, NEW.state, OLD.producer_group);
+    END IF;
+    IF OLD.state = NEW.state THEN
+        IF OLD.state <> 'UNKNOWN' THEN
+            RAISE EXCEPTION 'message % is %: its remark changes only together with its state', OLD.message_id, OLD.state
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_remark_is_of_its_state';
+        END IF;
+        RETURN NEW;
     END IF;
     NEW.xid := pg_current_xact_id();
     NEW.decided_at := clock_timestamp();
-    IF NEW.state = 'DEAD' THEN
-        DELETE FROM outbox.waiting w WHERE w.id = OLD.id AND w.reason = 'delayed';
-    ELSIF NEW.state = 'COMMITTED' THEN
+    IF NEW.state = 'COMMITTED' THEN
         NEW.position := nextval('outbox.position');
         IF NEW.deliver_at > NEW.decided_at THEN
             INSERT INTO outbox.waiting (id, message_id, reason, due_at)
@@ -160,13 +267,22 @@ BEGIN
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_is_waiting',
                       HINT = 'Only a message with deliver_at can be cancelled, until the relay releases it.';
         END IF;
+    ELSIF NEW.state = 'DEAD' THEN
+        PERFORM outbox.leave_lane(OLD.id, OLD.message_id, OLD.lane, OLD.position);
     END IF;
     INSERT INTO outbox.event (id, message_id, kind, from_state, to_state, actor, reason)
     VALUES (OLD.id, OLD.message_id, 'transition', OLD.state, NEW.state, outbox.actor(), NEW.remark);
     RETURN NEW;
 END $$;
-CREATE TRIGGER message_transition BEFORE UPDATE OF state ON outbox.message
-    FOR EACH ROW WHEN (OLD.state IS DISTINCT FROM NEW.state) EXECUTE FUNCTION outbox.make_transition();
+CREATE TRIGGER message_transition BEFORE UPDATE OF state, remark ON outbox.message FOR EACH ROW
+    WHEN (OLD.state IS DISTINCT FROM NEW.state OR OLD.remark IS DISTINCT FROM NEW.remark)
+    EXECUTE FUNCTION outbox.make_transition();
 
--- These act with the owner's rights: nobody may hang them on a table of his own.
-REVOKE ALL ON FUNCTION outbox.admit_message(), outbox.make_transition() FROM PUBLIC;
+-- Also in sessions with session_replication_role = replica: an unguarded change would leave the message where no relay
+-- finds it. Partitions that are attached later take this over.
+ALTER TABLE outbox.message ENABLE ALWAYS TRIGGER message_admission;
+ALTER TABLE outbox.message ENABLE ALWAYS TRIGGER message_transition;
+
+-- These act with the owner's rights, or as parts of those that do: nobody may hang them on a table of his own.
+REVOKE ALL ON FUNCTION outbox.admit_message(), outbox.make_transition(), outbox.leave_lane(bigint, uuid, smallint, bigint)
+    FROM PUBLIC;

@@ -6,7 +6,7 @@ DECLARE
     wanted text;
 BEGIN
     FOREACH wanted IN ARRAY ARRAY['outbox_producer', 'outbox_relay', 'outbox_checker', 'outbox_consumer',
-                                  'outbox_etl', 'outbox_reader'] LOOP
+                                  'outbox_etl', 'outbox_reader', 'outbox_operator'] LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted) THEN
             BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
@@ -70,16 +70,27 @@ BEGIN
     END IF;
 
     -- A reader sees that messages exist and what became of them, never a body or a header.
-    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_reader') THEN
-        GRANT USAGE ON SCHEMA outbox TO outbox_reader;
-        GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue, lane, state,
-                      topic, key, order_key, selector, tags, index_keys, producer_group, transaction_id, checker,
-                      biz_type, biz_id, traceparent, remark)
-            ON outbox.message TO outbox_reader;
-        GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
-            outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm, outbox.lane,
-            outbox.lease, outbox.transition, outbox.certificate, outbox.alembic_version TO outbox_reader;
-        GRANT SELECT ON SEQUENCE outbox.position TO outbox_reader;
+    -- An operator sees the same, decides what is left undecided, sets aside what cannot be published, and registers
+    -- topics and groups. UPDATE (retry_requested_at) is what the guards know an operator by.
+    FOREACH wanted IN ARRAY ARRAY['outbox_reader', 'outbox_operator'] LOOP
+        CONTINUE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted);
+        EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', wanted);
+        EXECUTE format('GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue,
+                                      lane, state, topic, key, order_key, selector, tags, index_keys, producer_group,
+                                      transaction_id, checker, biz_type, biz_id, traceparent, remark)
+                        ON outbox.message TO %I', wanted);
+        EXECUTE format('GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
+                        outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm,
+                        outbox.lane, outbox.lease, outbox.transition, outbox.certificate, outbox.alembic_version TO %I',
+                       wanted);
+        EXECUTE format('GRANT SELECT ON SEQUENCE outbox.position TO %I', wanted);
+    END LOOP;
+
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_operator') THEN
+        GRANT UPDATE (state, remark) ON outbox.message TO outbox_operator;
+        GRANT UPDATE (retry_requested_at) ON outbox.lane TO outbox_operator;
+        GRANT INSERT, UPDATE ON outbox.topic, outbox.producer_group TO outbox_operator;
+        GRANT INSERT, UPDATE (due_at) ON outbox.pending_check TO outbox_operator;
     END IF;
 END $$;
 

@@ -51,11 +51,20 @@ CREATE FUNCTION outbox.id_of(message_id uuid) RETURNS bigint
         THEN ('x' || substr(message_id::text, 1, 8) || substr(message_id::text, 10, 4))::bit(48)::bigint END;
 
 
--- Who acts, for the audit: what the session says of itself (SET outbox.actor), and whom the server knows it as.
+-- The role that acts: the one of SET ROLE, else the login. In a function with the owner's rights current_user is the
+-- owner; the setting "role" is not changed by that.
+CREATE FUNCTION outbox.acting_role() RETURNS name
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role')::name END;
+
+-- Who acts, for the audit: what the session reports of itself (SET outbox.actor), the role, and the login behind SET ROLE.
 CREATE FUNCTION outbox.actor() RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN nullif(current_setting('outbox.actor', true), '') IS NULL THEN session_user::text
-        ELSE left(current_setting('outbox.actor', true), 200) || ' (' || session_user || ')' END;
+    RETURN CASE WHEN nullif(current_setting('outbox.actor', true), '') IS NULL THEN ''
+            ELSE left(current_setting('outbox.actor', true), 200) || ' (' END
+        || CASE WHEN current_setting('role') IN ('none', session_user) THEN session_user::text
+            ELSE current_setting('role') || ', login ' || session_user END
+        || CASE WHEN nullif(current_setting('outbox.actor', true), '') IS NULL THEN '' ELSE ')' END;
 
 -- The lane of a message. All messages of one order key (or of one explicit queue) of a topic share a lane, so that one
 -- owner publishes them in order; messages with neither are spread by id. Any language can compute it.
@@ -233,11 +242,15 @@ CREATE TABLE outbox.producer_group (
     policy             text        NOT NULL DEFAULT 'ROLLBACK' CHECK (policy IN ('ROLLBACK', 'EXHAUSTED')),
     workers            integer     NOT NULL DEFAULT 4 CHECK (workers BETWEEN 1 AND 64),
     callback           jsonb,
+    role               name,
     registered_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT producer_group_intervals_grow CHECK (max_check_interval >= check_interval),
     CONSTRAINT producer_group_callback_is_known
         CHECK (callback IS NULL OR coalesce(callback ->> 'kind', '') IN ('http', 'sql'))
 );
+
+COMMENT ON COLUMN outbox.producer_group.role IS
+    'only members of this role decide or cancel the group''s messages; everybody with the privilege when null';
 
 -- Half messages that linger: when each is asked about next, and how often it was. Written by checkers only, when a
 -- half message first falls due; most are decided before that and cost nothing here. Apart from outbox.message, so
@@ -269,6 +282,9 @@ CREATE TABLE outbox.alarm (
 -- "joined" on, that speaks for the lane; before there is one, and while the lane is stopped, it is what is
 -- written here (NULL: unknown; everything that has no publication is to be published). Never updated per batch:
 -- under a held snapshot every version of the row would have to be walked.
+-- The owner sets "retrying_at" and commits that before it reads a stopped lane again, and clears it with the record of
+-- what came of it. While it is set, nobody can tell whether the message that the lane stopped at is being published.
+-- "retry_requested_at" asks the owner to try a stopped lane again now.
 CREATE TABLE outbox.lane (
     lane              smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 7),
     mode              text     NOT NULL DEFAULT 'at-least-once' CHECK (mode IN ('at-least-once', 'exactly-once')),
@@ -282,6 +298,8 @@ CREATE TABLE outbox.lane (
     stopped_error     text,
     stopped_message   uuid,
     stopped_at        timestamptz,
+    retrying_at       timestamptz,
+    retry_requested_at timestamptz,
     CONSTRAINT lane_after_has_a_base CHECK ((base IS NULL) = (after IS NULL))
 ) WITH (fillfactor = 10);
 INSERT INTO outbox.lane (lane) SELECT generate_series(0, 7);

@@ -23,6 +23,7 @@ ROLES = (
     "outbox_consumer",
     "outbox_etl",
     "outbox_reader",
+    "outbox_operator",
 )
 SOON_S = 86_400.0
 
