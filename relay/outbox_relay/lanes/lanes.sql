@@ -89,7 +89,7 @@ ORDER BY l.lane
 UPDATE outbox.lane
 SET owner = %(owner)s, epoch = %(epoch)s, joined = 0, system_identifier = %(system_identifier)s,
     snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
-    stopped_error = NULL, stopped_message = NULL, stopped_at = NULL
+    stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL
 WHERE lane = %(lane)s
 
 -- name: clear
@@ -128,14 +128,32 @@ WITH given AS (DELETE FROM outbox.lease WHERE epoch = %(epoch)s AND owner = %(ow
 UPDATE outbox.lane SET owner = NULL WHERE epoch = %(epoch)s AND owner = %(owner)s
 
 -- name: stop
--- A lane stops at a message that cannot be published: its progress is written here from now on.
+-- A lane stops at a message that cannot be published: its progress is written here from now on. Nothing of it is on the
+-- wire: it may be set aside. (A retry that was requested meanwhile stays requested.)
 UPDATE outbox.lane
 SET snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
-    stopped_error = %(error)s, stopped_message = %(message_id)s,
+    stopped_error = %(error)s, stopped_message = %(message_id)s, retrying_at = NULL,
     stopped_at = CASE WHEN stopped_error = %(error)s THEN stopped_at ELSE clock_timestamp() END
 WHERE lane = %(lane)s AND epoch = %(epoch)s
 
 -- name: resume
 -- A stopped lane goes on; its progress is in publications again, from this batch on.
-UPDATE outbox.lane SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, joined = %(batch)s
+UPDATE outbox.lane
+SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL,
+    joined = %(batch)s
 WHERE lane = %(lane)s AND epoch = %(epoch)s
+
+-- name: requested
+-- The stopped lanes that somebody has asked to be tried again.
+SELECT lane FROM outbox.lane WHERE epoch = %(epoch)s AND retry_requested_at IS NOT NULL
+
+-- name: announce
+-- A stopped lane is about to be read again. Committed before that, so that what it stopped at cannot be set aside while
+-- it may be on its way to Kafka. No row: somebody holds the lane's lock, as an operator who sets that message aside.
+UPDATE outbox.lane SET retrying_at = clock_timestamp(), retry_requested_at = NULL
+WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
+              FOR NO KEY UPDATE SKIP LOCKED)
+
+-- name: withdraw
+-- Lanes whose retry was announced are not read any more, and nothing of them is on the wire.
+UPDATE outbox.lane SET retrying_at = NULL WHERE epoch = %(epoch)s AND retrying_at IS NOT NULL

@@ -28,6 +28,7 @@ from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group, by_progress, merge
 from outbox_relay.service.reader import Page, Reader
+from outbox_relay.service.retries import LOCKED_PAUSE_S, Retries
 from outbox_relay.service.stops import NOT_AGAIN, Stopped, Stops
 from outbox_relay.service.upkeep import SWEEP, Mark, Upkeep
 
@@ -81,6 +82,7 @@ class Session:
         self._room = Room(conn)
         self._groups = by_progress(lease.progress)
         self._stops = Stops()
+        self._retries = Retries(conn, lease)
         self._pages: list[Page] = []
         self._retire_at = 0.0
         self._pause = PAUSE_FIRST_S
@@ -230,6 +232,8 @@ class Session:
         now = time.monotonic()
         self._renew()
         self.counts.released += self._delayed.release()
+        if self._stops.now():
+            self._stops.hurry(self._retries.requested(now))
         for stopped in self._stops.due(now):
             # Not before its stop is recorded: the record of the stop would undo that of going on.
             if self._is_recorded(stopped.stop):
@@ -248,8 +252,11 @@ class Session:
 
     def _retry(self, stopped: Stopped) -> None:
         """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed."""
-        stopped.retry_at = NOT_AGAIN
         lane = stopped.stop.lane
+        if not self._retries.announce(lane):
+            stopped.retry_at = time.monotonic() + LOCKED_PAUSE_S
+            return
+        stopped.retry_at = NOT_AGAIN
         self._recorder.resume(lane)
         self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful))
 
@@ -358,6 +365,8 @@ class Session:
             settled = False
         left = 0 if settled else self.unsettled
         self._renewal.stop()
+        if settled:
+            self._retries.withdraw()
         self._lease.release(self._conn)
         self._publisher.close()
         return left

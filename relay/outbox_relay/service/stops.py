@@ -55,6 +55,13 @@ class Stops:
         """The lanes to try again by now."""
         return [stopped for stopped in self._stopped.values() if now >= stopped.retry_at]
 
+    def hurry(self, lanes: Iterable[int]) -> None:
+        """Let stopped lanes be tried again now, and soon again if that fails."""
+        for lane in lanes:
+            stopped = self._stopped.get(lane)
+            if stopped is not None and stopped.retry_at != NOT_AGAIN:
+                stopped.retry_at, stopped.pause = 0.0, RETRY_FIRST_S / 2
+
     def known(self, lanes: Iterable[int]) -> set[int]:
         """Those of the lanes that have stopped and are not forgotten."""
         return self._stopped.keys() & set(lanes)
