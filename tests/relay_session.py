@@ -1,4 +1,4 @@
-"""One session of the relay in the test's own process, turn by turn: tests act between two turns, or between two steps."""
+"""One session of the relay in the test's own process, turn by turn; tests act between two steps."""
 
 from __future__ import annotations
 

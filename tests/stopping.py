@@ -37,7 +37,7 @@ def go_on(conn: Connection[Any], lane: int) -> None:
 
 
 def set_aside(conn: Connection[Any], *ids: int) -> None:
-    """Make messages DEAD, each at the stop of its lane, and let the lanes go on; as if they had never been published."""
+    """Make messages DEAD, each at the stop of its lane, and let the lanes go on; their publications are forgotten."""
     for id_ in ids:
         conn.execute(FORGET, [id_])
         lane = stop_lane(conn, id_)

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli import Ran, outbox, succeed
 from tests.history import WIDTH, History, table
-from tests.stopping import set_aside
 from tests.publications import value
+from tests.stopping import set_aside
 from tests.waiting import wait_until
 from tests.writing import connect, decide, insert
 

@@ -1,8 +1,8 @@
 """What a lane stopped at is set aside by an operator while the relay tries it again: one of them, in either order.
 
-The dangerous schedule: the cause is repaired, the relay reads the message and gives it to Kafka, an operator makes it DEAD,
-and the publication is recorded afterwards. The relay's announcement in outbox.lane and the operator's lock on that row
-exclude it. The gates below stand at the announcement, on real servers.
+The dangerous schedule: the cause is repaired, the relay reads the message and gives it to Kafka, an operator makes it
+DEAD, and the publication is recorded afterwards. The relay's announcement in outbox.lane and the operator's lock on
+that row exclude it. The gates below stand at the announcement, on real servers.
 """
 
 from __future__ import annotations
@@ -213,15 +213,19 @@ def test_after_a_relay_died_in_a_retry_nothing_is_set_aside_until_another_has_re
                 conn.execute(SET_ASIDE, [first])
 
 
-def test_a_published_message_becomes_dead_for_nobody(database: str, bootstrap_servers: str, topic: str) -> None:
+def test_a_published_message_becomes_dead_for_nobody(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
     """Also where outbox.lane claims that its lane is stopped at it, and it waits."""
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
         message_id = insert(conn, topic, "k", b"x")
         turn_until(session, lambda: status(conn, message_id) == "PUBLISHED", "it is published")
         for lie in (
             "SELECT",
-            "UPDATE outbox.lane l SET stopped_error = 'x', stopped_message = m.message_id "
-            "FROM outbox.message m WHERE l.lane = m.lane",
+            """
+            UPDATE outbox.lane l SET stopped_error = 'x', stopped_message = m.message_id
+            FROM outbox.message m WHERE l.lane = m.lane
+            """,
             "INSERT INTO outbox.waiting (id, message_id, reason) SELECT id, message_id, 'parked' FROM outbox.message",
         ):
             conn.execute(lie.encode())

@@ -1,7 +1,7 @@
 """Who may make which transition: by role, as a login of its own and behind SET ROLE from a superuser's login.
 
-Behind SET ROLE a trigger with the owner's rights sees the owner as current_user and the superuser as session_user; only the
-setting "role" tells who acts.
+Behind SET ROLE a trigger with the owner's rights sees the owner as current_user and the superuser as session_user; only
+the setting "role" tells who acts.
 """
 
 from __future__ import annotations

@@ -65,7 +65,10 @@ def test_a_damaged_file_is_named_and_nothing_is_written_until_it_is_back(
     world = make_world(form)
     job.succeeds("run", *world.given)
     with connect(world.dsn) as conn:  # every message changes: no file may be left out
-        conn.execute("UPDATE outbox.message SET xid = pg_current_xact_id(), position = nextval('outbox.position')")
+        conn.execute(
+            "UPDATE outbox.message SET xid = pg_current_xact_id(), position = nextval('outbox.position') "
+            "WHERE state = 'COMMITTED'"
+        )
     good = tmp_path / "good"
     shutil.copytree(world.place, good)
     for damage, pattern in damages:

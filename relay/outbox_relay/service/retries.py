@@ -1,11 +1,11 @@
 """Retries of stopped lanes, as the database knows them: requested by operators, announced by the relay.
 
-A message that its lane stopped at may be set aside (DEAD) only while it is certain that the relay is not publishing it. Both
-sides meet at the lane's row: the relay announces a retry and commits that before it reads the lane, an operator's
+A message that its lane stopped at may be set aside (DEAD) only while it is certain that the relay is not publishing it.
+Both sides meet at the lane's row: the relay announces a retry and commits that before it reads the lane, an operator's
 transaction holds the row's lock until it ends (see outbox.leave_lane). Schedules:
 
-- The operator is first: the announcement finds the row locked and is not made; the lane stays stopped and is tried again a
-  second later, with a snapshot that sees what became of the message.
+- The operator is first: the announcement finds the row locked and is not made; the lane stays stopped and is tried
+  again a second later, with a snapshot that sees what became of the message.
 - The relay is first: the operator is refused, until the stop or the progress is recorded, each of which ends the
   announcement in the same transaction.
 - The relay dies after its announcement, or pauses past its lease: the announcement stays until the next owner of the
@@ -15,7 +15,6 @@ transaction holds the row's lock until it ends (see outbox.leave_lane). Schedule
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import psycopg
