@@ -1,44 +1,65 @@
-"""One session of the relay in the test's own process, turn by turn; tests act between two steps."""
+"""One session of the relay in this process, turn by turn; tests act between two turns, or between two steps."""
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from outbox_relay.finder.finder import PAGE, prepare_session
-from outbox_relay.lanes import lease
-from outbox_relay.publishing.kafka import new_admin, producer_settings
-from outbox_relay.publishing.producers import Producers
-from outbox_relay.publishing.publisher import Publisher
-from outbox_relay.publishing.topics import TopicBook
-from outbox_relay.service.ahead import ReadAhead
+from outbox_relay.service.relay import Relay, RelayOptions
 from outbox_relay.service.session import Session
-from outbox_relay.service.upkeep import Upkeep
 from tests.waiting import wait_until
-from tests.writing import Connection, connect
+
+LIMIT = 60.0
+"""Seconds for a relay to take the lanes, or to end."""
+
+
+class _Died(BaseException):
+    """The relay dies: it settles nothing, and gives nothing back."""
+
+
+class _Stepped(Relay):
+    """A relay whose loop is the test."""
+
+    def __init__(self, options: RelayOptions, *, clean: bool) -> None:
+        super().__init__(options)
+        self._clean = clean
+        self.handed: queue.Queue[Session | Exception] = queue.Queue()
+        self.done = threading.Event()
+
+    def work(self) -> None:
+        """Run until the test is done."""
+        try:
+            self.run()
+        except _Died:
+            pass
+        except Exception as error:  # noqa: BLE001  (the test raises it)
+            self.handed.put(error)
+
+    def _loop(self, session: Session) -> None:
+        self.handed.put(session)
+        self.done.wait()
+        self.stop()
+        if not self._clean:
+            raise _Died
 
 
 @contextmanager
 def relay_session(dsn: str, bootstrap_servers: str, *, clean: bool = True) -> Iterator[Session]:
     """Take the lanes and yield the session; at the end settle and give them back, or die where not `clean`."""
-    settings = producer_settings(bootstrap_servers, {})
-    with connect(dsn) as conn:
-        prepare_session(conn)
-        held = lease.take(conn, lease.owner_name(), 10.0)
-        ahead = ReadAhead(lambda: connect(dsn), PAGE)
-
-        def new_publisher(on: Connection) -> Publisher:
-            producers = Producers(settings)
-            return Publisher(producers, TopicBook(on, producers.main, new_admin(settings)))
-
-        session = Session(conn, held, new_publisher, ahead, Upkeep(lambda: connect(dsn)), page=PAGE)
-        try:
-            yield session
-            if clean:
-                assert session.finish(30.0) == 0
-        finally:
-            session.abandon()
-            ahead.close()
+    relay = _Stepped(RelayOptions(dsn, bootstrap_servers), clean=clean)
+    thread = threading.Thread(target=relay.work, daemon=True)
+    thread.start()
+    try:
+        session = relay.handed.get(timeout=LIMIT)
+        if isinstance(session, Exception):
+            raise session
+        yield session
+    finally:
+        relay.done.set()
+        thread.join(LIMIT)
+    assert relay.handed.empty(), relay.handed.get()
 
 
 def turn_until(session: Session, condition: Callable[[], bool], what: str) -> None:
