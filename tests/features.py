@@ -7,6 +7,10 @@ as a proof. As a program it collects all tests, runs none, and prints the table:
     python -m tests.features            # print it
     python -m tests.features --write    # bring docs/features.md up to date
     python -m tests.features --check    # exit 1 when docs/features.md is not up to date
+
+A row counts as proven when a test of the gate proves it, that is one that `.ci/run` runs for every change. Tests
+marked `spark` (unless they are marked `gate` too), `scale` or `long` run in longer tiers; a row that only they
+prove is listed apart, with the target that runs them.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import functools
 import io
 import sys
 import tomllib
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,8 +38,17 @@ What RocketMQ's transactional, ordered and consumed-once messages offer, row by 
 what stands for it here, and the tests that prove it. A row without a test is not claimed.
 The H rows are not RocketMQ's.
 Written by `make features ARGS=--write` from [features.toml](features.toml) and the marks of the tests.
+
+A row counts as proven when a test that runs for every change (`.ci/run`) proves it. Files of longer tiers stand in
+parentheses, with the target that runs them.
 """
 NOT_YET = "not yet"
+GATE = ""
+"""The target of a test that `.ci/run` runs."""
+LONGER = {"spark": "make spark", "scale": "make scale", "long": "make faults"}
+"""Mark of a longer tier → the target that runs it."""
+IN_THE_GATE = "gate"
+"""Mark of the tests of Spark that run for every change."""
 
 
 class Row(NamedTuple):
@@ -47,12 +60,34 @@ class Row(NamedTuple):
     here: str
 
 
+class Proof(NamedTuple):
+    """A test that proves a row, by its node id without parameters, and the target that runs it (GATE: `.ci/run`)."""
+
+    test: str
+    target: str = GATE
+
+    @property
+    def file(self) -> str:
+        """The test's file, from the top of the checkout."""
+        return self.test.partition("::")[0]
+
+
+Proofs = Mapping[str, Sequence[Proof]]
+
+
 @functools.cache
 def read_rows(source: Path = DATA) -> dict[str, Row]:
     """The rows by id, in the order of the file."""
     with source.open("rb") as file:
         sections = tomllib.load(file)
     return {id: Row(id, section, *texts) for section, rows in sections.items() for id, texts in rows.items()}
+
+
+def target_of(item: pytest.Item) -> str:
+    """Return the target that runs a test: GATE, or the longer tier that its marks name."""
+    if item.get_closest_marker("spark") and item.get_closest_marker(IN_THE_GATE):
+        return GATE
+    return next((LONGER[mark] for mark in LONGER if item.get_closest_marker(mark)), GATE)
 
 
 def claims(item: pytest.Item) -> list[str]:
@@ -94,23 +129,21 @@ def faults(item: pytest.Item) -> list[str]:
 
 
 class Collector:
-    """A pytest plugin that keeps what was collected and what could not be."""
+    """A pytest plugin that keeps what was collected."""
 
     def __init__(self) -> None:
-        self.proofs: dict[str, list[str]] = {}
+        self.proofs: dict[str, set[Proof]] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Note each test once, its parameters dropped, under the rows it proves."""
+        """Note each test once per target, its parameters dropped, under the rows that it proves."""
         for item in session.items:
-            test = item.nodeid.partition("[")[0]
+            proof = Proof(item.nodeid.partition("[")[0], target_of(item))
             for id in claims(item):
-                tests = self.proofs.setdefault(id, [])
-                if test not in tests:
-                    tests.append(test)
+                self.proofs.setdefault(id, set()).add(proof)
 
 
-def collect(directory: Path = ROOT / "tests") -> dict[str, list[str]]:
-    """Row id → node ids of the tests that prove it, from a collection that runs no test and starts no server.
+def collect(directory: Path = ROOT / "tests") -> dict[str, list[Proof]]:
+    """Row id → the tests that prove it, from a collection that runs no test and starts no server.
 
     Raises:
         RuntimeError: with pytest's own output, when a file cannot be collected.
@@ -121,26 +154,63 @@ def collect(directory: Path = ROOT / "tests") -> dict[str, list[str]]:
         code = pytest.main(["--collect-only", "-q", "-p", "no:cacheprovider", str(directory)], [collector])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise RuntimeError(output.getvalue())
-    return {id: sorted(tests) for id, tests in collector.proofs.items()}
+    return {id: sorted(proofs) for id, proofs in collector.proofs.items()}
 
 
-def page(rows: Mapping[str, Row], proofs: Mapping[str, list[str]]) -> str:
-    """The whole of docs/features.md; it names files, not tests, so that renaming a test leaves it alone."""
-    lines = [HEAD, f"{len(proofs)} of {len(rows)} rows are proven by tests today."]
+def in_gate(proofs: Sequence[Proof]) -> bool:
+    """Return whether a test that runs for every change proves the row."""
+    return any(proof.target == GATE for proof in proofs)
+
+
+def count(rows: Mapping[str, Row], proofs: Proofs) -> tuple[int, list[str]]:
+    """Return how many rows the gate proves, and the ids of those that longer tiers alone prove."""
+    proven = [id for id in rows if proofs.get(id)]
+    longer = [id for id in proven if not in_gate(proofs[id])]
+    return len(proven) - len(longer), longer
+
+
+def targets(proofs: Iterable[Proof]) -> str:
+    """Return the targets that run the tests, as `make a`, `make b`."""
+    return ", ".join(f"`{target}`" for target in sorted({proof.target for proof in proofs}))
+
+
+def page(rows: Mapping[str, Row], proofs: Proofs) -> str:
+    """Return the whole of docs/features.md; it names files, not tests, so that renaming a test leaves it alone."""
+    gate, longer = count(rows, proofs)
+    lines = [
+        HEAD,
+        (
+            f"{gate} of {len(rows)} rows are proven by tests that run for every change, "
+            f"{len(longer)} more by longer tests only."
+        ),
+    ]
     section = None
     for row in rows.values():
         if row.section != section:
             section = row.section
             lines += ["", f"## {section}", "", "| Row | RocketMQ | Here | Proven by |", "|---|---|---|---|"]
-        files = sorted({test.partition("::")[0] for test in proofs.get(row.id, [])})
-        links = ", ".join(f"[{file.removeprefix('tests/')}](../{file})" for file in files)
-        cells = (row.id, row.name, row.here, links or NOT_YET)
+        cells = (row.id, row.name, row.here, _links(proofs.get(row.id, [])) or NOT_YET)
         lines.append("| " + " | ".join(cell.replace("||", "\\|\\|") for cell in cells) + " |")
+    lines += ["", "## Proven by longer tests only", ""]
+    lines += [f"- {id}, {rows[id].name}: {targets(proofs[id])}" for id in longer] or ["No row."]
     return "\n".join(lines) + "\n"
 
 
-def listing(rows: Mapping[str, Row], proofs: Mapping[str, list[str]]) -> Iterable[str]:
-    """The lines of `make features`: row, short name, then each test or "not yet"."""
+def _links(proofs: Sequence[Proof]) -> str:
+    """Return the files of the gate, then those of longer tiers with their targets; no file twice."""
+    gate = {proof.file for proof in proofs if proof.target == GATE}
+    longer = sorted({(proof.file, proof.target) for proof in proofs if proof.file not in gate})
+    return ", ".join(
+        [*map(_link, sorted(gate)), *(f"({_link(file)}, `{target}`)" for file, target in longer)]
+    )
+
+
+def _link(file: str) -> str:
+    return f"[{file.removeprefix('tests/')}](../{file})"
+
+
+def listing(rows: Mapping[str, Row], proofs: Proofs) -> Iterable[str]:
+    """Yield the lines of `make features`: row, short name, then each test or "not yet"; the longer tiers last."""
     section = None
     for row in rows.values():
         if row.section != section:
@@ -148,9 +218,19 @@ def listing(rows: Mapping[str, Row], proofs: Mapping[str, list[str]]) -> Iterabl
             yield f"\n{section}"
         proven = proofs.get(row.id, [])
         yield f"  {row.id:<6} {row.name:<46} {NOT_YET if not proven else ''}".rstrip()
-        yield from (f"         {test}" for test in proven)
-    tests = {test for proven in proofs.values() for test in proven}
-    yield f"\n{len(proofs)} of {len(rows)} rows proven, by {len(tests)} tests"
+        yield from (
+            f"         {proof.test}{f'  ({proof.target})' if proof.target != GATE else ''}"
+            for proof in proven
+        )
+    gate, longer = count(rows, proofs)
+    tests = {proof.test for proven in proofs.values() for proof in proven if proof.target == GATE}
+    if longer:
+        yield "\nProven by longer tests only"
+        yield from (f"  {id:<6} {rows[id].name:<46} {targets(proofs[id])}" for id in longer)
+    yield (
+        f"\n{gate} of {len(rows)} rows proven by {len(tests)} tests that .ci/run runs, "
+        f"{len(longer)} more by longer tests only"
+    )
 
 
 def main() -> int:
