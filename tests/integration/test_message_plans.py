@@ -13,7 +13,7 @@ from outbox_relay.inspect import messages, progress
 from outbox_relay.inspect.filters import Filters
 from tests.publications import own_lanes, positions, record, snapshot
 from tests.reading import narrow_partitions
-from tests.writing import Connection, connect, insert
+from tests.writing import Connection, connect, insert, insert_numbered
 
 # All in one process: its databases take longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("private stack")
@@ -23,9 +23,10 @@ ROWS = {1: 60_000, 30: 150_000}
 FOREIGN = uuid.UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
 
 FILL = """
-    INSERT INTO outbox.message (topic, key, body, index_keys, tags, producer_group)
+    INSERT INTO outbox.message (topic, key, body, index_keys, tags, producer_group, biz_id, transaction_id)
     SELECT 'orders', convert_to('key-' || i, 'UTF8'), convert_to(repeat('x', 200), 'UTF8'),
-           ARRAY['order-' || i], '{created}', 'shop'
+           ARRAY['order-' || i], '{created}', 'shop', CASE WHEN i %% 9 = 0 THEN 'biz-' || i END,
+           CASE WHEN i %% 9 = 0 THEN 'tx-' || i END
     FROM generate_series(1, %(rows)s) i
 """
 
@@ -124,7 +125,7 @@ def test_a_foreign_message_id_has_its_own_index(conn: Connection) -> None:
     assert plan.blocks < 500
 
 
-@pytest.mark.feature("S-32", "S-86")
+@pytest.mark.feature("S-32", "S-66", "S-86")
 @pytest.mark.parametrize(
     ("filters", "index"),
     [
@@ -132,10 +133,12 @@ def test_a_foreign_message_id_has_its_own_index(conn: Connection) -> None:
         (Filters(key=b"key-33333"), "key_topic_idx"),
         (Filters(topic="rare"), "key_topic_idx"),
         (Filters(key=b"key-33333", topic="orders"), "key_topic_idx"),
+        (Filters(biz_id="biz-33333"), "biz_id_idx"),
+        (Filters(transaction_id="tx-33333"), "transaction_id_idx"),
         (Filters(since=0.001), "born_at_idx"),
         (Filters(status="UNKNOWN"), "producer_group_id_idx"),
     ],
-    ids=["index key", "key", "rare topic", "key and topic", "time", "undecided"],
+    ids=["index key", "key", "rare topic", "key and topic", "biz id", "transaction id", "time", "undecided"],
 )
 def test_a_rare_match_is_found_by_its_index_in_every_partition(
     conn: Connection, filters: Filters, index: str
@@ -177,3 +180,18 @@ def test_what_is_not_published_is_found_among_much_that_is(conn: Connection) -> 
     assert not plan.ran("Seq Scan", "message_p")
     assert plan.blocks < 1_000
     assert messages.search(conn, Filters(status="COMMITTED"), 20) == []
+
+
+@pytest.mark.feature("S-66")
+def test_a_message_without_business_and_transaction_id_has_no_entry_in_their_indexes(database: str) -> None:
+    sizes = """
+        SELECT c.relname ~ 'biz_id', sum(pg_relation_size(c.oid))::int FROM pg_class c
+        WHERE c.relname ~ '^message_p.*(biz_id|transaction_id)_idx$' GROUP BY 1 ORDER BY 1
+    """
+    with connect(database) as conn:
+        empty = conn.execute(sizes).fetchall()
+        assert len(empty) == 2
+        insert_numbered(conn, "orders", 1_000)
+        assert conn.execute(sizes).fetchall() == empty
+        insert(conn, "orders", "k", "b", biz_id="p-7", transaction_id="t-7")
+        assert all(after > before for (_, after), (_, before) in zip(conn.execute(sizes), empty, strict=True))

@@ -224,7 +224,7 @@ def test_a_new_partition_has_all_that_the_first_one_has(database: str, parent: s
         assert all(shape == shapes[0] for shape in shapes)
         if parent == "message":
             assert shapes[0]["triggers"] == ["message_admission", "message_transition"]
-            assert len(shapes[0]["indexes"]) == shapes[0]["parents"] == 7
+            assert len(shapes[0]["indexes"]) == shapes[0]["parents"] == 9
 
 
 def test_a_message_is_admitted_and_decided_alike_in_a_new_partition(database: str) -> None:
