@@ -85,8 +85,9 @@ class Relay:
 
     def __init__(self, options: RelayOptions) -> None:
         self._options = options
-        self._settings = producer_settings(options.bootstrap_servers, options.kafka)
         self._owner = lease.owner_name()
+        named = {"client.id": f"outbox-relay-{self._owner.replace(':', '-')}", **options.kafka}
+        self._settings = producer_settings(options.bootstrap_servers, named)
         self._stopping = False
         self._started = False
         self._unsettled = 0
@@ -95,6 +96,16 @@ class Relay:
         self._held_since: float | None = None
         self._pause = 0.0
         self.on_turn: Callable[[Session], None] | None = None
+
+    @property
+    def owner(self) -> str:
+        """This instance's name in its lease: host, process id and a random part."""
+        return self._owner
+
+    @property
+    def client_id(self) -> str:
+        """The name under which brokers see this instance in their logs, metrics and quotas."""
+        return str(self._settings["client.id"])
 
     def stop(self) -> None:
         """Ask the relay to stop; safe in a signal handler."""
