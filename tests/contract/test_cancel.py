@@ -60,6 +60,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
+@pytest.mark.feature("H-05")
 def test_cancelled_message_is_never_released(
     session: Session, observer: Session, relay: Session, receipt: Receipt
 ) -> None:

@@ -81,7 +81,7 @@ def test_type_of_a_registered_group_does_not_change(session: Session, options: d
     )
 
 
-@pytest.mark.feature("S-77")
+@pytest.mark.feature("S-77", "H-10")
 def test_transactional_group_sends_nothing_but_half_messages(session: Session) -> None:
     session.register_group("orders", message_type="TRANSACTION")
     error = "'orders' is registered as TRANSACTION, which is not shared .* allowed: prepare"
@@ -106,6 +106,7 @@ def test_normal_group_prepares_no_half_messages(session: Session) -> None:
     session.send(PAYMENT)
 
 
+@pytest.mark.feature("H-10")
 @pytest.mark.parametrize("registered", [True, False])
 def test_mixed_group_sends_everything(session: Session, *, registered: bool) -> None:
     if registered:

@@ -41,6 +41,17 @@ def test_half_message_is_durable_and_undecided_once_its_transaction_commits(
     assert half == HalfMessage(half.id, half.message_id, "payments")
 
 
+@pytest.mark.feature("S-34")
+def test_a_half_message_keeps_its_topic_and_its_one_row_until_it_is_decided(session: Session) -> None:
+    half = session.prepare(PAYMENT)
+    session.commit()
+    born = session.execute("SELECT id, message_id, topic, tags, key, body FROM outbox.message")
+    session.commit_half(half)
+    session.commit()
+    assert session.execute("SELECT id, message_id, topic, tags, key, body FROM outbox.message") == born
+    assert born[0][:4] == (half.id, half.message_id, "payments", ["paid"])
+
+
 def test_half_message_of_a_rolled_back_transaction_never_was(session: Session) -> None:
     session.prepare(PAYMENT)
     session.rollback()
@@ -210,7 +221,7 @@ def test_topic_of_another_type_takes_no_half_messages(session: Session, type: st
     assert count(session) == 0
 
 
-@pytest.mark.feature("S-74")
+@pytest.mark.feature("S-74", "H-05")
 @pytest.mark.parametrize("type", ["TRANSACTION", "MIXED"])
 def test_topic_for_half_messages_takes_them_ordered_and_delayed_too(session: Session, type: str) -> None:
     session.register_topic("payments", 4, message_type=type)

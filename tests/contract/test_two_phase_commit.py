@@ -8,6 +8,7 @@ from outbox import Message
 from tests.contract.sessions import Session
 
 
+@pytest.mark.feature("S-01")
 @pytest.mark.parametrize(("end", "messages"), [("COMMIT PREPARED", 3), ("ROLLBACK PREPARED", 0)])
 def test_messages_follow_their_prepared_transaction(
     session: Session, observer: Session, end: str, messages: int

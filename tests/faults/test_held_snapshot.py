@@ -83,6 +83,7 @@ def insert_parts(conn: Connection, topic: str, count: int) -> None:
         insert_numbered(conn, topic, PART, start=start)
 
 
+@pytest.mark.feature("S-35")
 def test_a_poll_touches_no_more_pages_however_much_is_published_under_a_held_snapshot(
     database: str, bootstrap_servers: str, make_topic: MakeTopic
 ) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
 import psycopg
+import pytest
 
 from outbox import Outbox
 from outbox.errors import TooLateError
@@ -64,6 +65,7 @@ def race(dsn: str, topic: str, cancelling: Callable[[Connection, str], bool]) ->
     return won
 
 
+@pytest.mark.feature("H-05")
 def test_a_cancellation_at_the_moment_of_release_has_one_outcome_and_it_is_true(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
@@ -114,6 +116,7 @@ def test_who_comes_second_learns_it(database: str, topic: str) -> None:
             assert _state(observer, message_id) == ("CANCELLED" if cancellation_wins else "COMMITTED")
 
 
+@pytest.mark.feature("H-05")
 def test_a_delayed_half_message_leaves_its_keys_order_and_holds_no_successor(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:

@@ -15,7 +15,7 @@ COMMIT, ROLLBACK, UNKNOWN = (
 )
 
 
-@pytest.mark.feature("S-40", "S-45")
+@pytest.mark.feature("S-40", "S-45", "S-87")
 @pytest.mark.parametrize(("answer", "state"), [(True, "COMMITTED"), (False, "ROLLED_BACK")])
 def test_the_answer_decides_and_the_audit_tells_who_was_asked(
     stage: CheckStage, answer: bool, state: str

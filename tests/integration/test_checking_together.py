@@ -12,6 +12,7 @@ from outbox.checking.claiming import claim
 from outbox.checking.finding import groups, settings
 from outbox.checking.settling import Reply, expire, settle
 from outbox.checking.transaction import SQL, transaction
+from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until
@@ -22,6 +23,12 @@ COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.ROLLBACK,
     LocalTransactionState.UNKNOWN,
 )
+
+
+LOCKS_OF_OTHERS = """
+    SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+    WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
+"""
 
 
 @pytest.mark.feature("S-44", "S-56")
@@ -85,6 +92,36 @@ def test_settling_twice_counts_once(stage: CheckStage) -> None:
         assert transaction(conn, "one", settle(group, [reply])).late == 1
     assert stage.checks(half) == 1
     assert len(stage.events(half)) == 1
+
+
+@pytest.mark.feature("S-58")
+def test_while_a_flood_is_asked_about_no_producer_waits_for_the_checker(stage: CheckStage) -> None:
+    """All workers hang in their callbacks: the checker has no transaction open and holds no lock meanwhile."""
+    stage.halves(500)
+    half = stage.half()
+    asked, answer = threading.Event(), threading.Event()
+
+    def hang(view: MessageView) -> None:
+        if view.id == half.id:
+            asked.set()
+        answer.wait(60)
+
+    checker = threading.Thread(target=stage.check, args=[Script(hang)], kwargs={"batch": 600})
+    stage.group(workers=64, check_timeout="60 s")
+    stage.conn.execute(
+        "UPDATE outbox.message SET born_at = born_at - interval '1 hour' WHERE id = %s", [half.id]
+    )
+    checker.start()
+    try:
+        assert asked.wait(60)
+        wait_until(lambda: stage.one(LOCKS_OF_OTHERS) == 0, "the checker lets go of every lock while it asks")
+        stage.conn.execute("SET lock_timeout = '5 s'")
+        stage.half(age=0)
+        assert stage.decide(half, "COMMITTED") == 1
+    finally:
+        answer.set()
+        checker.join(60)
+    assert stage.state(half) == "COMMITTED"
 
 
 def test_no_statement_of_a_checker_waits_for_a_lock(stage: CheckStage) -> None:

@@ -68,7 +68,7 @@ def test_one_statement_decides_and_a_second_one_finds_nothing(
         verb(producer, row[0])
 
 
-@pytest.mark.feature("S-14")
+@pytest.mark.feature("S-07", "S-14")
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -63,7 +63,7 @@ def certify_all(history: History) -> None:
     history.certify(hi=top)
 
 
-@pytest.mark.feature("H-03")
+@pytest.mark.feature("S-35", "H-03")
 def test_what_is_exported_verified_and_old_is_dropped_with_its_publications_and_events(
     history: History,
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import psycopg
+import pytest
 
 PAIRS = """
     WITH state (name) AS (SELECT from_state FROM outbox.transition UNION SELECT to_state FROM outbox.transition)
@@ -12,6 +13,7 @@ PAIRS = """
 """
 
 
+@pytest.mark.feature("S-07")
 def test_exactly_the_listed_transitions_are_allowed(database: str) -> None:
     with psycopg.connect(database) as conn:
         pairs = conn.execute(PAIRS).fetchall()

@@ -113,20 +113,49 @@ def test_each_branch_of_the_finder_uses_its_index(conn: Connection, database: st
 
 
 @pytest.mark.feature("S-08")
-def test_undecided_messages_cost_the_finder_nothing(conn: Connection) -> None:
-    watched = poll_statement(conn, 1)
+def test_undecided_messages_cost_the_finder_nothing_however_many(conn: Connection) -> None:
+    watched = poll_statement(conn, 5)
     watched.run(values(here(conn)))
+    insert_numbered(conn, "t", 1)
     snapshot = here(conn)
-    empty = buffers(watched.explain(values(snapshot)))
-    conn.execute(
-        "INSERT INTO outbox.message (topic, state, producer_group) "
-        "SELECT 't', 'UNKNOWN', 'g' FROM generate_series(1, 900)"
-    )
-    plan = watched.explain(values(snapshot))
-    assert removed(plan) == 0
-    assert buffers(plan) <= empty + 2
+    cost = [buffers(watched.explain(values(snapshot)))]
+    for halves in (400, 4_000):
+        conn.execute(
+            "INSERT INTO outbox.message (topic, state, producer_group) "
+            "SELECT 't', 'UNKNOWN', 'g' FROM generate_series(1, %s)",
+            [halves],
+        )
+        plan = watched.explain(values(snapshot))
+        assert removed(plan) == 0
+        cost.append(buffers(plan))
+    assert max(cost) <= cost[0] + 2, cost
 
 
+@pytest.mark.feature("S-84")
+def test_a_thousand_topics_cost_no_table_no_index_and_no_page_more_than_one(conn: Connection) -> None:
+    relations = "SELECT count(*) FROM pg_class WHERE relnamespace = 'outbox'::regnamespace"
+    before = conn.execute(relations).fetchone()
+    watched = poll_statement(conn, 5)
+    watched.run(values(here(conn)))
+    inserted, read = [], []
+    for topics in (1, 1_000):
+        snapshot = here(conn)
+        row = conn.execute(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) INSERT INTO outbox.message (topic, key) "
+            "SELECT 'topic-' || lpad((i %% %s)::text, 3, '0'), 'k' FROM generate_series(1, 1000) i",
+            [topics],
+        ).fetchone()
+        assert row is not None
+        inserted.append(buffers(row[0][0]["Plan"]))
+        plan = watched.explain(values(snapshot))
+        assert plan["Actual Rows"] == 1_001, "the header and all of them"
+        read.append(buffers(plan))
+    assert conn.execute(relations).fetchone() == before
+    assert inserted[1] <= 1.25 * inserted[0], inserted
+    assert read[1] <= 1.25 * read[0], read
+
+
+@pytest.mark.feature("S-35")
 def test_a_held_snapshot_does_not_make_polls_grow(conn: Connection, database: str) -> None:
     """Rows are never rewritten when they are published, so there is nothing dead to walk.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import psycopg
+import pytest
 
 from tests.checker import read_topic
 from tests.relay_process import RelayProcess
@@ -20,6 +21,7 @@ def waiting(conn: Connection) -> int:
     return int(row[0])
 
 
+@pytest.mark.feature("H-05")
 def test_a_delayed_message_waits_and_is_published_when_it_is_due(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
@@ -45,6 +47,7 @@ def test_a_delayed_message_waits_and_is_published_when_it_is_due(
     assert [r.value for r in read_topic(bootstrap_servers, topic)] == [b"past", b"plain", b"late"]
 
 
+@pytest.mark.feature("H-05")
 def test_delayed_messages_survive_the_death_of_every_relay_that_saw_them(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
@@ -88,6 +91,7 @@ def test_a_locked_message_that_is_due_holds_nothing_up(
     assert b"locked" in {record.value for record in read_topic(bootstrap_servers, topic)}
 
 
+@pytest.mark.feature("H-05")
 def test_a_delayed_message_that_is_cancelled_is_never_published(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:

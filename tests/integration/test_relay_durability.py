@@ -11,9 +11,12 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from outbox import Message, Outbox
+from outbox.transactions import TransactionMQProducer
 from outbox_relay.stack.api import Stack
 from tests.checker import read_topic
 from tests.relay_process import RelayProcess
@@ -127,3 +130,33 @@ def test_messages_whose_xid_was_issued_before_a_crash_are_published(
         relay.stop()
     values = [record.value for record in read_topic(private_stack.bootstrap_servers, private_topic)]
     assert values == [b"first", *(b"%d" % number for number in range(60))]
+
+
+@pytest.mark.feature("S-11")
+def test_a_half_message_that_was_acknowledged_survives_a_killed_postgresql(
+    private_stack: Stack, private_database: str
+) -> None:
+    """The return of the call is the acknowledgement: SIGKILL comes while the listener runs, and after it returned."""
+    kills: list[object] = []
+
+    class Dying:
+        def execute_local_transaction(self, msg: Any, arg: object) -> None:
+            kills.append(msg.message_id)
+            private_stack.kill_postgres()
+
+        def check_local_transaction(self, msg: object) -> None:
+            return None
+
+    with connect(private_database) as conn, conn.transaction():
+        acknowledged = Outbox(producer_group="orders").prepare(conn, Message("orders", key="o-1"))
+    producer = TransactionMQProducer("orders", private_database, listener=Dying(), check=False)
+    producer.start()
+    try:
+        result = producer.send_message_in_transaction(Message("orders", key="o-2"))
+    finally:
+        private_stack.start_postgres()
+        producer.shutdown()
+    with connect(private_database) as conn:
+        kept = conn.execute("SELECT message_id, state FROM outbox.message ORDER BY id").fetchall()
+    assert kept == [(acknowledged.message_id, "UNKNOWN"), (kills[0], "UNKNOWN")]
+    assert result.msg_id == kills[0]

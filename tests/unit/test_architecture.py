@@ -124,6 +124,7 @@ def test_library_imports_psycopg_and_standard_library_only() -> None:
     )
 
 
+@pytest.mark.feature("S-37")
 @pytest.mark.parametrize("folder", [LIBRARY, MIGRATIONS, WAREHOUSE])
 def test_nothing_below_the_service_imports_it(folder: str) -> None:
     report(
@@ -132,6 +133,31 @@ def test_nothing_below_the_service_imports_it(folder: str) -> None:
             for name, tree in sources(folder)
             for line, module in imports(tree)
             if module == "outbox_relay"
+        ]
+    )
+
+
+SERVICES = {
+    "publisher": ("service", "publishing", "finder", "lanes"),
+    "checker": ("checker",),
+    "retention": ("history",),
+}
+"""What runs, and its packages in outbox_relay; the sender is the library."""
+
+
+@pytest.mark.feature("S-37")
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_service_has_packages_of_its_own_and_imports_no_other_service(service: str) -> None:
+    others = {f"outbox_relay.{room}" for name in SERVICES if name != service for room in SERVICES[name]}
+    files = list(sources(*(f"{SERVICE}/{room}" for room in SERVICES[service])))
+    assert files
+    report(
+        [
+            f"{name}:{node.lineno} imports {node.module}: what both services need belongs beside them"
+            for name, tree in files
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module
+            if ".".join(node.module.split(".")[:2]) in others
         ]
     )
 

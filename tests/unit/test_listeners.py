@@ -79,6 +79,7 @@ def test_without_a_default_an_unregistered_topic_finds_nobody() -> None:
     )
 
 
+@pytest.mark.feature("S-60")
 def test_two_tags_with_different_listeners_are_an_error_that_names_both() -> None:
     listeners = Listeners()
     listeners.register(Checker(), topic="orders", tag="a")
@@ -94,6 +95,7 @@ def test_two_tags_with_one_listener_are_no_error() -> None:
     assert listeners.find(Message("orders:a||b")) is listener
 
 
+@pytest.mark.feature("S-60")
 @pytest.mark.parametrize(
     "place", [{}, {"checker": "payment"}, {"topic": "orders"}, {"topic": "orders", "tag": "created"}]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
+from outbox.half import MessageView
 from outbox.listeners import Listeners
 from outbox.resolution import LocalTransactionState
 from outbox.transactions import MessageQueue, SendStatus
@@ -133,6 +135,24 @@ def test_the_listener_gets_the_message_and_the_arg(make_app: MakeApp) -> None:
     assert (msg.topic, msg.tags, msg.key, msg.body) == ("orders", ("created",), b"o-7", b"seven")
     assert (msg.index_keys, msg.biz_type, msg.biz_id) == (("o-7",), "order", "7")
     assert "seven" not in repr(msg)
+
+
+STORED = """
+    SELECT string_agg(found, ' ') FROM (
+        SELECT query_to_xml(format('SELECT * FROM %s', c.oid::regclass), true, false, '')::text AS found
+        FROM pg_class c WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p')
+    ) t
+"""
+
+
+@pytest.mark.feature("S-65")
+def test_the_arg_is_stored_nowhere_and_a_check_does_not_get_it(make_app: MakeApp, truth: Truth) -> None:
+    app = make_app(answer=None)
+    result = app.send(MESSAGE, "argument-of-the-call")
+    (stored,) = truth.conn.execute(STORED).fetchone() or ("",)
+    assert str(result.msg_id) in stored, "the tables were read"
+    assert "argument-of-the-call" not in stored
+    assert "arg" not in {field.name for field in dataclasses.fields(MessageView)}
 
 
 @pytest.mark.feature("S-26")

@@ -1,0 +1,68 @@
+"""A client that shares no code with the relay's reads what the relay wrote: Kafka's own consumer, in Java."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from outbox_relay.stack import survey
+from outbox_relay.stack.jars import kafka_jars
+from outbox_relay.stack.wheels import java_from_wheel
+from tests.checker import Record, read_topic
+from tests.relay_in_process import publish
+from tests.writing import connect, insert, insert_numbered
+
+DATA = Path(__file__).parent / "data"
+LIMIT_S = 60.0
+
+
+def read_with_java(bootstrap_servers: str, topic: str, partitions: int, count: int) -> list[Record]:
+    """Read so many records of a topic with Kafka's Java client."""
+    java = survey.java().path or java_from_wheel()
+    jars = kafka_jars(lambda done, of: None)
+    arguments = [bootstrap_servers, topic, str(partitions), str(count)]
+    done = subprocess.run(
+        [java, "-XX:TieredStopAtLevel=1", "-cp", f"{DATA}:{jars}/*", "StockConsumer", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return [_record(topic, line) for line in done.stdout.splitlines()]
+
+
+def _record(topic: str, line: str) -> Record:
+    partition, offset, key, value, *headers = line.split(" ")
+    pairs = (header.split("=") for header in headers)
+    named = tuple((bytes.fromhex(name).decode(), _bytes(text)) for name, text in pairs)
+    return Record(topic, int(partition), int(offset), _bytes(key), _bytes(value), named)
+
+
+def _bytes(text: str) -> bytes | None:
+    return None if text == "-" else bytes.fromhex(text)
+
+
+@pytest.mark.feature("S-79")
+def test_kafkas_java_consumer_reads_the_records_as_plain_ones(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with connect(database) as conn:
+        insert_numbered(conn, topic, 200)
+        insert(
+            conn,
+            topic,
+            "订单-1",
+            "你好",
+            tags=["创建订单", "支付"],
+            headers='{"名字": "值", "nothing": null}',
+        )
+        insert(conn, topic, None, None)
+        insert(conn, topic, b"\x00\xff", b"")
+    publish(database, bootstrap_servers, 203)
+    by_java = read_with_java(bootstrap_servers, topic, 4, 203)
+    assert sorted(by_java) == sorted(read_topic(bootstrap_servers, topic))
+    (chinese,) = [record for record in by_java if record.key == "订单-1".encode()]
+    assert chinese.header("outbox-tags") == "创建订单||支付"

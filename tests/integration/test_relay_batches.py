@@ -1,0 +1,27 @@
+"""What is written down of what was published: one row for many messages, whatever they are."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.relay_in_process import publish
+from tests.writing import connect, insert_numbered
+
+MESSAGES = 3_000
+
+
+@pytest.mark.feature("S-36")
+def test_under_load_one_publication_row_stands_for_fifty_messages_at_least(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with connect(database) as conn:
+        for start in range(0, MESSAGES, 100):
+            insert_numbered(conn, topic, 100, start=start)
+        publish(database, bootstrap_servers, MESSAGES)
+        found = conn.execute(
+            "SELECT count(*), sum(cardinality(positions))::int FROM outbox.publication"
+        ).fetchone()
+    assert found is not None
+    rows, messages = found
+    assert messages == MESSAGES
+    assert messages / rows >= 50, f"{rows} rows"
