@@ -26,6 +26,7 @@ from outbox.errors import (
     OutboxError,
     SelectorError,
     TooLateError,
+    TooManyOrderedKeysError,
     UnknownMessageError,
     WrongMessageTypeError,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "Receipt",
     "SelectorError",
     "TooLateError",
+    "TooManyOrderedKeysError",
     "Topic",
     "TransactionResolution",
     "UnknownMessageError",

@@ -27,6 +27,10 @@ class MessageTooLargeError(InvalidMessageError):
     """The record would be larger than its topic takes (`outbox.topic.max_message_bytes`)."""
 
 
+class TooManyOrderedKeysError(InvalidMessageError):
+    """One transaction would lock more different order keys by `ordered=True` than it may; nothing was written."""
+
+
 class WrongMessageTypeError(InvalidMessageError):
     """The topic is registered for another type of message."""
 

@@ -47,6 +47,7 @@ class Outbox(HalfVerbs):
         Raises:
             NoTransactionError: the connection is in autocommit and outside a transaction.
             InvalidMessageError: the topic does not take the message, or a selector cannot place it.
+            TooManyOrderedKeysError: the transaction holds locks of 1,000 other order keys by `ordered=True`.
             IdempotencyConflictError: the key stands for other content.
             GroupTypeError: the producer group is registered for half messages only.
             ConfigurationError: an option cannot work here.
@@ -58,12 +59,12 @@ class Outbox(HalfVerbs):
     ) -> list[Receipt]:
         """Write many messages in the order given, up to 1,000 per round trip; all are checked before the first.
 
-        With `ordered=True` it first takes the locks of all order keys; the server's lock table holds some ten
-        thousand (`max_locks_per_transaction` × connections).
+        With `ordered=True` it first takes the locks of all order keys: at most 1,000 different ones in a transaction.
 
         Raises:
             NoTransactionError: as for `send`.
             InvalidMessageError: as for `send`; nothing of the list was written.
+            TooManyOrderedKeysError: as for `send`; nothing of the list was written.
         """
         return psycopg_sync.run(conn, self._send_many(messages, ordered=ordered))
 

@@ -13,11 +13,12 @@ from outbox.errors import ConfigurationError, InvalidMessageError, SelectorError
 from outbox.idempotency import require_key, send_once
 from outbox.lanes import lane_of
 from outbox.message import Message
+from outbox.ordering import MOST_ORDERED_KEYS, lock_order_keys, recount, too_many_keys
 from outbox.receipt import Receipt
 from outbox.rows import Row, columns_of, row_of
 from outbox.selectors import MessageQueueSelector, Selectors
 from outbox.size import DEFAULT_MAX_MESSAGE_BYTES, require_fitting
-from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
+from outbox.statements import Plan, Statement, TextArray, load
 from outbox.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 
 _SQL = load("send.sql")
@@ -74,15 +75,21 @@ class Sending:
         admitted = self._admit(message, registered[message.topic], ordered)
         if idempotency_key is not None:
             if ordered:
-                yield _locks([message])
+                yield from lock_order_keys([message])
             return (yield from send_once(*admitted, idempotency_key))
         row, lane = admitted.row, _lane(admitted)
         if message.message_id is not None:
             if ordered:
-                yield _locks([message])
+                yield from lock_order_keys([message])
             rows = yield Statement(_SEND_WITH_ID, (*row, lane, str(message.message_id)))
         elif ordered:
-            rows = yield Statement(_SEND_ORDERED, (*row, lane, message.arg_bytes))
+            statement = Statement(_SEND_ORDERED, (*row, lane, message.arg_bytes, MOST_ORDERED_KEYS))
+            rows = yield statement
+            if not rows:
+                yield recount([message])
+                rows = yield statement
+            if not rows:
+                raise too_many_keys()
         else:
             rows = yield Statement(_SEND, (*row, lane))
         id, message_id = rows[0]
@@ -95,7 +102,7 @@ class Sending:
         registered = yield from self._topics.lookup({message.topic for message in wanted})
         admitted = [self._admit(message, registered[message.topic], ordered) for message in wanted]
         if ordered and wanted:
-            yield _locks(wanted)
+            yield from lock_order_keys(wanted)
         receipts: list[Receipt] = []
         for chunk in _chunks(admitted):
             params = [*columns_of([each.row for each in chunk]), TextArray([_lane(each) for each in chunk])]
@@ -165,12 +172,6 @@ def _lane(admitted: _Admitted) -> str:
 def _require_message(message: Any) -> None:
     if not isinstance(message, Message):
         raise InvalidMessageError("message", f"is {type(message).__name__}", "outbox.Message")
-
-
-def _locks(messages: list[Message]) -> Statement:
-    distinct = {(message.topic, message.arg_bytes) for message in messages}
-    names, keys = zip(*distinct, strict=True)
-    return Statement(_SQL["lock_order_keys"], (TextArray(names), ByteaArray(keys)))
 
 
 def _chunks(admitted: list[_Admitted]) -> Iterator[list[_Admitted]]:

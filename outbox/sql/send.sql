@@ -24,8 +24,14 @@ RETURNING id, message_id;
 -- Waits for the lock of the order key ($18, never null) and only then takes the position: the defaults are computed
 -- in the projection above the scan of the materialized CTE, so after its only row, the lock, was produced. Until
 -- this transaction ends nobody else takes a position for the key by way of this lock.
-WITH locked AS MATERIALIZED (
+-- No row back: the transaction may hold as many locks as it is allowed to ($19); nothing was written. The setting
+-- counts them, as an upper bound: it ends with the transaction and goes back with a savepoint, as the locks do.
+WITH counted AS MATERIALIZED (
+    SELECT set_config('outbox.ordered_keys', (1 + coalesce(nullif(current_setting('outbox.ordered_keys', true), ''),
+                                                           '0')::bigint)::text, true)::bigint AS keys
+), locked AS MATERIALIZED (
     SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || encode($18::bytea, 'hex'), 1))
+    FROM counted WHERE keys <= $19::bigint
 )
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
                             transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
@@ -37,12 +43,29 @@ RETURNING id, message_id;
 -- name: lock_order_keys
 -- The locks of many messages at once ($1 topics, $2 order keys), in one order for all callers, so that two of them
 -- do not wait for each other in a circle. It is a statement of its own and ends before the first position is taken.
+-- No row back: no lock was taken, because the transaction would hold more than it may ($3), see send_ordered.
 WITH wanted AS MATERIALIZED (
     SELECT DISTINCT hashtextextended(topic || ':' || encode(order_key, 'hex'), 1) AS lock
     FROM unnest($1::text[], $2::bytea[]) AS given (topic, order_key)
     ORDER BY lock
+), counted AS MATERIALIZED (
+    SELECT coalesce(nullif(current_setting('outbox.ordered_keys', true), ''), '0')::bigint
+           + (SELECT count(*) FROM wanted) AS keys
+), noted AS MATERIALIZED (
+    SELECT set_config('outbox.ordered_keys', keys::text, true) FROM counted WHERE keys <= $3::bigint
 )
-SELECT pg_advisory_xact_lock(lock) FROM wanted;
+SELECT pg_advisory_xact_lock(lock) FROM wanted, noted;
+
+-- name: recount_order_keys
+-- Counts the locks that this transaction holds beside those of the messages ($1 topics, $2 order keys): the setting has
+-- counted a key again each time it was used. Advisory locks of the application are counted too; they take the same room.
+SELECT set_config('outbox.ordered_keys', count(*)::text, true)
+FROM pg_locks l
+WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND NOT EXISTS (
+    SELECT FROM (SELECT hashtextextended(topic || ':' || encode(order_key, 'hex'), 1) AS lock
+                 FROM unnest($1::text[], $2::bytea[]) AS given (topic, order_key)) w
+    WHERE l.objsubid = 1 AND (w.lock >> 32) & 4294967295 = l.classid::bigint AND w.lock & 4294967295 = l.objid::bigint
+);
 
 -- name: send_many
 -- A chunk of messages in the order given: sorted before the defaults take positions. Arrays that would hold nothing

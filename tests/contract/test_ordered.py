@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from outbox import InvalidMessageError, Message, Receipt
+from outbox import InvalidMessageError, Message, Receipt, TooManyOrderedKeysError
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import WAIT, Session, is_blocked, wait_until
 
@@ -131,3 +131,49 @@ def test_ordered_needs_something_to_order_by(session: Session, call: str) -> Non
     keyless = Message("orders")
     with pytest.raises(InvalidMessageError, match="order_key: missing, ordered=True has nothing to order by"):
         session.send(keyless, ordered=True) if call == "send" else session.send_many([keyless], ordered=True)
+
+
+def many(count: int, first: int = 0) -> list[Message]:
+    """So many messages of different keys."""
+    return [Message("orders", key=f"o-{number}") for number in range(first, first + count)]
+
+
+def stored(session: Session) -> int:
+    return int(session.execute("SELECT count(*) FROM outbox.message")[0][0])
+
+
+def test_more_keys_than_a_transaction_may_lock_are_refused_and_it_stays_usable(session: Session) -> None:
+    with pytest.raises(TooManyOrderedKeysError, match=r"more than 1,000 different order keys.*FOR UPDATE"):
+        session.send_many(many(1_001), ordered=True)
+    assert stored(session) == 0
+    session.send_many(many(1_001))
+    session.send_many(many(1_000), ordered=True)
+    assert stored(session) == 2_001
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_keys_are_counted_over_all_calls_of_a_transaction(session: Session, way: str) -> None:
+    session.send_many(many(600, first=10), ordered=True)
+    session.send_many(many(400, first=1_010), ordered=True)
+    with pytest.raises(TooManyOrderedKeysError):
+        WAYS[way](session)
+    assert stored(session) == 1_000
+    session.commit()
+    WAYS[way](session)
+
+
+def test_a_key_that_is_locked_already_is_not_counted_again(session: Session) -> None:
+    for _ in range(3):
+        session.send_many(many(999), ordered=True)
+        for _ in range(3):
+            session.send(Message("orders", key="o-2000"), ordered=True)
+    with pytest.raises(TooManyOrderedKeysError):
+        session.send_many(many(1, first=3_000), ordered=True)
+
+
+def test_locks_of_a_savepoint_that_is_rolled_back_are_not_counted(session: Session) -> None:
+    session.send(ORDER, ordered=True)
+    session.execute("SAVEPOINT before")
+    session.send_many(many(900, first=100), ordered=True)
+    session.execute("ROLLBACK TO before")
+    session.send_many(many(900, first=2_000), ordered=True)

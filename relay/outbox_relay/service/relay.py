@@ -139,11 +139,12 @@ class Relay:
         """Log why a session ended, and wait before the next one."""
         longest = LAST_PAUSE_REPEATING_S if self._unsettled else LAST_PAUSE_S
         self._pause = FIRST_PAUSE_S if self._made_progress() else min(self._pause * 2, longest)
+        fields = reason(error)
         if isinstance(error, KafkaException):
-            event = "Kafka failed, trying again"
+            event, fields = "Kafka failed, trying again", {"error": readable(error)}
         else:
             event = "PostgreSQL is away" if is_away(error) else "PostgreSQL refused, trying again"
-        log.warning(event, **reason(error), unrecorded=self._unsettled, next_try_in_s=self._pause)
+        log.warning(event, **fields, unrecorded=self._unsettled, next_try_in_s=self._pause)
         self._sleep(self._pause)
 
     def _made_progress(self) -> bool:
