@@ -1,10 +1,10 @@
-"""`outbox status`: backlog, oldest age and rates, per topic and lane."""
+"""`outbox status`: whether the outbox is healthy; backlog, oldest age and rates, per topic and lane."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
+from typing import NoReturn
 
 import click
 import psycopg
@@ -12,8 +12,8 @@ import psycopg
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Command, dsn_option, explain, json_option
 from outbox_relay.commands.types import Number
+from outbox_relay.inspect import health, status_view
 from outbox_relay.inspect import status as inspect_status
-from outbox_relay.inspect import status_view
 
 
 @click.command(cls=Command)
@@ -33,8 +33,26 @@ from outbox_relay.inspect import status_view
     metavar="SECONDS",
     help="Seconds over which rates are taken.",
 )
-def status(*, dsn: str, as_json: bool, watch: float | None, window: float) -> None:
-    """Show backlog, oldest age and rates, per topic and lane.
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Print the verdict only, and exit with 1 when something is wrong: for monitoring.",
+)
+@click.option(
+    "--max-age",
+    type=Number(0.1, 30 * 86_400),
+    default=health.MAX_AGE_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="A message that waits for longer, although a relay runs, is a problem.",
+)
+def status(
+    *, dsn: str, as_json: bool, watch: float | None, window: float, check: bool, max_age: float
+) -> None:
+    """Show whether the outbox is healthy, and what waits.
+
+    The first line is the verdict: healthy, or what is wrong with the command that repairs it. Then backlog, oldest age
+    and rates per topic; lanes only where they differ.
 
     \b
     backlog      messages that are committed and not recorded as published
@@ -42,44 +60,57 @@ def status(*, dsn: str, as_json: bool, watch: float | None, window: float) -> No
     published/s  over the last 10 s; ~ is from a sample of 2,000 messages
     lease        how long the lane stays its owner's if that should die
 
+    \b
+    Examples:
+      outbox status
+      outbox status --watch 2
+      outbox status --check || page-somebody
+
     The cost does not grow with the number of published messages. Needs no more than the role outbox_reader.
+    Exit codes: 0; 1 when the database cannot be read, and with --check when something is wrong; 2 wrong options.
     """
-    if watch is None:
-        with settings.connect(dsn) as conn:
-            schema.require_current(conn)
-            found = inspect_status.look(conn, window)
-        if as_json:
-            output.emit_json(status_view.as_document(found))
-        else:
-            status_view.show(found, settings.place(dsn))
-        return
-    try:
-        _watch(dsn, as_json, watch, window)
-    except KeyboardInterrupt:
-        sys.exit(0)
+    if watch is not None:
+        if check:
+            raise click.UsageError("--check looks once: leave --watch out")
+        try:
+            _watch(dsn, as_json, watch, window, max_age)
+        except KeyboardInterrupt:
+            sys.exit(0)
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        seen = inspect_status.look(conn, window)
+    found = health.problems(seen, max_age)
+    if as_json:
+        output.emit_json(status_view.as_document(seen, found))
+    elif check:
+        status_view.show_verdict(found)
+    else:
+        status_view.show(seen, found, settings.place(dsn))
+    if check and found:
+        sys.exit(1)
 
 
-def _watch(dsn: str, as_json: bool, pause: float, window: float) -> None:
-    """Look again and again; a server that is away for a while is said, not fatal."""
+def _watch(dsn: str, as_json: bool, pause: float, window: float, max_age: float) -> NoReturn:
+    """Look again and again; report a server that is away for a while and wait for it."""
     conn: settings.Connection | None = None
     while True:
         try:
             if conn is None or conn.closed:
                 conn = settings.connect(dsn)
                 schema.require_current(conn)
-            found = inspect_status.look(conn, window)
+            seen = inspect_status.look(conn, window)
         except (settings.DatabaseUnreachableError, psycopg.OperationalError) as error:
             click.echo(explain(error), err=True)
             if conn is not None:
                 conn.close()
             conn = None
         else:
+            found = health.problems(seen, max_age)
             if as_json:
-                document = status_view.as_document(found)
-                click.echo(json.dumps(document, ensure_ascii=False, default=str))
+                output.emit_json_line(status_view.as_document(seen, found))
             else:
                 if sys.stdout.isatty():
                     click.clear()
-                status_view.show(found, settings.place(dsn))
+                status_view.show(seen, found, settings.place(dsn))
         sys.stdout.flush()
         time.sleep(pause)

@@ -1,4 +1,4 @@
-"""Shows in a status what is undecided per producer group, and what checkers raise alarms about."""
+"""Shows in a status what is undecided per producer group."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import click
 
 from outbox_relay import output
-from outbox_relay.groups import rendering
-from outbox_relay.groups.registry import Alarm
 from outbox_relay.inspect.status import Unsettled
 
 
@@ -48,16 +46,5 @@ def show(unsettled: Sequence[Unsettled], most: int) -> None:
         right=("undecided", "oldest", "overdue", "EXHAUSTED"),
     )
     if len(rows) > most:
-        click.echo(f"… and {len(rows) - most} more groups (--json has all)")
+        click.echo(f"… and {output.many(len(rows) - most, 'more group')} (--json has all)")
     click.echo()
-
-
-def alarms(unsettled: Sequence[Unsettled], raised: Sequence[Alarm], most: int) -> None:
-    """Print what an operator has to do about half messages."""
-    rendering.show_alarms(raised[:most])
-    if len(raised) > most:
-        click.secho(f"… and {len(raised) - most} more alarms: outbox group ls", fg="red")
-    if any(one.state == "EXHAUSTED" for one in unsettled):
-        click.secho("EXHAUSTED half messages are left to you: outbox tx ls --state EXHAUSTED", fg="red")
-    if any(one.overdue for one in unsettled) and not raised:
-        click.secho("no checker comes to what is overdue: outbox tx ls --overdue", fg="yellow")

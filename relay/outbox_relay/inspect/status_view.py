@@ -1,24 +1,28 @@
-"""Shows a status: tables for people, one document for machines."""
+"""Shows a status: a verdict first, then figures and tables for people; one document for machines."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from outbox_relay import output
 from outbox_relay.inspect import status_halves
+from outbox_relay.inspect.health import Problem
 from outbox_relay.inspect.status import Share, Status
 
 MOST_TOPICS = 20
 """Topics, and groups, shown to people; machines get all."""
 
 
-def as_document(status: Status) -> dict[str, Any]:
+def as_document(status: Status, found: Sequence[Problem]) -> dict[str, Any]:
     """Everything for machines: counts, seconds and messages/s; a topic named null was not identified."""
     return {
+        "healthy": not found,
+        "problems": [asdict(one) for one in found],
         "backlog": status.total.backlog,
         "oldest_age_seconds": status.total.oldest,
         "published_per_second": status.total.published_per_second,
@@ -75,31 +79,44 @@ def _by_backlog(status: Status) -> list[tuple[str | None, Share]]:
     )
 
 
-def show(status: Status, place: str) -> None:
+def show(status: Status, found: Sequence[Problem], place: str) -> None:
     """Print the status for people."""
-    click.echo(f"{place}, {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}")
+    show_verdict(found)
+    click.echo(f"{place}, {output.moment(datetime.now(UTC))}")
     output.pairs(_summary(status))
     click.echo()
     _topics(status)
     status_halves.show(status.unsettled, MOST_TOPICS)
-    _lanes(status)
-    _alarms(status)
+    if len({(lane.state, lane.owner) for lane in status.lanes}) > 1:
+        _lanes(status)
+
+
+def show_verdict(found: Sequence[Problem]) -> None:
+    """Print `healthy`, or one line for each problem, with the command that repairs it or shows more."""
+    if not found:
+        click.secho("healthy", fg="green")
+    for one in found[:MOST_TOPICS]:
+        click.secho(f"PROBLEM: {one.text}: {one.command}", fg="red")
+    if len(found) > MOST_TOPICS:
+        click.secho(
+            f"… and {output.many(len(found) - MOST_TOPICS, 'more problem')} (--json has all)", fg="red"
+        )
 
 
 def _summary(status: Status) -> list[tuple[str, Any]]:
     total = status.total
     oldest = f", the oldest {output.seconds(total.oldest)} old" if total.backlog else ""
     rows: list[tuple[str, Any]] = [
-        ("backlog", f"{output.count(total.backlog)} messages{oldest}"),
+        ("backlog", f"{output.many(total.backlog, 'message')}{oldest}"),
         ("published", f"{_rate(total.published_per_second)}/s over the last {output.seconds(status.window)}"),
     ]
     for waiting in status.waiting:
         due = "" if waiting.next_due is None else f", the next due in {output.seconds(waiting.next_due)}"
-        rows.append((waiting.reason, f"{output.count(waiting.messages)} messages{due}"))
+        rows.append((waiting.reason, f"{output.many(waiting.messages, 'message')}{due}"))
     for state, what in (
-        ("UNKNOWN", "half messages undecided"),
-        ("EXHAUSTED", "half messages left to an operator"),
-        ("DEAD", "messages that cannot be published"),
+        ("UNKNOWN", ("half message undecided", "half messages undecided")),
+        ("EXHAUSTED", ("half message left to an operator", "half messages left to an operator")),
+        ("DEAD", ("message that cannot be published", "messages that cannot be published")),
     ):
         found = [one for one in status.unsettled if one.state == state]
         if found:
@@ -107,18 +124,30 @@ def _summary(status: Status) -> list[tuple[str, Any]]:
             age = output.seconds(max(one.oldest for one in found))
             overdue = sum(one.overdue for one in found)
             late = f", {output.count(overdue)} of them overdue" if overdue else ""
-            rows.append((state, f"{output.count(messages)} {what}{late}, the oldest {age} old"))
-    if status.alarms:
-        rows.append(("ALARMS", f"{len(status.alarms)} of producer groups, below"))
+            rows.append(
+                (state, f"{output.count(messages)} {what[messages != 1]}{late}, the oldest {age} old")
+            )
+    room = output.many(status.partitions.ids_left, "message")
     left = status.partitions.seconds_until(status.partitions.newest_id + status.partitions.ids_left)
     rate = "" if left is None else f", {output.seconds(left)} at the present rate"
     rows.append(
         (
             "partitions",
-            f"{status.partitions.ahead} ahead, room for {output.count(status.partitions.ids_left)} messages{rate}",
+            f"{status.partitions.ahead} ahead, room for {room}{rate}",
         )
     )
+    if len({(lane.state, lane.owner) for lane in status.lanes}) == 1:
+        rows.append(("lanes", _alike(status)))
     return rows
+
+
+def _alike(status: Status) -> str:
+    """Describe lanes that do not differ."""
+    first = status.lanes[0]
+    lease = [lane.lease for lane in status.lanes if lane.lease is not None]
+    owner = "" if first.owner is None else f", owner {first.owner}"
+    left = f", lease {output.seconds(min(lease))}" if lease and first.state == "running" else ""
+    return f"{len(status.lanes)} {first.state}{owner}{left}"
 
 
 def _rate(value: float) -> str:
@@ -145,7 +174,7 @@ def _topics(status: Status) -> None:
         right=("backlog", "oldest", "published/s ~"),
     )
     if len(found) > MOST_TOPICS:
-        click.echo(f"… and {len(found) - MOST_TOPICS} more topics (--json has all)")
+        click.echo(f"… and {output.many(len(found) - MOST_TOPICS, 'more topic')} (--json has all)")
     click.echo()
 
 
@@ -166,22 +195,3 @@ def _lanes(status: Status) -> None:
         ],
         right=("lane", "lease", "backlog", "oldest", "published/s ~"),
     )
-
-
-def _alarms(status: Status) -> None:
-    """Say what an operator has to do something about."""
-    for lane in status.lanes:
-        if lane.stopped_error is not None:
-            message = (
-                "" if lane.stopped_message is None else f"\n  outbox message show {lane.stopped_message}"
-            )
-            click.secho(
-                f"lane {lane.lane} stopped at {output.cell(lane.stopped_at)}: "
-                f"{output.printable(lane.stopped_error)}{message}",
-                fg="red",
-            )
-    status_halves.alarms(status.unsettled, status.alarms, MOST_TOPICS)
-    if status.total.backlog and not any(lane.state == "running" for lane in status.lanes):
-        click.secho("no relay is running; start one: outbox relay run", fg="yellow")
-    if status.partitions.ahead < 1:
-        click.secho("the next partition is missing; run: outbox db partitions --ensure 3", fg="red")

@@ -1,0 +1,110 @@
+"""Turns a status into a verdict: healthy, or what is wrong, each with the command that repairs it or shows more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from outbox_relay.inspect.status import Lane, Status
+from outbox_relay.output import cell, many, printable, seconds
+
+MAX_AGE_S = 300.0
+"""Age in seconds beyond which a message that a running relay has not published is a problem, unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that an operator has to do something about; `kind` is for machines and does not change."""
+
+    kind: str
+    text: str
+    command: str
+
+
+def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
+    """List what is wrong, the most urgent first; nothing: the outbox is healthy.
+
+    Args:
+        status: what was read.
+        max_age: age in seconds beyond which a message that waits for a running relay is a problem.
+    """
+    return [
+        *_relay(status),
+        *_stopped(status),
+        *_partitions(status),
+        *_late(status, max_age),
+        *_checkers(status),
+        *_unsettled(status),
+    ]
+
+
+def _alive(lane: Lane) -> bool:
+    return lane.owner is not None and lane.lease is not None and lane.lease > 0
+
+
+def _relay(status: Status) -> Iterator[Problem]:
+    orphans = [lane.lane for lane in status.lanes if not _alive(lane)]
+    if not orphans:
+        return
+    waiting = f", and {many(status.total.backlog, 'message')} to publish" if status.total.backlog else ""
+    if len(orphans) == len(status.lanes):
+        yield Problem("no_relay", f"no relay runs{waiting}", "outbox relay run")
+    else:
+        lanes = f"lane{'s' if len(orphans) > 1 else ''} {', '.join(map(str, orphans))}"
+        yield Problem("no_relay", f"no relay runs for {lanes}{waiting}", "outbox relay run")
+
+
+def _stopped(status: Status) -> Iterator[Problem]:
+    for lane in status.lanes:
+        if lane.stopped_error is not None:
+            yield Problem(
+                "lane_stopped",
+                f"lane {lane.lane} stopped at {cell(lane.stopped_at)}: {printable(lane.stopped_error)}",
+                "outbox status --json"
+                if lane.stopped_message is None
+                else f"outbox message show {lane.stopped_message}",
+            )
+
+
+def _partitions(status: Status) -> Iterator[Problem]:
+    if status.partitions.ahead < 1:
+        yield Problem("partitions", "the next partition is missing", "outbox db partitions --ensure 3")
+
+
+def _late(status: Status, max_age: float) -> Iterator[Problem]:
+    ages = [lane.share.oldest or 0.0 for lane in status.lanes if _alive(lane) and lane.stopped_error is None]
+    if ages and max(ages) > max_age:
+        yield Problem(
+            "late",
+            f"a relay runs, and a message has waited for {seconds(max(ages))} (more than {seconds(max_age)})",
+            "outbox message ls --status COMMITTED",
+        )
+
+
+def _checkers(status: Status) -> Iterator[Problem]:
+    for alarm in status.alarms:
+        yield Problem(
+            "alarm",
+            f"alarm {alarm.kind}, group {printable(alarm.producer_group)}, since {cell(alarm.since)}: "
+            f"{printable(alarm.detail)}",
+            f"outbox group show {printable(alarm.producer_group)}",
+        )
+    # A group with an alarm is named above, with the reason.
+    named = {alarm.producer_group for alarm in status.alarms}
+    overdue = sum(one.overdue for one in status.unsettled if one.producer_group not in named)
+    if overdue:
+        yield Problem(
+            "no_checker",
+            f"no checker asks about {many(overdue, 'overdue half message')} (outbox tx ls --overdue)",
+            "outbox checker run",
+        )
+
+
+def _unsettled(status: Status) -> Iterator[Problem]:
+    for state, what, command in (
+        ("EXHAUSTED", "left to an operator", "outbox tx ls --state EXHAUSTED"),
+        ("DEAD", "cannot be published", "outbox message ls --status DEAD"),
+    ):
+        found = sum(one.messages for one in status.unsettled if one.state == state)
+        if found:
+            yield Problem(state.lower(), f"{many(found, 'message')} {state}: {what}", command)
