@@ -27,8 +27,13 @@ class Ran(NamedTuple):
 
 def outbox(*arguments: str, **environment: str) -> Ran:
     """Run `outbox …`; `OUTBOX_DSN="…"` and the like as keywords. A defect (a traceback) fails the test."""
+    return outbox_reading(None, *arguments, **environment)
+
+
+def outbox_reading(stdin: bytes | None, *arguments: str, **environment: str) -> Ran:
+    """Run `outbox …` with this standard input."""
     runner = CliRunner(env={**CLEAN, **environment})
-    result = runner.invoke(main, [str(argument) for argument in arguments], prog_name="outbox")
+    result = runner.invoke(main, [str(argument) for argument in arguments], input=stdin, prog_name="outbox")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ran(result.exit_code, result.stdout, result.stderr)

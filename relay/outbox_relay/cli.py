@@ -41,6 +41,7 @@ class LazyGroup(click.Group):
         "Look and repair": {
             "status": ("status:status", "Healthy, or what is wrong and which command repairs it."),
             "message": ("message:message", "Send, find, explain and cancel messages."),
+            "tail": ("tail:tail", "Read a topic's messages from Kafka."),
             "tx": ("tx:tx", "List, explain, check and decide half messages."),
         },
         "Archive": {
@@ -145,6 +146,8 @@ def main() -> None:
       outbox db upgrade                             create the schema
       outbox topic create orders                    create a topic
       outbox relay run                              publish, in a terminal of its own
+      outbox message send orders --body hello       send a message in a transaction
+      outbox tail orders --from-beginning           read it from Kafka
       outbox status                                 healthy, or what is wrong
 
     \b

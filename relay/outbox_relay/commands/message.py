@@ -1,4 +1,4 @@
-"""`outbox message`: find messages, show one's whole life, cancel a delayed one."""
+"""`outbox message`: send a message, find messages, show one's whole life, cancel a delayed one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 import click
 
 from outbox_relay import output, schema, settings
+from outbox_relay.commands.message_send import send
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
 from outbox_relay.commands.types import Choice
@@ -32,11 +33,14 @@ class Searching:
 
 @click.group(cls=Group)
 def message() -> None:
-    """Find messages, show one's whole life, cancel a delayed one.
+    """Send, find, explain and cancel messages.
 
     Bodies and headers are shown by `outbox message show --body` alone; everything else needs no more than the
     role outbox_reader.
     """
+
+
+message.add_command(send)
 
 
 @message.command("ls")

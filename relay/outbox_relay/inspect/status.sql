@@ -16,6 +16,13 @@ SELECT l.lane, l.mode, l.owner, l.epoch,
        l.stopped_error, l.stopped_message::text, l.stopped_at
 FROM outbox.lane l LEFT JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner ORDER BY l.lane
 
+-- name: relay_runs
+-- Whether a relay holds a lane at this moment.
+SELECT EXISTS (
+    SELECT FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
+    WHERE e.leased_until > clock_timestamp()
+)
+
 -- name: backlog
 -- What is committed and not recorded as published: the difference between now and the progress of these lanes,
 -- which two index scans find however much has been published. While a backlog is taken page by page ("after" is

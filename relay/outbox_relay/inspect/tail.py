@@ -1,0 +1,181 @@
+"""Reads a topic from Kafka for people: committed records only, in no consumer group, changing nothing.
+
+Partitions are assigned by hand with the positions that were asked of the broker first. So nothing waits for a group to
+balance, no offset is stored, and a message sent after `Tail` was made is read even from the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as Record
+
+from outbox_relay import output
+from outbox_relay.errors import OperatorError, OptionError
+from outbox_relay.publishing.kafka import readable
+from outbox_relay.topics.errors import did_you_mean
+
+TIMEOUT_S = 10.0
+POLL_S = 0.2
+TAGS = "outbox-tags"
+
+
+def tag_expression(text: str) -> frozenset[str] | None:
+    """Read RocketMQ's tag expression `a || b`; None is `*`, every message.
+
+    Raises:
+        OptionError: a tag between two `||` is missing.
+    """
+    tags = frozenset(tag.strip() for tag in text.split("||"))
+    if tags == {"*"}:
+        return None
+    if "" in tags or "*" in tags:
+        raise OptionError(f"--tag {text!r} is not a tag expression; expected a tag, 'a || b' or '*'")
+    return tags
+
+
+class Tail:
+    """Reads the partitions of one topic.
+
+    Args:
+        bootstrap_servers: the brokers.
+        extra: further settings of librdkafka.
+        topic: the topic's name.
+        from_beginning: whether to read what is there, or only what comes.
+
+    Raises:
+        OperatorError: no broker answers, the topic does not exist, or a setting is refused.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, extra: Mapping[str, str], topic: str, *, from_beginning: bool
+    ) -> None:
+        own: dict[str, Any] = {"logger": logging.getLogger("outbox.librdkafka")}
+        own["logger"].addHandler(logging.NullHandler())
+        try:
+            self._consumer = Consumer(
+                {
+                    "client.id": "outbox-tail",
+                    **extra,
+                    "bootstrap.servers": bootstrap_servers,
+                    # A group is needed by the client and joined by nobody.
+                    "group.id": f"outbox-tail-{uuid.uuid4()}",
+                    "enable.auto.commit": False,
+                    "isolation.level": "read_committed",
+                    "auto.offset.reset": "earliest",
+                    **own,
+                }
+            )
+        except KafkaException as error:
+            raise OptionError(f"--kafka-config: {readable(error)}") from None
+        try:
+            self.partitions = self._assign(bootstrap_servers, topic, from_beginning=from_beginning)
+        except KafkaException as error:
+            self.close()
+            raise OperatorError(
+                f"cannot read Kafka at {bootstrap_servers}: {readable(error)}\n"
+                "Is the broker running, and --bootstrap-servers (OUTBOX_BOOTSTRAP_SERVERS) right?"
+            ) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _assign(self, bootstrap_servers: str, topic: str, *, from_beginning: bool) -> int:
+        # All topics: asking for one by name can make a broker create it.
+        known = self._consumer.list_topics(timeout=TIMEOUT_S).topics
+        if topic not in known:
+            names = [name for name in known if not name.startswith("__")]
+            raise OperatorError(
+                f"Kafka at {bootstrap_servers} has no topic {topic!r}. {did_you_mean(topic, names)}\n"
+                f"create and register it: outbox topic create {topic}"
+            )
+        places = []
+        for partition in known[topic].partitions:
+            place = TopicPartition(topic, partition)
+            low, high = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+            place.offset = low if from_beginning else high
+            places.append(place)
+        self._consumer.assign(places)
+        return len(places)
+
+    def records(self) -> Iterator[Record | None]:
+        """Yield records as they come; None when for a fifth of a second none has.
+
+        Raises:
+            OperatorError: Kafka refuses to be read, as for lack of rights.
+        """
+        while True:
+            record = self._consumer.poll(POLL_S)
+            error = None if record is None else record.error()
+            if error is None:
+                yield record
+            elif error.fatal() or error.code() in {
+                KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                KafkaError.GROUP_AUTHORIZATION_FAILED,
+                KafkaError.UNKNOWN_TOPIC_OR_PART,
+            }:
+                raise OperatorError(f"Kafka: {readable(error)}")
+            else:  # A broker that is away comes back, and the client goes on by itself.
+                yield None
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._consumer.close()
+
+
+def _headers(record: Record) -> list[tuple[str, bytes | None]]:
+    # A list of pairs when they were read, whatever the stubs allow for records that are written.
+    return cast("list[tuple[str, bytes | None]]", record.headers() or [])
+
+
+def fits(record: Record, key: bytes | None, tags: frozenset[str] | None) -> bool:
+    """Whether a record has the key and one of the tags."""
+    if key is not None and record.key() != key:
+        return False
+    if tags is None:
+        return True
+    for name, value in _headers(record):
+        if name == TAGS and value is not None:
+            return not tags.isdisjoint(value.decode("utf-8", "replace").split("||"))
+    return False
+
+
+def _moment(record: Record) -> datetime | None:
+    kind, milliseconds = record.timestamp()
+    # 0: the record has none.
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None
+
+
+def document(record: Record) -> dict[str, Any]:
+    """One record for machines: bytes as text where they are printable UTF-8, else {"base64": …}."""
+    return {
+        "topic": record.topic(),
+        "partition": record.partition(),
+        "offset": record.offset(),
+        "timestamp": _moment(record),
+        "key": output.bytes_for_json(record.key()),
+        "headers": [
+            {"name": name, "value": output.bytes_for_json(value)} for name, value in _headers(record)
+        ],
+        "body": output.bytes_for_json(record.value()),
+    }
+
+
+def lines(record: Record) -> list[str]:
+    """One record for people: its place, its headers, its body; control characters as escapes."""
+    when = _moment(record)
+    head = f"partition {record.partition()}  offset {record.offset()}  {output.cell(when)}"
+    shown = [f"{head}  key {output.cell(record.key())}"]
+    shown += [f"  {output.printable(name)}: {output.cell(value)}" for name, value in _headers(record)]
+    body = record.value()
+    if body is None:
+        return [*shown, "  (no body: a tombstone)"]
+    return [
+        *shown,
+        *(f"  {output.printable(line)}" for line in (output.bytes_for_people(body) or "").split("\n")),
+    ]
