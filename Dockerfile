@@ -1,4 +1,5 @@
-# The relay and the `outbox` command. Dependencies come from the lock file, checked against their hashes.
+# The relay, the checker and the `outbox` command (the warehouse job needs Spark, which is not in this image).
+# Dependencies come from the lock file, checked against their hashes.
 FROM python:3.12-slim AS build
 WORKDIR /source
 COPY requirements/ requirements/
@@ -9,6 +10,7 @@ COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY outbox/ outbox/
 COPY relay/ relay/
 COPY migrations/ migrations/
+COPY spark_etl/ spark_etl/
 RUN /opt/outbox/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.12-slim

@@ -19,12 +19,17 @@ class Topics:
         """Take the broker's address."""
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
+    @staticmethod
+    def new_name() -> str:
+        """Answer a name that no topic has."""
+        return f"test-{uuid.uuid4().hex[:16]}"
+
     def make(self, partitions: int = 4, **settings: str) -> str:
         """Create a topic of a new name, with settings as `max_message_bytes="1000"`; answer the name.
 
         It returns when every partition has a leader: from then on it can be produced to and read.
         """
-        name = f"test-{uuid.uuid4().hex[:16]}"
+        name = self.new_name()
         config = {key.replace("_", "."): value for key, value in settings.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         self._admin.create_topics([topic])[name].result(LIMIT)

@@ -32,8 +32,8 @@ def whole() -> dict[str, Any]:
     return services
 
 
-def test_whole_stack_is_servers_migration_and_relay() -> None:
-    assert set(whole()) == {"postgres", "kafka", "migrate", "relay"}
+def test_whole_stack_is_servers_migration_relay_and_checker() -> None:
+    assert set(whole()) == {"postgres", "kafka", "migrate", "relay", "checker"}
 
 
 def test_each_dependency_is_a_service_that_can_meet_its_condition() -> None:
@@ -50,7 +50,7 @@ def test_each_port_is_published_on_loopback_only() -> None:
 
 
 def test_commands_of_the_containers_are_commands_of_outbox() -> None:
-    for name in ("migrate", "relay"):
+    for name in ("migrate", "relay", "checker"):
         command = whole()[name]["command"]
         assert main.make_context("outbox", list(command[:1]), resilient_parsing=True) is not None
         group = main.get_command(main.make_context("outbox", [], resilient_parsing=True), command[0])

@@ -1,0 +1,93 @@
+"""The code and the commands of README.md run as they stand."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.servers import MakeDatabase
+from tests.topics import Topics
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LIMIT_S = 120
+GIVEN = ("pip install ", "outbox up", 'eval "$(outbox env)"')
+"""Lines whose work is done already where servers are given; `outbox up` and `env` have tests of their own."""
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+def test_the_python_code_sends_a_message_and_decides_a_half_message(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTBOX_DSN", database)
+    names: dict[str, object] = {}
+    for again in range(2):  # pasted twice, it does the same once more
+        for block in blocks("python"):
+            exec(compile(block, "README.md", "exec"), names)
+        with psycopg.connect(database) as conn:
+            found = conn.execute(
+                "SELECT topic, key, state, producer_group FROM outbox.message ORDER BY id"
+            ).fetchall()
+            rows = conn.execute(
+                "SELECT id, state FROM orders UNION SELECT id, state FROM payments"
+            ).fetchall()
+        assert found == [
+            ("orders", b"o-2", "COMMITTED", "orders"),
+            ("payments", b"p-7", "COMMITTED", "payments"),
+        ] * (again + 1)
+        assert sorted(rows) == [("o-2", "paid"), ("p-7", "paid")]
+
+
+def test_the_commands_publish_a_first_message_and_end_healthy(
+    make_database: MakeDatabase, bootstrap_servers: str, tmp_path: Path
+) -> None:
+    """Against given servers, with topics of this test's own names; ended by the README's own words."""
+    (block,) = [block for block in blocks("sh") if "outbox up" in block]
+    lines = [line for line in block.splitlines() if not line.startswith(GIVEN)]
+    assert len(block.splitlines()) - len(lines) == len(GIVEN)
+    (ending,) = re.findall(r"`(kill [^`]+)` stops relay and checker", README)
+    orders, payments = Topics.new_name(), Topics.new_name()
+    script = "\n".join(["set -e", *lines, ending, "wait"])
+    script = re.sub(r"\borders\b", orders, script)
+    script = re.sub(r"\bpayments\b", payments, script)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
+        "HOME": str(tmp_path),
+        "LC_ALL": "C.UTF-8",
+        "OUTBOX_DSN": make_database(migrated=False),
+        "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers,
+    }
+    with subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as shell:
+        try:
+            out, err = shell.communicate(timeout=LIMIT_S)
+        except BaseException:
+            os.killpg(shell.pid, signal.SIGKILL)
+            raise
+    logs = "".join((tmp_path / name).read_text() for name in ("relay.log", "checker.log"))
+    assert shell.returncode == 0, out + err + logs
+    assert f"is stored for topic {orders}" in out
+    assert re.search(
+        r"^partition \d+  offset 0  .*  key o-1\n(  outbox-.*\n)+  \{\"state\": \"paid\"\}$", out, re.M
+    )
+    assert re.search(rf"^ *\d+ +(PUBLISHED|COMMITTED) +{orders} +o-1 ", out, re.M)
+    assert re.search(r"^healthy$", out, re.M)
+    assert "Traceback" not in logs
