@@ -51,8 +51,11 @@ def test_every_option_is_described(reference: str) -> None:
 
 
 def test_no_option_is_described_that_does_not_exist(reference: str) -> None:
-    known = {option for _, command in leaves(main) for one in command.params for option in one.opts} | {
-        "--help"
-    }
+    known = {
+        option
+        for _, command in leaves(main)
+        for one in command.params
+        for option in (*one.opts, *one.secondary_opts)
+    } | {"--help"}
     described = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", reference))
     assert described <= known

@@ -1,4 +1,4 @@
-"""The wheel of the image, built from exactly the files that the Dockerfile copies; Docker is not needed and never runs."""
+"""The wheel of the image, built from exactly the files that the Dockerfile copies: without Docker."""
 
 from __future__ import annotations
 
