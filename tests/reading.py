@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from psycopg import sql
 
-from outbox_relay.finder.finder import Finder, prepare_session
+from outbox_relay.finder.finder import ID, PAGE_BYTES, POSITION, WAITING, Finder, RawRow, prepare_session
 from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.finder.snapshot import Progress
 from outbox_relay.service.ahead import ReadAhead
@@ -21,12 +21,12 @@ Between = Callable[[int], Any]
 class Reading:
     """A reader with one group of all lanes, and what it has read."""
 
-    def __init__(self, database: str, *, page: int = 10) -> None:
+    def __init__(self, database: str, *, page: int = 10, page_bytes: int = PAGE_BYTES) -> None:
         self.conn = connect(database)
         prepare_session(self.conn)
-        self.finder = Finder(self.conn, page=page)
+        self.finder = Finder(self.conn, page=page, page_bytes=page_bytes)
         self.partitions = LivePartitions(self.conn)
-        self.ahead = ReadAhead(lambda: connect(database), page)
+        self.ahead = ReadAhead(lambda: connect(database), page, page_bytes)
         self.reader = Reader(self.finder, self.partitions, self.ahead)
         self.group = Group(set(range(8)), Progress(self.reader.here()))
         self.waited: list[int] = []
@@ -42,11 +42,20 @@ class Reading:
             pages = list(self.reader.read([group]))
             idle = not pages
             for page in pages:
-                assert [row[0] for row in page.rows] == sorted(row[0] for row in page.rows)
+                assert [row[POSITION] for row in page.rows] == sorted(row[POSITION] for row in page.rows)
                 assert page.progress == group.progress
-                positions += [row[0] for row in page.rows if row[17] is None]
-                self.waited += [row[1] for row in page.rows if row[17]]
+                positions += [row[POSITION] for row in page.rows if row[WAITING] is None]
+                self.waited += [row[ID] for row in page.rows if row[WAITING]]
         return positions
+
+    def pages(self) -> Iterator[list[RawRow]]:
+        """Read until the group is level and nothing is left, and yield the rows of each page."""
+        idle = False
+        while not (idle and self.group.is_level):
+            pages = list(self.reader.read([self.group]))
+            idle = not pages
+            for page in pages:
+                yield page.rows
 
     def close(self) -> None:
         self.ahead.close()

@@ -16,8 +16,7 @@ from psycopg import sql
 from bench.harness.cpu import Meter
 from bench.load.backlog import STATEMENTS
 from outbox.selectors import partition_of
-from outbox_relay.finder.finder import PAGE
-from outbox_relay.finder.finder import STATEMENTS as FINDER
+from outbox_relay.finder.finder import COLUMNS, PAGE, PAGE_BYTES
 from outbox_relay.publishing.kafka import producer_settings
 
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, str | bytes | None]]]
@@ -68,14 +67,13 @@ def measure(pipe: Connection, job: Job) -> None:
 
 
 def _read(dsn: str, messages: int) -> list[tuple[Any, ...]]:
-    columns = sql.SQL(FINDER["columns"]).format()
-    page = sql.SQL(STATEMENTS["read"]).format(columns=columns)
+    page = sql.SQL(STATEMENTS["read"]).format(columns=COLUMNS)
     rows: list[tuple[Any, ...]] = []
     with psycopg.connect(dsn, autocommit=True) as conn, conn.cursor(binary=True) as cursor:
         newest = conn.execute(STATEMENTS["newest"]).fetchone()
         last = newest[0] if newest else 0
         for first in range(last - messages + 1, last + 1, PAGE):
-            bounds = {"first": first, "last": min(first + PAGE - 1, last)}
+            bounds = {"first": first, "last": min(first + PAGE - 1, last), "bytes": PAGE_BYTES}
             rows += cursor.execute(page, bounds, prepare=True)
     return rows
 
@@ -84,7 +82,12 @@ def _record(row: tuple[Any, ...], partitions: int) -> Record:
     (_, _, _, _, key, body, arg, _, _, message_id, born_at, headers, tags, _, group, *_) = row
     own = [("outbox-id", message_id), ("outbox-born-at", born_at), ("outbox-tags", tags)]
     users = json.loads(headers).items() if headers else ()
-    return key, body, partition_of(None, arg, partitions), [*own, ("outbox-producer-group", group), *users]
+    return (
+        key,
+        body,
+        partition_of(None, key if arg is None else arg, partitions),
+        [*own, ("outbox-producer-group", group), *users],
+    )
 
 
 def _produce(producer: Producer, topic: str, records: list[Record]) -> int:

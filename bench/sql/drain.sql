@@ -22,4 +22,5 @@ SELECT max(id) FROM outbox.message
 
 -- name: read
 -- A page by id, every column that a Kafka record is made of; {columns} as the relay's finder reads them.
-SELECT {columns} FROM outbox.message m WHERE id BETWEEN %(first)s AND %(last)s ORDER BY id
+SELECT {columns} FROM (SELECT *, NULL::bigint AS withheld, 0 AS bytes FROM outbox.message) m
+WHERE id BETWEEN %(first)s AND %(last)s ORDER BY id

@@ -69,6 +69,7 @@ def pages_touched(finder: Finder, reading: Reading) -> int:
         "xip": snapshot.xip_array,
         "page": finder.page_size,
         "bytes": finder.page_bytes,
+        "row_bytes": finder.row_bytes,
     }
     explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder._poll
     row = finder.conn.execute(explain, values).fetchone()

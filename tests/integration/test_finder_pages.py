@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from functools import partial
+from contextlib import closing
 
 import psycopg
 import pytest
 
 from outbox_relay.finder import finder as finder_module
-from outbox_relay.finder.finder import Finder
-from outbox_relay.finder.snapshot import START, Progress
-from outbox_relay.service import ahead as ahead_module
+from outbox_relay.finder.finder import BODY, POSITION, RawRow, Row
+from outbox_relay.finder.snapshot import BEGINNING, START, Progress
 from outbox_relay.service import reader as reader_module
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group
 from tests.publications import positions
 from tests.reading import Reading
-from tests.writing import Connection, decide, insert, insert_numbered
+from tests.writing import Connection, decide, insert, insert_numbered, keys_of_lanes
 
 
 @pytest.fixture
@@ -68,34 +68,121 @@ def test_rows_that_commit_while_a_backlog_is_taken_come_after_it(
     assert sorted(found) == positions(conn)
 
 
-def test_a_page_holds_its_bytes_and_one_larger_body_is_a_page(
-    reading: Reading, conn: Connection, monkeypatch: pytest.MonkeyPatch
+LARGE = 40_000
+PAGE_OF_BYTES = 100_000
+LARGE_FIELDS = {
+    "body": "x" * LARGE,
+    "key": "x" * LARGE,
+    "order_key": "x" * LARGE,
+    "headers": json.dumps({"h": "x" * LARGE}),
+    "tags": ["x" * LARGE],
+    "index_keys": ["x" * LARGE],
+    "producer_group": "x" * LARGE,
+    "transaction_id": "x" * LARGE,
+    "traceparent": "x" * LARGE,
+}
+
+
+def bytes_of(row: RawRow) -> int:
+    """The bytes of the fields that may be of any size."""
+    return sum(len(field) for field in row if isinstance(field, (bytes, str)))
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["polled", "listed"])
+@pytest.mark.parametrize("field", LARGE_FIELDS)
+def test_a_page_holds_its_bytes_whatever_field_they_are_in(
+    database: str, conn: Connection, field: str, listed: bool
 ) -> None:
-    reading.finder.page_bytes = 1_000
-    monkeypatch.setattr(ahead_module, "Finder", partial(Finder, page_bytes=1_000))
+    """Compressible as they are, so that what they take on disk says nothing."""
     with conn.transaction():
-        for size in (400, 400, 400, 5_000, 10, 10, 5_000, 5_000, 990, 20, 1):
-            insert(conn, "t", "k", b"x" * size)
-    sizes: list[list[int]] = []
-    while True:
-        pages = list(reading.reader.read([reading.group]))
-        sizes += [[len(row[5]) for row in page.rows] for page in pages]
-        if not pages and reading.group.is_level:
-            break
-    assert [size for page in sizes for size in page] == [
-        400,
-        400,
-        400,
-        5_000,
-        10,
-        10,
-        5_000,
-        5_000,
-        990,
-        20,
-        1,
-    ]
-    assert all(sum(page[:-1]) < 1_000 for page in sizes), sizes
+        for _ in range(7):
+            insert(conn, "t", **{"key": "k", "body": "", field: LARGE_FIELDS[field]})  # type: ignore[arg-type]
+    with closing(Reading(database, page_bytes=PAGE_OF_BYTES)) as reading:
+        reading.group.progress = START if listed else Progress(BEGINNING)
+        pages = list(reading.pages())
+    assert [row[POSITION] for rows in pages for row in rows] == positions(conn)
+    assert max(sum(map(bytes_of, rows[:-1])) for rows in pages) < PAGE_OF_BYTES
+    assert 3 <= len(pages) <= 7
+
+
+def test_a_page_holds_its_bytes_and_one_larger_row_is_a_page(database: str, conn: Connection) -> None:
+    sizes = [400, 400, 400, 5_000, 10, 10, 5_000, 5_000, 990, 20, 1]
+    with closing(Reading(database, page_bytes=1_000)) as reading:
+        with conn.transaction():
+            for size in sizes:
+                insert(conn, "t", "k", b"x" * size)
+        pages = [[len(row[BODY]) for row in rows] for rows in reading.pages()]
+    assert [size for page in pages for size in page] == sizes
+    assert all(sum(page[:-1]) < 1_000 for page in pages), pages
+
+
+@pytest.mark.parametrize("dense", [0, finder_module.DENSE], ids=["by id", "by range"])
+@pytest.mark.parametrize("ahead", [False, True], ids=["read now", "read ahead"])
+def test_a_page_of_cancelled_rows_does_not_hide_the_rows_behind_it(
+    database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, dense: int, ahead: bool
+) -> None:
+    """A campaign of delayed messages is cancelled after it was listed; its bytes would fill every page.
+
+    The small rows behind it were cut off with it, and the empty answer was taken to mean that they had gone.
+    """
+    monkeypatch.setattr(finder_module, "DENSE", dense)
+    with closing(Reading(database, page=20, page_bytes=100)) as reading:
+        with conn.transaction():
+            for _ in range(30):
+                insert(conn, "t", "k", b"x" * 90, deliver_at="9999-01-01")
+            for number in range(10):
+                insert(conn, "t", "k", f"{number}")
+        if not ahead:
+            monkeypatch.setattr(reading.ahead, "start", lambda ids, current: None)
+
+        def between(turn: int) -> None:
+            if turn == 1:
+                conn.execute("UPDATE outbox.message SET state = 'CANCELLED' WHERE deliver_at IS NOT NULL")
+
+        assert reading.read(between) == positions(conn)
+
+
+def test_rows_of_other_lanes_do_not_hide_those_that_are_listed(database: str, conn: Connection) -> None:
+    """A range of ids holds rows that are not on the list; a page full of them says nothing of those that are."""
+    mine, other = keys_of_lanes(conn, "t", 3, 5)
+    with closing(Reading(database, page=20, page_bytes=100)) as reading:
+        reading.group.lanes = {3}
+        with conn.transaction():
+            for number in range(40):
+                insert(conn, "t", mine if number % 2 else other, b"x" * (1 if number % 2 else 90))
+        assert reading.read() == positions(conn, "lane = 3")
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["polled", "listed"])
+@pytest.mark.parametrize("field", LARGE_FIELDS)
+def test_a_row_above_the_bound_comes_without_its_fields(
+    reading: Reading, conn: Connection, field: str, listed: bool
+) -> None:
+    reading.finder.row_bytes = 30_000
+    with conn.transaction():
+        insert(conn, "t", "k", b"before", tags=["a"])
+        # Its bytes are counted as they would be at most, so it is measured, and found to fit.
+        insert(conn, "t", "k", b"fits", headers=json.dumps({"h": "x" * 20_000}))
+        large = insert(conn, "t", **{"key": "k", "body": "", field: LARGE_FIELDS[field]})  # type: ignore[arg-type]
+        insert(conn, "t", "k", b"after")
+    if listed:
+        reading.group.progress = START
+    rows = [Row(*row) for page in reading.pages() for row in page]
+    assert [row.position for row in rows] == positions(conn)
+    before, fits, withheld, after = rows
+    assert (before.body, before.tags, before.withheld) == (b"before", "a", None)
+    assert len(fits.headers or "") > 20_000
+    assert after.body == b"after"
+    assert withheld.message_id == large
+    assert LARGE <= (withheld.withheld or 0) <= LARGE + 200
+    assert bytes_of(tuple(withheld)) < 100
+
+
+def test_the_key_is_not_sent_twice(reading: Reading, conn: Connection) -> None:
+    insert(conn, "t", "k", b"")
+    insert(conn, "t", "k", b"", order_key="o")
+    found = [Row(*row) for page in reading.pages() for row in page]
+    assert [(row.key, row.order_key) for row in found] == [(b"k", None), (b"k", b"o")]
 
 
 def test_a_message_released_while_its_backlog_is_taken_is_read_once_at_its_new_place(

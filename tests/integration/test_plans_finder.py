@@ -18,7 +18,8 @@ from tests.plans import Plan, Prepared, buffers, nodes, removed, scans
 from tests.reading import Reading, narrow_partitions
 from tests.writing import Connection, connect, insert, insert_numbered
 
-POLL = {"lanes": "smallint[]", "xmax": "xid8", "xip": "xid8[]", "page": "bigint", "bytes": "bigint"}
+POLL = {"lanes": "smallint[]", "xmax": "xid8", "xip": "xid8[]", "page": "bigint", "bytes": "bigint",
+        "row_bytes": "bigint"}  # fmt: skip
 ALL_LANES = "{0,1,2,3,4,5,6,7}"
 FEW = 5
 WIDTH = 1_000
@@ -58,6 +59,7 @@ def values(snapshot: Snapshot, page: int = 5_000) -> dict[str, Any]:
         "xip": snapshot.xip_array,
         "page": page,
         "bytes": 16 << 20,
+        "row_bytes": 64 << 20,
     }
 
 
@@ -86,6 +88,11 @@ def assert_finder_index(conn: Connection, plan: Plan, partitions: int) -> None:
         assert "xid" in node["Index Cond"], "xid bounds the walk, it does not filter"
     assert not [node for node in nodes(plan) if node["Node Type"].startswith("Gather")]
     assert removed(plan) <= FEW
+
+
+def assert_sorted_once(plan: Plan) -> None:
+    """The bytes are summed up in the order in which the rows are returned."""
+    assert len([node for node in nodes(plan) if "Sort" in node["Node Type"]]) == 1
 
 
 @pytest.mark.feature("S-05", "S-50", "S-85")
@@ -186,6 +193,7 @@ def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> N
         "lowest": "bigint",
         "highest": "bigint",
         "bytes": "bigint",
+        "row_bytes": "bigint",
         "cur_xmax": "xid8",
         "cur_xip": "xid8[]",
     }
@@ -199,6 +207,7 @@ def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> N
             "lowest": ids[0],
             "highest": ids[-1],
             "bytes": 16 << 20,
+            "row_bytes": 64 << 20,
             "cur_xmax": str(current.xmax),
             "cur_xip": current.xip_array,
         }
@@ -206,6 +215,7 @@ def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> N
     assert {node["Relation Name"] for node in scans(plan, "message_p")} == {"message_p000000000007001"}
     assert all(node["Node Type"].startswith(("Index", "Bitmap")) for node in scans(plan, "message_p"))
     assert plan["Actual Rows"] == len(ids)
+    assert_sorted_once(plan)
 
 
 def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
@@ -213,6 +223,7 @@ def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
         "lowest": "bigint",
         "highest": "bigint",
         "bytes": "bigint",
+        "row_bytes": "bigint",
         "cur_xmax": "xid8",
         "cur_xip": "xid8[]",
     }
@@ -224,6 +235,7 @@ def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
             "lowest": 7_101,
             "highest": 7_200,
             "bytes": 16 << 20,
+            "row_bytes": 64 << 20,
             "cur_xmax": str(current.xmax),
             "cur_xip": current.xip_array,
         }
@@ -233,6 +245,7 @@ def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
     assert scan["Node Type"] in {"Index Scan", "Index Only Scan"}
     assert plan["Actual Rows"] == 100
     assert removed(plan) <= FEW
+    assert_sorted_once(plan)
 
 
 def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:

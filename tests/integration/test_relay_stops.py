@@ -240,3 +240,33 @@ def test_small_messages_pass_a_small_topic_limit_however_many_there_are(
     found = compare(read_topic(bootstrap_servers, topic), numbered(5_000))
     assert not found.broken
     assert found.duplicate_records == 0
+
+
+def test_a_row_larger_than_any_topic_takes_stops_its_lane_only(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    """Its fields stay in PostgreSQL: were they read, the relay would take the failure for an outage, for ever."""
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+        relay.wait_until_running()
+        same_lane, other_lane = keys_of_lanes(conn, topic, 3, 5)
+        # The relay does not depend on what the table refuses.
+        conn.execute("ALTER TABLE outbox.message DISABLE TRIGGER USER")
+        row = conn.execute(
+            "INSERT INTO outbox.message (topic, key, order_key, body, lane) "
+            "SELECT %s, x, %s, x, 3 FROM (SELECT convert_to(repeat('x', %s), 'UTF8')) t (x) "
+            "RETURNING message_id::text",
+            [topic, same_lane.encode(), 33 << 20],
+        ).fetchone()
+        assert row is not None
+        conn.execute("ALTER TABLE outbox.message ENABLE TRIGGER USER")
+        insert(conn, topic, same_lane, f"{same_lane}:0")
+        for version in range(3):
+            insert(conn, topic, other_lane, f"{other_lane}:{version}")
+        wait_until(lambda: stopped(conn), "the lane stops")
+        assert stopped(conn)[0].startswith("MESSAGE_TOO_LARGE: 692")
+        found = conn.execute("SELECT stopped_message::text FROM outbox.lane WHERE lane = 3").fetchone()
+        assert found == row
+        published = "SELECT count(*) FROM outbox.message_status WHERE status = 'PUBLISHED'"
+        wait_until(lambda: conn.execute(published).fetchone() == (3,), "the other lane is published")
+    arrived = compare(read_topic(bootstrap_servers, topic), [(other_lane, n) for n in range(3)])
+    assert not arrived.broken

@@ -24,7 +24,9 @@ STATEMENTS = Statements("finder/finder.sql")
 PAGE = 5_000
 """Messages per page. Larger pages drain a backlog a little faster and cost memory and latency."""
 PAGE_BYTES = 16 << 20
-"""Bytes of bodies per page; a single larger body is still a page of its own."""
+"""Bytes of rows per page, all their fields counted; a single larger row is still a page of its own."""
+ROW_BYTES = 64 << 20
+"""A larger row comes without its fields: one PostgreSQL message holds a gigabyte, and no topic takes as much."""
 BACKLOG = 400_000
 """Ids per list of a large difference: 3 MB, and five times that while it arrives. Every further list reads the whole
 difference again, half a second per million messages."""
@@ -33,7 +35,11 @@ DENSE = 2
 
 
 class Row(NamedTuple):
-    """One message as the finder reads it; see `columns` in finder.sql."""
+    """One message as the finder reads it; see `columns` in finder.sql.
+
+    `withheld` is the size of a row of more than `ROW_BYTES`: its fields from `topic` to `traceparent` are None, except
+    `queue`, `message_id` and `born_at`. `fills_page` is True in the row that fills the bytes of a page.
+    """
 
     position: int
     id: int
@@ -41,7 +47,7 @@ class Row(NamedTuple):
     topic: str
     key: bytes | None
     body: bytes | None
-    arg: bytes | None
+    order_key: bytes | None
     queue: int | None
     selector: str | None
     message_id: str
@@ -53,7 +59,14 @@ class Row(NamedTuple):
     transaction_id: str | None
     traceparent: str | None
     waiting: str | None
+    withheld: int | None
+    fills_page: bool | None
 
+
+(
+    POSITION, ID, LANE, TOPIC, KEY, BODY, ORDER_KEY, QUEUE, SELECTOR, MESSAGE_ID, BORN_AT, HEADERS, TAGS,
+    INDEX_KEYS, PRODUCER_GROUP, TRANSACTION_ID, TRACEPARENT, WAITING, WITHHELD, FILLS_PAGE,
+) = range(len(Row._fields))  # fmt: skip
 
 RawRow = tuple[Any, ...]
 """The same fields in the same order, as the driver gives them: the hot path makes no object of its own."""
@@ -69,6 +82,25 @@ class Poll:
     more: bool
 
 
+class Part(NamedTuple):
+    """The answer for a list of ids: rows in position order, and how many ids from the first on it settles.
+
+    A settled id is among the rows, or is not to be published any more by this difference.
+    """
+
+    rows: list[RawRow]
+    settled: int
+
+
+COLUMNS = sql.SQL(STATEMENTS["columns"]).format(headers=sql.SQL(STATEMENTS["headers"]).format())
+"""The columns of a `Row`, of a table with `withheld` and `bytes` beside the columns of outbox.message."""
+_FRAGMENTS = {
+    "columns": COLUMNS,
+    "weight": sql.SQL(STATEMENTS["weight"]).format(),
+    "withheld": sql.SQL(STATEMENTS["withheld"]).format(),
+}
+
+
 def prepare_session(conn: psycopg.Connection[Any], lease: float = 10.0) -> None:
     """Apply the session settings that the finder's plans need; a transaction left open ends after `lease` seconds."""
     conn.execute(STATEMENTS["settings"], {"lease_ms": str(round(lease * 1000))})
@@ -78,28 +110,30 @@ class Finder:
     """Runs the finder's statements over the given live partitions on one connection."""
 
     def __init__(
-        self, conn: psycopg.Connection[Any], *, page: int = PAGE, page_bytes: int = PAGE_BYTES
+        self,
+        conn: psycopg.Connection[Any],
+        *,
+        page: int = PAGE,
+        page_bytes: int = PAGE_BYTES,
+        row_bytes: int = ROW_BYTES,
     ) -> None:
         self.conn = conn
         self.page_size = page
         self.page_bytes = page_bytes
+        self.row_bytes = row_bytes
         self._cursor = conn.cursor(binary=True)
         self._tables: tuple[str, ...] = ()
         self._poll: sql.Composed | None = None
         self._backlog: sql.Composed | None = None
-        columns = sql.SQL(STATEMENTS["columns"]).format()
-        self._columns = columns
-        self._page = sql.SQL(STATEMENTS["page"]).format(columns=columns)
-        self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(columns=columns)
+        self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
+        self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
 
     def name_partitions(self, tables: tuple[str, ...]) -> None:
         """Put the statements together for these partitions (tables of schema `outbox`)."""
         if tables == self._tables:
             return
         self._tables = tables
-        self._poll = sql.SQL(STATEMENTS["poll"]).format(
-            branches=self._branches("branch"), columns=self._columns
-        )
+        self._poll = sql.SQL(STATEMENTS["poll"]).format(branches=self._branches("branch"), **_FRAGMENTS)
         self._backlog = sql.SQL(STATEMENTS["backlog"]).format(branches=self._branches("backlog_branch"))
 
     def _branches(self, name: str) -> sql.Composed:
@@ -120,6 +154,7 @@ class Finder:
                 "xip": previous.xip_array,
                 "page": self.page_size,
                 "bytes": self.page_bytes,
+                "row_bytes": self.row_bytes,
             },
             prepare=True,
         )
@@ -152,31 +187,35 @@ class Finder:
         row = self._cursor.fetchone()
         return _ids(row[0] if row else None)
 
-    def page(self, ids: array[int], current: Snapshot) -> list[RawRow]:
-        """Read the rows of a backlog that are COMMITTED as `current` saw them, in position order."""
+    def page(self, ids: array[int], current: Snapshot) -> Part:
+        """Read the rows of a backlog that are COMMITTED as `current` saw them, in position order.
+
+        Args:
+            ids: of the backlog's next rows, in position order, at least one.
+            current: the snapshot that the ids were listed from.
+        """
         lowest, highest = min(ids), max(ids)
         span = highest - lowest + 1
         bounds = {
             "lowest": lowest,
             "highest": highest,
             "bytes": self.page_bytes,
+            "row_bytes": self.row_bytes,
             "cur_xmax": str(current.xmax),
             "cur_xip": current.xip_array,
         }
-        if span > DENSE * len(ids):
-            return self._cursor.execute(
-                self._page, bounds | {"ids": array_text(ids)}, prepare=True
-            ).fetchall()
-        rows = self._cursor.execute(self._dense_page, bounds, prepare=True).fetchall()
-        if span == len(ids):
-            return rows
-        wanted = set(ids)
-        rows = [row for row in rows if row[1] in wanted]
-        # The bytes of rows that are not wanted may have filled the page.
-        return (
-            rows
-            or self._cursor.execute(self._page, bounds | {"ids": array_text(ids)}, prepare=True).fetchall()
-        )
+        if span <= DENSE * len(ids):
+            rows = self._cursor.execute(self._dense_page, bounds, prepare=True).fetchall()
+            full = _fills_page(rows)
+            if span != len(ids):
+                wanted = set(ids)
+                rows = [row for row in rows if row[ID] in wanted]
+            if rows or not full:
+                return _part(ids, rows, full=full)
+            # The bytes of rows that are not wanted have filled the page: nothing is known of those that are.
+        bounds["ids"] = array_text(ids)
+        rows = self._cursor.execute(self._page, bounds, prepare=True).fetchall()
+        return _part(ids, rows, full=_fills_page(rows))
 
     def beyond_all_running(self) -> Snapshot:
         """Return a snapshot whose xmax is above every xid that was given out before the call."""
@@ -193,6 +232,14 @@ class Finder:
 def array_text(values: Iterable[int]) -> str:
     """Write numbers as PostgreSQL's text of an array, which is bound several times faster than a list."""
     return f"{{{','.join(map(str, values))}}}"
+
+
+def _fills_page(rows: list[RawRow]) -> bool:
+    return bool(rows) and rows[-1][FILLS_PAGE] is not None
+
+
+def _part(ids: array[int], rows: list[RawRow], *, full: bool) -> Part:
+    return Part(rows, ids.index(rows[-1][ID]) + 1 if full else len(ids))
 
 
 def _ids(packed: bytes | None) -> array[int]:

@@ -21,22 +21,23 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
 -- The difference of two snapshots, first page: rows that this statement's snapshot sees and the previous one did
 -- not, in position order. The first row is a header: how many rows there are (one more than a page: there are
 -- more), the newest position given out, and this statement's snapshot. "position + 0" keeps the planner from
--- walking an index of positions; "bytes" bounds the memory of a page whose bodies are large.
+-- walking an index of positions. How a page is cut: see "page".
 WITH found AS MATERIALIZED (
-    SELECT * FROM ({branches}) m ORDER BY position + 0 LIMIT %(page)s + 1
-), cut AS (
-    SELECT *, coalesce(sum(octet_length(body)) OVER (
-        ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS bytes_before
-    FROM found
+    SELECT *, position + 0 AS place FROM ({branches}) m ORDER BY place LIMIT %(page)s + 1
 )
 SELECT (SELECT count(*) FROM found) AS position, (SELECT last_value FROM outbox.position) AS id,
        NULL::smallint AS lane, pg_current_snapshot()::text AS topic, NULL::bytea AS key, NULL::bytea AS body,
-       NULL::bytea AS arg, NULL::integer AS queue, NULL::text AS selector, NULL::text AS message_id,
+       NULL::bytea AS order_key, NULL::integer AS queue, NULL::text AS selector, NULL::text AS message_id,
        NULL::text AS born_at, NULL::text AS headers, NULL::text AS tags, NULL::text AS index_keys,
        NULL::text AS producer_group, NULL::text AS transaction_id, NULL::text AS traceparent,
-       NULL::text AS waiting
+       NULL::text AS waiting, NULL::bigint AS withheld, NULL::boolean AS fills_page
 UNION ALL
-SELECT {columns} FROM cut m WHERE bytes_before < %(bytes)s
+SELECT {columns} FROM (
+    SELECT *, {withheld} AS withheld FROM (
+        SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
+        FROM (SELECT *, {weight} AS weight FROM found) w
+    ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
+) m
 
 -- name: branch
 -- One live partition of the difference. Each half is an index scan of its own: an OR would not use the index.
@@ -47,15 +48,62 @@ SELECT * FROM {partition} WHERE lane = ANY (%(lanes)s::smallint[]) AND xid = ANY
     AND state = 'COMMITTED'
 
 -- name: columns
--- What a Kafka record is made of, in types that are cheap to read. The last one: null is to be published; else the
+-- What a Kafka record is made of, in types that are cheap to read. "waiting": null is to be published; else the
 -- message waits, for whatever reason, until that time (as text whose order is that of time). It is looked up per
--- row that is returned: a join would read all that waits at every poll.
-position, id, lane, topic, key, body, coalesce(order_key, key), queue, selector, message_id::text,
-       (date_part('epoch', born_at) * 1000)::bigint::text, headers::text,
-       CASE WHEN tags <> '{{}}' THEN array_to_string(tags, '||') END,
-       CASE WHEN index_keys <> '{{}}' THEN array_to_string(index_keys, ' ') END,
-       producer_group, transaction_id, traceparent,
-       (SELECT least(w.due_at, '9999-01-01')::text FROM outbox.waiting w WHERE w.id = m.id)
+-- row that is returned: a join would read all that waits at every poll. "withheld": the bytes of a row too large
+-- to be brought; it comes without its fields. "fills_page": true for the row that fills the page's bytes.
+position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withheld IS NULL THEN key END,
+       CASE WHEN withheld IS NULL THEN body END, CASE WHEN withheld IS NULL THEN order_key END, queue,
+       CASE WHEN withheld IS NULL THEN selector END, message_id::text,
+       (date_part('epoch', born_at) * 1000)::bigint::text,
+       CASE WHEN withheld IS NULL AND headers IS NOT NULL THEN {headers} END,
+       CASE WHEN withheld IS NULL AND tags <> '{{}}' THEN array_to_string(tags, '||') END,
+       CASE WHEN withheld IS NULL AND index_keys <> '{{}}' THEN array_to_string(index_keys, ' ') END,
+       CASE WHEN withheld IS NULL THEN producer_group END, CASE WHEN withheld IS NULL THEN transaction_id END,
+       CASE WHEN withheld IS NULL THEN traceparent END,
+       (SELECT least(w.due_at, '9999-01-01')::text FROM outbox.waiting w WHERE w.id = m.id),
+       withheld, CASE WHEN bytes >= %(bytes)s THEN true END
+
+-- name: weight
+-- Bytes that a row brings, at most, without reading what lies out of line. PostgreSQL compresses a value to no less
+-- than a 90th of its size (pglz: 25 bytes tell of 8 runs of 273) or a 256th (lz4). JSON's text doubles quotes and
+-- backslashes (and writes six bytes for other control characters: that much a page can be larger). What lies above
+-- the bound of a row is cut off, so that a row's bytes stay an integer.
+least(octet_length(topic)::bigint + coalesce(octet_length(key), 0) + coalesce(octet_length(body), 0)
+      + coalesce(octet_length(order_key), 0) + coalesce(octet_length(selector), 0)
+      + coalesce(octet_length(producer_group), 0) + coalesce(octet_length(transaction_id), 0)
+      + coalesce(octet_length(traceparent), 0)
+      + CASE WHEN headers IS NULL THEN 0 WHEN pg_column_compression(headers) IS NULL THEN 2 * pg_column_size(headers)
+             ELSE 2 * pg_column_size(headers)::bigint
+                      * CASE pg_column_compression(headers) WHEN 'pglz' THEN 90 ELSE 256 END END
+      + CASE WHEN pg_column_compression(tags) IS NULL THEN pg_column_size(tags)
+             ELSE pg_column_size(tags)::bigint
+                  * CASE pg_column_compression(tags) WHEN 'pglz' THEN 90 ELSE 256 END END
+      + CASE WHEN pg_column_compression(index_keys) IS NULL THEN pg_column_size(index_keys)
+             ELSE pg_column_size(index_keys)::bigint
+                  * CASE pg_column_compression(index_keys) WHEN 'pglz' THEN 90 ELSE 256 END END,
+      %(row_bytes)s::bigint + 1)::integer
+
+-- name: withheld
+-- The bytes of a row that is too large to be brought at all, else null. Only the last row of a page can be so heavy,
+-- so only it is measured by reading it: "||" with nothing gives the value back as it is uncompressed.
+CASE WHEN weight > %(row_bytes)s THEN nullif(greatest(
+    octet_length(topic)::bigint + coalesce(octet_length(key), 0) + coalesce(octet_length(body), 0)
+    + coalesce(octet_length(order_key), 0) + coalesce(octet_length(selector), 0)
+    + coalesce(octet_length(producer_group), 0) + coalesce(octet_length(transaction_id), 0)
+    + coalesce(octet_length(traceparent), 0)
+    + CASE WHEN headers IS NULL THEN 0 WHEN jsonb_typeof(headers) = 'object' THEN pg_column_size('{{}}'::jsonb || headers)
+           ELSE 256 * pg_column_size(headers)::bigint END
+    + pg_column_size(tags || '{{}}'::text[]) + pg_column_size(index_keys || '{{}}'::text[]),
+    %(row_bytes)s), %(row_bytes)s) END
+
+-- name: headers
+-- Headers as text. A number of ten bytes has up to 131,000 digits: what is no object of strings, which the table
+-- refuses, comes as an array instead, and its message stops as malformed. Small ones are taken for granted.
+CASE WHEN (pg_column_size(headers) > 500 OR pg_column_compression(headers) IS NOT NULL)
+               AND jsonb_path_exists(headers, 'strict $.* ? (@.type() != "string" && @.type() != "null")', '{{}}', true)
+                   IS DISTINCT FROM false
+          THEN '[]' ELSE headers::text END
 
 -- name: backlog
 -- A large difference, once, as a list of ids in position order (8 bytes each, big-endian): what "cur" sees and the
@@ -88,29 +136,38 @@ FROM (
 -- name: page
 -- Rows of a backlog by id, in position order. The bounds prune partitions when the statement starts. A row that got
 -- a new xid and position since it was listed (released when it fell due, retried) belongs to a later difference.
--- State and xid are asked outside: inside they would lead the planner to the finder's index, all of it, for a page.
+-- State and xid are asked outside (OFFSET 0 keeps them there): inside they would lead the planner to the finder's
+-- index, all of it, for a page.
+-- A page is cut behind the row whose bytes fill it. Only rows that are returned count, so the first of them is always
+-- returned: an empty answer says that none of the ids is left, and one without a row that fills the page ("fills_page")
+-- that no others are. Rows that have been cancelled since must not fill a page: those behind them would seem gone.
 SELECT {columns} FROM (
-    SELECT *, sum(octet_length(body)) OVER (
-        ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-    FROM outbox.message
-    WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s
+    SELECT *, {withheld} AS withheld FROM (
+        SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
+        FROM (
+            SELECT *, position + 0 AS place, {weight} AS weight FROM outbox.message
+            WHERE id = ANY (%(ids)s::bigint[]) AND id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
+        ) w
+        WHERE state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
+    ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
 ) m
-WHERE (bytes_before IS NULL OR bytes_before < %(bytes)s)
-    AND state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
-ORDER BY position + 0
+ORDER BY place
 
 -- name: dense_page
 -- The same where the ids follow each other closely: one walk over their range instead of one descent per id.
--- Rows between them that are not on the list are left out by the caller.
+-- Rows between them that are not on the list are left out by the caller. They count, too: a page that they fill alone
+-- says nothing of the ids on the list.
 SELECT {columns} FROM (
-    SELECT *, sum(octet_length(body)) OVER (
-        ORDER BY position + 0 ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes_before
-    FROM outbox.message
-    WHERE id BETWEEN %(lowest)s AND %(highest)s
+    SELECT *, {withheld} AS withheld FROM (
+        SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
+        FROM (
+            SELECT *, position + 0 AS place, {weight} AS weight FROM outbox.message
+            WHERE id BETWEEN %(lowest)s AND %(highest)s OFFSET 0
+        ) w
+        WHERE state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
+    ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
 ) m
-WHERE (bytes_before IS NULL OR bytes_before < %(bytes)s)
-    AND state = 'COMMITTED' AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[])
-ORDER BY position + 0
+ORDER BY place
 
 -- name: here
 -- A snapshot and the newest position given out, for a lane that joins.

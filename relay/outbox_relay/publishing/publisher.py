@@ -17,7 +17,25 @@ from confluent_kafka import KafkaError, KafkaException
 
 from outbox.errors import SelectorError
 from outbox.selectors import partition_of
-from outbox_relay.finder.finder import RawRow
+from outbox_relay.finder.finder import (
+    BODY,
+    BORN_AT,
+    HEADERS,
+    INDEX_KEYS,
+    KEY,
+    LANE,
+    MESSAGE_ID,
+    POSITION,
+    PRODUCER_GROUP,
+    ROW_BYTES,
+    TAGS,
+    TOPIC,
+    TRACEPARENT,
+    TRANSACTION_ID,
+    WAITING,
+    WITHHELD,
+    RawRow,
+)
 from outbox_relay.finder.snapshot import Progress, Snapshot
 from outbox_relay.publishing.batch import Batch, Slot, Stop
 from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Refused, Unpublishable
@@ -38,6 +56,9 @@ REFUSED = frozenset(
 
 _decode = json.JSONDecoder().raw_decode
 """Half the cost of json.loads(): PostgreSQL's text of a jsonb has no white space around it."""
+
+TEXTS = (MESSAGE_ID, BORN_AT, TAGS, INDEX_KEYS, PRODUCER_GROUP, TRANSACTION_ID, TRACEPARENT)
+"""Fields of a row that become record headers of our own."""
 
 LONG = ROOM // 16
 """A key or header longer than this is not taken for granted when the size is checked."""
@@ -67,7 +88,13 @@ class Publisher:
         Raises:
             KafkaUnavailableError: no broker answers about a topic; nothing was produced.
         """
-        self._topics.prepare({row[3] for row in rows if row[17] is None and row[2] in lanes})
+        self._topics.prepare(
+            {
+                row[TOPIC]
+                for row in rows
+                if row[WAITING] is None and row[WITHHELD] is None and row[LANE] in lanes
+            }
+        )
 
     def publish(
         self, rows: Iterable[RawRow], progress: Progress, before: Progress, lanes: Collection[int]
@@ -97,11 +124,15 @@ class Publisher:
         last_headers, pairs = "", []
         count = 0
         for row in rows:
-            (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at,
-             headers, tags, index_keys, group, transaction_id, traceparent, waiting) = row  # fmt: skip
+            (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, headers, tags,
+             index_keys, group, transaction_id, traceparent, waiting, withheld, _) = row  # fmt: skip
             if waiting is not None or lane not in running:
                 continue
+            if arg is None:
+                arg = key
             try:
+                if withheld is not None:
+                    raise _too_large(withheld)
                 if topic is None or name != last_topic:
                     topic, last_topic = self._topics.known(name), name
                     produce = self._producers.of(name, topic.max_message_bytes).produce
@@ -266,10 +297,10 @@ def _select(topic: Topic, queue: int | None, selector: str | None, arg: bytes | 
 def _check_size(topic: Topic, row: RawRow) -> None:
     # Kafka's limit counts the record batch: 61 bytes of batch header, up to 21 of the record's own, and for each
     # header two lengths of up to 5 bytes. https://kafka.apache.org/documentation/#recordbatch
-    texts = [row[name] for name in (9, 10, 12, 13, 14, 15, 16) if row[name]]
-    size = 82 + len(row[4] or b"") + len(row[5] or b"") + sum(len(text.encode()) + 32 for text in texts)
-    if row[11]:
-        pairs: dict[str, Any] = json.loads(row[11])
+    texts = [row[name] for name in TEXTS if row[name]]
+    size = 82 + len(row[KEY] or b"") + len(row[BODY] or b"") + sum(len(text.encode()) + 32 for text in texts)
+    if row[HEADERS]:
+        pairs: dict[str, Any] = json.loads(row[HEADERS])
         size += sum(len(name.encode()) + len((value or "").encode()) + 10 for name, value in pairs.items())
     if size > topic.max_message_bytes:
         raise Unpublishable(
@@ -278,13 +309,18 @@ def _check_size(topic: Topic, row: RawRow) -> None:
         )
 
 
+def _too_large(size: int) -> Unpublishable:
+    """Say of a row that was not brought for its size why it stops its lane."""
+    return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")
+
+
 def _stop(
     lane: int, row: RawRow, error: Unpublishable | KafkaException, progress: Progress, before: Progress
 ) -> Stop:
     if isinstance(error, KafkaException):
         reason = error.args[0]
         error = Unpublishable(reason.name(), reason.str())
-    return Stop(lane, _just_before(row[0], progress, before), row[9], error)
+    return Stop(lane, _just_before(row[POSITION], progress, before), row[MESSAGE_ID], error)
 
 
 def _just_before(position: int, progress: Progress, before: Progress) -> Progress:

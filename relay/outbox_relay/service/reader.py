@@ -10,7 +10,7 @@ from typing import TypeVar
 import psycopg
 from psycopg import IsolationLevel
 
-from outbox_relay.finder.finder import BACKLOG, Finder, Poll, RawRow
+from outbox_relay.finder.finder import BACKLOG, POSITION, Finder, Part, Poll, RawRow
 from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
 from outbox_relay.service.ahead import ReadAhead
@@ -62,7 +62,7 @@ class Reader:
             if poll.more:
                 # A difference of more than a page is listed once and taken by id: polling it page by page
                 # would read all that is left for every page.
-                after = poll.rows[-1][0] if poll.rows else 0
+                after = poll.rows[-1][POSITION] if poll.rows else 0
                 group.progress = Progress(poll.snapshot, before.snapshot, after)
                 self._list(group)
             else:
@@ -114,13 +114,12 @@ class Reader:
         size = 1 if group.careful is not None else self._finder.page_size
         ids = (group.backlog or array("q"))[:size]
         before = group.progress
-        rows = self._read(ids, before.snapshot)
-        taken = ids.index(rows[-1][1]) + 1 if rows else len(ids)
+        rows, settled = self._read(ids, before.snapshot)
         if group.backlog:
-            del group.backlog[:taken]
+            del group.backlog[:settled]
         if group.backlog or group.cut:
             if rows:
-                group.progress = Progress(before.snapshot, before.base, rows[-1][0])
+                group.progress = Progress(before.snapshot, before.base, rows[-1][POSITION])
         else:
             group.backlog = None
             group.careful = None
@@ -130,11 +129,11 @@ class Reader:
         if rows:
             yield Page(group, rows, before, group.progress)
 
-    def _read(self, ids: array[int], current: Snapshot) -> list[RawRow]:
+    def _read(self, ids: array[int], current: Snapshot) -> Part:
         if not ids:
-            return []
-        rows = self._ahead.take(ids)
-        return self._finder.page(ids, current) if rows is None else rows
+            return Part([], 0)
+        part = self._ahead.take(ids)
+        return self._finder.page(ids, current) if part is None else part
 
     def _list_difference(self, group: Group) -> None:
         """Take what a careful group has still to publish as a list: a poll would bring a whole page."""

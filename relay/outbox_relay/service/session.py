@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from outbox_relay.database.ahead import Room
-from outbox_relay.finder.finder import Finder
+from outbox_relay.finder.finder import WAITING, Finder
 from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.lanes.lease import Lease
@@ -190,7 +190,7 @@ class Session:
         acknowledged = self._publisher.take_acknowledged()
         messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
         self._note(acknowledged, messages)
-        waiting = [row[17] for page in pages for row in page.rows if row[17] is not None]
+        waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
         if waiting:
             self._delayed.expect(min(waiting))
 
