@@ -97,6 +97,14 @@ class CheckStage:
             [age, group, count],
         )
 
+    def past(self, seconds: float) -> None:
+        """Let so many seconds pass for what counts down past a half message's age."""
+        self.conn.execute("UPDATE outbox.alarm SET since = since - %(s)s * interval '1 s'", {"s": seconds})
+        self.conn.execute(
+            "UPDATE outbox.pending_check SET unanswered_since = unanswered_since - %(s)s * interval '1 s'",
+            {"s": seconds},
+        )
+
     def group(self, name: str = GROUP, **settings: Any) -> None:
         """Register a group, or change it."""
         names = list(settings)

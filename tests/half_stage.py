@@ -45,8 +45,13 @@ LOOK = """
     SELECT m.state, NOT EXISTS (SELECT FROM outbox.message f WHERE f.id = m.id FOR UPDATE SKIP LOCKED)
     FROM outbox.message m WHERE m.id = %s
 """
+MET = """
+    INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at)
+    SELECT m.id, m.message_id, m.producer_group, clock_timestamp() FROM outbox.message m
+    WHERE m.id = %s AND NOT EXISTS (SELECT FROM outbox.pending_check p WHERE p.id = m.id)
+"""
 DUE = """
-    UPDATE outbox.pending_check SET due_at = '-infinity'
+    UPDATE outbox.pending_check SET due_at = '-infinity', answered_at = clock_timestamp()
     WHERE id IN (SELECT id FROM outbox.pending_check WHERE id = %s FOR UPDATE SKIP LOCKED)
 """
 DECIDE = """
@@ -185,10 +190,12 @@ class HalfStage:
         if step.name == "commit":
             conn.execute("COMMIT")
             return
+        # Its last check was answered: the policy follows nothing else.
         group = GroupSettings(self._group, max_age=0.0, policy=POLICIES[self._variant.policy or ""])
+        self._observer.execute(MET, [self._half.id])
         self._observer.execute(DUE, [self._half.id])
         conn.execute("BEGIN")
-        done = transaction(conn, "e", expire(group, [self._half.id]))
+        done = transaction(conn, "e", expire(group, [self._half.id])).ids
         assert done == [self._half.id] * (step.outcome == "done")
         if not done:
             conn.execute("COMMIT")

@@ -2,6 +2,7 @@
 
 no_checker  nobody is registered who could be asked        failing    the callback fails, and is left alone for a while
 flood       very many half messages are undecided           exhausted  half messages wait for an operator
+silent      half messages are past their age and nobody answers about them: EXHAUSTED when it has stood for `GRACE`
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from outbox.checking.group_settings import GRACE
 from outbox.checking.transaction import SQL
 from outbox.statements import Plan, Statement
 
-KINDS = ("no_checker", "failing", "flood", "exhausted")
+KINDS = ("no_checker", "failing", "flood", "exhausted", "silent")
 AGAIN = 60.0
-"""Seconds after which a raised alarm is written again: `seen_at` tells that it still holds."""
+"""Seconds after which an alarm is written again: `seen_at` shows that it still holds. And after which one that does not
+hold is cleared again, because another checker of the group, that cannot see it, may have raised it meanwhile."""
 
 
-def raise_alarm(group: str, kind: str, detail: str) -> Plan[None]:
-    """Raise an alarm, or say that it still holds."""
-    yield Statement(SQL["raise_alarm"], (group, kind, detail))
+def raise_alarm(group: str, kind: str, detail: str) -> Plan[float]:
+    """Raise an alarm, or confirm that it still holds; return for how many seconds it has stood."""
+    ((seconds,),) = yield Statement(SQL["raise_alarm"], (group, kind, detail, repr(GRACE)))
+    return float(seconds)
 
 
 def clear_alarm(group: str, kind: str) -> Plan[bool]:
@@ -36,11 +40,22 @@ class Alarms:
     def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._group, self._clock = group, clock
         self._wanted: dict[str, str | None] = {}
+        self._seen: set[str] = set()
+        """Kinds that were set since they were written: old knowledge clears nobody's alarm."""
         self._written: dict[str, tuple[bool, float]] = {}
+        self._began: dict[str, float] = {}
+        """When each alarm that this process has written was raised, by its own clock."""
 
     def set(self, kind: str, detail: str | None) -> None:
         """Remember what is to be told: a detail raises the alarm, None clears it."""
         self._wanted[kind] = detail
+        self._seen.add(kind)
+
+    def stood(self, kind: str) -> float:
+        """For how many seconds an alarm of this process has stood; 0 when it is not raised."""
+        if self._wanted.get(kind) is None or kind not in self._began:
+            return 0.0
+        return self._clock() - self._began[kind]
 
     def due(self) -> list[str]:
         """The kinds to be written now."""
@@ -52,16 +67,19 @@ class Alarms:
         for kind in kinds:
             detail = self._wanted[kind]
             if detail is None:
+                self._began.pop(kind, None)
                 yield from clear_alarm(self._group, kind)
             else:
-                yield from raise_alarm(self._group, kind, detail)
+                seconds = yield from raise_alarm(self._group, kind, detail)
+                self._began[kind] = self._clock() - seconds
 
     def written(self, kinds: list[str]) -> None:
         """Remember that they were committed."""
         now = self._clock()
         for kind in kinds:
             self._written[kind] = (self._wanted[kind] is not None, now + AGAIN)
+            self._seen.discard(kind)
 
     def _news(self, kind: str, wanted: bool, now: float) -> bool:
         raised, until = self._written.get(kind, (None, 0.0))
-        return raised is not wanted or (wanted and now >= until)
+        return raised is not wanted or (now >= until and (wanted or kind in self._seen))

@@ -30,6 +30,9 @@ class Asker(Protocol):
     def missing(self, view: MessageView) -> str | None:
         """Why nobody can be asked about this message, or None. Such a message uses up no check. Must not block."""
 
+    # An asker may have a third method, `unable() -> str | None`: why it can ask about no message at all, as long as
+    # that is so (no secret, an unusable callback). Its checker then claims nothing, so that another one may ask.
+
     def ask(self, view: MessageView, deadline: float) -> Answer:
         """Ask, and answer before `deadline` (`time.monotonic()` seconds); an answer after it is thrown away.
 
@@ -39,6 +42,12 @@ class Asker(Protocol):
             NoCheckerError: (`outbox.callbacks.protocol`) nobody can be asked, as was only found out now; like
                 `missing`. Anything else that is raised counts as a `FailedAnswer`.
         """
+
+
+def why_unable(asker: Asker | None) -> str | None:
+    """Return why an asker can ask about no message at all, or None."""
+    unable = getattr(asker, "unable", None)
+    return None if unable is None else unable()
 
 
 class ListenerAsker:

@@ -9,7 +9,8 @@ What happens between claim and settle, when no transaction is open:
   it hangs, the half message is given back whenever it is claimed, and no further check is used up: another process may
   ask, and so may this one when it has been started anew.
 - Calls fail again and again: the breaker opens, what waits is given back, and no check is used up.
-- Nobody is registered for any message of a claim: given back, no check is used up, and a pause without claims.
+- Nobody is registered for any message of a claim: given back, no check is used up, and a pause without claims. The
+  half messages are due again before that pause ends, so that one checker of an older version delays the others little.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ STUCK_AFTER = 5.0
 """Seconds after its deadline from which on operators are told of a call that has not returned."""
 MISSING_PAUSE = 5.0
 """Seconds without claims after answers of which none said anything but that nobody is registered."""
+MISSING_RETRY = 2.0
+"""Seconds (or `check_interval`, if shorter) after which a half message is due again that nobody here is registered for.
+Shorter than `MISSING_PAUSE`, so that in between another checker of the group, which may know it, can claim it."""
 
 
 class Asking:
@@ -48,7 +52,7 @@ class Asking:
         breaker: Breaker | None = None,
     ) -> None:
         """Ask with `asker` about at most `batch` half messages at a time."""
-        self.group, self.breaker = group, breaker or Breaker()
+        self.group, self.breaker, self.asker = group, breaker or Breaker(), asker
         self.replies: list[Reply] = []
         """What is to be settled."""
         self.workers = Workers(f"outbox-check-{group}", asker, wake)
@@ -129,6 +133,7 @@ class Asking:
                 alarms.answered(len(missing) == 0)
             else:
                 self.breaker.failed(task.failed)
+                alarms.asked(len(missing) == 0)
         if missing:
             alarms.no_checker(missing[0], 2 * self._interval)
         if not answered:
@@ -138,13 +143,14 @@ class Asking:
 
     def _reply(self, task: Task) -> Reply:
         if task.missing is not None:
-            return Reply(task.view.id, task.claim, task.view.checks, None, self._interval, task.missing)
+            pause = min(MISSING_RETRY, self._interval)
+            return Reply(task.view.id, task.claim, task.view.checks, None, pause, task.missing, silent=True)
         if task.hangs:
             why = "the call made for an earlier check has not returned yet"
-            return Reply(task.view.id, task.claim, task.view.checks, None, self._interval, why)
+            return Reply(task.view.id, task.claim, task.view.checks, None, self._interval, why, silent=True)
         if task.answer is None:
             return Reply(task.view.id, task.claim, task.view.checks, None, 0.0, "no worker was free in time")
-        return Reply(task.view.id, task.claim, task.view.checks, task.answer)
+        return Reply(task.view.id, task.claim, task.view.checks, task.answer, silent=task.failed is not None)
 
     def _batch(self) -> int:
         if self._seconds is None:

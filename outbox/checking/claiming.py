@@ -39,7 +39,7 @@ class Claimed(NamedTuple):
     claim: str
     views: list[MessageView]
     over: list[int]
-    """Half messages whose checks or age are used up: see `expire`."""
+    """Half messages whose checks are used up: see `expire`."""
     locked: int
     decided: int
     more: bool
@@ -61,7 +61,6 @@ def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity")
             repr(group.check_timeout + QUEUE_SECONDS + LEASE_SLACK),
             repr(LOCKED_PAUSE),
             str(group.max_checks),
-            repr(group.max_age),
             str(MOST_BYTES),
         ),
     )

@@ -8,6 +8,8 @@ Schedules of `adopt`:
   removes it. Its lock is not looked at here: who holds a half message past its delay is found out by the claim.
 - Nobody asks any more (`asked=False`): nothing is noted, what is overdue is counted by its birth. What a checker had
   noted that is gone now: removed by `tidy` when decided, and by `expire` when it is over.
+- No checker was there for longer than the group's age, or a half message became visible only past it (a long or a
+  prepared transaction): it is noted, and asked about, like a young one. What decides is the answer; see `settling`.
 - The producer's transaction commits later than others with higher ids: the walk that starts where the last one found
   nothing young misses it, the walk over the whole group, every 10 s or so, meets it.
 """
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from outbox.checking.group_settings import LONGEST, GroupSettings
+from outbox.checking.group_settings import LONGEST, NOTICED_AFTER, GroupSettings
 from outbox.checking.transaction import SQL
 from outbox.statements import Plan, Statement
 
@@ -40,7 +42,9 @@ class Found(NamedTuple):
     overdue: int
     """Half messages that are due since `check_interval` and nobody asks about."""
     over: list[int]
-    """Half messages that the policy is to be applied to: see `expire`."""
+    """Half messages whose checks are used up: see `expire`."""
+    unheard: list[int]
+    """Half messages past the group's age that are overdue and that nobody is asking about."""
 
 
 class Now(NamedTuple):
@@ -75,12 +79,20 @@ def settings(group: str) -> Plan[Now]:
     return Now(found, time)
 
 
-def adopt(group: GroupSettings, after: int = 0, rows: int = 5000, *, asked: bool = True) -> Plan[Found]:
+def adopt(
+    group: GroupSettings,
+    after: int = 0,
+    rows: int = 5000,
+    *,
+    asked: bool = True,
+    overdue_after: float | None = None,
+) -> Plan[Found]:
     """Walk one page of a group's half messages with ids above `after`, and note those past their first delay.
 
-    With `asked=False`, for a checker that asks nobody, none is noted: nobody would remove the notes again.
+    With `asked=False`, for a checker that asks nobody, none is noted: nobody would remove the notes again. Overdue is
+    what is due since `overdue_after` seconds, `check_interval` by default.
     """
-    ((last, seen, exhausted, adopted, pending, young, overdue, over),) = yield Statement(
+    ((last, seen, exhausted, adopted, pending, young, overdue, over, unheard),) = yield Statement(
         SQL["adopt"],
         (
             group.name,
@@ -89,11 +101,12 @@ def adopt(group: GroupSettings, after: int = 0, rows: int = 5000, *, asked: bool
             repr(group.check_after),
             repr(group.max_age),
             str(group.max_checks),
-            repr(group.check_interval),
+            repr(group.check_interval if overdue_after is None else overdue_after),
             "true" if asked else "false",
+            repr(min(group.check_interval, NOTICED_AFTER)),
         ),
     )
-    return Found(last, seen, exhausted, adopted, pending, young, overdue, over)
+    return Found(last, seen, exhausted, adopted, pending, young, overdue, over, unheard)
 
 
 def tidy(group: GroupSettings) -> Plan[int]:

@@ -10,6 +10,13 @@ LONGEST = 100 * 365 * 86_400.0
 LEASE_SLACK = 5.0
 """Seconds by which a claim outlasts its check: for the settling, and for a slow database."""
 
+GRACE = 600.0
+"""Seconds past its age for which a half message is asked about that nobody answers for; then it is EXHAUSTED."""
+LAST_PAUSE = 120.0
+"""Longest pause between two checks of a half message past its age, in seconds."""
+NOTICED_AFTER = 60.0
+"""Seconds (or `check_interval`, if shorter) past its due time after which one past its age raises `silent`."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
@@ -25,10 +32,15 @@ class GroupSettings:
     policy: str = "ROLLBACK"
     workers: int = 4
 
-    def pause_after(self, checks: int) -> float:
-        """Seconds from a check that answered UNKNOWN to the next, when `checks` were made in all: 30, 60, 120 … 600."""
+    def pause_after(self, checks: int, stretch: float = 1.0) -> float:
+        """Compute the seconds from a check that answered UNKNOWN to the next: 30, 60, 120 … 600.
+
+        Args:
+            checks: Checks that were made in all.
+            stretch: By how much pauses are longer while the group is flooded, see `group_alarms.stretch_of`.
+        """
         doubled = self.check_interval * 2.0 ** min(max(checks - 1, 0), 60)
-        return min(doubled, self.max_check_interval)
+        return min(min(doubled, self.max_check_interval) * stretch, LONGEST)
 
     def used_up(self, checks: int) -> bool:
         """Whether a half message that was checked so often is left to the policy."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import psycopg
 
-from outbox.checking.asker import Asker
+from outbox.checking.asker import Asker, why_unable
 from outbox.checking.asking import MOST_CLAIMED, Asking
 from outbox.checking.claiming import claim
 from outbox.checking.finding import adopt, settings, tidy
@@ -36,6 +36,8 @@ log = logging.getLogger("outbox.checking")
 
 IDLE_PAUSE = 1.0
 """Seconds between looks for what is due."""
+UNABLE_AFTER = 2.0
+"""Seconds after which a checker that cannot ask its group reports a half message that is due: others had the time."""
 TICK = 0.05
 """Seconds between steps while answers are awaited: for so long a batch grows that is settled at once."""
 
@@ -173,7 +175,13 @@ class GroupRound:
             self._asking.collect(self._alarms)
 
     def _room(self) -> int:
-        return 0 if self._asking is None or self._draining else self._asking.room()
+        asking = self._asking
+        return 0 if asking is None or self._draining or not self._asks else asking.room()
+
+    @property
+    def _asks(self) -> bool:
+        """Whether anybody can be asked from here: not without an asker, nor with one that lacks what it needs."""
+        return self._asking is not None and why_unable(self._asking.asker) is None
 
     def _something_is_due(self) -> bool:
         self._collect()
@@ -201,14 +209,14 @@ class GroupRound:
             return Step()
         replies = self._asking.replies
         try:
-            settled = self._run(conn, settle(group, replies))
+            settled = self._run(conn, settle(group, replies, self._alarms.stretch))
         except psycopg.Error:
             if conn.closed:
                 raise
             settled = self._settle_one_by_one(conn, group, replies)
         self._asking.replies = []
-        if settled.expired and group.policy == "EXHAUSTED":
-            self._alarms.exhausted(settled.expired)
+        if settled.exhausted:
+            self._alarms.exhausted(settled.exhausted)
         return Step(
             decided=settled.decided,
             unknown=settled.unknown,
@@ -223,7 +231,7 @@ class GroupRound:
         done = Settled()
         for reply in replies:
             try:
-                one = self._run(conn, settle(group, [reply]))
+                one = self._run(conn, settle(group, [reply], self._alarms.stretch))
             except psycopg.Error as error:
                 if conn.closed:
                     raise
@@ -243,12 +251,17 @@ class GroupRound:
         if after is None:
             return Step()
         began = time.monotonic()
-        asked = self._asking is not None
-        found = self._run(conn, adopt(group, after, self._walk.page, asked=asked))
-        expired = self._expire(conn, group, found.over)
+        asked, why = self._asks, None if self._asking is None else why_unable(self._asking.asker)
+        overdue_after = None if why is None else min(UNABLE_AFTER, group.check_interval)
+        found = self._run(
+            conn, adopt(group, after, self._walk.page, asked=asked, overdue_after=overdue_after)
+        )
+        ended = found.over + (found.unheard if self._alarms.silence_is_over else [])
+        expired = self._expire(conn, group, ended)
         overview = self._walk.took(found, time.monotonic() - began)
         if overview is not None:
-            self._alarms.overview(overview, asked=asked)
+            able = asked and self._asking is not None and not self._asking.breaker.open
+            self._alarms.overview(overview, asked=asked, able=able, why=why)
             if not asked:
                 self._run(conn, tidy(group))
         return Step(adopted=found.adopted, expired=expired)
@@ -265,10 +278,12 @@ class GroupRound:
         return Step(claimed=len(claimed.views), locked=claimed.locked, expired=expired, more=claimed.more)
 
     def _expire(self, conn: Connection, group: GroupSettings, over: list[int]) -> int:
-        expired = len(self._run(conn, expire(group, over))) if over else 0
-        if expired and group.policy == "EXHAUSTED":
-            self._alarms.exhausted(expired)
-        return expired
+        if not over:
+            return 0
+        ended = self._run(conn, expire(group, over))
+        if ended.exhausted:
+            self._alarms.exhausted(ended.exhausted)
+        return len(ended.ids)
 
     def _tell(self, conn: Connection) -> None:
         kinds = self._alarms.due()

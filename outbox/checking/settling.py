@@ -1,4 +1,15 @@
-"""Settling what was answered, and applying the policy to half messages whose checks or age are used up.
+"""Settling what was answered, and ending half messages whose checks or age are used up.
+
+The rule of the end (docs/adr/0043): a group's policy follows an answer, and nothing else. An age that is reached is a
+reason to ask once more, not a verdict:
+
+- all `max_checks` are used up, and at least one was answered with UNKNOWN: the policy;
+- past `max_age`, a check is answered with UNKNOWN: the policy;
+- all `max_checks` failed; or past `max_age` nobody answered about it for `GRACE`, though it was tried; or nobody
+  answers for its group at all, and the alarm `silent` has stood for `GRACE`: EXHAUSTED, whatever the policy.
+
+So while a checker runs, each half message ends within `max_age` + `GRACE` + a few minutes, and none is rolled back that
+nobody was asked about. A failed check (an exception, no answer in time, no connection) counts, and is no answer.
 
 Schedules of `settle`:
 
@@ -28,7 +39,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from outbox.checking.claiming import LOCKED_PAUSE
-from outbox.checking.group_settings import GroupSettings
+from outbox.checking.group_settings import GRACE, LAST_PAUSE, GroupSettings
 from outbox.checking.transaction import SQL
 from outbox.resolution import Answer
 from outbox.statements import Plan, Statement, TextArray
@@ -50,6 +61,8 @@ class Reply(NamedTuple):
     """Seconds until it is due again, if it was not asked about."""
     remark: str | None = None
     """Why it was not asked about."""
+    silent: bool = False
+    """Whether nobody answered: asking failed, or there was nobody to ask."""
 
 
 class Settled(NamedTuple):
@@ -64,11 +77,26 @@ class Settled(NamedTuple):
     late: int = 0
     """Answered after the claim had passed to somebody else."""
     expired: int = 0
-    """Of the unknown: decided by the policy, because that was the last check."""
+    """Of these: ended by the policy, or EXHAUSTED, because that was the last check."""
+    exhausted: int = 0
+    """Of the expired: left to an operator."""
 
 
-def settle(group: GroupSettings, replies: Sequence[Reply]) -> Plan[Settled]:
-    """Settle replies in one statement, and apply the policy to those that used up the last check."""
+class Expired(NamedTuple):
+    """Half messages that came to their end, all of them and those of them that are left to an operator."""
+
+    ids: list[int]
+    exhausted: int
+
+
+def settle(group: GroupSettings, replies: Sequence[Reply], stretch: float = 1.0) -> Plan[Settled]:
+    """Settle replies in one statement, and end those of which that was the last check.
+
+    Args:
+        group: The group's settings.
+        replies: What came of the claimed half messages.
+        stretch: By how much the pauses to the next checks are longer than the group's settings say.
+    """
     rows = yield Statement(
         SQL["settle"],
         (
@@ -76,23 +104,28 @@ def settle(group: GroupSettings, replies: Sequence[Reply]) -> Plan[Settled]:
             TextArray([reply.claim for reply in replies]),
             TextArray([None if reply.answer is None else str(reply.answer.state) for reply in replies]),
             TextArray([reply.remark if reply.answer is None else reply.answer.remark for reply in replies]),
-            TextArray([repr(_pause(group, reply)) for reply in replies]),
+            TextArray([repr(_pause(group, reply, stretch)) for reply in replies]),
+            TextArray(["true" if reply.silent else "false" for reply in replies]),
             repr(LOCKED_PAUSE),
             repr(group.max_age),
+            str(group.max_checks),
+            repr(LAST_PAUSE),
+            repr(GRACE),
         ),
     )
     numbers = dict.fromkeys(Settled._fields, 0)
     for _, settled, _ in rows:
         numbers[settled] += 1
     numbers["late"] = len(replies) - len(rows)
-    last = [id for id, settled, checks in rows if settled == "unknown" and group.used_up(checks)]
+    last = [id for id, _, over in rows if over]
     if last:
-        numbers["expired"] = len((yield from expire(group, last)))
+        ended = yield from expire(group, last)
+        numbers["expired"], numbers["exhausted"] = len(ended.ids), ended.exhausted
     return Settled(**numbers)
 
 
-def expire(group: GroupSettings, ids: Sequence[int]) -> Plan[list[int]]:
-    """Apply the policy to those of a group's half messages that are over, and not locked; answer which they were."""
+def expire(group: GroupSettings, ids: Sequence[int]) -> Plan[Expired]:
+    """End those of a group's half messages that are over by the rule above, and not locked; return which they were."""
     rows = yield Statement(
         SQL["expire"],
         (
@@ -101,10 +134,11 @@ def expire(group: GroupSettings, ids: Sequence[int]) -> Plan[list[int]]:
             STATE_BY_POLICY[group.policy],
             repr(group.max_age),
             str(group.max_checks),
+            repr(GRACE),
         ),
     )
-    return [id for (id,) in rows]
+    return Expired([id for id, _ in rows], sum(state == "EXHAUSTED" for _, state in rows))
 
 
-def _pause(group: GroupSettings, reply: Reply) -> float:
-    return reply.pause if reply.answer is None else group.pause_after(reply.checks + 1)
+def _pause(group: GroupSettings, reply: Reply, stretch: float) -> float:
+    return reply.pause if reply.answer is None else group.pause_after(reply.checks + 1, stretch)

@@ -27,6 +27,8 @@ class Overview(NamedTuple):
     pending: int = 0
     exhausted: int = 0
     overdue: int = 0
+    unheard: int = 0
+    """Past the longest age, overdue, and nobody is asking about them."""
 
     def plus(self, found: Found) -> Overview:
         """Add a page."""
@@ -34,6 +36,7 @@ class Overview(NamedTuple):
             self.pending + found.pending,
             self.exhausted + found.exhausted,
             self.overdue + found.overdue,
+            self.unheard + len(found.unheard),
         )
 
 

@@ -53,13 +53,14 @@ FROM (SELECT) AS always LEFT JOIN outbox.producer_group g ON g.name = $1;
 -- One page ($3 rows) of the group's ($1) unsettled messages beyond id $2, in the order of their ids. Half messages past
 -- the first delay ($4 s, or their own) get their row if the checker can ask ($8): rows of what producers decide go when
 -- they are claimed, so who claims nothing must not make any. One whose own delay is longer gets it with that later time,
--- so that nothing older than the group's delay stays unmet. Told besides: which are over (older than $5 s, or with $6
--- checks used up) and not being asked about at this moment, which is the first that is still too young, and how many
--- are pending, EXHAUSTED, and overdue by $7 s with nobody asking. Due times never lie beyond the age at which the policy
--- takes over. A decision committed meanwhile leaves a row that the next claim removes. (A range of group and id, ordered
--- by both, because only the index message_unsettled can serve that. With producer_group = $1 the primary key could: it
--- was chosen beside a flood, and every group's walk went through the flood. The range of the id alone is for leaving out
--- partitions.)
+-- so that nothing older than the group's delay stays unmet. One that is older than the group's age ($5 s) gets its row
+-- like any other: it is asked about before anything is done to it. Also returned: those that have used up $6 checks, and
+-- those that are older than $5 s and overdue by $9 s (both unless somebody is asking about them at this moment); the
+-- first that is still too young; and how many are pending, EXHAUSTED, and overdue by $7 s with nobody asking. Due times
+-- never lie beyond that age. A decision committed meanwhile leaves a row that the next claim removes. (A range of group
+-- and id, ordered by both, because only the index message_unsettled can serve that. With producer_group = $1 the
+-- primary key could: it was chosen beside a flood, and every group's walk went through the flood. The range of the id
+-- alone is for leaving out partitions.)
 WITH page AS MATERIALIZED (
     SELECT m.id, m.message_id, m.state, m.born_at,
            CASE WHEN m.check_after IS NOT NULL
@@ -81,17 +82,20 @@ WITH page AS MATERIALIZED (
 ), adopted AS (
     INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at)
     SELECT h.id, h.message_id, $1, h.born_at + h.delay FROM half h
-    WHERE $8::boolean AND h.lingers AND NOT h.met AND NOT h.too_old ORDER BY h.id
+    WHERE $8::boolean AND h.lingers AND NOT h.met ORDER BY h.id
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 )
 SELECT (SELECT max(id) FROM page), (SELECT count(*) FROM page),
        (SELECT count(*) FROM page WHERE state = 'EXHAUSTED'), (SELECT count(*) FROM adopted),
-       count(*) FILTER (WHERE h.met OR h.lingers AND NOT h.too_old),
+       count(*) FILTER (WHERE h.met OR h.lingers),
        min(h.id) FILTER (WHERE NOT h.lingers AND NOT h.met),
-       count(*) FILTER (WHERE coalesce(h.due_at, CASE WHEN NOT h.too_old THEN h.born_at + h.delay END)
+       count(*) FILTER (WHERE coalesce(h.due_at, h.born_at + h.delay)
                               < statement_timestamp() - $7::float8 * interval '1 s' AND NOT h.being_asked),
-       coalesce(array_agg(h.id) FILTER (WHERE (h.too_old OR h.checks >= $6::integer) AND NOT h.being_asked), '{}')
+       coalesce(array_agg(h.id) FILTER (WHERE h.checks >= $6::integer AND NOT h.being_asked), '{}'),
+       coalesce(array_agg(h.id) FILTER (
+           WHERE h.too_old AND NOT h.being_asked
+               AND coalesce(h.due_at, h.born_at + h.delay) < statement_timestamp() - $9::float8 * interval '1 s'), '{}')
 FROM half h;
 
 -- name: tidy
@@ -112,9 +116,9 @@ RETURNING p.id;
 -- name: claim
 -- At most $2 of the group's ($1) rows that are due (and were at $3), those first that are due longest. A row whose half
 -- message is free becomes the claim's ($4): its due time moves to the end of the lease, $5 s from now. One whose half
--- message is locked is postponed by $6 s, not asked about, not counted. One that is decided is removed. One that is over
--- ($7 checks used up, or older than $8 s) is only told. Bodies are read up to $9 bytes in all, one at least; what is
--- beyond stays due. The locks on messages last as long as this transaction, a few milliseconds.
+-- message is locked is postponed by $6 s, not asked about, not counted. One that is decided is removed. One that has
+-- used up $7 checks is only told; an old one is asked about, however old it is. Bodies are read up to $8 bytes in all,
+-- one at least; what is beyond stays due. The locks on messages last as long as this transaction, a few milliseconds.
 WITH due AS MATERIALIZED (
     SELECT p.id, p.message_id, p.checks, p.due_at FROM outbox.pending_check p
     WHERE p.producer_group = $1
@@ -130,10 +134,9 @@ WITH due AS MATERIALIZED (
     WHERE m.message_id = d.message_id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
     FOR UPDATE OF m SKIP LOCKED
 ), sorted AS MATERIALIZED (
-    SELECT f.*, f.checks >= $7::integer
-               OR f.born_at <= statement_timestamp() - $8::float8 * interval '1 s' AS over,
+    SELECT f.*, f.checks >= $7::integer AS over,
            sum(octet_length(coalesce(f.body, ''))) OVER (ORDER BY f.due_at, f.id)
-               - octet_length(coalesce(f.body, '')) < $9::bigint AS fits
+               - octet_length(coalesce(f.body, '')) < $8::bigint AS fits
     FROM free f
 ), claimed AS (
     UPDATE outbox.pending_check p SET due_at = statement_timestamp() + $5::float8 * interval '1 s', asked_by = $4
@@ -163,20 +166,25 @@ FROM due d WHERE d.id NOT IN (SELECT id FROM free);
 
 -- name: settle
 -- What was answered: ids ($1), the claims they were asked under ($2), answers ($3, null: not asked after all), remarks
--- ($4), and the seconds to the next time ($5). A claim that somebody else has taken over since is not settled: the
--- answer came too late. COMMIT and ROLLBACK decide by the same compare-and-set as everybody's, in the order of the ids;
--- a locked half message is asked about again in $6 s, nothing counted. UNKNOWN counts, as far as the age $7 s. Every
--- check is noted in outbox.event, also one whose half message was decided meanwhile. Told for each that was settled.
+-- ($4), the seconds to the next time ($5), and whether nobody answered ($6: asking failed, or there was nobody to ask).
+-- A claim that somebody else has taken over since is not settled: the answer came too late. COMMIT and ROLLBACK decide
+-- by the same compare-and-set as everybody's, in the order of the ids; a locked half message is asked about again in
+-- $7 s, nothing counted. UNKNOWN counts. The next time is never put beyond the age $8 s, and past that age never further
+-- off than $10 s. Every check is noted in outbox.event, also one whose half message was decided meanwhile. Returned for
+-- each that was settled: what became of it, and whether it is over: $9 checks are used up; or it is past its age, and
+-- the answer was UNKNOWN, or nobody has answered about it for $11 s.
 WITH given AS MATERIALIZED (
-    SELECT g.id::bigint AS id, g.claim, g.answer, g.remark, g.pause::float8 AS pause
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS g (id, claim, answer, remark, pause)
+    SELECT g.id::bigint AS id, g.claim, g.answer, g.remark, g.pause::float8 AS pause, g.silent::boolean AS silent
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[])
+        AS g (id, claim, answer, remark, pause, silent)
 ), mine AS MATERIALIZED (
-    SELECT p.id, p.message_id, p.checks, g.answer, g.remark, g.pause
+    SELECT p.id, p.message_id, p.checks, g.answer, g.remark, g.pause, g.silent, p.unanswered_since
     FROM given g JOIN outbox.pending_check p ON p.id = g.id
     WHERE p.asked_by = g.claim
     ORDER BY p.id + 0 FOR UPDATE OF p SKIP LOCKED
 ), seen AS MATERIALIZED (
-    SELECT x.*, m.id IS NOT NULL AS there, m.state = 'UNKNOWN' AS undecided, m.born_at
+    SELECT x.*, m.id IS NOT NULL AS there, m.state = 'UNKNOWN' AS undecided, m.born_at,
+           m.born_at <= statement_timestamp() - $8::float8 * interval '1 s' AS too_old
     FROM mine x LEFT JOIN outbox.message m ON m.id = x.id AND m.message_id = x.message_id
 ), free AS MATERIALIZED (
     SELECT m.id, x.answer, x.checks, x.remark
@@ -201,7 +209,7 @@ WITH given AS MATERIALIZED (
     FROM free f CROSS JOIN noted WHERE m.id = f.id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
     RETURNING m.id
 ), outcome AS MATERIALIZED (
-    SELECT s.id, s.answer, s.remark, s.pause, s.born_at, s.checks,
+    SELECT s.id, s.answer, s.remark, s.pause, s.born_at, s.checks, s.silent, s.too_old, s.unanswered_since,
            CASE WHEN s.id IN (SELECT id FROM decided) THEN 'decided'
                 WHEN s.undecided IS NOT TRUE THEN 'decided_before' WHEN s.answer IS NULL THEN 'not_asked'
                 WHEN s.answer = 'UNKNOWN' THEN 'unknown' ELSE 'locked' END AS settled
@@ -209,50 +217,83 @@ WITH given AS MATERIALIZED (
 ), kept AS (
     UPDATE outbox.pending_check p
     SET checks = o.checks + (o.settled = 'unknown')::integer, asked_by = NULL, answer = o.answer, remark = o.remark,
+        -- (Not by COMMIT or ROLLBACK that could not be used: the opposite policy must not follow from it.)
+        answered_at = CASE WHEN o.settled = 'unknown' AND NOT o.silent THEN statement_timestamp()
+            ELSE p.answered_at END,
+        unanswered_since = CASE WHEN NOT o.too_old OR o.answer IS NOT NULL AND NOT o.silent THEN NULL
+            WHEN o.silent THEN coalesce(p.unanswered_since, statement_timestamp()) ELSE p.unanswered_since END,
         due_at = statement_timestamp() + CASE o.settled
-            WHEN 'locked' THEN $6::float8 * interval '1 s'
-            WHEN 'not_asked' THEN o.pause * interval '1 s'
-            ELSE greatest(least(o.pause * interval '1 s',
-                                o.born_at + $7::float8 * interval '1 s' - statement_timestamp()), interval '0') END
+            WHEN 'locked' THEN $7::float8 * interval '1 s'
+            WHEN 'not_asked' THEN (CASE WHEN o.too_old THEN least(o.pause, $10::float8) ELSE o.pause END) * interval '1 s'
+            ELSE CASE WHEN o.too_old THEN least(o.pause, $10::float8) * interval '1 s'
+                ELSE greatest(least(o.pause * interval '1 s',
+                                    o.born_at + $8::float8 * interval '1 s' - statement_timestamp()), interval '0') END
+            END
     FROM outcome o WHERE p.id = o.id AND o.settled IN ('unknown', 'not_asked', 'locked')
 ), removed AS (
     DELETE FROM outbox.pending_check p USING outcome o
     WHERE p.id = o.id AND o.settled IN ('decided', 'decided_before')
 )
-SELECT o.id, o.settled, o.checks + (o.settled = 'unknown')::integer FROM outcome o;
+SELECT o.id, o.settled,
+       o.settled = 'unknown' AND (o.checks + 1 >= $9::integer OR o.too_old AND NOT o.silent)
+           OR o.settled IN ('unknown', 'not_asked') AND o.too_old AND o.silent
+               AND o.unanswered_since <= statement_timestamp() - $11::float8 * interval '1 s'
+FROM outcome o;
 
 -- name: expire
--- The policy ($3: the state it leads to) for those of the half messages $1 of the group $2 that are over: older than
--- $4 s, or with $5 checks used up. Looked at again under their lock; one that is locked, or that somebody is asking
--- about at this moment, is left for the next time. (Its row in pending_check is read as of this statement's beginning and
--- not locked: a claim that is committed just then, before the age was reached by its own clock, is not seen, and the
--- policy decides while somebody asks. That is the verdict which was due, and the only one: the answer finds no
--- claim any more, and is thrown away. Locking both rows would not see a row that was adopted just then either.)
-WITH over AS MATERIALIZED (
-    SELECT m.id, p.checks, m.born_at <= statement_timestamp() - $4::float8 * interval '1 s' AS too_old
+-- What becomes of those of the half messages $1 of the group $2 that are over. Looked at again under their lock; one that
+-- is locked, or that somebody is asking about at this moment, is left for the next time. The policy ($3: the state it
+-- leads to) follows an answer, and nothing else: the last of $5 checks, when any of them was answered; or a check that
+-- was made past the age $4 s and answered with UNKNOWN. Where nobody has answered, it is EXHAUSTED, whatever the policy:
+-- all of $5 checks failed; nobody has answered about it since $6 s past its age; or nobody answers for the whole
+-- group, and the alarm "silent" has said so for $6 s. (Its row in pending_check is read as of this statement's
+-- beginning and not locked: a claim that is committed just then is not seen, and the policy decides while somebody asks.
+-- That is the verdict which was due, and the only one: the answer finds no claim any more, and is thrown away.
+-- Locking both rows would not see a row that was adopted just then either.)
+WITH silence AS MATERIALIZED (
+    SELECT count(*) > 0 AS found FROM outbox.alarm a
+    WHERE a.producer_group = $2 AND a.kind = 'silent'
+        AND a.since <= statement_timestamp() - $6::float8 * interval '1 s'
+        AND a.seen_at > statement_timestamp() - $6::float8 * interval '1 s'
+), over AS MATERIALIZED (
+    SELECT m.id, p.checks, p.answered_at, m.born_at + $4::float8 * interval '1 s' AS aged_at
     FROM unnest($1::text[]) AS g (id) JOIN outbox.message m ON m.id = g.id::bigint
         LEFT JOIN outbox.pending_check p ON p.id = m.id
     WHERE m.producer_group = $2 AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
-        AND (m.born_at <= statement_timestamp() - $4::float8 * interval '1 s' OR p.checks >= $5::integer)
+        AND (p.checks >= $5::integer
+             OR m.born_at <= statement_timestamp() - $4::float8 * interval '1 s'
+                 AND (p.answered_at >= m.born_at + $4::float8 * interval '1 s'
+                      OR p.unanswered_since <= statement_timestamp() - $6::float8 * interval '1 s'
+                      OR (SELECT found FROM silence)))
         AND (p.asked_by IS NULL OR p.due_at <= statement_timestamp())
     ORDER BY m.id + 0 FOR UPDATE OF m SKIP LOCKED
 ), decided AS (
     UPDATE outbox.message m
-    SET state = $3, remark = CASE WHEN o.too_old AND coalesce(o.checks, 0) < $5::integer
-            THEN format('undecided for %s s, checked %s times: the group''s policy', $4, coalesce(o.checks, 0))
-            ELSE format('undecided after %s checks: the group''s policy', o.checks) END
+    SET state = CASE WHEN o.answered_at IS NOT NULL AND (o.checks >= $5::integer OR o.answered_at >= o.aged_at)
+            THEN $3 ELSE 'EXHAUSTED' END,
+        remark = CASE WHEN o.answered_at >= o.aged_at AND o.checks < $5::integer
+                THEN format('undecided for %s s, checked %s times: the group''s policy', $4, o.checks)
+            WHEN o.checks >= $5::integer AND o.answered_at IS NOT NULL
+                THEN format('undecided after %s checks: the group''s policy', o.checks)
+            WHEN o.checks >= $5::integer THEN format('none of %s checks was answered', o.checks)
+            ELSE format('undecided for %s s, checked %s times, and nobody answers any more', $4, coalesce(o.checks, 0))
+            END
     FROM over o WHERE m.id = o.id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
-    RETURNING m.id
+    RETURNING m.id, m.state
 ), removed AS (
     DELETE FROM outbox.pending_check p USING decided d WHERE p.id = d.id
 )
-SELECT d.id FROM decided d;
+SELECT d.id, d.state FROM decided d;
 
 -- name: raise_alarm
--- Tell operators ($1 group, $2 kind, $3 what); since when is kept.
+-- Tell operators ($1 group, $2 kind, $3 what); since when is kept. But for "silent", which counts down: when nobody has
+-- confirmed it for $4 s, no checker was there meanwhile, and it begins again. Returned: for how long it has stood, in s.
 INSERT INTO outbox.alarm AS a (producer_group, kind, detail) VALUES ($1, $2, $3)
-ON CONFLICT (producer_group, kind) DO UPDATE SET detail = EXCLUDED.detail, seen_at = clock_timestamp()
-RETURNING a.since;
+ON CONFLICT (producer_group, kind) DO UPDATE
+    SET detail = EXCLUDED.detail, seen_at = clock_timestamp(),
+        since = CASE WHEN a.kind = 'silent' AND a.seen_at < clock_timestamp() - $4::float8 * interval '1 s'
+            THEN clock_timestamp() ELSE a.since END
+RETURNING extract(epoch FROM clock_timestamp() - a.since)::float8;
 
 -- name: clear_alarm
 -- It is over ($1 group, $2 kind).

@@ -57,8 +57,8 @@ def test_what_the_operator_has_to_repair_is_an_alarm_and_uses_up_no_check(
     assert groups.checks("shop") == 0
 
 
-@pytest.mark.feature("S-49")
-def test_in_process_groups_are_not_asked_but_told_and_expired(database: str, groups: Groups) -> None:
+@pytest.mark.feature("S-49", "S-51")
+def test_in_process_groups_are_not_asked_but_watched(database: str, groups: Groups) -> None:
     groups.register("own", None)
     groups.prepare("own", 3)
     with CheckerProcess(database):
@@ -66,25 +66,9 @@ def test_in_process_groups_are_not_asked_but_told_and_expired(database: str, gro
         assert "3" in alarm
         assert groups.states("own") == {"UNKNOWN": 3}
         groups.register("own", None, max_age="0.1 s")
-        groups.wait_for("own", {"ROLLED_BACK": 3})
-        wait_until(lambda: groups.alarm("own", "no_checker") is None, "the alarm is cleared")
-
-
-@pytest.mark.feature("S-51")
-def test_groups_that_nobody_registered_are_expired_by_the_defaults(database: str, groups: Groups) -> None:
-    old, young = groups.prepare("nobody's", 2)
-    groups.conn.execute(
-        "UPDATE outbox.message SET born_at = born_at - interval '72 h' WHERE id = %s", [old.id]
-    )
-    with CheckerProcess(database):
-        groups.wait_for("nobody's", {"ROLLED_BACK": 1, "UNKNOWN": 1})
-    assert len(groups.events(young)) == 1
-
-
-@pytest.mark.feature("S-51")
-def test_exhausted_messages_are_told_to_operators(database: str, groups: Groups) -> None:
-    groups.register("own", None, max_age="0.1 s", policy="EXHAUSTED")
-    groups.prepare("own", 3)
+        wait_until(lambda: groups.alarm("own", "silent"), "operators are warned before it ends")
+        groups.conn.execute("UPDATE outbox.alarm SET since = since - interval '10 min' WHERE kind = 'silent'")
     with CheckerProcess(database):
         groups.wait_for("own", {"EXHAUSTED": 3})
+        wait_until(lambda: groups.alarm("own", "no_checker") is None, "the alarm is cleared")
         wait_until(lambda: groups.alarm("own", "exhausted"), "operators are told")

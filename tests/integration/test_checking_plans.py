@@ -27,11 +27,11 @@ FILL = """
 """
 TYPES = {
     "groups": (),
-    "adopt": ("text", "bigint", "integer", "float8", "float8", "integer", "float8", "boolean"),
+    "adopt": ("text", "bigint", "integer", "float8", "float8", "integer", "float8", "boolean", "float8"),
     "tidy": ("text", "integer", "float8"),
-    "claim": ("text", "integer", "timestamptz", "text", *("float8",) * 2, "integer", "float8", "bigint"),
-    "settle": (*("text[]",) * 5, "float8", "float8"),
-    "expire": ("text[]", "text", "text", "float8", "integer"),
+    "claim": ("text", "integer", "timestamptz", "text", *("float8",) * 2, "integer", "bigint"),
+    "settle": (*("text[]",) * 6, "float8", "float8", "integer", "float8", "float8"),
+    "expire": ("text[]", "text", "text", "float8", "integer", "float8"),
 }
 
 
@@ -48,11 +48,11 @@ class Stage:
         )
         values: dict[str, tuple[Any, ...]] = {
             "groups": (),
-            "adopt": ("none", 0, 1, 6.0, 1.0, 15, 30.0, True),
+            "adopt": ("none", 0, 1, 6.0, 1.0, 15, 30.0, True, 30.0),
             "tidy": ("none", 1, 1.0),
-            "claim": ("none", 1, "infinity", "me", 1.0, 1.0, 15, 1.0, 1),
-            "settle": ([], [], [], [], [], 1.0, 1.0),
-            "expire": ([], "none", "ROLLED_BACK", 1.0, 15),
+            "claim": ("none", 1, "infinity", "me", 1.0, 1.0, 15, 1),
+            "settle": ([], [], [], [], [], [], 1.0, 1.0, 15, 1.0, 1.0),
+            "expire": ([], "none", "ROLLED_BACK", 1.0, 15, 1.0),
         }
         for _ in range(2):
             self.prepared.run(_named(values[name]))
@@ -86,9 +86,9 @@ def stages(request: pytest.FixtureRequest) -> Iterator[dict[str, Stage]]:
             conn.execute(FILL, ["flood", FLOOD // 40])
             conn.execute(FILL, [f"small-{number:02}", SMALL])
         conn.execute(
-            "INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at) "
-            "SELECT id, message_id, producer_group, clock_timestamp() - interval '1 second' FROM outbox.message "
-            "WHERE mod(id, 2) = 0"
+            "INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at, answered_at) "
+            "SELECT id, message_id, producer_group, clock_timestamp() - interval '1 second', clock_timestamp() "
+            "FROM outbox.message WHERE mod(id, 2) = 0"
         )
         yield made
         for stage in made.values():
@@ -122,7 +122,7 @@ def test_finding_the_groups_does_not_read_the_flood(stages: dict[str, Stage]) ->
 @pytest.mark.feature("S-50")
 @pytest.mark.parametrize("group", ["flood", "small-20"])
 def test_a_page_reads_its_rows_and_no_other_group(stages: dict[str, Stage], group: str) -> None:
-    plan = stages["adopt"].explain(group, 0, 500, 6.0, 3600.0, 15, 30.0, True)
+    plan = stages["adopt"].explain(group, 0, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
     no_table_is_read_through(plan)
     expected = 500 if group == "flood" else SMALL
     assert most_rows(plan) <= expected
@@ -139,7 +139,7 @@ def test_a_page_planned_beside_the_flood_reads_no_other_group(request: pytest.Fi
         conn.execute("VACUUM ANALYZE outbox.message")  # what tells the planner that most rows are one group's
     stage = Stage(database, "adopt")
     try:
-        plan = stage.explain("small", 0, 500, 6.0, 3600.0, 15, 30.0, True)
+        plan = stage.explain("small", 0, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
     finally:
         stage.conn.close()
     assert most_rows(plan) <= SMALL
@@ -149,14 +149,14 @@ def test_a_page_planned_beside_the_flood_reads_no_other_group(request: pytest.Fi
 def test_a_page_leaves_out_the_partitions_before_it(stages: dict[str, Stage]) -> None:
     row = stages["adopt"].conn.execute("SELECT max(id) FROM outbox.message").fetchone()
     assert row is not None
-    plan = stages["adopt"].explain("flood", row[0] - 900, 500, 6.0, 3600.0, 15, 30.0, True)
+    plan = stages["adopt"].explain("flood", row[0] - 900, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
     assert len({node["Relation Name"] for node in scans(plan, "message_p")}) <= 3
 
 
 @pytest.mark.feature("S-50", "S-56")
 @pytest.mark.parametrize("group", ["flood", "small-20"])
 def test_a_claim_reads_what_is_due_and_looks_each_up_once(stages: dict[str, Stage], group: str) -> None:
-    plan = stages["claim"].explain(group, 100, "infinity", "me", 10.0, 1.0, 15, 3600.0, 10**9)
+    plan = stages["claim"].explain(group, 100, "infinity", "me", 10.0, 1.0, 15, 10**9)
     no_table_is_read_through(plan)
     assert most_rows(plan) <= 100
     (due,) = [node for node in nodes(plan) if node.get("Index Name") == "pending_check_due"]
@@ -190,7 +190,8 @@ def test_settling_looks_each_up_once(stages: dict[str, Stage], answer: str) -> N
     stage.conn.execute(
         "UPDATE outbox.pending_check SET asked_by = 'me' WHERE id = ANY (%s::bigint[])", [given]
     )
-    plan = stage.explain(given, ["me"] * 100, [answer] * 100, [None] * 100, ["30.0"] * 100, 1.0, 3600.0)
+    lists = (given, ["me"] * 100, [answer] * 100, [None] * 100, ["30.0"] * 100, ["false"] * 100)
+    plan = stage.explain(*lists, 1.0, 3600.0, 15, 120.0, 600.0)
     no_table_is_read_through(plan)
     assert most_rows(plan) <= 100
     assert all(node["Actual Rows"] <= 1 for node in scans(plan, "message_p"))
@@ -199,7 +200,7 @@ def test_settling_looks_each_up_once(stages: dict[str, Stage], answer: str) -> N
 @pytest.mark.feature("S-50")
 def test_the_policy_looks_each_up_once(stages: dict[str, Stage]) -> None:
     stage = stages["expire"]
-    plan = stage.explain(ids(stage, "flood", 100), "flood", "ROLLED_BACK", 30.0, 15)
+    plan = stage.explain(ids(stage, "flood", 100), "flood", "ROLLED_BACK", 30.0, 15, 600.0)
     no_table_is_read_through(plan)
     assert most_rows(plan) <= 100
     assert all(node["Actual Rows"] <= 1 for node in scans(plan, "message_p"))

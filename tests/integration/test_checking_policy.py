@@ -9,7 +9,7 @@ import pytest
 
 from outbox.checking.claiming import claim
 from outbox.checking.finding import settings
-from outbox.checking.settling import Reply, expire, settle
+from outbox.checking.settling import Expired, Reply, expire, settle
 from outbox.checking.transaction import transaction
 from outbox.resolution import Answer, LocalTransactionState
 from outbox.statements import Plan, Statement
@@ -23,13 +23,13 @@ STALLED = (
 )
 
 
-def stalled(plan: Plan[list[int]]) -> Plan[list[int]]:
+def stalled(plan: Plan[Expired]) -> Plan[list[int]]:
     """The policy, made to wait for an advisory lock between its snapshot and its locks."""
     statement = next(plan)
     assert GIVEN in statement.text
     yield Statement("SELECT set_config('lock_timeout', '60s', true)")
     rows = yield statement._replace(text=statement.text.replace(GIVEN, STALLED))
-    return [id for (id,) in rows]
+    return [id for id, _ in rows]
 
 
 @pytest.mark.feature("S-45", "S-51")
@@ -47,8 +47,10 @@ def test_a_policy_that_does_not_see_a_claim_comes_to_one_verdict_all_the_same(
     ):
         group = transaction(conn, "one", settings(GROUP)).settings
         gate.execute("SELECT pg_advisory_lock(7)")
-        # Its age is reached for the policy, whose statement began a moment before the claim's was committed.
-        plan = stalled(expire(replace(group, max_age=1.0), [half.id]))
+        # Its checks are used up for the policy, whose statement began a moment before the claim's was committed: an
+        # operator has just lowered their number.
+        stage.conn.execute("UPDATE outbox.pending_check SET checks = 1, answered_at = clock_timestamp()")
+        plan = stalled(expire(replace(group, max_checks=1), [half.id]))
         policy = threads.submit(transaction, late, "late", plan)
         see_blocked(stage.conn, late, policy)
         claimed = transaction(conn, "one", claim(group, "one", 10))

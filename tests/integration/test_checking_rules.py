@@ -106,23 +106,6 @@ def test_the_last_check_leaves_it_to_the_policy(stage: CheckStage, policy: str, 
 
 
 @pytest.mark.feature("S-51")
-@pytest.mark.parametrize(("policy", "state"), [("ROLLBACK", "ROLLED_BACK"), ("EXHAUSTED", "EXHAUSTED")])
-def test_nothing_is_asked_about_past_its_age(stage: CheckStage, policy: str, state: str) -> None:
-    stage.group(policy=policy)
-    met, unmet = stage.half(), stage.half(age=72 * 3600.0 + 1)
-    stage.check(Script(UNKNOWN))
-    assert (stage.state(met), stage.state(unmet)) == ("UNKNOWN", state)
-    stage.conn.execute(
-        "UPDATE outbox.message SET born_at = born_at - interval '72 hours' WHERE id = %s", [met.id]
-    )
-    asker = Script(True)
-    stage.check(asker)
-    assert asker.asked == []
-    assert stage.state(met) == state
-    assert "checked 1 times" in str(stage.events(met)[-1].reason)
-
-
-@pytest.mark.feature("S-51")
 def test_the_last_pause_ends_with_the_age(stage: CheckStage) -> None:
     half = stage.half(age=72 * 3600.0 - 20)
     stage.check(Script(UNKNOWN))

@@ -15,6 +15,8 @@ from outbox.resolution import LocalTransactionState
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until
 
+UNKNOWN = LocalTransactionState.UNKNOWN
+
 USED_UP = "SELECT sum(checks) FROM outbox.pending_check"
 
 
@@ -71,12 +73,12 @@ def test_who_finds_nobody_only_when_asking_uses_up_no_check_either(stage: CheckS
     stage.check(Script(nobody))
     assert stage.checks(half) == 0
     assert stage.alarms() == {"no_checker": "payments.example.com: nobody is registered"}
-    assert stage.due_in(half) == pytest.approx(30, abs=10), "asked again after the interval"
+    assert stage.due_in(half) == pytest.approx(2, abs=2), "another checker of the group may know"
 
 
 @pytest.mark.feature("S-49", "S-51")
-def test_half_messages_of_a_group_that_nobody_asks_about_are_told_and_expire(stage: CheckStage) -> None:
-    overdue, old = stage.half(age=20.0), stage.half(age=80 * 3600.0)
+def test_half_messages_that_nobody_asks_about_raise_an_alarm(stage: CheckStage) -> None:
+    overdue = stage.half(age=20.0)
     stage.check(None)
     assert stage.alarms() == {}, "its own application may be about to ask"
     stage.conn.execute("UPDATE outbox.message SET born_at = born_at - interval '30 seconds'")
@@ -84,7 +86,6 @@ def test_half_messages_of_a_group_that_nobody_asks_about_are_told_and_expire(sta
     assert stage.alarms() == {
         "no_checker": "1 half message is overdue, and no checker of this group asks about them"
     }
-    assert (stage.state(overdue), stage.state(old)) == ("UNKNOWN", "ROLLED_BACK")
     stage.decide(overdue, "COMMITTED")
     stage.check(None)
     assert stage.alarms() == {}
@@ -277,3 +278,80 @@ def test_alarms_are_kept_apart_by_group(stage: CheckStage) -> None:
     assert set(stage.alarms("a")) == {"no_checker"}
     assert stage.alarms("b") == {}
     assert stage.alarms(GROUP) == {}
+
+
+class Unable(Script):
+    """An asker that lacks what it needs for every message, such as the group's secret."""
+
+    def unable(self) -> str:
+        return "no secret for its callback"
+
+
+@pytest.mark.feature("S-49", "S-56")
+def test_a_checker_that_lacks_the_secret_leaves_the_group_to_the_others(stage: CheckStage) -> None:
+    half = stage.half()
+    lacking = Unable(True)
+    assert stage.check(lacking).claimed == 0
+    assert "no secret for its callback" in stage.alarms()["no_checker"]
+    assert lacking.asked == []
+    assert stage.check(Script(True)).decided == 1, "at once: nothing was put off"
+    assert stage.state(half) == "COMMITTED"
+    assert stage.alarms() == {}, "the group has a checker that can ask"
+
+
+@pytest.mark.feature("S-49")
+def test_a_checker_of_another_version_hardly_delays_the_one_that_knows(stage: CheckStage) -> None:
+    half = stage.half()
+    older = stage.round(Script(missing="nobody is registered for checker 'payment'"))
+    older.run_once(stage.connection)
+    assert (stage.due_in(half) or 0) <= 2
+    stage.make_due()
+    assert older.step(stage.connection).claimed == 0, "it pauses for longer than the half message"
+    older.stop()
+    assert stage.check(Script(True)).decided == 1
+
+
+@pytest.mark.feature("S-49")
+def test_an_alarm_that_another_checker_raised_ends_when_the_group_is_asked(stage: CheckStage) -> None:
+    stage.conn.execute(
+        "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('payments', 'no_checker', 'left behind')"
+    )
+    stage.half()
+
+    def fails(_: MessageView) -> None:
+        raise RuntimeError("no such table")
+
+    stage.check(Script(fails))
+    assert "no_checker" not in stage.alarms(), "it is asked: that this fails is another alarm"
+
+
+@pytest.mark.feature("S-55")
+def test_a_flood_widens_the_interval_of_its_group_alone_and_narrows_again(
+    stage: CheckStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outbox.checking.group_alarms.FLOOD", 10)
+    stage.halves(20)
+    alone = stage.half("alone")
+    flooded = stage.round(Script(UNKNOWN))
+    flooded.run_once(stage.connection)
+    flooded.run_once(stage.connection)
+    stage.make_due()
+    flooded.run_once(stage.connection)
+    assert "4.0 times as rarely" in stage.alarms()["flood"]
+    due = stage.one(
+        "SELECT min(extract(epoch FROM due_at - clock_timestamp()))::float8 FROM outbox.pending_check"
+    )
+    assert due == pytest.approx(4 * 60, abs=30), "60 s after the second check, four times as long"
+    stage.check(Script(UNKNOWN), "alone")
+    assert stage.due_in(alone) == pytest.approx(30, abs=15)
+    stage.conn.execute(
+        "UPDATE outbox.message SET state = 'COMMITTED' WHERE id IN "
+        "(SELECT id FROM outbox.message WHERE producer_group = 'payments' ORDER BY id LIMIT 16)"
+    )
+    stage.make_due()
+    flooded.run_once(stage.connection)
+    assert "flood" not in stage.alarms()
+    stage.make_due()
+    flooded.run_once(stage.connection)
+    assert stage.one("SELECT max(due_at) < clock_timestamp() + interval '250 s' FROM outbox.pending_check")
+    flooded.stop()

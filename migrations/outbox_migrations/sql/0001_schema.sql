@@ -266,7 +266,11 @@ CREATE TABLE outbox.pending_check (
     checks         integer     NOT NULL DEFAULT 0,
     asked_by       text,
     answer         text,
-    remark         text
+    remark         text,
+    -- When somebody last answered, if only UNKNOWN: a policy follows nothing else. And past the group's age, since when
+    -- each attempt was in vain.
+    answered_at      timestamptz,
+    unanswered_since timestamptz
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX pending_check_due ON outbox.pending_check (producer_group, due_at);
 COMMENT ON TABLE outbox.pending_check IS 'One row per half message that a checker has met; due_at is also the claim''s lease.';
@@ -274,7 +278,7 @@ COMMENT ON TABLE outbox.pending_check IS 'One row per half message that a checke
 -- What an operator should know about a producer group, raised and cleared by checkers.
 CREATE TABLE outbox.alarm (
     producer_group text        NOT NULL,
-    kind           text        NOT NULL CHECK (kind IN ('no_checker', 'failing', 'flood', 'exhausted')),
+    kind           text        NOT NULL CHECK (kind IN ('no_checker', 'failing', 'flood', 'exhausted', 'silent')),
     detail         text        NOT NULL,
     since          timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at        timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -64,6 +64,10 @@ class NobodyToAsk:
         """Say why."""
         return self.why
 
+    def unable(self) -> str | None:
+        """Say why."""
+        return self.why
+
     def missing(self, view: MessageView) -> str | None:
         """Say why."""
         return self.why

@@ -123,6 +123,10 @@ class HttpAsker:
     def _no_secret(self) -> str:
         return f"no secret for its callback: set {' or '.join(secret_variables(self._group))}"
 
+    def unable(self) -> str | None:
+        """Return why this process can ask about no message of the group, or None: it lacks the secret."""
+        return self._no_secret if self._secrets is None else None
+
     def missing(self, view: MessageView) -> str | None:
         """Say why nobody can be asked about this message, or None."""
         return self._no_secret if self._secrets is None else None

@@ -67,11 +67,15 @@ class SqlAsker:
 
     def problem(self, deadline: float) -> str | None:
         """Say why this group cannot be asked from here, or None; connects nowhere."""
+        return self.unable()
+
+    def unable(self) -> str | None:
+        """Return why this process can ask about no message of the group, or None: it lacks the database's address."""
         return None if self._dsn else f"no database for its query: set {self._callback.dsn_env}"
 
     def missing(self, view: MessageView) -> str | None:
         """Say why nobody can be asked about this message, or None."""
-        return self.problem(0.0)
+        return self.unable()
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
         """Ask about one half message; answer by `deadline` (seconds of `time.monotonic()`). Never raises."""

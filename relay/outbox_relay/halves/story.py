@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from outbox.checking.group_settings import GRACE
 from outbox_relay import output
 from outbox_relay.groups import asking
 from outbox_relay.halves.life import HalfLife
@@ -101,18 +102,17 @@ def future(told: HalfLife) -> list[Next]:
 def _undecided(told: HalfLife) -> list[Next]:
     half, group = told.half, told.group
     steps = [*_locked(told), *_alarms(told)]
-    policy = "is rolled back" if group.policy == "ROLLBACK" else "becomes EXHAUSTED, left to an operator"
+    exhausted = "becomes EXHAUSTED, left to an operator"
+    policy = "is rolled back" if group.policy == "ROLLBACK" else exhausted
     who = asking.who(group, half["checker"])
     asked = half["checks"] or 0
     if half["not_asked"] is not None and not steps:
         steps.append(
             Next("not_asked", f"was not asked at its last turn: {output.printable(half['not_asked'])}")
         )
-    if asked >= group.max_checks or half["expires_at"] <= told.now:
-        why = f"its {group.max_checks} checks are" if asked >= group.max_checks else "its time is"
-        steps.append(
-            Next("policy", f"{why} used up: it {policy} as soon as a checker looks at it", half["due_at"])
-        )
+    if asked >= group.max_checks:
+        text = f"its {group.max_checks} checks are used up: it {policy} as soon as a checker looks at it"
+        steps.append(Next("policy", text, half["due_at"]))
     elif half["being_asked_by"] is not None:
         by = output.printable(half["being_asked_by"])
         text = f"check {asked + 1} of {group.max_checks} is being asked at this moment by {by}"
@@ -141,6 +141,12 @@ def _undecided(told: HalfLife) -> list[Next]:
                 half["expires_at"],
             )
         )
+    elif asked < group.max_checks:
+        text = (
+            f"its time is used up since {output.cell(half['expires_at'])}: it is asked about once more, and {policy} when "
+            f"the answer is UNKNOWN; if nobody answers for {GRACE / 60:g} min, it {exhausted}"
+        )
+        steps.append(Next("policy", text, half["expires_at"]))
     return steps
 
 
@@ -173,6 +179,7 @@ def _alarms(told: HalfLife) -> list[Next]:
             if unanswered
             else f"group {told.group.name!r} lacks a checker",
             "failing": f"checks of group {told.group.name!r} fail",
+            "silent": f"nobody answers for group {told.group.name!r}",
             "flood": f"group {told.group.name!r} has too many undecided half messages: it is asked less often",
         }.get(alarm.kind, alarm.kind)
         lines.append(
