@@ -7,6 +7,7 @@ from struct import pack
 from typing import Any
 
 from outbox.errors import ConfigurationError, IdempotencyConflictError
+from outbox.lanes import lane_of
 from outbox.message import Message
 from outbox.receipt import Receipt
 from outbox.rows import Row
@@ -69,7 +70,11 @@ def digest_of(message: Message, *, half: bool = False) -> bytes:
 def send_once(message: Message, row: Row, queue: int | None, key: str) -> Plan[Receipt]:
     """Send, or answer with the receipt of the first send; two round trips. See `_once`."""
     digest = digest_of(message)
-    return (yield from _once(message, queue, digest, Statement(_SQL["send_once"], (*row, key, digest))))
+    return (
+        yield from _once(
+            message, queue, digest, Statement(_SQL["send_once"], (*row, _lane(message, queue), key, digest))
+        )
+    )
 
 
 def prepare_once(
@@ -77,12 +82,17 @@ def prepare_once(
 ) -> Plan[Receipt]:
     """Prepare, or answer with the receipt of the first half message; two round trips. See `_once`."""
     digest = digest_of(message, half=True)
-    statement = Statement(_PREPARE_ONCE, (*row, key, digest, check_after))
+    statement = Statement(_PREPARE_ONCE, (*row, _lane(message, queue), key, digest, check_after))
     return (yield from _once(message, queue, digest, statement))
 
 
+def _lane(message: Message, queue: int | None) -> str:
+    """The row's lane, as `outbox.lane_of` has it: without it the table's trigger would run once more."""
+    return str(lane_of(message.topic, queue, message.arg_bytes))
+
+
 def _once(message: Message, queue: int | None, digest: bytes, statement: Statement) -> Plan[Receipt]:
-    """Run a statement that inserts a row, and notes its key ($17) and digest, unless the key is known.
+    """Run a statement that inserts a row, and notes its key ($18) and digest, unless the key is known.
 
     A first sender that has not ended yet is waited for: if it commits, its message is the one; if it rolls back,
     this send is the first. The wait is the first statement, because a statement does not see what commits while it
@@ -92,7 +102,7 @@ def _once(message: Message, queue: int | None, digest: bytes, statement: Stateme
         IdempotencyConflictError: the key was used for other content.
         psycopg.errors.UniqueViolation: another program noted the key without its lock; the transaction has failed.
     """
-    group, key = statement.params[9], statement.params[16]
+    group, key = statement.params[9], statement.params[17]
     yield Statement(_SQL["lock_idempotency_key"], (group, key))
     rows = yield statement
     if not rows:

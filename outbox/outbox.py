@@ -12,7 +12,6 @@ from outbox.groups import ProducerGroup
 from outbox.half_verbs import AsyncHalfVerbs, HalfVerbs
 from outbox.message import Message
 from outbox.receipt import Receipt
-from outbox.size import DEFAULT_MAX_MESSAGE_BYTES
 from outbox.spans import Span
 from outbox.topics import MessageType, Topic
 
@@ -74,20 +73,34 @@ class Outbox(HalfVerbs):
         name: str,
         partitions: int,
         *,
-        message_type: MessageType | str = MessageType.MIXED,
-        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        message_type: MessageType | str | None = None,
+        max_message_bytes: int | None = None,
         selector: str | None = None,
+        move_keys: bool = False,
     ) -> Topic:
-        """Register a topic, or change its registration, inside the caller's transaction.
+        """Register a topic, or change what is given of a registered one, inside the caller's transaction.
 
-        The partition count is pinned: it must be Kafka's, and another one later is refused, for it would move keys.
-        Other processes notice a change within their `topic_ttl`.
+        What is not given stays as it is registered, so an application may call this at each start. Other processes
+        notice a change within their `topic_ttl`.
+
+        Args:
+            conn: A connection in, or able to begin, a transaction.
+            name: The topic's name.
+            partitions: Kafka's partition count. It is pinned: another one later would send keys to other partitions.
+            message_type: Its type; a new one is MIXED.
+            max_message_bytes: The largest record, in bytes; of a new one 1,048,588, Kafka's default.
+            selector: The default selector of its messages; pinned, because it decides where keys go.
+            move_keys: Let `partitions` and `selector` change all the same. Drain the topic first: a key's later
+                messages can be read before its earlier ones.
 
         Raises:
-            InvalidTopicError: an argument is wrong, or the topic is pinned to another partition count.
+            InvalidTopicError: an argument is wrong, or the topic is pinned to another partition count or selector.
         """
         return psycopg_sync.run(
-            conn, self._register_topic(name, partitions, message_type, max_message_bytes, selector)
+            conn,
+            self._register_topic(
+                name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
+            ),
         )
 
     def register_group(
@@ -171,13 +184,17 @@ class AsyncOutbox(AsyncHalfVerbs):
         name: str,
         partitions: int,
         *,
-        message_type: MessageType | str = MessageType.MIXED,
-        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        message_type: MessageType | str | None = None,
+        max_message_bytes: int | None = None,
         selector: str | None = None,
+        move_keys: bool = False,
     ) -> Topic:
         """See `Outbox.register_topic`."""
         return await psycopg_async.run(
-            conn, self._register_topic(name, partitions, message_type, max_message_bytes, selector)
+            conn,
+            self._register_topic(
+                name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
+            ),
         )
 
     async def register_group(

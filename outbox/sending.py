@@ -123,11 +123,15 @@ class Sending:
         self,
         name: str,
         partitions: int,
-        message_type: MessageType | str,
-        max_message_bytes: int,
+        message_type: MessageType | str | None,
+        max_message_bytes: int | None,
         selector: str | None,
+        *,
+        move_keys: bool,
     ) -> Plan[Topic]:
-        topic = yield from topics.register(name, partitions, message_type, max_message_bytes, selector)
+        topic = yield from topics.register(
+            name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
+        )
         self._topics.forget(name)
         return topic
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from outbox import checks
 from outbox.errors import InvalidTopicError, OutboxError, WrongMessageTypeError
 from outbox.message import LARGEST_QUEUE, Message
-from outbox.selectors import BUILT_IN
+from outbox.selectors import BUILT_IN, MURMUR2
 from outbox.size import DEFAULT_MAX_MESSAGE_BYTES
 from outbox.statements import Plan, Rows, Statement, TextArray, load
 
@@ -139,25 +139,82 @@ def require_type(topic: Topic, message: Message, *, ordered: bool = False, half:
 def register(
     name: str,
     partitions: int,
+    message_type: MessageType | str | None = None,
+    max_message_bytes: int | None = None,
+    selector: str | None = None,
+    *,
+    move_keys: bool = False,
+    clear_selector: bool = False,
+) -> Plan[Topic]:
+    """Add a topic, or change what is given of a registered one; what is not given (None) stays as it is.
+
+    Args:
+        name: The topic's name.
+        partitions: Its partition count, pinned once it is registered.
+        message_type: Its type; a new one is MIXED by default.
+        max_message_bytes: The largest record, in bytes.
+        selector: Its default selector, pinned once it is registered.
+        move_keys: Let the partition count and the selector change, which sends keys to other partitions.
+        clear_selector: Take the default selector away.
+
+    Raises:
+        InvalidTopicError: an argument is wrong, or the change would move keys and `move_keys` was not given.
+    """
+    params = _checked(
+        name, partitions, message_type, max_message_bytes, selector, clear_selector=clear_selector
+    )
+    rows = yield Statement(
+        _REGISTER, (*params, str(move_keys).lower(), "false", str(DEFAULT_MAX_MESSAGE_BYTES))
+    )
+    if rows:
+        return _topic(rows[0])
+    (found,) = yield Statement(_READ, (TextArray([name]),))
+    raise InvalidTopicError(_pinned(_topic(found), partitions, "" if clear_selector else selector))
+
+
+def add(
+    name: str,
+    partitions: int,
     message_type: MessageType | str,
     max_message_bytes: int,
     selector: str | None,
-) -> Plan[Topic]:
-    """Add a topic, or change all but the partition count of a registered one.
+) -> Plan[Topic | None]:
+    """Add a topic unless it is registered, by the same statement as `register`; None: it is.
 
     Raises:
-        InvalidTopicError: an argument is wrong, or the topic is registered with another partition count.
+        InvalidTopicError: an argument is wrong.
     """
+    params = _checked(name, partitions, message_type, max_message_bytes, selector)
+    rows = yield Statement(_REGISTER, (*params, "false", "true", str(DEFAULT_MAX_MESSAGE_BYTES)))
+    return _topic(rows[0]) if rows else None
+
+
+def _topic(row: tuple[Any, ...]) -> Topic:
+    return Topic(row[0], MessageType(row[1]), *row[2:])
+
+
+def _checked(
+    name: str,
+    partitions: int,
+    message_type: MessageType | str | None,
+    max_message_bytes: int | None,
+    selector: str | None,
+    *,
+    clear_selector: bool = False,
+) -> tuple[str | None, ...]:
+    """Check a registration, and return it as the statement takes it."""
     try:
         checks.topic_name(name)
-        wanted = MessageType(message_type)
+        wanted = None if message_type is None else MessageType(message_type)
     except OutboxError as error:
         raise InvalidTopicError(str(error)) from None
     except ValueError:
         raise InvalidTopicError(
-            f"message_type: {message_type!r} is none; allowed: {', '.join(MessageType)}"
+            f"message_type: {message_type!r} is not a message type; expected {', '.join(MessageType)}"
         ) from None
     for argument, number in (("partitions", partitions), ("max_message_bytes", max_message_bytes)):
+        if number is None and argument == "max_message_bytes":
+            continue
         if type(number) is not int or not 0 < number <= LARGEST_QUEUE:
             raise InvalidTopicError(
                 f"{argument}: {number!r}; allowed: a whole number from 1 to {LARGEST_QUEUE}"
@@ -166,17 +223,30 @@ def register(
         raise InvalidTopicError(
             f"selector: {selector!r}; allowed: {', '.join(BUILT_IN)}, or a custom one's name"
         )
-    params = (name, str(wanted), str(partitions), selector, str(max_message_bytes))
-    rows = yield Statement(_REGISTER, params)
-    if not rows:
-        (found,) = yield Statement(_READ, (TextArray([name]),))
-        raise InvalidTopicError(
-            f"partitions: topic {name!r} is pinned to {found[2]}, not {partitions}; allowed: {found[2]}. "
-            "Another count sends keys to other partitions and breaks their order; drain the topic and update "
-            "outbox.topic by hand if that is meant"
+    return (
+        name,
+        None if wanted is None else str(wanted),
+        str(partitions),
+        "" if clear_selector else selector,
+        None if max_message_bytes is None else str(max_message_bytes),
+    )
+
+
+def _pinned(found: Topic, partitions: int, selector: str | None) -> str:
+    """Say what is pinned, and how it is changed in safety."""
+    if found.partitions != partitions:
+        what = f"partitions: topic {found.name!r} is pinned to {found.partitions}, not {partitions}"
+        allowed, option = str(found.partitions), f"--partitions {partitions}"
+    else:
+        what = f"selector: topic {found.name!r} is pinned to {found.selector or MURMUR2}, not {selector or MURMUR2}"
+        allowed, option = (
+            f"{found.selector or MURMUR2}, or None to keep it",
+            f"--selector {selector or MURMUR2}",
         )
-    row = rows[0]
-    return Topic(row[0], MessageType(row[1]), *row[2:])
+    return (
+        f"{what}; allowed: {allowed}. Another one sends keys to other partitions and breaks their order; if that is "
+        f"meant, drain the topic and run: outbox topic alter {found.name} {option} --move-keys"
+    )
 
 
 __all__ = [
@@ -184,6 +254,7 @@ __all__ = [
     "MessageType",
     "Topic",
     "TopicCache",
+    "add",
     "register",
     "require_type",
     "type_of",

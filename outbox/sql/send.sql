@@ -105,21 +105,22 @@ RETURNING id, message_id;
 SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || $2::text, 2));
 
 -- name: send_once
--- Sends unless the key ($10 group, $17 key) is known, and notes it with the digest ($18) of what was sent. Answers the
+-- Sends unless the key ($10 group, $18 key) is known, and notes it with the digest ($19) of what was sent. Returns the
 -- one message, and the digest it was sent with if that was earlier. ON CONFLICT only matters above READ COMMITTED: a
 -- row committed after this transaction's snapshot ends in a serialization failure, never in a second message.
 WITH known AS MATERIALIZED (
-    SELECT id, message_id, digest FROM outbox.idempotency WHERE producer_group = $10::text AND key = $17::text
+    SELECT id, message_id, digest FROM outbox.idempotency WHERE producer_group = $10::text AND key = $18::text
 ), sent AS (
     INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                                transaction_id, checker, biz_type, biz_id, deliver_at, traceparent)
+                                transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
     SELECT $1::text, $2::bytea, $3::bytea, $4::jsonb, $5::bytea, $6::text, $7::integer, $8::text[], $9::text[],
-           $10::text, $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text
+           $10::text, $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text,
+           $17::smallint
     WHERE NOT EXISTS (SELECT FROM known)
     RETURNING id, message_id
 ), noted AS (
     INSERT INTO outbox.idempotency (producer_group, key, digest, id, message_id)
-    SELECT $10::text, $17::text, $18::bytea, id, message_id FROM sent
+    SELECT $10::text, $18::text, $19::bytea, id, message_id FROM sent
     ON CONFLICT DO NOTHING
     RETURNING id, message_id
 )

@@ -49,6 +49,26 @@ def test_same_send_twice_in_one_transaction_is_one_message(session: Session) -> 
 
 
 @pytest.mark.feature("S-22")
+def test_a_send_with_a_key_states_its_lane_like_any_other(session: Session, observer: Session) -> None:
+    observer.execute(
+        "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$BEGIN RAISE EXCEPTION 'no lane is stated'; END$$"
+    )
+    observer.execute(
+        "CREATE TRIGGER aaa BEFORE INSERT ON outbox.message FOR EACH ROW WHEN (NEW.lane IS NULL) "
+        "EXECUTE FUNCTION public.refuse()"
+    )
+    observer.commit()
+    session.send(MESSAGE, idempotency_key="request-1")
+    session.prepare(MESSAGE, idempotency_key="request-2")
+    lanes = (
+        "SELECT count(*) FROM outbox.message "
+        "WHERE lane <> outbox.lane_of(topic, queue, coalesce(order_key, key), id)"
+    )
+    assert session.execute(lanes) == [(0,)]
+
+
+@pytest.mark.feature("S-22")
 @pytest.mark.parametrize("first_commits", [True, False])
 def test_concurrent_send_waits_for_the_first_to_end(
     session: Session, second: Session, observer: Session, pool: ThreadPoolExecutor, *, first_commits: bool

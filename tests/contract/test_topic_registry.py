@@ -51,6 +51,37 @@ def test_registration_may_change_all_but_the_partition_count(session: Session) -
     assert session.execute("SELECT partitions, message_type FROM outbox.topic") == [(12, "NORMAL")]
 
 
+@pytest.mark.feature("S-80", "S-101")
+def test_registering_again_resets_nothing_that_is_not_given(session: Session) -> None:
+    first = session.register_topic(
+        "orders", 12, message_type="FIFO", max_message_bytes=2000, selector="modulo"
+    )
+    assert session.register_topic("orders", 12) == first
+    assert session.register_topic("orders", 12, selector="modulo") == first
+    assert session.register_topic("orders", 12, max_message_bytes=3000).selector == "modulo"
+
+
+@pytest.mark.feature("S-80", "S-101")
+def test_a_registered_selector_changes_only_when_moved_keys_are_asked_for(session: Session) -> None:
+    session.register_topic("orders", 12, selector="modulo")
+    repair = "outbox topic alter orders --selector murmur2 --move-keys"
+    with pytest.raises(InvalidTopicError, match=f"'orders' is pinned to modulo, not murmur2; .*{repair}"):
+        session.register_topic("orders", 12, selector="murmur2")
+    assert session.execute("SELECT selector FROM outbox.topic") == [("modulo",)]
+    assert session.register_topic("orders", 12, selector="murmur2", move_keys=True).selector == "murmur2"
+    session.register_topic("plain", 12)
+    with pytest.raises(InvalidTopicError, match="'plain' is pinned to murmur2, not modulo"):
+        session.register_topic("plain", 12, selector="modulo")
+
+
+@pytest.mark.feature("S-80")
+def test_a_pinned_partition_count_names_the_command_that_changes_it(session: Session) -> None:
+    session.register_topic("orders", 12)
+    with pytest.raises(InvalidTopicError, match="run: outbox topic alter orders --partitions 24 --move-keys"):
+        session.register_topic("orders", 24)
+    assert session.register_topic("orders", 24, move_keys=True).partitions == 24
+
+
 @pytest.mark.feature("S-74")
 @pytest.mark.parametrize(
     ("type", "message", "options"),

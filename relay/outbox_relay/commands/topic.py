@@ -172,6 +172,11 @@ def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict
 @click.option("--partitions", type=click.IntRange(1, 100_000), help="New pinned count; needs --move-keys.")
 @selector_option("New default selector; needs --move-keys.")
 @click.option(
+    "--no-selector",
+    is_flag=True,
+    help="Take the default selector away: keys are hashed by murmur2 again. Needs --move-keys.",
+)
+@click.option(
     "--move-keys",
     is_flag=True,
     help="Let keys go to other partitions: their order across the change is not kept.",
@@ -187,6 +192,7 @@ def alter(
     max_message_bytes: int | None,
     partitions: int | None,
     selector: str | None,
+    no_selector: bool,
     move_keys: bool,
     dsn: str,
     bootstrap_servers: str,
@@ -198,15 +204,20 @@ def alter(
     Producers notice within a minute, the relay within half a minute. What is already in the outbox is not
     looked at again.
     """
-    if message_type is None and max_message_bytes is None and partitions is None and selector is None:
+    if selector is not None and no_selector:
+        raise click.UsageError("--selector and --no-selector contradict each other: give one of them")
+    if (
+        all(one is None for one in (message_type, max_message_bytes, partitions, selector))
+        and not no_selector
+    ):
         raise click.UsageError(
-            "nothing to change: give --type, --max-message-bytes, --partitions or --selector"
+            "nothing to change: give --type, --max-message-bytes, --partitions, --selector or --no-selector"
         )
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
         old = registry.get(conn, name)
         if not move_keys:
-            registry.require_keys_stay(old, partitions, selector)
+            registry.require_keys_stay(old, partitions, selector, clear_selector=no_selector)
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
         if max_message_bytes is not None and max_message_bytes > (found.max_message_bytes or MOST_BYTES):
             raise TopicError(
@@ -222,7 +233,7 @@ def alter(
             old,
             message_type=(message_type or old.message_type).upper(),
             partitions=partitions or old.partitions,
-            selector=selector or old.selector,
+            selector=None if no_selector else selector or old.selector,
             max_message_bytes=max_message_bytes or old.max_message_bytes,
         )
     rendering.one(changed, found, as_json, f"changed topic {name}")

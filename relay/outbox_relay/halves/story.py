@@ -143,8 +143,8 @@ def _undecided(told: HalfLife) -> list[Next]:
         )
     elif asked < group.max_checks:
         text = (
-            f"its time is used up since {output.cell(half['expires_at'])}: it is asked about once more, and {policy} when "
-            f"the answer is UNKNOWN; if nobody answers for {GRACE / 60:g} min, it {exhausted}"
+            f"its time is used up since {output.cell(half['expires_at'])}: it is asked about once more, and {policy} "
+            f"when the answer is UNKNOWN; if nobody answers for {GRACE / 60:g} min, it {exhausted}"
         )
         steps.append(Next("policy", text, half["expires_at"]))
     return steps

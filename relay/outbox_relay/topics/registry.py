@@ -1,7 +1,8 @@
 """Reads and changes `outbox.topic`: message type, pinned partition count, selector, size limit.
 
-The partition count and the selector decide where a key goes. They are pinned: changing them sends keys to other
-partitions, where their later messages may overtake the earlier ones, so it has to be asked for by name.
+Rows are written by the library's own operation (`outbox.topics`): one rule holds for applications and operators. The
+partition count and the selector decide where a key goes. They are pinned: changing them sends keys to other partitions,
+where their later messages may overtake the earlier ones, so it has to be asked for by name.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
+from outbox import topics
+from outbox.drivers import psycopg_sync
+from outbox.errors import InvalidTopicError
 from outbox_relay.statements import Statements
 from outbox_relay.topics.errors import TopicError, did_you_mean
 
@@ -79,17 +83,14 @@ def add(
     Raises:
         TopicError: it is registered with other properties; names them and the command that changes them.
     """
-    values = {
-        "name": name,
-        "message_type": message_type,
-        "partitions": partitions,
-        "selector": selector,
-        "max_message_bytes": max_message_bytes,
-    }
-    with conn.cursor(row_factory=class_row(Registered)) as cursor:
-        made = cursor.execute(STATEMENTS["add"], values).fetchone()
+    try:
+        with conn.transaction():
+            plan = topics.add(name, partitions, message_type, max_message_bytes, selector)
+            made = psycopg_sync.run(conn, plan)
+    except InvalidTopicError as error:
+        raise TopicError(str(error)) from None
     if made is not None:
-        return made, True
+        return get(conn, name), True
     found = get(conn, name)
     different = [
         f"{what} {was if was is not None else 'murmur2'}, not {wanted if wanted is not None else 'murmur2'}"
@@ -109,7 +110,9 @@ def add(
     return found, False
 
 
-def require_keys_stay(old: Registered, partitions: int | None, selector: str | None) -> None:
+def require_keys_stay(
+    old: Registered, partitions: int | None, selector: str | None, *, clear_selector: bool = False
+) -> None:
     """Refuse a change that would send keys to other partitions; None is no change.
 
     Raises:
@@ -120,6 +123,7 @@ def require_keys_stay(old: Registered, partitions: int | None, selector: str | N
             f"topic {old.name!r} is pinned to {old.partitions} partitions, not changed to {partitions}: "
             + MOVES_KEYS.format(what="the pinned count")
         )
+    selector = "murmur2" if clear_selector else selector
     if selector not in (None, old.selector or "murmur2"):
         raise TopicError(
             f"topic {old.name!r} has the selector {old.selector or 'murmur2'}, not changed to "
@@ -136,26 +140,31 @@ def change(
     selector: str | None,
     max_message_bytes: int,
 ) -> Registered:
-    """Change a registered topic, if nobody else has changed it since it was read.
+    """Change a registered topic, if nobody else has changed it since it was read; `selector` None: it has none.
+
+    The caller has asked for moved keys where it must (`require_keys_stay`).
 
     Raises:
         TopicError: it was changed meanwhile.
     """
-    values = {
-        "name": old.name,
-        "message_type": message_type,
-        "partitions": partitions,
-        "selector": selector,
-        "max_message_bytes": max_message_bytes,
-        "old_message_type": old.message_type,
-        "old_partitions": old.partitions,
-        "old_selector": old.selector,
-        "old_max_message_bytes": old.max_message_bytes,
-    }
-    with conn.cursor(row_factory=class_row(Registered)) as cursor:
-        changed = cursor.execute(STATEMENTS["change"], values).fetchone()
-    if changed is None:
-        raise TopicError(
-            f"topic {old.name!r} was changed by somebody else meanwhile; look again: outbox topic show {old.name}"
-        )
-    return changed
+    with conn.transaction():
+        with conn.cursor(row_factory=class_row(Registered)) as cursor:
+            now = cursor.execute(STATEMENTS["lock"], {"name": old.name}).fetchone()
+        if now != old:
+            raise TopicError(
+                f"topic {old.name!r} was changed by somebody else meanwhile; look again: outbox topic show {old.name}"
+            )
+        try:
+            plan = topics.register(
+                old.name,
+                partitions,
+                message_type,
+                max_message_bytes,
+                selector,
+                move_keys=True,
+                clear_selector=selector is None,
+            )
+            psycopg_sync.run(conn, plan)
+        except InvalidTopicError as error:
+            raise TopicError(str(error)) from None
+    return get(conn, old.name)
