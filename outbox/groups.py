@@ -5,14 +5,15 @@ Rows live in `outbox.producer_group`. A group that is not there is MIXED and has
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
 from outbox import checks
 from outbox.errors import GroupTypeError, InvalidGroupError, InvalidMessageError
-from outbox.spans import Span, interval, text_of
+from outbox.spans import LONGEST, Span, interval, text_of
 from outbox.statements import Plan, Rows, Statement, TextArray, load
 from outbox.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 
@@ -21,24 +22,88 @@ _READ_REGISTRY = _SQL["read_registry"]
 
 GROUP_TYPES = (MessageType.NORMAL, MessageType.TRANSACTION, MessageType.MIXED)
 POLICIES = ("ROLLBACK", "EXHAUSTED")
-MOST_CHECKS = 2**31 - 1
+MOST_CHECKS = 1_000_000
 MOST_WORKERS = 64
 SHORTEST = timedelta(milliseconds=1)
+LONGEST_NAME = 255
+NAME_ALLOWED = f"1 to {LONGEST_NAME} characters without white space and control characters"
+_NOT_IN_NAMES = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
 class ProducerGroup(NamedTuple):
-    """A registered producer group; see `Outbox.register_group` for what each value means."""
+    """A registered producer group; see `Outbox.register_group` for what each value means.
+
+    Its defaults are those of a group that is not registered. They, and the limits above, hold for the library, the
+    command line and the checkers, which all take them from here; the table's DEFAULTs and CHECKs say the same (a test
+    compares them).
+    """
 
     name: str
-    message_type: MessageType
-    check_after: timedelta
-    check_interval: timedelta
-    max_check_interval: timedelta
-    check_timeout: timedelta
-    max_age: timedelta
-    max_checks: int
-    policy: str
-    workers: int
+    message_type: MessageType = MessageType.MIXED
+    check_after: timedelta = timedelta(seconds=6)
+    check_interval: timedelta = timedelta(seconds=30)
+    max_check_interval: timedelta = timedelta(minutes=10)
+    check_timeout: timedelta = timedelta(seconds=3)
+    max_age: timedelta = timedelta(hours=72)
+    max_checks: int = 15
+    policy: str = "ROLLBACK"
+    workers: int = 4
+
+
+DEFAULTS = ProducerGroup("")
+
+
+def require_name(argument: str, value: Any) -> str:
+    """Check the name of a producer group.
+
+    Raises:
+        InvalidGroupError: naming the argument, and what is allowed.
+    """
+    try:
+        checks.text(argument, value)
+    except InvalidMessageError as error:
+        raise InvalidGroupError(str(error)) from None
+    if len(value) > LONGEST_NAME:
+        raise InvalidGroupError(f"{argument}: has {len(value)} characters; allowed: {NAME_ALLOWED}")
+    if _NOT_IN_NAMES.search(value):
+        raise InvalidGroupError(f"{argument}: {value[:60]!r} is not a group's name; allowed: {NAME_ALLOWED}")
+    return str(value)
+
+
+def require_consistent(
+    group: ProducerGroup, name_of: Callable[[str], str] = str, show: Callable[[timedelta], str] = str
+) -> None:
+    """Refuse settings that are out of range, or that contradict one another.
+
+    Args:
+        group: All settings of the group, as they will be.
+        name_of: How the caller's user knows an argument ("--max-age").
+        show: How the caller's user reads a duration.
+
+    Raises:
+        InvalidGroupError: with both values.
+    """
+    for argument, value, least in (
+        ("check_after", group.check_after, timedelta(0)),
+        ("check_interval", group.check_interval, SHORTEST),
+        ("max_check_interval", group.max_check_interval, SHORTEST),
+        ("check_timeout", group.check_timeout, SHORTEST),
+        ("max_age", group.max_age, SHORTEST),
+    ):
+        if not least <= value <= LONGEST:
+            raise InvalidGroupError(
+                f"{name_of(argument)} {show(value)} is out of range; allowed: {show(least)} to {show(LONGEST)}"
+            )
+    if group.max_check_interval < group.check_interval:
+        raise InvalidGroupError(
+            f"{name_of('max_check_interval')} {show(group.max_check_interval)} is shorter than "
+            f"{name_of('check_interval')} {show(group.check_interval)}: the interval grows from the second to the first"
+        )
+    if group.max_age <= group.check_after:
+        raise InvalidGroupError(
+            f"{name_of('max_age')} {show(group.max_age)} is not longer than {name_of('check_after')} "
+            f"{show(group.check_after)}: a half message would be at its end before it is first asked about"
+        )
 
 
 class Registry(TopicCache):
@@ -109,7 +174,8 @@ def register(
         InvalidGroupError: an argument is wrong.
         GroupTypeError: the group is registered with another type.
     """
-    wanted = _checked(name, message_type)
+    require_name("name", name)
+    wanted = _type(message_type)
     spans = [
         interval(argument, value, InvalidGroupError, least=least)
         for argument, value, least in (
@@ -120,40 +186,67 @@ def register(
             ("max_age", max_age, SHORTEST),
         )
     ]
-    if spans[1] is not None and spans[2] is not None and spans[2] < spans[1]:
-        raise InvalidGroupError(
-            f"max_check_interval: {max_check_interval!r} is less than check_interval; allowed: at least as long"
-        )
     options = (
         *(text_of(span) for span in spans),
         _number("max_checks", max_checks, MOST_CHECKS),
         _policy(policy),
         _number("workers", workers, MOST_WORKERS),
     )
+    before = yield from _read(name)
+    _require_type(before, wanted)
+    require_consistent(_changed(before or ProducerGroup(name), spans))
+    # Two that register at the same time: what the table's CHECKs then refuse is the second's error.
     yield Statement(_SQL["add_group"], (name, wanted))
     if any(option is not None for option in options):
         yield Statement(_SQL["configure_group"], (name, wanted, *options))
-    ((_, found, *times, checks_, kept, workers_),) = yield Statement(_SQL["read_group"], (name,))
-    if wanted is not None and found != wanted:
-        raise GroupTypeError(
-            f"message_type: producer group {name!r} is registered as {found}, not {wanted}; allowed: {found}, or "
-            "another group: what it has sent stays of its type"
-        )
+    registered = yield from _read(name)
+    _require_type(registered, wanted)
+    return registered or ProducerGroup(name)
+
+
+def _read(name: str) -> Plan[ProducerGroup | None]:
+    rows = yield Statement(_SQL["read_group"], (name,))
+    if not rows:
+        return None
+    ((_, found, *times, max_checks, policy, workers),) = rows
     after, every, most, timeout, age = (timedelta(microseconds=each) for each in times)
-    return ProducerGroup(name, MessageType(found), after, every, most, timeout, age, checks_, kept, workers_)
+    return ProducerGroup(
+        name, MessageType(found), after, every, most, timeout, age, max_checks, policy, workers
+    )
 
 
-def _checked(name: Any, message_type: Any) -> str | None:
-    try:
-        checks.text("name", name)
-    except InvalidMessageError as error:
-        raise InvalidGroupError(str(error)) from None
-    if len(name) > 255:
-        raise InvalidGroupError(f"name: has {len(name)} characters; allowed: 1 to 255")
+def _require_type(group: ProducerGroup | None, wanted: str | None) -> None:
+    if group is not None and wanted not in (None, group.message_type):
+        raise GroupTypeError(
+            f"message_type: producer group {group.name!r} is registered as {group.message_type}, not {wanted}; "
+            f"allowed: {group.message_type}, or another group: what it has sent stays of its type"
+        )
+
+
+def _changed(group: ProducerGroup, spans: Sequence[timedelta | None]) -> ProducerGroup:
+    """The group with these durations; of the two intervals, one that is not given makes room for the other."""
+    after, every, most, timeout, age = spans
+    interval_, longest = every or group.check_interval, most or group.max_check_interval
+    if every is None:
+        interval_ = min(interval_, longest)
+    if most is None:
+        longest = max(interval_, longest)
+    return group._replace(
+        check_after=group.check_after if after is None else after,
+        check_interval=interval_,
+        max_check_interval=longest,
+        check_timeout=timeout or group.check_timeout,
+        max_age=age or group.max_age,
+    )
+
+
+def _type(message_type: Any) -> str | None:
     if message_type is None:
         return None
     if message_type not in GROUP_TYPES:
-        raise InvalidGroupError(f"message_type: {message_type!r} is none; allowed: {', '.join(GROUP_TYPES)}")
+        raise InvalidGroupError(
+            f"message_type: {message_type!r} is not a group's type; allowed: {', '.join(GROUP_TYPES)}"
+        )
     return str(MessageType(message_type))
 
 
@@ -167,5 +260,5 @@ def _number(argument: str, value: Any, most: int) -> str | None:
 
 def _policy(value: Any) -> str | None:
     if value is not None and value not in POLICIES:
-        raise InvalidGroupError(f"policy: {value!r} is none; allowed: {', '.join(POLICIES)}")
+        raise InvalidGroupError(f"policy: {value!r} is not a policy; allowed: {', '.join(POLICIES)}")
     return None if value is None else str(value)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from outbox import checks, topics
-from outbox.errors import ConfigurationError, InvalidMessageError, SelectorError
+from outbox import topics
+from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
+from outbox.groups import require_name
 from outbox.idempotency import require_key, send_once
 from outbox.lanes import lane_of
 from outbox.message import Message
@@ -60,10 +61,12 @@ class Sending:
         """
         try:
             self.producer_group = (
-                None if producer_group is None else checks.text("producer_group", producer_group)
+                None if producer_group is None else require_name("producer_group", producer_group)
             )
-        except InvalidMessageError as error:
+        except InvalidGroupError as error:
             raise ConfigurationError(str(error)) from None
+        if isinstance(topic_ttl, bool) or not isinstance(topic_ttl, int | float) or not topic_ttl >= 0:
+            raise ConfigurationError(f"topic_ttl: {topic_ttl!r}; allowed: seconds, 0 or more")
         self._selectors = Selectors(selectors)
         self._topics = TopicCache(topic_ttl)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outbox.groups import DEFAULTS
+
 LONGEST = 100 * 365 * 86_400.0
 """Seconds that any duration is cut to: PostgreSQL adds them to timestamps, which must stay in range."""
 
@@ -23,14 +25,14 @@ class GroupSettings:
     """What `outbox.producer_group` says of a group, in seconds; its defaults hold for a group that is not there."""
 
     name: str
-    check_after: float = 6.0
-    check_interval: float = 30.0
-    max_check_interval: float = 600.0
-    check_timeout: float = 3.0
-    max_checks: int = 15
-    max_age: float = 259_200.0
-    policy: str = "ROLLBACK"
-    workers: int = 4
+    check_after: float = DEFAULTS.check_after.total_seconds()
+    check_interval: float = DEFAULTS.check_interval.total_seconds()
+    max_check_interval: float = DEFAULTS.max_check_interval.total_seconds()
+    check_timeout: float = DEFAULTS.check_timeout.total_seconds()
+    max_checks: int = DEFAULTS.max_checks
+    max_age: float = DEFAULTS.max_age.total_seconds()
+    policy: str = DEFAULTS.policy
+    workers: int = DEFAULTS.workers
 
     def pause_after(self, checks: int, stretch: float = 1.0) -> float:
         """Compute the seconds from a check that answered UNKNOWN to the next: 30, 60, 120 … 600.

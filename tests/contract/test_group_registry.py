@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from outbox import GroupTypeError, InvalidGroupError, Message, MessageType, ProducerGroup
+from outbox import (
+    ConfigurationError,
+    GroupTypeError,
+    InvalidGroupError,
+    InvalidMessageError,
+    Message,
+    MessageType,
+    ProducerGroup,
+)
+from outbox.groups import MOST_CHECKS, MOST_WORKERS
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import Session, count
 
@@ -144,9 +153,15 @@ def test_registration_is_seen_by_another_outbox_at_its_next_look(
     [
         ("", {}, "name: is empty"),
         (7, {}, "name: is int"),
-        ("x" * 256, {}, "name: has 256 characters; allowed: 1 to 255"),
+        ("x" * 256, {}, "name: has 256 characters; allowed: 1 to 255 characters without white space"),
         ("a\0", {}, "name: .* contains NUL"),
-        ("g", {"message_type": "FIFO"}, "message_type: 'FIFO' is none; allowed: NORMAL, TRANSACTION, MIXED"),
+        ("bad group", {}, "name: 'bad group' is not a group's name; allowed: .* without white space"),
+        ("a\x1b[2J", {}, "name: .* is not a group's name"),
+        (
+            "g",
+            {"message_type": "FIFO"},
+            "message_type: 'FIFO' is not a group's type; allowed: NORMAL, TRANSACTION, MIXED",
+        ),
         ("g", {"check_after": -1}, "check_after: -1; allowed: seconds or a timedelta, 0 s to 3650 days"),
         ("g", {"check_interval": 0}, "check_interval: 0; allowed: seconds or a timedelta, 0.001 s"),
         ("g", {"check_timeout": "3s"}, "check_timeout: '3s'"),
@@ -154,11 +169,14 @@ def test_registration_is_seen_by_another_outbox_at_its_next_look(
         (
             "g",
             {"check_interval": 60, "max_check_interval": 30},
-            "max_check_interval: 30 is less than check_interval",
+            "max_check_interval 0:00:30 is shorter than check_interval 0:01:00",
         ),
-        ("g", {"max_checks": 0}, "max_checks: 0; allowed: a whole number from 1 to 2147483647"),
+        ("g", {"max_checks": 0}, "max_checks: 0; allowed: a whole number from 1 to 1000000"),
+        ("g", {"max_checks": 1_000_001}, "max_checks: 1000001"),
+        ("g", {"check_after": 60, "max_age": 4}, "max_age 0:00:04 is not longer than check_after 0:01:00"),
+        ("g", {"max_age": 6}, "max_age 0:00:06 is not longer than check_after 0:00:06"),
         ("g", {"max_checks": True}, "max_checks: True"),
-        ("g", {"policy": "COMMIT"}, "policy: 'COMMIT' is none; allowed: ROLLBACK, EXHAUSTED"),
+        ("g", {"policy": "COMMIT"}, "policy: 'COMMIT' is not a policy; allowed: ROLLBACK, EXHAUSTED"),
         ("g", {"workers": 65}, "workers: 65; allowed: a whole number from 1 to 64"),
     ],
 )
@@ -168,3 +186,50 @@ def test_group_that_cannot_be_is_refused(
     with pytest.raises(InvalidGroupError, match=text):
         session.register_group(name, **options)
     assert session.execute("SELECT count(*) FROM outbox.producer_group") == [(0,)]
+
+
+@pytest.mark.feature("S-51")
+def test_a_change_is_measured_by_what_is_registered(session: Session) -> None:
+    session.register_group("g", check_after=60)
+    with pytest.raises(InvalidGroupError, match="max_age 0:00:30 is not longer than check_after 0:01:00"):
+        session.register_group("g", max_age=30)
+    assert session.register_group("g", max_age=90).max_age == timedelta(seconds=90)
+
+
+@pytest.mark.feature("S-51")
+def test_the_table_has_the_defaults_and_the_limits_of_the_library(session: Session) -> None:
+    (refused,) = session.execute(
+        """
+        SELECT count(*) FROM pg_constraint c
+        WHERE c.conrelid = 'outbox.producer_group'::regclass AND c.contype = 'c'
+            AND pg_get_constraintdef(c.oid) ~ %s
+        """,
+        [f"max_age > check_after|max_checks <= {MOST_CHECKS}|[[]:space:[]]|workers <= {MOST_WORKERS}"],
+    )
+    assert refused == (4,)
+    session.execute("INSERT INTO outbox.producer_group (name) VALUES ('plain')")
+    assert session.register_group("plain") == ProducerGroup("plain")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"producer_group": "a b c"}, "producer_group: 'a b c' is not a group's name"),
+        ({"producer_group": "x" * 3000}, "producer_group: has 3000 characters"),
+        ({"topic_ttl": -1}, "topic_ttl: -1; allowed: seconds, 0 or more"),
+        ({"topic_ttl": float("nan")}, "topic_ttl: nan; allowed"),
+    ],
+)
+def test_an_outbox_that_cannot_work_is_refused(
+    make_session: MakeSession, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        make_session(**options)
+
+
+@pytest.mark.parametrize("field", ["transaction_id", "checker", "biz_type", "biz_id"])
+def test_an_id_that_is_too_long_is_refused_by_name(field: str) -> None:
+    with pytest.raises(
+        InvalidMessageError, match=f"{field}: has 100,000 characters; allowed: text of 1 to 1,024"
+    ):
+        Message("payments", **{field: "x" * 100_000})  # type: ignore[arg-type]

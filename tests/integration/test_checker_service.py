@@ -56,11 +56,11 @@ def test_a_group_with_a_query_is_asked_by_it(database: str, groups: Groups) -> N
         groups.wait_for("shop", {"COMMITTED": 2, "ROLLED_BACK": 1})
 
 
-def test_a_host_outside_the_allow_list_counts_as_unknown(database: str, groups: Groups) -> None:
+def test_a_host_outside_the_allow_list_is_a_failed_check(database: str, groups: Groups) -> None:
     with Peer(answering()) as peer, CheckerProcess(database):
         groups.register("shop", by_http(peer), max_checks=2)
         (half,) = groups.prepare("shop")
-        groups.wait_for("shop", {"ROLLED_BACK": 1})
+        groups.wait_for("shop", {"EXHAUSTED": 1})
     assert peer.connections == 0
     checks = [event for event in groups.events(half) if event[0] == "check"]
     assert [answer for _, answer, *_ in checks] == ["UNKNOWN", "UNKNOWN"]

@@ -212,7 +212,7 @@ def test_one_whose_checks_are_used_up_is_left_to_the_operator_with_both_commands
 
 def test_what_no_checker_comes_to_says_whose_turn_it_is(database: str, conn: Connection) -> None:
     message_id = half(conn, born_at="2026-01-01 10:00 UTC")
-    conn.execute("INSERT INTO outbox.producer_group (name, max_age) VALUES ('shop', '100 years')")
+    conn.execute("INSERT INTO outbox.producer_group (name, max_age) VALUES ('shop', '3650 days')")
     told = explain(database, message_id)
     assert "check 1 of 15 is overdue by" in told
     assert "it is up to the checker in an application of group 'shop'; none has come to it" in told

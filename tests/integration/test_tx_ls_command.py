@@ -113,7 +113,9 @@ def test_overdue_is_what_no_checker_has_come_to(database: str, conn: Connection)
         [asked],
     )
     calm = half(conn, "calm", born_at="2020-01-01")
-    conn.execute("INSERT INTO outbox.producer_group (name, check_after) VALUES ('calm', '100 years')")
+    conn.execute(
+        "INSERT INTO outbox.producer_group (name, check_after, max_age) VALUES ('calm', '3649 days', '3650 days')"
+    )
     young = half(conn, "late")
     assert ls(database, "--overdue") == [old]
     assert ls(database, "--until", "1h") == [old, patient, asked, calm]

@@ -233,21 +233,26 @@ CREATE TABLE outbox.topic (
 -- is not here has the defaults. A callback says how the checker asks; without one the application asks itself.
 -- It holds no secrets, and no message can change it.
 CREATE TABLE outbox.producer_group (
-    name               text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 255),
+    -- Names, limits and defaults as in outbox/groups.py.
+    name               text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 255)
+                                   CHECK (name !~ '[[:space:][:cntrl:]]'),
     message_type       text        NOT NULL DEFAULT 'MIXED'
                                    CHECK (message_type IN ('NORMAL', 'TRANSACTION', 'MIXED')),
-    check_after        interval    NOT NULL DEFAULT '6 seconds' CHECK (check_after >= '0'),
-    check_interval     interval    NOT NULL DEFAULT '30 seconds' CHECK (check_interval > '0'),
-    max_check_interval interval    NOT NULL DEFAULT '10 minutes',
-    check_timeout      interval    NOT NULL DEFAULT '3 seconds' CHECK (check_timeout > '0'),
-    max_checks         integer     NOT NULL DEFAULT 15 CHECK (max_checks > 0),
-    max_age            interval    NOT NULL DEFAULT '72 hours' CHECK (max_age > '0'),
+    check_after        interval    NOT NULL DEFAULT '6 seconds' CHECK (check_after BETWEEN '0' AND '3650 days'),
+    check_interval     interval    NOT NULL DEFAULT '30 seconds'
+                                   CHECK (check_interval BETWEEN '1 millisecond' AND '3650 days'),
+    max_check_interval interval    NOT NULL DEFAULT '10 minutes' CHECK (max_check_interval <= '3650 days'),
+    check_timeout      interval    NOT NULL DEFAULT '3 seconds'
+                                   CHECK (check_timeout BETWEEN '1 millisecond' AND '3650 days'),
+    max_checks         integer     NOT NULL DEFAULT 15 CHECK (max_checks BETWEEN 1 AND 1000000),
+    max_age            interval    NOT NULL DEFAULT '72 hours' CHECK (max_age <= '3650 days'),
     policy             text        NOT NULL DEFAULT 'ROLLBACK' CHECK (policy IN ('ROLLBACK', 'EXHAUSTED')),
     workers            integer     NOT NULL DEFAULT 4 CHECK (workers BETWEEN 1 AND 64),
     callback           jsonb,
     role               name,
     registered_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT producer_group_intervals_grow CHECK (max_check_interval >= check_interval),
+    CONSTRAINT producer_group_is_asked_in_time CHECK (max_age > check_after),
     CONSTRAINT producer_group_callback_is_known
         CHECK (callback IS NULL OR coalesce(callback ->> 'kind', '') IN ('http', 'sql'))
 );

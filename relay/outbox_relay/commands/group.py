@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from outbox.groups import MOST_WORKERS
+from outbox.groups import MOST_CHECKS, MOST_WORKERS
 from outbox_relay import output, schema, settings
-from outbox_relay.commands.group_options import MOST_CHECKS, callback_of, duration_option, name_argument
+from outbox_relay.commands.group_options import callback_of, duration_option, name_argument
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.types import Choice
 from outbox_relay.groups import registry, rendering

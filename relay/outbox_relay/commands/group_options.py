@@ -8,14 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
+from outbox.errors import InvalidGroupError
+from outbox.groups import require_name
+from outbox.spans import LONGEST
 from outbox_relay import durations
 from outbox_relay.checker.callback import validate_callback
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-MOST_CHECKS = 1_000_000
-LONGEST = timedelta(days=3650)
-"""As in the library: times beyond it are mistakes."""
 
 
 class Duration(click.ParamType[timedelta]):
@@ -39,12 +38,11 @@ def duration_option(name: str, text: str) -> Callable[[F], F]:
 
 
 def group_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    """Check the table's rule for names of groups."""
-    if not value.strip() or len(value) > 255 or "\0" in value:
-        raise click.BadParameter(
-            f"{value[:40]!r} is no name of a producer group: 1 to 255 characters", ctx, param
-        )
-    return value
+    """Check the library's rule for names of groups."""
+    try:
+        return require_name("name", value)
+    except InvalidGroupError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 name_argument = click.argument("name", callback=group_name)

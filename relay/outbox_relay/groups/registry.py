@@ -13,31 +13,45 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from outbox import groups
+from outbox.errors import InvalidGroupError
+from outbox.groups import DEFAULTS, GROUP_TYPES, POLICIES, require_consistent
 from outbox_relay import durations
 from outbox_relay.groups.errors import GroupError
 from outbox_relay.halves.search import OVERDUE_S
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("groups/registry.sql")
+__all__ = [
+    "POLICIES",
+    "TYPES",
+    "Alarm",
+    "Halves",
+    "ProducerGroup",
+    "alarms",
+    "change",
+    "everything",
+    "find",
+    "halves",
+]
 
-TYPES = ("NORMAL", "TRANSACTION", "MIXED")
-POLICIES = ("ROLLBACK", "EXHAUSTED")
+TYPES = tuple(map(str, GROUP_TYPES))
 
 
 @dataclass(frozen=True)
 class ProducerGroup:
-    """One row of the registry; the defaults are those of the table, which an unregistered group has."""
+    """One row of the registry: the library's record with what only operators set. The defaults are the library's."""
 
     name: str
-    message_type: str = "MIXED"
-    check_after: timedelta = timedelta(seconds=6)
-    check_interval: timedelta = timedelta(seconds=30)
-    max_check_interval: timedelta = timedelta(minutes=10)
-    check_timeout: timedelta = timedelta(seconds=3)
-    max_checks: int = 15
-    max_age: timedelta = timedelta(hours=72)
-    policy: str = "ROLLBACK"
-    workers: int = 4
+    message_type: str = str(DEFAULTS.message_type)
+    check_after: timedelta = DEFAULTS.check_after
+    check_interval: timedelta = DEFAULTS.check_interval
+    max_check_interval: timedelta = DEFAULTS.max_check_interval
+    check_timeout: timedelta = DEFAULTS.check_timeout
+    max_checks: int = DEFAULTS.max_checks
+    max_age: timedelta = DEFAULTS.max_age
+    policy: str = DEFAULTS.policy
+    workers: int = DEFAULTS.workers
     callback: dict[str, Any] | None = None
     registered_at: datetime | None = None
 
@@ -126,29 +140,24 @@ def change(conn: psycopg.Connection[Any], name: str, changes: dict[str, Any]) ->
 
 
 def require_sense(group: ProducerGroup) -> None:
-    """Refuse settings that contradict one another.
+    """Refuse settings that contradict one another, by the library's own rule.
 
     Raises:
         GroupError: with both values.
     """
-    zero = timedelta()
-    for option, value in (
-        ("--check-interval", group.check_interval),
-        ("--check-timeout", group.check_timeout),
-        ("--max-age", group.max_age),
-    ):
-        if value <= zero:
-            raise GroupError(f"{option} must be longer than nothing")
-    longest, interval, first, age = map(
-        durations.short, (group.max_check_interval, group.check_interval, group.check_after, group.max_age)
-    )
-    if group.max_check_interval < group.check_interval:
-        raise GroupError(
-            f"--max-check-interval {longest} is shorter than --check-interval {interval}: the interval grows from the "
-            "second to the first"
+    try:
+        require_consistent(
+            groups.ProducerGroup(
+                group.name,
+                groups.MessageType(group.message_type),
+                group.check_after,
+                group.check_interval,
+                group.max_check_interval,
+                group.check_timeout,
+                group.max_age,
+            ),
+            lambda name: f"--{name.replace('_', '-')}",
+            durations.short,
         )
-    if group.max_age <= group.check_after:
-        raise GroupError(
-            f"--max-age {age} is not longer than --check-after {first}: the policy {group.policy} would decide "
-            "before anybody is asked"
-        )
+    except InvalidGroupError as error:
+        raise GroupError(str(error)) from None
