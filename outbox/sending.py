@@ -65,7 +65,7 @@ class Sending:
             )
         except InvalidGroupError as error:
             raise ConfigurationError(str(error)) from None
-        if isinstance(topic_ttl, bool) or not isinstance(topic_ttl, int | float) or not topic_ttl >= 0:
+        if not topic_ttl >= 0:
             raise ConfigurationError(f"topic_ttl: {topic_ttl!r}; allowed: seconds, 0 or more")
         self._selectors = Selectors(selectors)
         self._topics = TopicCache(topic_ttl)

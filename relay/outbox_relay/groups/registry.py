@@ -16,6 +16,7 @@ from psycopg.types.json import Jsonb
 from outbox import groups
 from outbox.errors import InvalidGroupError
 from outbox.groups import DEFAULTS, GROUP_TYPES, POLICIES, require_consistent
+from outbox.topics import MessageType
 from outbox_relay import durations
 from outbox_relay.groups.errors import GroupError
 from outbox_relay.halves.search import OVERDUE_S
@@ -149,7 +150,7 @@ def require_sense(group: ProducerGroup) -> None:
         require_consistent(
             groups.ProducerGroup(
                 group.name,
-                groups.MessageType(group.message_type),
+                MessageType(group.message_type),
                 group.check_after,
                 group.check_interval,
                 group.max_check_interval,
