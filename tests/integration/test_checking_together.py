@@ -104,17 +104,18 @@ def test_while_a_flood_is_asked_about_no_producer_waits_for_the_checker(stage: C
     def hang(view: MessageView) -> None:
         if view.id == half.id:
             asked.set()
-        answer.wait(60)
+        answer.wait(120)
 
     checker = threading.Thread(target=stage.check, args=[Script(hang)], kwargs={"batch": 600})
-    stage.group(workers=64, check_timeout="60 s")
+    stage.group(workers=64, check_timeout="120 s")
     stage.conn.execute(
         "UPDATE outbox.message SET born_at = born_at - interval '1 hour' WHERE id = %s", [half.id]
     )
     checker.start()
     try:
         assert asked.wait(60)
-        wait_until(lambda: stage.one(LOCKS_OF_OTHERS) == 0, "the checker lets go of every lock while it asks")
+        free = "the checker lets go of every lock while it asks"
+        wait_until(lambda: stage.one(LOCKS_OF_OTHERS) == 0, free, seconds=30)
         stage.conn.execute("SET lock_timeout = '5 s'")
         stage.half(age=0)
         assert stage.decide(half, "COMMITTED") == 1
