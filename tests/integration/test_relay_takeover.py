@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import psycopg
+import pytest
 
 from outbox_relay.service.relay import Relay, RelayOptions
 from outbox_relay.service.session import Session
@@ -108,3 +112,28 @@ def test_the_sweep_publishes_what_was_only_recorded(
     relay.on_turn = stop_when_done
     relay.run()
     assert values(bootstrap_servers, topic) == list(range(10))
+
+
+RUNNING = Path(__file__).resolve().parent.parent.parent / "docs" / "operations" / "running.md"
+
+
+def test_a_copy_by_logical_replication_goes_on_after_the_pages_statement(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    (statement,) = re.findall(r"```sql\n(.*?;)\s*```", RUNNING.read_text(encoding="utf-8"), re.DOTALL)
+    with psycopg.connect(database, autocommit=True) as conn:
+        send(conn, topic, 20)
+        run_relay(database, bootstrap_servers)
+        run_relay(database, bootstrap_servers)
+        # What a subscription leaves behind: the rows, of another cluster, and sequences that were never used.
+        conn.execute("UPDATE outbox.lane SET system_identifier = 1")
+        conn.execute("SELECT setval('outbox.position', 1, false), setval('outbox.epoch', 1, false)")
+        with pytest.raises(psycopg.errors.UniqueViolation):
+            send(conn, topic, 1)
+        conn.execute(statement)
+        epochs = conn.execute("SELECT max(epoch) FROM outbox.lane").fetchone()
+        send(conn, topic, 20, first=20)
+        run_relay(database, bootstrap_servers)
+        assert epochs
+        assert conn.execute("SELECT min(epoch) > %s FROM outbox.lane", epochs).fetchone() == (True,)
+    assert values(bootstrap_servers, topic) == list(range(40))

@@ -74,7 +74,7 @@ END $$;
 -- partition fails) and 20,000,000 at most; enough of them to last "days", never fewer than two beyond the
 -- current one and never more than 24 (each costs every query over the whole table). Returns how many were
 -- added. Cheap when there is nothing to do; safe to call from any number of places.
-CREATE FUNCTION outbox.ensure_partitions(days integer DEFAULT 3) RETURNS integer
+CREATE FUNCTION outbox.ensure_partitions(days integer DEFAULT 7) RETURNS integer
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
     least_width CONSTANT bigint := 5000000;

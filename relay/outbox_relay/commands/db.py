@@ -13,7 +13,7 @@ from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.database import checks, partitions
 
-DAYS = 3
+DAYS = 7
 
 
 @click.group(cls=Group)
@@ -125,7 +125,7 @@ def sql(from_revision: str | None, roles: bool) -> None:
     "days",
     type=click.IntRange(1, 60),
     metavar="DAYS",
-    help="First make partitions for this many days at the present rate (the relay does it by itself: 3).",
+    help="First make partitions for this many days at the present rate (relay and checker do it by themselves: 7).",
 )
 @json_option
 def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
@@ -172,4 +172,4 @@ def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
         right=("from id", "to id", "rows ~", "size", "full in"),
     )
     if found.ahead < 1:
-        click.echo("ALARM: the next partition is missing. run: outbox db partitions --ensure 3", err=True)
+        click.echo("ALARM: the next partition is missing. run: outbox db partitions --ensure 7", err=True)

@@ -122,7 +122,7 @@ def _schema(conn: psycopg.Connection[Any]) -> Check:
 
 def _partitions(conn: psycopg.Connection[Any]) -> Check:
     found = partitions.read(conn)
-    repair = "outbox db partitions --ensure 3"
+    repair = "outbox db partitions --ensure 7"
     left = found.seconds_until(found.newest_id + found.ids_left)
     room = f"{found.ahead} ahead, room for {count(found.ids_left)} ids" + (
         f", {seconds(left)} at the present rate" if left is not None else ""

@@ -68,7 +68,7 @@ def _stopped(status: Status) -> Iterator[Problem]:
 
 def _partitions(status: Status) -> Iterator[Problem]:
     if status.partitions.ahead < 1:
-        yield Problem("partitions", "the next partition is missing", "outbox db partitions --ensure 3")
+        yield Problem("partitions", "the next partition is missing", "outbox db partitions --ensure 7")
 
 
 def _late(status: Status, max_age: float) -> Iterator[Problem]:
