@@ -14,6 +14,11 @@ LONGEST_TEXT = 1024
 """Characters of a transaction id, a checker's name, a business type and a business id: record headers carry them."""
 _SPACE = re.compile(r"\s")
 
+LONGEST_TEXT = 255
+"""Characters of producer_group, transaction_id, checker, biz_type, biz_id and selector; the table has the same limit."""
+LONGEST_ORDER_KEY = 1024 * 1024
+"""Bytes of an order key; the table has the same limit."""
+
 
 def topic_name(value: Any) -> str:
     """Check Kafka's rule for topic names."""
@@ -25,11 +30,13 @@ def topic_name(value: Any) -> str:
 
 
 def text(argument: str, value: Any) -> str:
-    """Check text for a column: not empty, no NUL, and UTF-8 can express it."""
+    """Check text for a column: not empty, not too long, no NUL, and UTF-8 can express it."""
     if not isinstance(value, str):
         raise InvalidMessageError(argument, f"is {type(value).__name__}", "str or None")
     if not value:
         raise InvalidMessageError(argument, "is empty", "text, or None to leave it out")
+    if len(value) > LONGEST_TEXT:
+        raise InvalidMessageError(argument, f"has {len(value):,} characters", f"1 to {LONGEST_TEXT} characters")
     storable(argument, value)
     return value
 

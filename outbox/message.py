@@ -128,7 +128,12 @@ def _order_key(value: Any) -> bytes | None:
     if type(value) is int:
         return str(value).encode()
     if value is None or isinstance(value, bytes | str):
-        return checks.content("order_key", value)
+        content = checks.content("order_key", value)
+        if content is not None and len(content) > checks.LONGEST_ORDER_KEY:
+            raise InvalidMessageError(
+                "order_key", f"takes {len(content):,} bytes", f"up to {checks.LONGEST_ORDER_KEY:,} bytes"
+            )
+        return content
     raise InvalidMessageError("order_key", f"is {type(value).__name__}", "bytes, str (UTF-8), int or None")
 
 

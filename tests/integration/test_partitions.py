@@ -340,3 +340,12 @@ def test_the_list_shows_bounds_rows_size_and_how_long_they_last(database: str) -
     shown = succeed("db", "partitions", OUTBOX_DSN=database).out
     assert shown.splitlines()[0].split()[0] == "PLACE"
     assert "5,000,001" in shown
+
+
+def test_no_lock_that_a_producer_can_take_keeps_partitions_from_being_made(database: str) -> None:
+    with psycopg.connect(database) as producer, psycopg.connect(database, autocommit=True) as owner:
+        producer.execute("SET ROLE outbox_producer")
+        producer.execute("SELECT pg_advisory_xact_lock(hashtextextended('outbox.add_partition', 0))")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), producer.transaction():
+            producer.execute("LOCK TABLE outbox.partition_lock IN ACCESS SHARE MODE")
+        assert owner.execute("SELECT outbox.add_partition(1000)").fetchone() is not None

@@ -39,6 +39,11 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Whoever adds partitions locks this table, which nobody but the schema's owner can lock this way: an advisory lock could
+-- be taken, and kept, by any role. It holds no rows. SHARE UPDATE EXCLUSIVE conflicts with itself and with no reader.
+CREATE TABLE outbox.partition_lock ();
+COMMENT ON TABLE outbox.partition_lock IS 'Locked by whoever adds partitions; holds no rows.';
+
 -- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE
 -- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE … PARTITION OF would take
 -- ACCESS EXCLUSIVE and queue every insert behind the oldest open transaction. lock_timeout bounds the wait for
@@ -55,7 +60,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
     -- One creator at a time; the second finds the first one's partition.
-    PERFORM pg_advisory_xact_lock(hashtextextended('outbox.add_partition', 0));
+    LOCK TABLE outbox.partition_lock IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT coalesce(max(p.upper), 1) INTO from_id FROM outbox.partition p;
     suffix := lpad(from_id::text, 15, '0');
     FOREACH parent IN ARRAY ARRAY['message', 'publication', 'event'] LOOP
@@ -112,7 +117,7 @@ BEGIN
             added := added + 1;
         ELSE
             -- One creator at a time. The second looks again once the first has committed, and finds it done.
-            PERFORM pg_advisory_xact_lock(hashtextextended('outbox.add_partition', 0));
+            LOCK TABLE outbox.partition_lock IN SHARE UPDATE EXCLUSIVE MODE;
             locked := true;
         END IF;
     END LOOP;

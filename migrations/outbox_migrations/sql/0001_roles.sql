@@ -6,7 +6,8 @@ DECLARE
     wanted text;
 BEGIN
     FOREACH wanted IN ARRAY ARRAY['outbox_producer', 'outbox_relay', 'outbox_checker', 'outbox_consumer',
-                                  'outbox_etl', 'outbox_reader', 'outbox_operator'] LOOP
+                                  'outbox_etl', 'outbox_reader', 'outbox_operator',
+                                  'outbox_trusted_producer'] LOOP
         IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted) THEN
             BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
@@ -35,6 +36,12 @@ BEGIN
         GRANT INSERT (name, message_type) ON outbox.producer_group TO outbox_producer;
         GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition, outbox.event,
             outbox.alembic_version TO outbox_producer;
+    END IF;
+
+    -- Nothing by itself, to be granted in addition: rows of these applications that state their lane are not checked
+    -- again. For those that send with the Python library only, which has checked them.
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_trusted_producer') THEN
+        GRANT EXECUTE ON FUNCTION outbox.trusts_stated_lanes() TO outbox_trusted_producer;
     END IF;
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_relay') THEN
