@@ -15,7 +15,7 @@ LONGEST_TEXT = 1024
 _SPACE = re.compile(r"\s")
 
 LONGEST_TEXT = 255
-"""Characters of producer_group, transaction_id, checker, biz_type, biz_id and selector; the table has the same limit."""
+"""Characters of a producer_group, transaction_id, checker, biz_type, biz_id or selector, as in the table."""
 LONGEST_ORDER_KEY = 1024 * 1024
 """Bytes of an order key; the table has the same limit."""
 
@@ -36,7 +36,9 @@ def text(argument: str, value: Any) -> str:
     if not value:
         raise InvalidMessageError(argument, "is empty", "text, or None to leave it out")
     if len(value) > LONGEST_TEXT:
-        raise InvalidMessageError(argument, f"has {len(value):,} characters", f"1 to {LONGEST_TEXT} characters")
+        raise InvalidMessageError(
+            argument, f"has {len(value):,} characters", f"1 to {LONGEST_TEXT} characters"
+        )
     storable(argument, value)
     return value
 
