@@ -6,7 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -28,6 +29,16 @@ def produce(bootstrap_servers: str, topic: str, records: Sequence[dict[str, Any]
 
 def tail(bootstrap_servers: str, topic: str, *options: str) -> Ran:
     return outbox("tail", topic, "--from-beginning", *options, OUTBOX_BOOTSTRAP_SERVERS=bootstrap_servers)
+
+
+@contextmanager
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a command beside the test; it does not outlive a test that fails."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def tagged(*tags: str, key: str | None = None) -> dict[str, Any]:
@@ -146,7 +157,7 @@ def test_from_the_end_a_message_sent_after_the_first_line_is_read_and_ctrl_c_end
 ) -> None:
     produce(bootstrap_servers, topic, [{"value": "before"}])
     command = [*TAIL, topic, "--json", "--bootstrap-servers", bootstrap_servers]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started(command) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert "from the end" in process.stderr.readline()
@@ -161,7 +172,7 @@ def test_when_the_reader_of_the_pipe_ends_so_does_tail(bootstrap_servers: str, t
     """As in `outbox tail orders | head -1`, on a topic without further traffic."""
     produce(bootstrap_servers, topic, [{"value": "only"}])
     command = [*TAIL, topic, "--from-beginning", "--json", "--bootstrap-servers", bootstrap_servers]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with started(command) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.readline())["body"] == "only"
