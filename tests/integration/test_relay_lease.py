@@ -123,10 +123,12 @@ def test_a_loop_that_hangs_loses_the_lanes_and_the_log_says_so(
     relay = Relay(RelayOptions(database, bootstrap_servers, lease=0.3, stalled_after=0.3))
     relay.on_turn = hang
     with caplog.at_level(logging.INFO, "outbox"), running(relay) as ran:
-        assert hangs.wait(60)
-        wait_until(lambda: may_take(conn), "another relay may take the lanes")
-        lease.take(conn, "another", 300)
-        go_on.set()
+        try:
+            assert hangs.wait(60)
+            wait_until(lambda: may_take(conn), "another relay may take the lanes")
+            lease.take(conn, "another", 300)
+        finally:
+            go_on.set()
         ran.thread.join(60)
     assert isinstance(ran.error, LeaseLostError)
     assert "the publishing loop hangs: its lease is not renewed any more" in caplog.text
@@ -315,10 +317,14 @@ def test_a_frozen_session_that_holds_the_lanes_locks_is_named_and_outlived(
         prepare_session(frozen, 0.7)
         frozen.execute("BEGIN")
         frozen.execute("SELECT FROM outbox.lane FOR UPDATE")
-        relay = Relay(RelayOptions(database, bootstrap_servers))
-        relay.on_turn = lambda session: relay.stop() if session.counts.recorded else None
-        with caplog.at_level(logging.INFO, "outbox"):
-            relay.run()
+        with (
+            caplog.at_level(logging.INFO, "outbox"),
+            running(Relay(RelayOptions(database, bootstrap_servers))) as ran,
+        ):
+            wait_until(
+                lambda: conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (1,), "recorded"
+            )
+            assert ran.end() is None
         (said, *_) = [each for each in caplog.records if each.getMessage() == "the lanes are locked, waiting"]
         held_by = vars(said)["fields"]["held_by"]
         assert held_by[0].startswith(f"frozen relay (pid {frozen.info.backend_pid}, ")
