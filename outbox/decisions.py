@@ -220,7 +220,11 @@ def _uuid(argument: str, value: Any) -> UUID:
             return UUID(checks.text(argument, value))
         except ValueError:
             pass
-    shown = repr(value[:60]) if isinstance(value, str) else type(value).__name__
+        raise UnknownMessageError(
+            f"{argument}: {value[:60]!r} is not a message id; expected what prepare or send returned, or the UUID in "
+            "the header outbox-id (a business id is not one: see outbox tx ls --biz-id)"
+        )
+    shown = type(value).__name__
     raise ConfigurationError(
         f"{argument}: {shown} is no message; allowed: HalfMessage, Receipt, MessageView, UUID or its text"
     )

@@ -111,7 +111,13 @@ MIGRATION_HINT = "The outbox schema is missing or older than this library needs;
 _SCHEMA_STATES = frozenset({"42P01", "3F000", "42703", "42883"})
 
 
+_NO_PRIVILEGE = "42501"
+PRIVILEGE_HINT = "The connection's role lacks a right on the outbox; producers get theirs by: GRANT outbox_producer TO <that role>"
+
+
 def add_migration_hint(error: Exception, sqlstate: str | None) -> None:
-    """Note on a driver's error which command repairs the schema, if that is what the error is about."""
+    """Note on a driver's error which command repairs the schema, or the role's privileges, if it is about these."""
     if sqlstate in _SCHEMA_STATES:
         error.add_note(MIGRATION_HINT)
+    elif sqlstate == _NO_PRIVILEGE:
+        error.add_note(PRIVILEGE_HINT)

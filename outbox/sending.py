@@ -99,11 +99,15 @@ class Sending:
         return Receipt(id, message_id, message.topic, admitted.queue)
 
     def _send_many(self, messages: Iterable[Message], *, ordered: bool) -> Plan[list[Receipt]]:
-        wanted = list(messages)
-        for message in wanted:
-            _require_message(message)
+        wanted = _listed(messages)
         registered = yield from self._topics.lookup({message.topic for message in wanted})
-        admitted = [self._admit(message, registered[message.topic], ordered) for message in wanted]
+        admitted: list[_Admitted] = []
+        try:
+            for message in wanted:
+                admitted.append(self._admit(message, registered[message.topic], ordered))  # noqa: PERF401
+        except InvalidMessageError as error:
+            error.args = (f"messages[{len(admitted)}]: {error}",)
+            raise
         if ordered and wanted:
             yield from lock_order_keys(wanted)
         receipts: list[Receipt] = []
@@ -174,6 +178,21 @@ class Sending:
 
 def _lane(admitted: _Admitted) -> str:
     return str(lane_of(admitted.message.topic, admitted.queue, admitted.message.arg_bytes))
+
+
+def _listed(messages: Any) -> list[Message]:
+    """The messages of `send_many`, each of them looked at."""
+    if isinstance(messages, Message) or not isinstance(messages, Iterable):
+        raise InvalidMessageError(
+            "messages",
+            f"is {type(messages).__name__}",
+            "a list of messages; one message is sent by send(conn, message)",
+        )
+    listed = list(messages)
+    for index, message in enumerate(listed):
+        if not isinstance(message, Message):
+            raise InvalidMessageError(f"messages[{index}]", f"is {type(message).__name__}", "outbox.Message")
+    return listed
 
 
 def _require_message(message: Any) -> None:

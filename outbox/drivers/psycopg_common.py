@@ -87,6 +87,35 @@ def _adapters() -> AdaptersMap:
 ADAPTERS = _adapters()
 
 
+# By the beginning of a type's name, since none of these is imported here.
+_WRAPPERS = (
+    (
+        "sqlalchemy.ext.asyncio.session.",
+        "; `await session.flush()` first, and give AsyncOutbox "
+        "`(await (await session.connection()).get_raw_connection()).driver_connection`",
+    ),
+    (
+        "sqlalchemy.ext.asyncio.",
+        "; begin a transaction on it first, and give AsyncOutbox `(await conn.get_raw_connection()).driver_connection`",
+    ),
+    (
+        "sqlalchemy.orm.",
+        "; `session.flush()` first, and give `session.connection().connection.driver_connection`",
+    ),
+    (
+        "sqlalchemy.engine.base.Connection",
+        "; inside `with conn.begin():` give `conn.connection.driver_connection`",
+    ),
+    ("django.", "; inside `transaction.atomic()` give `connection.connection`"),
+    ("asyncpg.", "; asyncpg has no psycopg connection inside: insert by SQL, see docs/reference/sql.md"),
+)
+
+
+def _unwrapped(given: str) -> str:
+    """What to pass instead of a well-known wrapper."""
+    return next((hint for start, hint in _WRAPPERS if given.startswith(start)), "")
+
+
 def require_transaction(conn: Any, kind: type[Any], other: type[Any], outbox: str) -> None:
     """Refuse what is no connection of this kind, and a connection that would commit each statement by itself.
 
@@ -96,7 +125,7 @@ def require_transaction(conn: Any, kind: type[Any], other: type[Any], outbox: st
     """
     if not isinstance(conn, kind):
         given = f"{type(conn).__module__}.{type(conn).__qualname__}"
-        hint = f"; use {outbox} for it" if isinstance(conn, other) else ""
+        hint = f"; use {outbox} for it" if isinstance(conn, other) else _unwrapped(given)
         raise InvalidConnectionError(f"conn: is {given}{hint}; allowed here: psycopg.{kind.__name__}")
     if conn.autocommit and conn.info.transaction_status == pq.TransactionStatus.IDLE:
         raise NoTransactionError(

@@ -83,6 +83,7 @@ class LocalTransaction:
             local_transaction_state=answer.state,
             remark=answer.remark,
             duplicate=half.duplicate,
+            row_id=half.id,
         )
 
     def _run(self, session: Session, half: HalfMessage) -> Flow[Answer]:

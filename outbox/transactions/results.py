@@ -52,5 +52,7 @@ class TransactionSendResult:
     """Why it is not COMMIT, or what went wrong on the way; also in the row."""
     duplicate: bool = False
     """Whether an earlier send with the same idempotency key stands; the local transaction was not run again."""
+    row_id: int | None = None
+    """The row's id in `outbox.message`, by which `outbox tx show` and `outbox tx explain` find it."""
     queue_offset: int | None = None
     """Always None: Kafka gives the offset when the relay publishes, see `outbox.message_status`."""

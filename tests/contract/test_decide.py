@@ -240,7 +240,14 @@ def test_own_id_that_several_messages_have_is_ambiguous(session: Session) -> Non
     assert [state(session, half) for half in halves] == ["COMMITTED", "UNKNOWN"]
 
 
-@pytest.mark.parametrize("half", ["p-7", "", 7, None, b"x", ("a", 1)])
+@pytest.mark.parametrize("half", ["p-7", ""])
+@pytest.mark.parametrize("verb", ["commit_half", "roll_back_half", "join", "cancel"])
+def test_text_that_is_not_a_message_id_names_no_message(session: Session, verb: str, half: str) -> None:
+    with pytest.raises(UnknownMessageError, match=f"{half!r} is not a message id; expected what prepare"):
+        getattr(session, verb)(half)
+
+
+@pytest.mark.parametrize("half", [7, None, b"x", ("a", 1)])
 @pytest.mark.parametrize("verb", ["commit_half", "roll_back_half", "join", "cancel"])
 def test_what_is_no_message_is_refused(session: Session, verb: str, half: Any) -> None:
     with pytest.raises(

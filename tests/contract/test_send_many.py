@@ -6,10 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from outbox import InvalidMessageError, Message, SelectorError
+from outbox import InvalidMessageError, Message, MessageTooLargeError, SelectorError
 from outbox.sending import CHUNK_MESSAGES
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session
+from tests.contract.sessions import Session, count
 
 
 def test_positions_and_receipts_are_in_the_order_of_the_list(session: Session) -> None:
@@ -123,3 +123,17 @@ def test_prepared_statements_stay_few_whatever_the_lists_hold(session: Session) 
         )
     prepared = session.execute("SELECT statement FROM pg_prepared_statements WHERE statement ~ 'INSERT'")
     assert len(prepared) == 1
+
+
+def test_an_error_names_the_place_of_its_message_in_the_list(session: Session) -> None:
+    good = Message("orders", key="k")
+    with pytest.raises(MessageTooLargeError, match=r"messages\[2\]: message: .* allowed: "):
+        session.send_many([good, good, Message("orders", body=b"x" * 2_000_000)])
+    with pytest.raises(InvalidMessageError, match=r"messages\[1\]: is str; allowed: outbox.Message"):
+        session.send_many([good, "orders"])  # type: ignore[list-item]
+    assert count(session) == 0
+
+
+def test_one_message_instead_of_a_list_is_refused_with_the_repair(session: Session) -> None:
+    with pytest.raises(InvalidMessageError, match=r"messages: is Message; .* send\(conn, message\)"):
+        session.send_many(Message("orders"))  # type: ignore[arg-type]

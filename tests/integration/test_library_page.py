@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
 
-from outbox import Message, Outbox
+from outbox import InvalidConnectionError, Message, Outbox
 
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def test_examples_send_what_they_say(database: str) -> None:
-    sending, _, selecting = EXAMPLES
+    sending, _, selecting, _ = EXAMPLES
     with psycopg.connect(database) as conn:
         conn.execute("CREATE TABLE orders AS SELECT 'o-1'::text AS id, 'new'::text AS state")
         conn.commit()
@@ -49,3 +52,33 @@ def test_example_of_a_half_message_commits_it_with_the_last_write(database: str)
     assert charged == [("UNKNOWN",)]
     assert found == [("COMMITTED", "payment", "p-7")]
     assert paid == [("paid",)]
+
+
+def test_the_example_of_sqlalchemy_commits_rows_and_messages_together(database: str) -> None:
+    with psycopg.connect(database) as conn:
+        conn.execute("CREATE TABLE orders AS SELECT 'o-2'::text AS id, 'new'::text AS state")
+        conn.commit()
+        exec(EXAMPLES[3], {"url": database.replace("postgresql://", "postgresql+psycopg://", 1)})
+        found = conn.execute("SELECT key, body FROM outbox.message ORDER BY id").fetchall()
+        assert found == [(b"o-2", b"paid"), (b"o-2", b"sent")]
+        assert conn.execute("SELECT state FROM orders").fetchone() == ("paid",)
+
+
+def test_what_sqlalchemy_wraps_is_refused_with_the_expression_that_works(database: str) -> None:
+    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://", 1))
+    message = Message("orders", key="o-2")
+    with Session(engine) as session, session.begin():
+        told = r"`session.flush\(\)` first, and give `session.connection\(\).connection.driver_connection`"
+        with pytest.raises(InvalidConnectionError, match=told):
+            Outbox().send(session, message)  # type: ignore[arg-type]
+        with pytest.raises(InvalidConnectionError, match=r"give `conn.connection.driver_connection`"):
+            Outbox().send(session.connection(), message)  # type: ignore[arg-type]
+    engine.dispose()
+
+
+def test_a_role_without_rights_is_told_the_grant(database: str) -> None:
+    with psycopg.connect(database) as conn:
+        conn.execute("SET LOCAL ROLE pg_signal_backend")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege) as refused:
+            Outbox().send(conn, Message("orders"))
+    assert "GRANT outbox_producer TO" in str(refused.value.__notes__)

@@ -137,7 +137,9 @@ def _http_problems(callback: Mapping[str, Any]) -> list[str]:
 def _sql_problems(callback: Mapping[str, Any]) -> list[str]:
     query = callback.get("query")
     if not isinstance(query, str) or not query.strip():
-        return ["query is missing; give one such as SELECT state = 'paid' FROM payment WHERE id = %(biz_id)s"]
+        return [
+            "query is missing; give one such as SELECT state = 'paid' FROM payments WHERE id = %(biz_id)s"
+        ]
     problems = _placeholder_problems(query)
     if query.lstrip("( \t\r\n").partition(" ")[0].upper().split("\n")[0] not in ("SELECT", "WITH", "VALUES"):
         problems.append("query must begin with SELECT, WITH or VALUES; it runs read-only")

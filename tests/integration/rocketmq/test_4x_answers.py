@@ -165,6 +165,11 @@ def test_the_result_says_what_rocketmqs_says(make_app: MakeApp, truth: Truth) ->
     assert result.message_queue.topic == "orders"
     assert result.message_queue.queue_id in range(4)
     assert (result.transaction_id, result.queue_offset, result.duplicate) == ("tx-7", None, False)
+    with psycopg.connect(truth.conn.info.dsn, password=truth.conn.info.password) as conn:
+        found = conn.execute(
+            "SELECT message_id FROM outbox.message WHERE id = %s", [result.row_id]
+        ).fetchone()
+    assert found == (result.msg_id,)
     assert app.send(Message("orders", queue=3)).message_queue == MessageQueue("orders", 3)
     assert app.send(Message("orders", order_key=6, selector="modulo")).message_queue.queue_id == 2
     assert app.send(Message("orders")).message_queue.queue_id is None
