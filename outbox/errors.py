@@ -112,7 +112,10 @@ _SCHEMA_STATES = frozenset({"42P01", "3F000", "42703", "42883"})
 
 
 _NO_PRIVILEGE = "42501"
-PRIVILEGE_HINT = "The connection's role lacks a right on the outbox; producers get theirs by: GRANT outbox_producer TO <that role>"
+PRIVILEGE_HINT = (
+    "The connection's role lacks a right on the outbox; producers get theirs by: "
+    "GRANT outbox_producer TO <that role>"
+)
 
 
 def add_migration_hint(error: Exception, sqlstate: str | None) -> None:

@@ -104,7 +104,7 @@ class Sending:
         admitted: list[_Admitted] = []
         try:
             for message in wanted:
-                admitted.append(self._admit(message, registered[message.topic], ordered))  # noqa: PERF401
+                admitted.append(self._admit(message, registered[message.topic], ordered))
         except InvalidMessageError as error:
             error.args = (f"messages[{len(admitted)}]: {error}",)
             raise

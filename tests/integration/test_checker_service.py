@@ -187,7 +187,8 @@ def test_a_running_local_transaction_is_left_alone(database: str, groups: Groups
 def test_check_tells_whether_each_group_can_be_asked(database: str, groups: Groups) -> None:
     groups.register("bad", {"kind": "http", "url": "https://127.0.0.1/"})
     groups.register("good", {"kind": "http", "url": "http://127.0.0.1:8000/x"})
-    groups.register("query", {"kind": "sql", "query": "SELECT true"})
+    groups.register("query", {"kind": "sql", "query": "SELECT true FROM pg_am WHERE amname = %(biz_id)s"})
+    groups.register("wrong", {"kind": "sql", "query": "SELECT state FROM payment WHERE id = %(biz_id)s"})
     allowed = ("--allow-callback", "127.0.0.1:8000", "--allow-network", "127.0.0.0/8")
     ran = command("checker", "check", *allowed, "--json", OUTBOX_DSN=database, OUTBOX_CALLBACK_SECRET=SECRET)
     assert ran.code == 1
@@ -195,7 +196,9 @@ def test_check_tells_whether_each_group_can_be_asked(database: str, groups: Grou
         ("bad", "http", False),
         ("good", "http", True),
         ("query", "sql", True),
+        ("wrong", "sql", False),
     ]
+    assert ran.json[3]["problem"] == 'its query cannot run: relation "payment" does not exist'
     assert "--allow-callback 127.0.0.1" in ran.json[0]["problem"]
     ran = command("checker", "check", *allowed, "--group", "query", OUTBOX_DSN=database)
     assert ran.code == 0

@@ -175,3 +175,13 @@ def test_an_empty_registry_says_what_to_do(database: str) -> None:
     assert "outbox group set NAME" in succeed("group", "ls", OUTBOX_DSN=database).out
     assert outbox("group", "set", "", OUTBOX_DSN=database).code == 2
     assert outbox("group", "set", "x" * 256, OUTBOX_DSN=database).code == 2
+
+
+def test_a_query_that_cannot_run_is_named_when_it_is_set(database: str) -> None:
+    query = "SELECT state FROM payment WHERE id = %(biz_id)s"
+    ran = outbox("group", "set", "payments", "--callback-sql", query, OUTBOX_DSN=database)
+    assert ran.code == 0
+    assert 'warning: its query cannot run: relation "payment" does not exist' in ran.err
+    assert "outbox checker check" in ran.err
+    ran = outbox("group", "set", "payments", "--callback-sql", "SELECT true", OUTBOX_DSN=database)
+    assert "warning" not in ran.err

@@ -70,9 +70,9 @@ def test_what_sqlalchemy_wraps_is_refused_with_the_expression_that_works(databas
     with Session(engine) as session, session.begin():
         told = r"`session.flush\(\)` first, and give `session.connection\(\).connection.driver_connection`"
         with pytest.raises(InvalidConnectionError, match=told):
-            Outbox().send(session, message)  # type: ignore[arg-type]
+            Outbox().send(session, message)
         with pytest.raises(InvalidConnectionError, match=r"give `conn.connection.driver_connection`"):
-            Outbox().send(session.connection(), message)  # type: ignore[arg-type]
+            Outbox().send(session.connection(), message)
     engine.dispose()
 
 

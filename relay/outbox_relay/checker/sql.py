@@ -23,7 +23,7 @@ from outbox.checking.asker import FailedAnswer
 from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState, answer_of, shortened
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
-from outbox_relay.checker.callback import SqlCallback
+from outbox_relay.checker.callback import PARAMETERS, SqlCallback
 from outbox_relay.checker.watchdog import Watch, Watchdog
 from outbox_relay.errors import OperatorError
 from outbox_relay.settings import Connection, connect
@@ -66,8 +66,22 @@ class SqlAsker:
         )
 
     def problem(self, deadline: float) -> str | None:
-        """Say why this group cannot be asked from here, or None; connects nowhere."""
-        return self.unable()
+        """Return why this group cannot be asked from here, or None; plans the query, and runs nothing."""
+        why = self.unable()
+        if why is not None:
+            return why
+        try:
+            conn = self._opening.call(self._open, deadline, "connecting to the database")
+        except (TimeoutError, OSError, OperatorError, psycopg.Error) as error:
+            return str(error).partition("\n")[0]
+        with contextlib.closing(conn):
+            try:
+                self._limit(conn, deadline)
+                conn.execute(f"EXPLAIN {self._callback.query}", dict.fromkeys(PARAMETERS))
+            except (TimeoutError, psycopg.Error) as error:
+                told = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+                return f"its query cannot run: {told or error}"
+        return None
 
     def unable(self) -> str | None:
         """Return why this process can ask about no message of the group, or None: it lacks the database's address."""
@@ -127,16 +141,20 @@ class SqlAsker:
 
     def _run(self, conn: Connection, view: MessageView, deadline: float) -> list[tuple[Any, ...]]:
         try:
-            # The server should give up first: it then answers, and the connection stays usable.
-            milliseconds = max(int(left(deadline, "running the query") * 900), 1)
-            conn.execute(STATEMENTS["limits"], {"milliseconds": str(milliseconds)})
-            if self._callback.role is not None:
-                conn.execute(STATEMENTS["role"], {"role": self._callback.role})
+            self._limit(conn, deadline)
             with conn.cursor(CURSOR, row_factory=tuple_row) as cursor:
                 cursor.execute(self._callback.query, _parameters(view))
                 return cursor.fetchmany(2)
         finally:
             _leave_nothing(conn)
+
+    def _limit(self, conn: Connection, deadline: float) -> None:
+        """Bound what follows in this transaction, and take on the query's role."""
+        # The server should give up first: it then answers, and the connection stays usable.
+        milliseconds = max(int(left(deadline, "running the query") * 900), 1)
+        conn.execute(STATEMENTS["limits"], {"milliseconds": str(milliseconds)})
+        if self._callback.role is not None:
+            conn.execute(STATEMENTS["role"], {"role": self._callback.role})
 
     def _take(self) -> tuple[float, Connection] | None:
         while True:

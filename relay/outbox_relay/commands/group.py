@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import Any
 
 import click
 
 from outbox.groups import MOST_CHECKS, MOST_WORKERS
 from outbox_relay import output, schema, settings
+from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
+from outbox_relay.checker.sql import SqlAsker
 from outbox_relay.commands.group_options import callback_of, duration_option, name_argument
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.types import Choice
 from outbox_relay.groups import registry, rendering
 from outbox_relay.groups.registry import POLICIES, TYPES, Halves, ProducerGroup
+
+PLANNED_WITHIN_S = 5.0
 
 
 @click.group(cls=Group, first=("set",))
@@ -70,6 +76,27 @@ def _show(conn: settings.Connection, found: ProducerGroup, as_json: bool, said: 
         output.emit_json(rendering.document(found, alarms, halves))
     else:
         rendering.one(found, alarms, halves, said)
+
+
+def _warn_of_query(found: ProducerGroup, dsn: str) -> None:
+    """Warn when the registered query cannot run, by planning it as a checker would."""
+    try:
+        callback = None if found.callback is None else read_callback(found.callback)
+    except CallbackError:  # written by hand; `outbox checker check` names what is wrong
+        return
+    if not isinstance(callback, SqlCallback) or (callback.dsn_env and callback.dsn_env not in os.environ):
+        return
+    asker = SqlAsker(callback, dsn, os.environ, connections=1)
+    try:
+        problem = asker.problem(time.monotonic() + PLANNED_WITHIN_S)
+    finally:
+        asker.close()
+    if problem is not None:
+        click.echo(
+            f"warning: {problem}\nuntil that is repaired every check of group {found.name} fails; "
+            "see: outbox checker check",
+            err=True,
+        )
 
 
 @group.command("set")
@@ -157,5 +184,6 @@ def set_(
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
         found, new = registry.change(conn, name, changes)
+        _warn_of_query(found, dsn)
         said = f"registered group {name}" if new else f"changed group {name}"
         _show(conn, found, as_json, said if new or changes else f"group {name} is unchanged")
