@@ -91,8 +91,10 @@ ADAPTERS = _adapters()
 _WRAPPERS = (
     (
         "sqlalchemy.ext.asyncio.session.",
-        "; `await session.flush()` first, and give AsyncOutbox "
-        "`(await (await session.connection()).get_raw_connection()).driver_connection`",
+        (
+            "; `await session.flush()` first, and give AsyncOutbox "
+            "`(await (await session.connection()).get_raw_connection()).driver_connection`"
+        ),
     ),
     (
         "sqlalchemy.ext.asyncio.",
