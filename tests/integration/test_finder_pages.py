@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from outbox_relay.finder import finder as finder_module
+from outbox_relay.finder import listing as listing_module
 from outbox_relay.finder.finder import BODY, POSITION, RawRow, Row
 from outbox_relay.finder.snapshot import BEGINNING, START, Progress
-from outbox_relay.service import reader as reader_module
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group
 from tests.publications import positions
@@ -29,9 +29,8 @@ def reading(database: str) -> Iterator[Reading]:
 
 @pytest.fixture
 def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists of 25 ids instead of a million, so that a list of a list is met soon."""
-    monkeypatch.setattr(finder_module, "BACKLOG", 25)
-    monkeypatch.setattr(reader_module, "BACKLOG", 25)
+    """Parts of 25 ids instead of 50,000, so that the next part of a list is met soon."""
+    monkeypatch.setattr(listing_module, "AT_ONCE", 25)
 
 
 def fall_due(conn: Connection) -> int:
@@ -289,3 +288,45 @@ def test_groups_of_different_progress_become_level_in_one_snapshot(
         "SELECT position FROM outbox.message WHERE lane < 4 OR position > 8 ORDER BY position"
     ).fetchall()
     assert found == [row[0] for row in rows]
+
+
+def read_by_the_finders_index(conn: Connection) -> int:
+    """How many entries of the finder's indexes the session has read, by PostgreSQL's count."""
+    row = conn.execute("SELECT pg_stat_force_next_flush(), pg_sleep(0)").fetchone()
+    assert row is not None
+    row = conn.execute(
+        "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes s JOIN pg_index i USING (indexrelid) "
+        "WHERE s.relname LIKE 'message_p%' AND pg_get_indexdef(s.indexrelid) LIKE '%(xid, lane)%'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+@pytest.mark.parametrize("progress", ["known", "none"])
+def test_a_backlog_is_listed_once_however_large_it_is(
+    reading: Reading, conn: Connection, small_lists: None, progress: str
+) -> None:
+    """A list in parts that each read all that is left would read 16 times the backlog here."""
+    insert_numbered(conn, "t", 800)
+    if progress == "none":
+        reading.group.progress = START
+    before = read_by_the_finders_index(reading.conn)
+    assert reading.read() == positions(conn)
+    # One poll or none finds out that it is large; the list; the polls at the end.
+    assert read_by_the_finders_index(reading.conn) - before <= 2 * 800 + 100
+    assert reading.conn.execute("SELECT count(*) FROM pg_cursors").fetchone() == (0,), "no list is left open"
+
+
+def test_the_list_of_a_group_that_is_no_more_is_closed(
+    reading: Reading, conn: Connection, small_lists: None
+) -> None:
+    insert_numbered(conn, "t", 100)
+    other = Group({1}, reading.group.progress)
+    list(reading.reader.read([reading.group]))
+    list(reading.reader.read([other]))
+    open_lists = "SELECT count(*) FROM pg_cursors WHERE name LIKE 'outbox_backlog_%'"
+    assert reading.conn.execute(open_lists).fetchone() == (1,), "the other group's is a short one"
+    reading.reader.close_lists([reading.group, other])
+    assert reading.conn.execute(open_lists).fetchone() == (1,)
+    reading.reader.close_lists([other])
+    assert reading.conn.execute(open_lists).fetchone() == (0,)

@@ -14,6 +14,7 @@ from outbox_relay.finder.snapshot import Snapshot
 from outbox_relay.lanes import lease
 from outbox_relay.publishing.recorder import STATEMENTS as RECORDER
 from outbox_relay.service.delayed import STATEMENTS as DELAYED
+from outbox_relay.service.upkeep import SWEEP
 from tests.plans import Plan, Prepared, buffers, nodes, removed, scans
 from tests.reading import Reading, narrow_partitions
 from tests.writing import Connection, connect, insert, insert_numbered
@@ -259,6 +260,54 @@ def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
     assert removed(plan) <= FEW
     assert conn.execute("SELECT count(*) FROM outbox.waiting WHERE id < 4").fetchone() == (0,)
     assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
+
+
+SWEEP_TYPES = {
+    "lowest": "bigint",
+    "lanes": "smallint[]",
+    "xmax": "xid8",
+    "xip": "xid8[]",
+    "since_xmin": "xid8",
+    "since_xmax": "xid8",
+    "since_xip": "xid8[]",
+    "most": "bigint",
+}
+
+
+def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connection) -> None:
+    """An EXHAUSTED message keeps an old partition live, and with it all publications since."""
+    fill(conn, 10)
+    publish = """
+        INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, snapshot, positions, partitions, offsets)
+        SELECT 1, id / 50, min(id), max(id), '{0}', pg_current_snapshot(), array_agg(id ORDER BY id),
+               array_agg(0), array_agg(id ORDER BY id)
+        FROM outbox.message WHERE id > %s GROUP BY id / 50, (id - 1) / 1000
+    """
+    conn.execute(publish, [0])
+    since = here(conn)
+    insert_numbered(conn, "t", 20)
+    row = conn.execute("SELECT max(id) FROM outbox.message").fetchone()
+    assert row is not None
+    conn.execute(publish, [row[0] - 20])
+    lost = insert(conn, "t", "k", b"has no publication")
+    now = here(conn)
+    watched = Prepared(conn, SWEEP["lost"], SWEEP_TYPES)
+    bounds = {
+        "lowest": 1,
+        "lanes": ALL_LANES,
+        "xmax": str(now.xmax),
+        "xip": now.xip_array,
+        "since_xmin": str(since.xmin),
+        "since_xmax": str(since.xmax),
+        "since_xip": since.xip_array,
+        "most": 100,
+    }
+    plan = watched.explain(bounds)
+    unnested = [node for node in nodes(plan) if node["Node Type"] == "ProjectSet"]
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in unnested) <= 100
+    found = watched.run(bounds)
+    expected = conn.execute("SELECT id FROM outbox.message WHERE message_id = %s", [lost]).fetchall()
+    assert found == expected
 
 
 def test_the_barrier_writes_no_table(conn: Connection) -> None:

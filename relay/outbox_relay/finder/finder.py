@@ -7,7 +7,6 @@ snapshot; a cursor over positions or xids loses or reorders rows that commit lat
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
+from outbox_relay.finder.listing import Listing
 from outbox_relay.finder.snapshot import BEGINNING, Snapshot
 from outbox_relay.statements import Statements
 
@@ -27,9 +27,6 @@ PAGE_BYTES = 16 << 20
 """Bytes of rows per page, all their fields counted; a single larger row is still a page of its own."""
 ROW_BYTES = 64 << 20
 """A larger row comes without its fields: one PostgreSQL message holds a gigabyte, and no topic takes as much."""
-BACKLOG = 400_000
-"""Ids per list of a large difference: 3 MB, and five times that while it arrives. Every further list reads the whole
-difference again, half a second per million messages."""
 DENSE = 2
 """A page whose ids span no more than this many times their number is read as a range."""
 
@@ -124,7 +121,6 @@ class Finder:
         self._cursor = conn.cursor(binary=True)
         self._tables: tuple[str, ...] = ()
         self._poll: sql.Composed | None = None
-        self._backlog: sql.Composed | None = None
         self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
         self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
 
@@ -134,7 +130,6 @@ class Finder:
             return
         self._tables = tables
         self._poll = sql.SQL(STATEMENTS["poll"]).format(branches=self._branches("branch"), **_FRAGMENTS)
-        self._backlog = sql.SQL(STATEMENTS["backlog"]).format(branches=self._branches("backlog_branch"))
 
     def _branches(self, name: str) -> sql.Composed:
         branch = sql.SQL(STATEMENTS[name])
@@ -166,26 +161,20 @@ class Finder:
             rows.pop()
         return Poll(Snapshot.parse(snapshot), newest, rows, more)
 
-    def backlog(
-        self, previous: Snapshot, current: Snapshot, lanes: Collection[int], after: int
-    ) -> array[int]:
-        """List the ids of what `current` sees and `previous` does not, beyond a position; at most `BACKLOG`."""
-        assert self._backlog is not None  # noqa: S101
+    def backlog(self, previous: Snapshot, current: Snapshot, lanes: Collection[int], after: int) -> Listing:
+        """List the ids of what `current` sees and `previous` does not, beyond a position."""
         bounds = {
             "lanes": array_text(lanes),
             "cur_xmax": str(current.xmax),
             "cur_xip": current.xip_array,
             "after": after,
-            "most": BACKLOG,
         }
         if previous == BEGINNING:
-            # enable_seqscan is off for the session, but here nearly every row is wanted.
-            self._cursor.execute(STATEMENTS["unpublished"], bounds)
-        else:
-            bounds |= {"xmax": str(previous.xmax), "xip": previous.xip_array}
-            self._cursor.execute(self._backlog, bounds)
-        row = self._cursor.fetchone()
-        return _ids(row[0] if row else None)
+            return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
+        bounds |= {"xmax": str(previous.xmax), "xip": previous.xip_array}
+        return Listing(
+            self._cursor, sql.SQL(STATEMENTS["backlog"]), bounds, branches=self._branches("backlog_branch")
+        )
 
     def page(self, ids: array[int], current: Snapshot) -> Part:
         """Read the rows of a backlog that are COMMITTED as `current` saw them, in position order.
@@ -240,11 +229,3 @@ def _fills_page(rows: list[RawRow]) -> bool:
 
 def _part(ids: array[int], rows: list[RawRow], *, full: bool) -> Part:
     return Part(rows, ids.index(rows[-1][ID]) + 1 if full else len(ids))
-
-
-def _ids(packed: bytes | None) -> array[int]:
-    ids = array("q")
-    ids.frombytes(packed or b"")
-    if sys.byteorder == "little":
-        ids.byteswap()
-    return ids

@@ -8,6 +8,7 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('enable_seqscan', 'off', false),
        set_config('max_parallel_workers_per_gather', '0', false),
        set_config('jit', 'off', false),
+       set_config('cursor_tuple_fraction', '1', false),
        set_config('synchronous_commit', 'on', false),
        set_config('timezone', 'UTC', false),
        set_config('datestyle', 'ISO', false),
@@ -106,10 +107,9 @@ CASE WHEN (pg_column_size(headers) > 500 OR pg_column_compression(headers) IS NO
           THEN '[]' ELSE headers::text END
 
 -- name: backlog
--- A large difference, once, as a list of ids in position order (8 bytes each, big-endian): what "cur" sees and the
--- previous snapshot did not, beyond a position.
-SELECT string_agg(int8send(id), ''::bytea ORDER BY position)
-FROM (SELECT id, position FROM ({branches}) m ORDER BY position + 0 LIMIT %(most)s) m
+-- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not, beyond a
+-- position. PostgreSQL writes the ids to a temporary file; see listing.py.
+DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m ORDER BY position
 
 -- name: backlog_branch
 -- One live partition of a large difference.
@@ -123,15 +123,21 @@ SELECT id, position FROM {partition} WHERE lane = ANY (%(lanes)s::smallint[]) AN
 
 -- name: unpublished
 -- The same when no progress is known (a new schema, a restore, another cluster): all that has no publication.
-SELECT string_agg(int8send(id), ''::bytea ORDER BY position)
-FROM (
-    SELECT m.id, m.position FROM outbox.message m
-    WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED' AND m.position > %(after)s
-        AND m.xid < %(cur_xmax)s::xid8 AND NOT m.xid = ANY (%(cur_xip)s::xid8[])
-        AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
-                        WHERE p.position = m.position)
-    ORDER BY m.position LIMIT %(most)s
-) m
+DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR
+SELECT m.id FROM outbox.message m
+WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED' AND m.position > %(after)s
+    AND m.xid < %(cur_xmax)s::xid8 AND NOT m.xid = ANY (%(cur_xip)s::xid8[])
+    AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
+                    WHERE p.position = m.position)
+ORDER BY m.position
+
+-- name: next_of_list
+-- The next ids of a list.
+FETCH {count} FROM {name}
+
+-- name: close_list
+-- A list that is taken, or no longer wanted.
+CLOSE {name}
 
 -- name: page
 -- Rows of a backlog by id, in position order. The bounds prune partitions when the statement starts. A row that got

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from outbox_relay.finder.listing import Listing
 from outbox_relay.finder.snapshot import START, Progress
 
 
@@ -17,14 +18,14 @@ from outbox_relay.finder.snapshot import START, Progress
 class Group:
     """Lanes, how far they are read, and the ids of a large difference that are still to be taken.
 
-    `cut`: the list of ids was cut at its limit, so that there are more behind it.
+    `listing`: where the ids behind those of `backlog` come from, while there are more.
     `careful`: up to this position one message at a time, alone on the wire, because Kafka refused one of them.
     """
 
     lanes: set[int]
     progress: Progress
     backlog: array[int] | None = None
-    cut: bool = False
+    listing: Listing | None = None
     careful: int | None = None
 
     @property

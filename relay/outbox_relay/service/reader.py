@@ -10,7 +10,8 @@ from typing import TypeVar
 import psycopg
 from psycopg import IsolationLevel
 
-from outbox_relay.finder.finder import BACKLOG, POSITION, Finder, Part, Poll, RawRow
+from outbox_relay.finder.finder import POSITION, Finder, Part, Poll, RawRow
+from outbox_relay.finder.listing import Listing
 from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
 from outbox_relay.service.ahead import ReadAhead
@@ -36,6 +37,7 @@ class Reader:
         self._finder = finder
         self._ahead = ahead
         self._partitions = partitions
+        self._lists: list[Listing] = []
         self.newest = 0
 
     def here(self) -> Snapshot:
@@ -117,7 +119,7 @@ class Reader:
         rows, settled = self._read(ids, before.snapshot)
         if group.backlog:
             del group.backlog[:settled]
-        if group.backlog or group.cut:
+        if group.backlog or group.listing is not None:
             if rows:
                 group.progress = Progress(before.snapshot, before.base, rows[-1][POSITION])
         else:
@@ -154,7 +156,21 @@ class Reader:
         progress = group.progress
         base = progress.base
         assert base is not None  # noqa: S101  (level groups are polled)
-        group.backlog = self._over_what_is_there(
-            lambda: self._finder.backlog(base, progress.snapshot, group.lanes, progress.after or 0)
-        )
-        group.cut = len(group.backlog) == BACKLOG
+        if group.listing is None:
+            group.listing = self._over_what_is_there(
+                lambda: self._finder.backlog(base, progress.snapshot, group.lanes, progress.after or 0)
+            )
+            self._lists.append(group.listing)
+        group.backlog = group.listing.take()
+        if not group.listing.is_open:
+            self._lists.remove(group.listing)
+            group.listing = None
+
+    def close_lists(self, groups: Iterable[Group]) -> None:
+        """Close the lists of groups that are no more; `groups` are those that there are."""
+        if not self._lists:
+            return
+        used = [group.listing for group in groups]
+        for listing in [listing for listing in self._lists if listing not in used]:
+            listing.close()
+            self._lists.remove(listing)

@@ -179,6 +179,7 @@ class Session:
             if group.careful is not None and (group.progress.after or 0) >= group.careful:
                 group.careful = None
         self._groups = merge(self._groups)
+        self._reader.close_lists(self._groups)
         back = self._stops.known(lane for group in self._groups if group.is_level for lane in group.lanes)
         if back:
             self._recorder.resumed(back)

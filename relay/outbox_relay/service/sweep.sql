@@ -7,13 +7,15 @@ SELECT set_config('max_parallel_workers_per_gather', '0', false)
 -- name: lost
 -- Messages that count as published by the recorded progress, and have no publication and do not wait. There are
 -- none, unless a restore or a fail-over took publications away, or progress was changed by hand. Only what was
--- not visible in the previous sweep is looked at, so the work is in proportion to the traffic.
+-- not visible in the previous sweep is looked at, so the work is in proportion to the traffic. That holds for publications,
+-- too: a message has its xid before it is visible, and its publication is written later, with a higher one. A release, a
+-- retry or a repair gives a message a new xid with its new position; both columns of a restore come from one cluster.
 SELECT m.id FROM outbox.message m
 WHERE m.id >= %(lowest)s AND m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::smallint[])
     AND m.xid < %(xmax)s::xid8 AND NOT m.xid = ANY (%(xip)s::xid8[])
     AND (m.xid >= %(since_xmax)s::xid8 OR m.xid = ANY (%(since_xip)s::xid8[]))
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
-                                 WHERE b.lo >= %(lowest)s) p WHERE p.position = m.position)
+                                 WHERE b.lo >= %(lowest)s AND b.xid >= %(since_xmin)s::xid8) p WHERE p.position = m.position)
     AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
 ORDER BY m.position
 LIMIT %(most)s

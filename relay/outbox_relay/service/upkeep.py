@@ -105,6 +105,7 @@ class Upkeep:
                 "lanes": f"{{{','.join(map(str, mark.lanes))}}}",
                 "xmax": str(mark.snapshot.xmax),
                 "xip": mark.snapshot.xip_array,
+                "since_xmin": str(since.xmin),
                 "since_xmax": str(since.xmax),
                 "since_xip": since.xip_array,
                 "most": AT_ONCE,
