@@ -82,6 +82,15 @@ LARGE_FIELDS = {
 }
 
 
+def insert_unchecked(conn: Connection, field: str) -> str:
+    """Write a message with one large field; the finder does not depend on what the table refuses."""
+    conn.execute("ALTER TABLE outbox.message DISABLE TRIGGER USER")
+    columns = {"key": "k", "body": "", field: LARGE_FIELDS[field]}
+    message_id = insert(conn, "t", **columns, lane=0)  # type: ignore[arg-type]
+    conn.execute("ALTER TABLE outbox.message ENABLE TRIGGER USER")
+    return message_id
+
+
 def bytes_of(row: RawRow) -> int:
     """The bytes of the fields that may be of any size."""
     return sum(len(field) for field in row if isinstance(field, (bytes, str)))
@@ -95,7 +104,7 @@ def test_a_page_holds_its_bytes_whatever_field_they_are_in(
     """Compressible as they are, so that what they take on disk says nothing."""
     with conn.transaction():
         for _ in range(7):
-            insert(conn, "t", **{"key": "k", "body": "", field: LARGE_FIELDS[field]})  # type: ignore[arg-type]
+            insert_unchecked(conn, field)
     with closing(Reading(database, page_bytes=PAGE_OF_BYTES)) as reading:
         reading.group.progress = START if listed else Progress(BEGINNING)
         pages = list(reading.pages())
@@ -162,7 +171,7 @@ def test_a_row_above_the_bound_comes_without_its_fields(
         insert(conn, "t", "k", b"before", tags=["a"])
         # Its bytes are counted as they would be at most, so it is measured, and found to fit.
         insert(conn, "t", "k", b"fits", headers=json.dumps({"h": "x" * 20_000}))
-        large = insert(conn, "t", **{"key": "k", "body": "", field: LARGE_FIELDS[field]})  # type: ignore[arg-type]
+        large = insert_unchecked(conn, field)
         insert(conn, "t", "k", b"after")
     if listed:
         reading.group.progress = START
