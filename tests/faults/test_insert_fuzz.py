@@ -1,0 +1,28 @@
+"""Ten thousand random rows of a producer, plain SQL; the short form is in tests/integration/test_insert_fuzz.py.
+
+OUTBOX_FUZZ_SEED=… throws the same dice again.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+from tests.faults.conftest import Tell
+from tests.insert_fuzzing import publish, verify, write_rows
+from tests.logins import Logins
+from tests.servers import MakeTopic
+
+ROWS = 10_000
+
+
+def test_no_row_of_a_producer_stops_an_innocent_message(
+    database: str, logins: Logins, bootstrap_servers: str, make_topic: MakeTopic, tell: Tell
+) -> None:
+    seed = int(os.environ.get("OUTBOX_FUZZ_SEED") or secrets.randbelow(1_000_000))
+    tell(f"OUTBOX_FUZZ_SEED={seed}")
+    topics = [make_topic(), make_topic(), make_topic()]
+    fuzzed = write_rows(database, logins.make("outbox_producer"), topics, ROWS, seed)
+    publish(database, bootstrap_servers)
+    verify(database, bootstrap_servers, topics, fuzzed)
+    assert len(fuzzed.accepted) > ROWS // 4
