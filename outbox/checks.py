@@ -10,8 +10,6 @@ from outbox.errors import InvalidMessageError
 
 TOPIC_ALLOWED = '1 to 249 characters of a-z, A-Z, 0-9, ".", "_" and "-", and not "." or ".."'
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-LONGEST_TEXT = 1024
-"""Characters of a transaction id, a checker's name, a business type and a business id: record headers carry them."""
 _SPACE = re.compile(r"\s")
 
 LONGEST_TEXT = 255
@@ -41,15 +39,6 @@ def text(argument: str, value: Any) -> str:
         )
     storable(argument, value)
     return value
-
-
-def short_text(argument: str, value: Any) -> str:
-    """Check text that names something: as `text`, and of at most `LONGEST_TEXT` characters."""
-    if len(text(argument, value)) > LONGEST_TEXT:
-        raise InvalidMessageError(
-            argument, f"has {len(value):,} characters", f"text of 1 to {LONGEST_TEXT:,} characters"
-        )
-    return str(value)
 
 
 def storable(argument: str, value: str) -> None:

@@ -25,8 +25,7 @@ POLICIES = ("ROLLBACK", "EXHAUSTED")
 MOST_CHECKS = 1_000_000
 MOST_WORKERS = 64
 SHORTEST = timedelta(milliseconds=1)
-LONGEST_NAME = 255
-NAME_ALLOWED = f"1 to {LONGEST_NAME} characters without white space and control characters"
+NAME_ALLOWED = f"1 to {checks.LONGEST_TEXT} characters without white space and control characters"
 _NOT_IN_NAMES = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
@@ -63,8 +62,6 @@ def require_name(argument: str, value: Any) -> str:
         checks.text(argument, value)
     except InvalidMessageError as error:
         raise InvalidGroupError(str(error)) from None
-    if len(value) > LONGEST_NAME:
-        raise InvalidGroupError(f"{argument}: has {len(value)} characters; allowed: {NAME_ALLOWED}")
     if _NOT_IN_NAMES.search(value):
         raise InvalidGroupError(f"{argument}: {value[:60]!r} is not a group's name; allowed: {NAME_ALLOWED}")
     return str(value)

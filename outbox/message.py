@@ -89,13 +89,13 @@ class Message:
         if self.traceparent is not None:
             _check_traceparent(self.traceparent)
         if self.transaction_id is not None:
-            checks.short_text("transaction_id", self.transaction_id)
+            checks.text("transaction_id", self.transaction_id)
         if self.checker is not None:
-            checks.short_text("checker", self.checker)
+            checks.text("checker", self.checker)
         if self.biz_type is not None:
-            checks.short_text("biz_type", self.biz_type)
+            checks.text("biz_type", self.biz_type)
         if self.biz_id is not None:
-            checks.short_text("biz_id", self.biz_id)
+            checks.text("biz_id", self.biz_id)
 
     @property
     def arg(self) -> Arg:

@@ -58,7 +58,9 @@ def test_the_example_of_sqlalchemy_commits_rows_and_messages_together(database: 
     with psycopg.connect(database) as conn:
         conn.execute("CREATE TABLE orders AS SELECT 'o-2'::text AS id, 'new'::text AS state")
         conn.commit()
-        exec(EXAMPLES[3], {"url": database.replace("postgresql://", "postgresql+psycopg://", 1)})
+        names: dict[str, Any] = {"url": database.replace("postgresql://", "postgresql+psycopg://", 1)}
+        exec(EXAMPLES[3], names)
+        names["engine"].dispose()
         found = conn.execute("SELECT key, body FROM outbox.message ORDER BY id").fetchall()
         assert found == [(b"o-2", b"paid"), (b"o-2", b"sent")]
         assert conn.execute("SELECT state FROM orders").fetchone() == ("paid",)
