@@ -40,7 +40,8 @@ class LazyGroup(click.Group):
         },
         "Look and repair": {
             "status": ("status:status", "Healthy, or what is wrong and which command repairs it."),
-            "message": ("message:message", "Send, find, explain and cancel messages."),
+            "message": ("message:message", "Send, find, show, cancel; set aside what cannot be published."),
+            "lane": ("lane:lane", "Which lanes are stopped, at what; try them again now."),
             "tail": ("tail:tail", "Read a topic's messages from Kafka."),
             "tx": ("tx:tx", "List, explain, check and decide half messages."),
         },

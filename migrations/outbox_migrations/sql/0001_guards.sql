@@ -61,6 +61,8 @@ END $$;
 --   announced first: this finds retrying_at set, and refuses.
 --   locked first: the relay finds the row locked and leaves the lane stopped (it waits for nobody). When it tries
 --     again it reads with a snapshot that sees the message DEAD.
+--   The relay waits in vain for Kafka's acknowledgement, and stops the lane (PARTITION_UNAVAILABLE): Kafka may have taken
+--     the message. It is refused until a retry has told.
 --   The relay dies after its announcement: retrying_at stays, and so the refusal, until a relay has taken the lanes and
 --     recorded how far they are published.
 -- Under REPEATABLE READ a lane that changed since the snapshot is a serialization failure. Everybody is bound by this:
@@ -77,7 +79,8 @@ BEGIN
     IF NOT may_leave THEN
         -- The relay then tries the lane again within about a second.
         UPDATE outbox.lane l SET retry_requested_at = clock_timestamp()
-        WHERE l.lane = leave_lane.lane AND l.stopped_message = leave_lane.message_id AND l.retrying_at IS NULL;
+        WHERE l.lane = leave_lane.lane AND l.stopped_message = leave_lane.message_id AND l.retrying_at IS NULL
+            AND l.stopped_error NOT LIKE 'PARTITION_UNAVAILABLE:%';
         may_leave := FOUND;
     END IF;
     SELECT format('%s/%s', b.partitions[array_position(b.positions, pos)], b.offsets[array_position(b.positions, pos)])
@@ -102,6 +105,11 @@ BEGIN
                 message_id, lane, here.stopped_message
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
                   HINT = format('outbox message dead %s --reason TEXT', here.stopped_message);
+    ELSIF here.stopped_error LIKE 'PARTITION_UNAVAILABLE:%' THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: Kafka has not said whether it has taken it', message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_in_doubt',
+                  HINT = format('Bring the partition back; the lane then goes on by itself, or now: outbox lane retry %s',
+                                lane);
     ELSIF EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = here.epoch AND e.leased_until > clock_timestamp()) THEN
         RAISE EXCEPTION 'message % cannot become DEAD now: lane % is trying it again; repeat in a few seconds',
                 message_id, lane

@@ -146,6 +146,12 @@ def _warn_of_query(found: ProducerGroup, dsn: str) -> None:
 )
 @click.option("--callback-role", metavar="NAME", help="Database role that the query runs as.")
 @click.option(
+    "--role",
+    metavar="NAME",
+    help="Only members of this database role may decide and cancel the group's messages (checkers and operators always "
+    "may). An empty NAME: everybody with the role outbox_producer.",
+)
+@click.option(
     "--no-callback", is_flag=True, help="Asked in process only: an application runs the group's checker."
 )
 @dsn_option
@@ -180,6 +186,8 @@ def set_(
         for name_, value in options.items()
         if value is not None
     }
+    if "role" in changes:
+        changes["role"] = options["role"] or None
     changes |= callback_of(callback_url, callback_sql, callback_dsn_env, callback_role, none=no_callback)
     with settings.connect(dsn) as conn:
         schema.require_current(conn)

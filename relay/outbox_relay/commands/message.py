@@ -8,6 +8,7 @@ import time
 import click
 
 from outbox_relay import output, schema, settings
+from outbox_relay.commands import message_outcome
 from outbox_relay.commands.message_send import send
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
@@ -206,3 +207,7 @@ def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) 
         )
     if outcome.failed:
         raise click.exceptions.Exit(1)
+
+
+for command in (message_outcome.dead, message_outcome.skip, message_outcome.retry):
+    message.add_command(command)

@@ -25,7 +25,7 @@ from outbox_relay.commands.topic_options import (
     selector_option,
     type_option,
 )
-from outbox_relay.topics import registry, rendering
+from outbox_relay.topics import missing, registry, rendering
 from outbox_relay.topics.errors import TopicError
 from outbox_relay.topics.kafka import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -84,24 +84,31 @@ def create(
 ) -> None:
     """Create a topic in Kafka and register it.
 
+    A topic that is registered and missing in Kafka (it was registered by SQL, or deleted there) is created with the
+    registered number of partitions. Lanes that stopped at a message of the topic are tried again within about a second.
+
     \b
       outbox topic create orders --partitions 12 --type FIFO
       outbox topic create audit --partitions 3 --config retention.ms=604800000
     """
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
+        topics = KafkaTopics(bootstrap_servers, kafka)
         # Before Kafka is touched: a topic made there and then refused here would be left behind.
-        if registry.find(conn, name) is not None:
-            raise TopicError(f"topic {name!r} is registered already; see: outbox topic show {name}")
-        made = KafkaTopics(bootstrap_servers, kafka).create(
-            name, partitions, replication_factor or -1, config
-        )
-        registered, _ = registry.add(conn, name, **_as_made(made, message_type, selector))
+        known = registry.find(conn, name)
+        if known is not None:
+            missing.require(topics, known, partitions, message_type, selector)
+            partitions = known.partitions
+            config = missing.size_limit(known) | config
+        made = topics.create(name, partitions, replication_factor or -1, config)
+        registered = known or registry.add(conn, name, **_as_made(made, message_type, selector))[0]
+        missing.wake(conn, name)
     rendering.one(
         registered,
         made,
         as_json,
-        f"created topic {name} with {output.many(made.partitions, 'partition')} and registered it",
+        f"created topic {name} with {output.many(made.partitions, 'partition')}"
+        + (" and registered it" if known is None else ", as it is registered"),
     )
 
 
@@ -131,6 +138,7 @@ def register(
         schema.require_current(conn)
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
         registered, new = registry.add(conn, name, **_as_made(found, message_type, selector))
+        missing.wake(conn, name)
     rendering.one(
         registered,
         found,
@@ -236,6 +244,7 @@ def alter(
             selector=None if no_selector else selector or old.selector,
             max_message_bytes=max_message_bytes or old.max_message_bytes,
         )
+        missing.wake(conn, name)
     rendering.one(changed, found, as_json, f"changed topic {name}")
 
 

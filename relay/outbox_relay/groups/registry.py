@@ -54,6 +54,7 @@ class ProducerGroup:
     policy: str = DEFAULTS.policy
     workers: int = DEFAULTS.workers
     callback: dict[str, Any] | None = None
+    role: str | None = None
     registered_at: datetime | None = None
 
     @property

@@ -3,13 +3,13 @@
 -- name: all
 -- Every registered group.
 SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_checks, max_age,
-       policy, workers, callback, registered_at
+       policy, workers, callback, role, registered_at
 FROM outbox.producer_group ORDER BY name
 
 -- name: get
 -- One registered group.
 SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_checks, max_age,
-       policy, workers, callback, registered_at
+       policy, workers, callback, role, registered_at
 FROM outbox.producer_group WHERE name = %(name)s
 
 -- name: add
@@ -20,7 +20,7 @@ ON CONFLICT (name) DO NOTHING RETURNING name
 -- name: lock
 -- One registered group, for this transaction alone to change.
 SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_checks, max_age,
-       policy, workers, callback, registered_at
+       policy, workers, callback, role, registered_at
 FROM outbox.producer_group WHERE name = %(name)s FOR UPDATE
 
 -- name: change
@@ -28,7 +28,7 @@ FROM outbox.producer_group WHERE name = %(name)s FOR UPDATE
 UPDATE outbox.producer_group
 SET check_after = %(check_after)s, check_interval = %(check_interval)s, max_check_interval = %(max_check_interval)s,
     check_timeout = %(check_timeout)s, max_checks = %(max_checks)s, max_age = %(max_age)s, policy = %(policy)s,
-    workers = %(workers)s, callback = %(callback)s
+    workers = %(workers)s, callback = %(callback)s, role = %(role)s
 WHERE name = %(name)s
 
 -- name: alarms

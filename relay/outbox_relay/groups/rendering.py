@@ -110,7 +110,8 @@ def one(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves, said: str
             ("asked", asking.who(group) if callback.get("kind") != "sql" else "`outbox checker run`, by SQL"),
             ("query", callback.get("query")),
             ("database", f"of ${callback['dsn_env']}" if callback.get("dsn_env") else None),
-            ("role", callback.get("role")),
+            ("callback role", callback.get("role")),
+            ("decided by", None if group.role is None else f"members of {group.role}, checkers, operators"),
             ("registered", group.registered_at),
             (
                 "undecided",

@@ -92,7 +92,11 @@ def future(told: HalfLife) -> list[Next]:
         case "DEAD":
             return [
                 Next(
-                    "dead", f"it cannot be published; see: outbox message show {told.half['id']}", None, True
+                    "dead",
+                    f"it is set aside. Publish it after all, or give it up:\noutbox message retry {told.half['id']} "
+                    f"--reason TEXT\noutbox message skip {told.half['id']} --reason TEXT",
+                    None,
+                    True,
                 )
             ]
         case _:
@@ -219,6 +223,10 @@ def _unpublished(told: HalfLife) -> Next:
         )
     if message["waiting"] is not None:
         return Next("waiting", f"is not published now: {message['waiting']}; see: outbox status")
+    stopped = told.life.stopped
+    if stopped is not None:
+        lines = [stopped.hold_up(message["message_id"]), *stopped.repair()]
+        return Next("stopped", "\n".join(lines), stopped.stopped_at, alarm=True)
     return Next("publish", "is published as soon as the relay gets to it; see: outbox status")
 
 

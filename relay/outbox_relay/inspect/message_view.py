@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -68,6 +69,7 @@ def life_document(life: Life) -> dict[str, Any]:
         "events": life.events,
         "publications": life.publications,
     }
+    document["stopped"] = None if life.stopped is None else asdict(life.stopped)
     if life.content is not None:
         document["headers"] = life.content["headers"]
         document["body"] = output.bytes_for_json(life.content["body"])
@@ -105,6 +107,10 @@ def show_life(life: Life) -> None:
     click.echo()
     for when, what in _story(life):
         click.echo(f"{output.cell(when)}  {what}")
+    if life.stopped is not None:
+        click.secho(f"next  {life.stopped.hold_up(row['message_id'])}", fg="red")
+        for line in life.stopped.repair():
+            click.echo(f"      {line}")
     if life.content is not None:
         click.echo()
         _content(life.content)

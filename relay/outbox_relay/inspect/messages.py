@@ -13,6 +13,8 @@ from psycopg.rows import dict_row
 from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.inspect import progress
 from outbox_relay.inspect.filters import Filters
+from outbox_relay.operations import stopped_lanes
+from outbox_relay.operations.stopped_lanes import Lane
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("inspect/messages.sql")
@@ -33,6 +35,8 @@ class Life:
     events: list[Row]
     publications: list[Row]
     content: Row | None
+    stopped: Lane | None = None
+    """Its lane, if that is stopped and the message is not published."""
 
 
 def search(
@@ -115,6 +119,10 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
     if not found:
         return None
     message = found[0]
+    stopped = None
+    if message["status"] == "COMMITTED" and message["waiting"] is None:
+        lane = stopped_lanes.everything(conn)[message["lane"]]
+        stopped = lane if lane.is_stopped else None
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
         return Life(
             message=message,
@@ -122,4 +130,5 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
             events=cursor.execute(STATEMENTS["events"], message).fetchall(),
             publications=cursor.execute(STATEMENTS["publications"], message).fetchall(),
             content=cursor.execute(STATEMENTS["content"], message).fetchone() if content else None,
+            stopped=stopped,
         )

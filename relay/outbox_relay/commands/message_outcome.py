@@ -1,0 +1,82 @@
+"""`outbox message dead | skip | retry`: what an operator does with a message that cannot be published."""
+
+from __future__ import annotations
+
+import click
+
+from outbox_relay import output, schema, settings
+from outbox_relay.commands.options import Command, dsn_option, json_option
+from outbox_relay.commands.tx_options import reason_option, wait_option
+from outbox_relay.halves.decide import checked_reason
+from outbox_relay.inspect import filters
+from outbox_relay.operations import dead_letters
+
+
+def _act(action: str, identity: str, reason: str, wait: float, dsn: str, *, as_json: bool) -> None:
+    named = filters.identity(identity)
+    checked = checked_reason(reason)
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        outcome = dead_letters.act(conn, action, named, checked, wait)
+    if as_json:
+        output.emit_json(outcome.document())
+    else:
+        click.secho(
+            f"message {outcome.half['id']} {outcome.text}",
+            err=outcome.failed,
+            fg="red" if outcome.failed else None,
+        )
+    if outcome.failed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(cls=Command)
+@click.argument("identity", metavar="ID")
+@reason_option
+@wait_option
+@dsn_option
+@json_option
+def dead(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
+    """Set a message aside that cannot be published; its lane goes on.
+
+    Only the message that its lane has stopped at, or one that waits for its time. What is published cannot be set
+    aside. The messages behind it are published without it; needs the role outbox_operator.
+
+    \b
+      outbox message dead 4711 --reason "too large for every consumer"
+    """
+    _act("dead", identity, reason, wait, dsn, as_json=as_json)
+
+
+@click.command(cls=Command)
+@click.argument("identity", metavar="ID")
+@reason_option
+@wait_option
+@dsn_option
+@json_option
+def skip(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
+    """Give a message up for good: one that is DEAD, or that its lane has stopped at.
+
+    It is never published, and this cannot be undone.
+
+    \b
+      outbox message skip 4711 --reason "sent again as 4802"
+    """
+    _act("skip", identity, reason, wait, dsn, as_json=as_json)
+
+
+@click.command(cls=Command)
+@click.argument("identity", metavar="ID")
+@reason_option
+@wait_option
+@dsn_option
+@json_option
+def retry(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
+    """Publish a DEAD message after all.
+
+    It takes its place in the order now: behind the messages of its key that were committed meanwhile.
+
+    \b
+      outbox message retry 4711 --reason "the topic exists now"
+    """
+    _act("retry", identity, reason, wait, dsn, as_json=as_json)

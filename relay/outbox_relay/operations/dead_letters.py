@@ -1,0 +1,124 @@
+"""Sets aside, gives up or publishes again what cannot be published: COMMITTED → DEAD → SKIPPED or COMMITTED.
+
+Order: a message that is set aside leaves the order of its key; the messages behind it are published. Retried, it takes
+its place when it is retried, behind what was committed meanwhile. Skipped, it is never published.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from outbox_relay import output
+from outbox_relay.errors import OperatorError
+from outbox_relay.halves import search
+from outbox_relay.halves.decide import Outcome, deciding
+from outbox_relay.inspect.messages import Row
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("operations/dead_letters.sql")
+
+ACTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "dead": {"COMMITTED": ("DEAD",)},
+    "skip": {"COMMITTED": ("DEAD", "SKIPPED"), "DEAD": ("SKIPPED",)},
+    "retry": {"DEAD": ("COMMITTED",)},
+}
+"""By action and state: the transitions that are made, in one transaction."""
+DONE = {
+    "dead": "is set aside: its lane goes on within about a second. Publish it later: outbox message retry {id} "
+    "--reason TEXT; or give it up: outbox message skip {id} --reason TEXT",
+    "skip": "is given up: it is never published",
+    "retry": "is committed again: it is published behind what was committed before",
+}
+GOAL = {"dead": "DEAD", "skip": "SKIPPED"}
+
+
+def act(
+    conn: psycopg.Connection[Any],
+    action: str,
+    identity: tuple[int | None, uuid.UUID | None],
+    reason: str,
+    wait: float,
+) -> Outcome:
+    """Do one of ACTIONS with one message, in a transaction of its own.
+
+    If the connection breaks while it commits, nobody knows whether it was done: `dead` and `skip` may be repeated.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        action: dead, skip or retry.
+        identity: the message's id or message id.
+        reason: why; becomes the message's remark and is kept in the audit.
+        wait: seconds to wait for another transaction that holds the message or its lane.
+
+    Raises:
+        OperatorError: there is no such message.
+    """
+    message = search.get(conn, identity)
+    try:
+        with deciding(conn, wait):
+            before = _read(conn, message)
+            state, by, at = before["state"], None, None
+            for after in ACTIONS[action].get(state, ()):
+                values = {**_named(message), "before": state, "after": after, "reason": reason}
+                row = conn.execute(STATEMENTS["change"], values).fetchone()
+                if row is None:
+                    raise OperatorError(
+                        f"message {message['id']} was changed by somebody else meanwhile; run it again"
+                    )
+                state, (by, at) = after, row
+    except psycopg.errors.LockNotAvailable:
+        text = (
+            f"or its lane is held by another transaction; waited {output.seconds(wait)}, nothing was changed: run it "
+            "again, or wait longer with --wait SECONDS"
+        )
+        return Outcome(message, "locked", text, str(message["state"]))
+    except (psycopg.errors.CheckViolation, psycopg.errors.InsufficientPrivilege) as error:
+        return Outcome(message, "refused", _refusal(error, message), str(message["state"]))
+    if by is not None:
+        return Outcome(message, "decided", DONE[action].format(id=message["id"]), state, by, at, reason)
+    if state == GOAL.get(action):
+        return _already(message, before)
+    return Outcome(message, "refused", _cannot(action, message, before), state)
+
+
+def _named(message: Row) -> dict[str, Any]:
+    return {"id": message["id"], "message_id": message["message_id"]}
+
+
+def _read(conn: psycopg.Connection[Any], message: Row) -> Row:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(STATEMENTS["read_state"], _named(message)).fetchone()
+    if row is None:
+        raise OperatorError(f"message {message['id']} has just been dropped with its partition")
+    return row
+
+
+def _already(message: Row, now: Row) -> Outcome:
+    why = output.printable(now["reason"] or "no reason given")
+    text = f"is {now['state']} since {output.cell(now['happened_at'])}, by {output.printable(now['actor'])} ({why})"
+    return Outcome(message, "already", text, now["state"], now["actor"], now["happened_at"], now["reason"])
+
+
+def _refusal(error: psycopg.Error, message: Row) -> str:
+    """Give the guard's own words, without the message id that the command names by its id."""
+    text = (error.diag.message_primary or str(error)).removeprefix(f"message {message['message_id']} ")
+    hint = error.diag.message_hint
+    return text if hint is None else f"{text}\n{hint}"
+
+
+def _cannot(action: str, message: Row, now: Row) -> str:
+    id_, state = message["id"], now["state"]
+    if state in search.STATES:
+        return f"is {state}, a half message that is not committed; decide it: outbox tx rollback {id_} --reason TEXT"
+    if now["status"] == "PUBLISHED":
+        return f"is published already, at {now['topic']} {now['partition']}/{now['offset']}"
+    if action == "retry" and state == "COMMITTED":
+        return (
+            "is COMMITTED, not DEAD: it is published as soon as the relay gets to it. "
+            f"If lane {now['lane']} is stopped at it: outbox lane retry {now['lane']}"
+        )
+    return f"is {state}, which is final; see: outbox message show {id_}"

@@ -1,0 +1,18 @@
+-- What operators do with a message that cannot be published; the guards of the table decide whether it may be done.
+
+-- name: change
+-- One transition of one message. No row: it is in another state. The trigger writes the audit.
+UPDATE outbox.message SET state = %(after)s, remark = %(reason)s
+WHERE id = %(id)s AND message_id = %(message_id)s AND state = %(before)s
+RETURNING outbox.actor(), decided_at
+
+-- name: read_state
+-- The state of a message, its lane, where it is published, and the transition that brought the state.
+SELECT s.state, s.status, s.lane, s.topic, s.partition, s."offset", e.actor, e.happened_at, e.reason
+FROM outbox.message_status s
+LEFT JOIN LATERAL (
+    SELECT t.actor, t.happened_at, t.reason FROM outbox.event t
+    WHERE t.id = s.id AND t.message_id = s.message_id AND t.kind = 'transition' AND t.to_state = s.state
+    ORDER BY t.happened_at DESC LIMIT 1
+) e ON true
+WHERE s.id = %(id)s AND s.message_id = %(message_id)s

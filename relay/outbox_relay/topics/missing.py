@@ -1,0 +1,62 @@
+"""Repairs a topic that is registered and missing in Kafka, and wakes the lanes that stopped at its messages."""
+
+from __future__ import annotations
+
+import click
+import psycopg
+from click.core import ParameterSource
+
+from outbox_relay.operations import stopped_lanes
+from outbox_relay.topics.errors import TopicError
+from outbox_relay.topics.kafka import DEFAULT_MAX_MESSAGE_BYTES, KafkaTopics
+from outbox_relay.topics.registry import Registered
+
+
+def require(
+    topics: KafkaTopics, known: Registered, partitions: int, message_type: str, selector: str | None
+) -> None:
+    """Refuse to create a registered topic that Kafka has, or with other properties than are registered.
+
+    Raises:
+        TopicError: Kafka has it, or an option that was given contradicts the registry.
+    """
+    if topics.find(known.name) is not None:
+        raise TopicError(
+            f"topic {known.name!r} is registered already, and Kafka has it; see: outbox topic show {known.name}"
+        )
+    pinned = {
+        "partitions": (partitions, known.partitions),
+        "message_type": (message_type.upper(), known.message_type),
+        "selector": (selector or "murmur2", known.selector or "murmur2"),
+    }
+    for name, (wanted, is_registered) in pinned.items():
+        if _given(name) and wanted != is_registered:
+            option = "--type" if name == "message_type" else f"--{name}"
+            raise TopicError(
+                f"{option} {wanted}: topic {known.name!r} is registered with {is_registered}, and Kafka does not have "
+                f"it. Keys are bound to the registered values, so it is created with them: leave {option} out\n"
+                f"create it as it is registered: outbox topic create {known.name}; "
+                f"change it afterwards: outbox topic alter {known.name} --help"
+            )
+
+
+def _given(name: str) -> bool:
+    return click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def size_limit(known: Registered) -> dict[str, str]:
+    """Return the Kafka setting that lets in what the registry lets in; none where that is Kafka's default."""
+    if known.max_message_bytes == DEFAULT_MAX_MESSAGE_BYTES:
+        return {}
+    return {"max.message.bytes": str(known.max_message_bytes)}
+
+
+def wake(conn: psycopg.Connection[object], name: str) -> None:
+    """Ask for a retry of the lanes that stopped at a message of a topic; they would go on within a minute anyway."""
+    try:
+        lanes = stopped_lanes.request_retry_of_topic(conn, name)
+    except psycopg.errors.InsufficientPrivilege:
+        click.echo("note: lanes that stopped at this topic are tried again within a minute", err=True)
+        return
+    for lane in lanes:
+        click.echo(f"lane {lane}, stopped at a message of {name}, is tried again now", err=True)

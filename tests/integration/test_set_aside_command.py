@@ -1,0 +1,193 @@
+"""`outbox message dead | skip | retry` and `outbox lane`: an operator's way out of a stopped lane."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli import outbox, succeed
+from tests.logins import Logins
+from tests.publications import own_lanes, positions, record, snapshot, value
+from tests.stopping import go_on, set_aside, stop_lane
+from tests.writing import Connection, insert, keys_of_lanes
+
+MISSING = "UNKNOWN_TOPIC_OR_PART: topic 'orders': no such topic; create it with: outbox topic create orders"
+STATE = "SELECT state FROM outbox.message WHERE id = %s"
+
+
+def sent(conn: Connection, lane: int = 4, **columns: object) -> int:
+    """Write a message of this lane and return its id."""
+    (key,) = keys_of_lanes(conn, "orders", lane)
+    insert(conn, "orders", key, b"x", **columns)
+    return int(value(conn, "SELECT max(id) FROM outbox.message"))
+
+
+def requested(conn: Connection) -> list[int]:
+    rows = conn.execute("SELECT lane FROM outbox.lane WHERE retry_requested_at IS NOT NULL ORDER BY lane")
+    return [lane for (lane,) in rows]
+
+
+def test_a_message_is_set_aside_retried_and_given_up_with_reasons(database: str, conn: Connection) -> None:
+    id_ = sent(conn)
+    stop_lane(conn, id_)
+    ran = succeed("message", "dead", str(id_), "--reason", "poison", OUTBOX_DSN=database)
+    assert f"message {id_} is set aside: its lane goes on" in ran.out
+    assert requested(conn) == [4]
+    again = succeed("message", "dead", str(id_), "--reason", "poison", "--json", OUTBOX_DSN=database).json
+    assert (again["result"], again["state"], again["reason"]) == ("already", "DEAD", "poison")
+    go_on(conn, 4)
+    before = value(conn, "SELECT position FROM outbox.message WHERE id = %s", [id_])
+    assert (
+        "is committed again"
+        in succeed("message", "retry", str(id_), "--reason", "mended", OUTBOX_DSN=database).out
+    )
+    assert value(conn, "SELECT position FROM outbox.message WHERE id = %s", [id_]) > before
+    stop_lane(conn, id_)
+    assert (
+        "never published"
+        in succeed("message", "skip", str(id_), "--reason", "sent anew", OUTBOX_DSN=database).out
+    )
+    events = conn.execute(
+        "SELECT from_state, to_state, reason, actor LIKE 'operator:%%' FROM outbox.event ORDER BY happened_at"
+    ).fetchall()
+    assert events == [
+        ("COMMITTED", "DEAD", "poison", True),
+        ("DEAD", "COMMITTED", "mended", True),
+        ("COMMITTED", "DEAD", "sent anew", True),
+        ("DEAD", "SKIPPED", "sent anew", True),
+    ]
+    for action in ("retry", "dead"):
+        ran = outbox("message", action, str(id_), "--reason", "why", OUTBOX_DSN=database)
+        assert (ran.code, "is SKIPPED, which is final" in ran.err) == (1, True)
+
+
+def test_what_cannot_be_set_aside_says_why_and_what_to_do(database: str, conn: Connection) -> None:
+    own_lanes(conn)
+    half = sent(conn, state="UNKNOWN", producer_group="g")
+    first, second, other = sent(conn), sent(conn), sent(conn, lane=6)
+
+    def refusal(id_: int, action: str = "dead") -> str:
+        ran = outbox("message", action, str(id_), "--reason", "why", OUTBOX_DSN=database)
+        assert ran.code == 1, ran.out
+        return ran.err
+
+    assert f"outbox tx rollback {half}" in refusal(half)
+    assert "lane 6 is not stopped at it" in refusal(other)
+    stop_lane(conn, first)
+    message_id = value(conn, "SELECT message_id FROM outbox.message WHERE id = %s", [first])
+    text = refusal(second)
+    assert f"it is not what lane 4 stopped at; that is message {message_id}" in text
+    assert f"outbox message dead {message_id}" in text
+    assert "outbox lane retry 4" in refusal(first, "retry")
+    conn.execute("UPDATE outbox.lane SET retrying_at = clock_timestamp() WHERE lane = 4")
+    assert "lane 4 is trying it again; repeat in a few seconds" in refusal(first)
+    stop_lane(conn, first, "PARTITION_UNAVAILABLE: topic 'orders', partition 0: no acknowledgement for 10 s")
+    text = refusal(first)
+    assert "Kafka has not said whether it has taken it" in text
+    assert "outbox lane retry 4" in text
+    assert "message dead" not in succeed("lane", "ls", OUTBOX_DSN=database).out
+    record(conn, positions(conn, f"id = {other}"), seen=snapshot(conn), batch=1, partition=6, offset=0)
+    assert "it is published at 6/0" in refusal(other)
+    assert "is published already, at orders 6/0" in refusal(other, "retry")
+
+
+def test_a_message_that_another_transaction_holds_is_left_alone(database: str, conn: Connection) -> None:
+    id_ = sent(conn)
+    stop_lane(conn, id_)
+    with conn.transaction():
+        conn.execute("SELECT FROM outbox.lane WHERE lane = 4 FOR UPDATE")
+        ran = outbox("message", "dead", str(id_), "--reason", "why", "--wait", "0.05", OUTBOX_DSN=database)
+    assert (ran.code, "run it again" in ran.err) == (1, True)
+    assert value(conn, STATE, [id_]) == "COMMITTED"
+
+
+def test_an_operators_login_is_enough_and_a_producers_is_not(logins: Logins, conn: Connection) -> None:
+    id_ = sent(conn)
+    stop_lane(conn, id_)
+    given = ["message", "dead", str(id_), "--reason", "why"]
+    reader = outbox(*given, OUTBOX_DSN=logins.make("outbox_reader"))
+    assert reader.code == 1
+    assert value(conn, STATE, [id_]) == "COMMITTED"
+    operator = logins.make("outbox_operator")
+    succeed(*given, OUTBOX_DSN=operator)
+    succeed("lane", "retry", "4", OUTBOX_DSN=operator)
+    succeed("lane", "ls", OUTBOX_DSN=operator)
+    succeed("message", "show", str(id_), OUTBOX_DSN=operator)
+    half = sent(conn, state="UNKNOWN", producer_group="g")
+    succeed("tx", "explain", str(half), OUTBOX_DSN=operator)
+    succeed("tx", "check", str(half), OUTBOX_DSN=operator)
+    succeed("tx", "commit", str(half), "--reason", "seen", OUTBOX_DSN=operator)
+    succeed("group", "set", "g", "--workers", "2", OUTBOX_DSN=operator)
+
+
+def test_lanes_are_listed_with_what_stopped_them_and_retried_by_request(
+    database: str, conn: Connection
+) -> None:
+    own_lanes(conn)
+    id_, other = sent(conn), sent(conn, lane=6)
+    stop_lane(conn, id_, MISSING)
+    stop_lane(conn, other, MISSING)
+    ran = succeed("lane", "ls", OUTBOX_DSN=database)
+    assert "UNKNOWN_TOPIC_OR_PART" in ran.out
+    assert "create the topic: outbox topic create orders" in ran.out
+    assert f"outbox message dead {id_} --reason TEXT" in ran.out
+    lanes = succeed("lane", "ls", "--json", OUTBOX_DSN=database).json
+    assert [(one["lane"], one["id"], one["topic"]) for one in lanes if one["error"]] == [
+        (4, id_, "orders"),
+        (6, other, "orders"),
+    ]
+    refused = outbox("lane", "retry", "3", OUTBOX_DSN=database)
+    assert (refused.code, "lane 3 is not stopped" in refused.err) == (1, True)
+    assert outbox("lane", "retry", OUTBOX_DSN=database).code == 2
+    succeed("lane", "retry", "4", OUTBOX_DSN=database)
+    assert requested(conn) == [4]
+    assert succeed("lane", "retry", "--all", "--json", OUTBOX_DSN=database).json == {"requested": [4, 6]}
+
+
+def test_a_retry_without_a_relay_says_that_none_runs(database: str, conn: Connection) -> None:
+    assert "no lane is stopped" in succeed("lane", "retry", "--all", OUTBOX_DSN=database).out
+    stop_lane(conn, sent(conn))
+    assert "no relay runs" in succeed("lane", "retry", "--all", OUTBOX_DSN=database).err
+
+
+@pytest.mark.parametrize("foreign", [None, "0192d3f0-0000-7000-8000-000000000001"])
+def test_explain_and_show_name_the_stopped_lane(database: str, conn: Connection, foreign: str | None) -> None:
+    own_lanes(conn)
+    given = {} if foreign is None else {"message_id": foreign}
+    cause = sent(conn, state="UNKNOWN", producer_group="shop", **given)
+    behind = sent(conn, state="UNKNOWN", producer_group="shop")
+    conn.execute("UPDATE outbox.message SET state = 'COMMITTED'")
+    assert "as soon as the relay gets to it" in succeed("tx", "explain", str(behind), OUTBOX_DSN=database).out
+    stop_lane(conn, cause, MISSING)
+    for words in (("tx", "explain"), ("message", "show")):
+        told = " ".join(succeed(*words, str(behind), OUTBOX_DSN=database).out.split())
+        assert "lane 4 is stopped since 20" in told
+        assert f"at message {cause}, in front of it: UNKNOWN_TOPIC_OR_PART" in told
+        assert "outbox topic create orders" in told
+        assert f"outbox message dead {cause} --reason TEXT" in told
+        told = " ".join(succeed(*words, str(cause), OUTBOX_DSN=database).out.split())
+        assert "cannot be published, and lane 4 is stopped at it since 20" in told
+    document = succeed("tx", "explain", str(behind), "--json", OUTBOX_DSN=database).json
+    assert [step["what"] for step in document["next"]] == ["stopped"]
+    assert document["next"][0]["alarm"] is True
+    assert (
+        succeed("message", "show", str(behind), "--json", OUTBOX_DSN=database).json["stopped"]["id"] == cause
+    )
+
+
+def test_explain_of_a_dead_message_names_its_ways_out(database: str, conn: Connection) -> None:
+    id_ = sent(conn, state="UNKNOWN", producer_group="shop")
+    conn.execute("UPDATE outbox.message SET state = 'COMMITTED'")
+    set_aside(conn, id_)
+    told = succeed("tx", "explain", str(id_), OUTBOX_DSN=database).out
+    assert f"outbox message retry {id_}" in told
+    assert f"outbox message skip {id_}" in told
+
+
+def test_a_group_is_bound_to_a_role_and_freed(database: str, conn: Connection) -> None:
+    ran = succeed("group", "set", "shop", "--role", "Shop writers", OUTBOX_DSN=database)
+    assert "members of Shop writers, checkers, operators" in ran.out
+    assert value(conn, "SELECT role FROM outbox.producer_group") == "Shop writers"
+    succeed("group", "set", "shop", "--workers", "2", OUTBOX_DSN=database)
+    assert value(conn, "SELECT role FROM outbox.producer_group") == "Shop writers"
+    succeed("group", "set", "shop", "--role", "", OUTBOX_DSN=database)
+    assert value(conn, "SELECT role FROM outbox.producer_group") is None
