@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.cli import outbox, succeed
@@ -152,7 +154,7 @@ def test_a_retry_without_a_relay_says_that_none_runs(database: str, conn: Connec
 @pytest.mark.parametrize("foreign", [None, "0192d3f0-0000-7000-8000-000000000001"])
 def test_explain_and_show_name_the_stopped_lane(database: str, conn: Connection, foreign: str | None) -> None:
     own_lanes(conn)
-    given = {} if foreign is None else {"message_id": foreign}
+    given: dict[str, Any] = {} if foreign is None else {"message_id": foreign}
     cause = sent(conn, state="UNKNOWN", producer_group="shop", **given)
     behind = sent(conn, state="UNKNOWN", producer_group="shop")
     conn.execute("UPDATE outbox.message SET state = 'COMMITTED'")
