@@ -8,9 +8,7 @@ from typing import Any
 
 from outbox import checks
 from outbox.errors import InvalidMessageError
-
-RESERVED_PREFIX = "outbox-"
-TRACEPARENT = "traceparent"
+from outbox.wire import RESERVED_PREFIX, TRACEPARENT, is_reserved
 
 # Sorted, so that the same headers are the same text; jsonb does not keep their order anyway.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
@@ -44,15 +42,14 @@ def _name(name: Any) -> str:
     if not name:
         raise InvalidMessageError("headers", "contains an empty name", "names of at least one character")
     checks.storable("headers", name)
-    lower = name.lower()
-    if lower.startswith(RESERVED_PREFIX):
+    if is_reserved(name):
+        if name.lower() == TRACEPARENT:
+            raise InvalidMessageError("headers", f"{name!r} has a field of its own", "Message(traceparent=…)")
         raise InvalidMessageError(
             "headers",
             f"{name!r} is reserved for the outbox",
             f'names that do not begin with "{RESERVED_PREFIX}"',
         )
-    if lower == TRACEPARENT:
-        raise InvalidMessageError("headers", f"{name!r} has a field of its own", "Message(traceparent=…)")
     return name
 
 

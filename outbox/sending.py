@@ -18,9 +18,10 @@ from outbox.ordering import MOST_ORDERED_KEYS, lock_order_keys, recount, too_man
 from outbox.receipt import Receipt
 from outbox.rows import Row, columns_of, row_of
 from outbox.selectors import MessageQueueSelector, Selectors
-from outbox.size import DEFAULT_MAX_MESSAGE_BYTES, require_fitting
+from outbox.size import require_fitting
 from outbox.statements import Plan, Statement, TextArray, load
 from outbox.topics import KNOWN_FOR, MessageType, Topic, TopicCache
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 
 _SQL = load("send.sql")
 _SEND, _SEND_WITH_ID, _SEND_ORDERED = _SQL["send"], _SQL["send_with_message_id"], _SQL["send_ordered"]

@@ -15,8 +15,8 @@ from outbox import checks
 from outbox.errors import InvalidTopicError, OutboxError, WrongMessageTypeError
 from outbox.message import LARGEST_QUEUE, Message
 from outbox.selectors import BUILT_IN, MURMUR2
-from outbox.size import DEFAULT_MAX_MESSAGE_BYTES
 from outbox.statements import Plan, Rows, Statement, TextArray, load
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 
 _SQL = load("topics.sql")
 _READ, _REGISTER = _SQL["read_topics"], _SQL["register_topic"]

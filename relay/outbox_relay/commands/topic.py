@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from outbox.selectors import BUILT_IN
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import (
     Group,
@@ -28,7 +29,6 @@ from outbox_relay.commands.topic_options import (
 from outbox_relay.topics import missing, registry, rendering
 from outbox_relay.topics.errors import TopicError
 from outbox_relay.topics.kafka import (
-    DEFAULT_MAX_MESSAGE_BYTES,
     KafkaTopic,
     KafkaTopics,
     KafkaUnreachableError,

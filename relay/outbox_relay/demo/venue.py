@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_migrations import api as migrations
 from outbox_relay import settings
 from outbox_relay.database import partitions
@@ -28,7 +29,7 @@ from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.lifecycle import bring_up, running_stack
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.topics import registry
-from outbox_relay.topics.kafka import DEFAULT_MAX_MESSAGE_BYTES, KafkaTopics
+from outbox_relay.topics.kafka import KafkaTopics
 
 Report = Callable[[str], None]
 PARTITIONS = 8

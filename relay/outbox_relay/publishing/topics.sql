@@ -1,11 +1,11 @@
 -- Topics as the relay needs them.
 
--- name: topic
--- The pinned partition count, the selector and the size limit of one topic.
-SELECT partitions, selector, max_message_bytes FROM outbox.topic WHERE name = %(name)s
+-- name: topics
+-- The pinned partition count, the selector and the size limit of topics.
+SELECT name, partitions, selector, max_message_bytes FROM outbox.topic WHERE name = ANY (%(names)s::text[])
 
 -- name: pin
--- Register a topic that nobody registered, with the partition count that Kafka has now.
+-- Register topics that nobody registered, with the partition counts that Kafka has now.
 INSERT INTO outbox.topic (name, partitions, max_message_bytes)
-VALUES (%(name)s, %(partitions)s, %(max_message_bytes)s)
+SELECT * FROM unnest(%(names)s::text[], %(partitions)s::integer[], %(limits)s::integer[])
 ON CONFLICT (name) DO NOTHING

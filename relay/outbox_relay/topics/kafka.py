@@ -17,8 +17,6 @@ from outbox_relay.publishing.kafka import KafkaSettingError, new_admin, producer
 from outbox_relay.topics.errors import TopicError, did_you_mean
 
 TIMEOUT_S = 10.0
-DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
-"""Kafka's own default of max.message.bytes."""
 
 
 class KafkaUnreachableError(TopicError):

@@ -1,0 +1,70 @@
+"""The Kafka record of a message: the names of its headers, and its size in bytes.
+
+The library checks the size before it writes a row, and the relay checks it again before it publishes one. Both use this
+module, so that what the library admits is never refused by the relay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's default of `message.max.bytes`: what an unregistered topic is taken to allow."""
+
+RESERVED_PREFIX = "outbox-"
+"""Header names that begin with this (in any case) belong to the outbox."""
+ID = "outbox-id"
+BORN_AT = "outbox-born-at"
+TAGS = "outbox-tags"
+KEYS = "outbox-keys"
+PRODUCER_GROUP = "outbox-producer-group"
+TRANSACTION_ID = "outbox-transaction-id"
+TRACEPARENT = "traceparent"
+
+TAGS_JOINED_BY = "||"
+KEYS_JOINED_BY = " "
+
+BATCH_HEADER_BYTES = 61
+"""The header of a record batch, format version 2: https://kafka.apache.org/documentation/#recordbatch"""
+# Attributes, timestamp delta and offset delta of the first record of a batch: one byte each.
+_FIXED = 3
+
+Header = tuple[str, str | bytes | None]
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a header of this name may only be written by the outbox itself."""
+    lower = name.lower()
+    return lower == TRACEPARENT or lower.startswith(RESERVED_PREFIX)
+
+
+def record_bytes(key: bytes | None, body: bytes | None, headers: Iterable[Header]) -> int:
+    """Return what the broker compares with a topic's max.message.bytes: a batch of this one record, not compressed.
+
+    Args:
+        key: the record's key; None is Kafka's null.
+        body: the record's value; None is Kafka's null.
+        headers: all headers of the record, those of the outbox included.
+    """
+    size = _FIXED + _field(-1 if key is None else len(key)) + _field(-1 if body is None else len(body))
+    count = 0
+    for name, value in headers:
+        count += 1
+        size += _field(_length(name)) + _field(-1 if value is None else _length(value))
+    size += _varint(count)
+    return BATCH_HEADER_BYTES + _varint(size) + size
+
+
+def _length(value: str | bytes) -> int:
+    return len(value) if isinstance(value, bytes) or value.isascii() else len(value.encode())
+
+
+def _field(length: int) -> int:
+    """Bytes of a field and of the length in front of it; -1 is null."""
+    return _varint(length) + max(length, 0)
+
+
+def _varint(number: int) -> int:
+    """Bytes of a zigzag variable-length integer: seven bits each, the first of them for the sign."""
+    number = number * 2 if number >= 0 else -number * 2 - 1
+    return (number.bit_length() + 6) // 7 or 1
