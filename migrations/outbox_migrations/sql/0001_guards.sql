@@ -100,6 +100,11 @@ BEGIN
                 message_id, lane
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
                   HINT = 'Only what a lane has stopped at, or what waits for its time, can be set aside; see: outbox lane ls';
+    ELSIF here.stopped_message IS NULL THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: lane % waits for a partition that acknowledges nothing, so it may be in Kafka already',
+                message_id, lane
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
+                  HINT = here.stopped_error;
     ELSIF here.stopped_message <> message_id THEN
         RAISE EXCEPTION 'message % cannot become DEAD: it is not what lane % stopped at; that is message %',
                 message_id, lane, here.stopped_message

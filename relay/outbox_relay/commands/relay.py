@@ -19,6 +19,7 @@ from outbox_relay.commands.options import (
 from outbox_relay.commands.types import Number
 from outbox_relay.lanes.lease import LanesHeldError, LeaseLostError
 from outbox_relay.publishing.kafka import KafkaSettingError
+from outbox_relay.service.overdue import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.service.relay import Relay, RelayOptions, UnsettledError
 
 
@@ -62,6 +63,16 @@ def relay() -> None:
     help="Messages per batch at most.",
 )
 @click.option(
+    "--ack-timeout",
+    type=click.FloatRange(LEAST_PATIENCE_S, 300),
+    default=PATIENCE_S,
+    show_default=True,
+    envvar="OUTBOX_ACK_TIMEOUT",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="How long a partition may acknowledge nothing before the lanes that wait for it stop.",
+)
+@click.option(
     "--shutdown-timeout",
     type=Number(0, 3600),
     default=30.0,
@@ -80,6 +91,7 @@ def run(
     lease: float,
     poll_max: float,
     page: int,
+    ack_timeout: float,
     shutdown_timeout: float,
     log_format: str,
     log_level: str,
@@ -105,6 +117,7 @@ def run(
                 lease=lease,
                 poll_max=poll_max,
                 page=page,
+                ack_timeout=ack_timeout,
                 shutdown_timeout=shutdown_timeout,
             )
         )

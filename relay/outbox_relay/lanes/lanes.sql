@@ -75,7 +75,8 @@ SELECT l.lane,
        CASE WHEN l.system_identifier = %(system_identifier)s
             THEN coalesce(p.snapshot, l.snapshot)::text END,
        CASE WHEN p.snapshot IS NULL THEN l.base ELSE p.base END::text,
-       CASE WHEN p.snapshot IS NULL THEN l.after ELSE p.after END
+       CASE WHEN p.snapshot IS NULL THEN l.after ELSE p.after END,
+       l.stopped_error IS NOT NULL
 FROM outbox.lane l
 LEFT JOIN LATERAL (
     SELECT b.snapshot, b.base, b.after FROM outbox.publication b

@@ -72,6 +72,8 @@ class Lease:
     epoch: int
     seconds: float
     progress: dict[int, Progress]
+    stopped: frozenset[int] = frozenset()
+    """The lanes that were stopped when they were taken."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -119,7 +121,8 @@ def _take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
         system_identifier = _one(conn, "cluster")
         epoch = _one(conn, "epoch")
         rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
-        progress = {lane: _progress(snapshot, base, after) for lane, snapshot, base, after in rows}
+        progress = {lane: _progress(snapshot, base, after) for lane, snapshot, base, after, _ in rows}
+        stopped = frozenset(row[0] for row in rows if row[4])
         for lane, known in progress.items():
             conn.execute(
                 STATEMENTS["take"],
@@ -133,7 +136,7 @@ def _take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
             )
         conn.execute(STATEMENTS["clear"])
         conn.execute(STATEMENTS["lease"], {"owner": owner, "epoch": epoch, "lease": seconds})
-    return Lease(owner, epoch, seconds, progress)
+    return Lease(owner, epoch, seconds, progress, stopped)
 
 
 def _adopt(conn: psycopg.Connection[Any]) -> None:

@@ -37,3 +37,11 @@ class DeliveryError(RuntimeError):
     def __init__(self, text: str, refused: dict[int, Refused]) -> None:
         super().__init__(text)
         self.refused = refused
+
+
+class OutOfOrderError(DeliveryError):
+    """The offsets of a partition did not ascend, which must never be; nothing of that producer is recorded any more."""
+
+
+class BrokenError(DeliveryError):
+    """An invariant of the relay does not hold; it starts over from what is recorded, later each time."""

@@ -54,6 +54,10 @@ class Producers:
             self._by_topic[topic] = producer
         return producer
 
+    def __len__(self) -> int:
+        """Messages that are not delivered yet."""
+        return sum(map(len, self._by_size.values()))
+
     def poll(self, seconds: float) -> None:
         """Call back about deliveries, waiting up to `seconds` for the first; a fatal error is kept in `ended`."""
         if len(self._by_size) > 1:

@@ -8,60 +8,54 @@ would deliver a later message of the partition, and the relay starts again from 
 
 from __future__ import annotations
 
-import json
+import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox.errors import SelectorError
+from outbox import wire
 from outbox.selectors import partition_of
 from outbox_relay.finder.finder import (
-    BODY,
-    BORN_AT,
-    HEADERS,
-    INDEX_KEYS,
-    KEY,
     LANE,
     MESSAGE_ID,
     POSITION,
-    PRODUCER_GROUP,
     ROW_BYTES,
-    TAGS,
     TOPIC,
-    TRACEPARENT,
-    TRANSACTION_ID,
     WAITING,
     WITHHELD,
     RawRow,
 )
-from outbox_relay.finder.snapshot import Progress, Snapshot
-from outbox_relay.publishing.batch import Batch, Slot, Stop
-from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Refused, Unpublishable
+from outbox_relay.finder.snapshot import Progress
+from outbox_relay.publishing.batch import Batch, Slot, Stop, ignore, just_before
+from outbox_relay.publishing.errors import DeliveryError, Refused, Unpublishable
 from outbox_relay.publishing.producers import Producers
+from outbox_relay.publishing.records import Headers, check_size, headers_of, reason_of, select
 from outbox_relay.publishing.topics import KEYS_CACHED, ROOM, Topic, TopicBook
 
-Headers = list[tuple[str, str | bytes | None]]
+# Names in this module's own dictionary are looked up faster.
+_ID, _BORN_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.TAGS, wire.KEYS
+_GROUP, _TRANSACTION_ID, _TRACEPARENT = wire.PRODUCER_GROUP, wire.TRANSACTION_ID, wire.TRACEPARENT
 
 REFUSED = frozenset(
     {
         "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
         "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
         "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MSG_SIZE_TOO_LARGE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
-        "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE",
+        "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE", "_INVALID_ARG",
     }
 )  # fmt: skip
 """Errors that the same message would meet again: its lane stops. After any other a new producer tries again."""
 
-_decode = json.JSONDecoder().raw_decode
-"""Half the cost of json.loads(): PostgreSQL's text of a jsonb has no white space around it."""
+LONG = ROOM // 32
+"""A key or header of more characters than this is not taken for granted when the size is checked: seven of them, with
+four bytes a character, and the frame still take less than ROOM."""
 
-TEXTS = (MESSAGE_ID, BORN_AT, TAGS, INDEX_KEYS, PRODUCER_GROUP, TRANSACTION_ID, TRACEPARENT)
-"""Fields of a row that become record headers of our own."""
-
-LONG = ROOM // 16
-"""A key or header longer than this is not taken for granted when the size is checked."""
+NO_SLOT = Slot("", 0, ignore)
+NO_ROOM = BufferError("the local queue has no room")
 
 SERVE_EVERY = 500
 """Messages between two looks at deliveries while producing."""
@@ -79,8 +73,12 @@ class Publisher:
         self._failure: tuple[Slot, KafkaError] | None = None
         self.in_flight: deque[Batch] = deque()
         self.unacknowledged = 0
-        self.while_full: Callable[[], None] = _go_on
-        """Called while Kafka is waited for because the local queue is full; what it raises ends `publish`."""
+        """Messages of the batches in flight; those of lanes set aside are not counted."""
+        self.aside: dict[int, deque[Batch]] = {}
+        """Lanes that wait for a partition which acknowledges nothing: what is in flight of each, oldest first."""
+        self.while_full: Callable[[float], bool] = _go_on
+        """Called while there is no room for a message in the local queue, with the seconds waited so far; False ends
+        the page before that message."""
 
     def prepare(self, rows: Iterable[RawRow], lanes: Collection[int]) -> None:
         """Look up the topics of what will be published of a page; see `TopicBook.prepare`.
@@ -107,21 +105,26 @@ class Publisher:
             before: how far they were before it; a lane that stops stays between the two.
             lanes: the lanes that this page speaks for.
 
+        Returns:
+            The batch. Its progress is that of the page, or an earlier one when the page ended early because the
+            local queue had no room: what follows is still to be published.
+
         Raises:
             DeliveryError: a message was not delivered, or the producer takes no more.
-            KafkaUnavailableError: raised by `while_full`; the batch ends before the message that found no room.
         """
-        batch = Batch((), progress)
+        batch = Batch((), progress, before)
         # A message of this very batch may be refused while the rest is produced. Until the end it speaks for no
         # lane: were it recorded half, no progress would come of it.
         self.in_flight.append(batch)
         running = set(lanes)
         positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
-        produce, poll, decode = self._producers.main.produce, self._producers.poll, _decode
+        produce, poll = self._producers.main.produce, self._producers.poll
         slots = batch.slots
         topic: Topic | None = None
         last_topic = ""
-        last_headers, pairs = "", []
+        last_headers: str | None = None
+        pairs: Headers = []
+        partition, slot, record = 0, NO_SLOT, pairs
         count = 0
         for row in rows:
             (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, headers, tags,
@@ -140,7 +143,23 @@ class Publisher:
                     cached = topic.cache.get(arg)
                     partition = self._hash(topic, arg) if cached is None else cached
                 else:
-                    partition = _select(topic, queue, selector, arg, position)
+                    partition = select(topic, queue, selector, arg, position)
+                record = [(_ID, message_id), (_BORN_AT, born_at)]
+                if tags is not None:
+                    record.append((_TAGS, tags))
+                if index_keys is not None:
+                    record.append((_KEYS, index_keys))
+                if group is not None:
+                    record.append((_GROUP, group))
+                if transaction_id is not None:
+                    record.append((_TRANSACTION_ID, transaction_id))
+                if traceparent is not None:
+                    record.append((_TRACEPARENT, traceparent))
+                if headers is not None:
+                    if headers != last_headers:
+                        # Often the same text for many messages in a row; checked when it is another one.
+                        last_headers, pairs = headers, headers_of(headers)
+                    record += pairs
                 if (
                     (body is not None and len(body) > topic.small)
                     or (key is not None and len(key) > LONG)
@@ -149,52 +168,25 @@ class Publisher:
                     or (index_keys is not None and len(index_keys) > LONG)
                     or (transaction_id is not None and len(transaction_id) > LONG)
                     or (group is not None and len(group) > LONG)
+                    or (traceparent is not None and len(traceparent) > LONG)
                 ):
-                    _check_size(topic, row)
-                record: Headers = [("outbox-id", message_id), ("outbox-born-at", born_at)]
-                if tags is not None:
-                    record.append(("outbox-tags", tags))
-                if index_keys is not None:
-                    record.append(("outbox-keys", index_keys))
-                if group is not None:
-                    record.append(("outbox-producer-group", group))
-                if transaction_id is not None:
-                    record.append(("outbox-transaction-id", transaction_id))
-                if traceparent is not None:
-                    record.append(("traceparent", traceparent))
-                if headers is not None:
-                    if headers != last_headers:
-                        # Often the same text for many messages in a row.
-                        last_headers, pairs = headers, list(decode(headers)[0].items())
-                    record += pairs
-                slot = slots.get((name, partition))
-                if slot is None:
-                    slot = slots[(name, partition)] = Slot(name, partition, self._fail)
-                while True:
-                    try:
-                        produce(name, body, key, partition, slot.delivered, headers=record)
-                        break
-                    except BufferError:
-                        # The local queue is full: the lane waits for Kafka, nothing is skipped.
-                        poll(0.05)
-                        self.raise_failure()
-                        self.while_full()
-            except KafkaUnavailableError:
-                # Told to stop while waiting: the batch ends before this message.
-                batch.progress = _just_before(position, progress, before)
-                batch.lanes = tuple(sorted(running))
-                self.unacknowledged += count
+                    check_size(topic, key, body, record)
+                slot = slots.get((name, partition)) or self._new_slot(slots, name, partition)
+                produce(name, body, key, partition, slot.delivered, headers=record)
+            except BufferError:
+                hand_over = partial(produce, name, body, key, partition, slot.delivered, headers=record)
+                refused = self._wait_for_room(hand_over)
+                if refused is NO_ROOM:
+                    batch.progress = just_before(position, progress, before)
+                    break
+                if refused is not None:
+                    self._stop(batch, running, row, topic, refused)
+                    topic = None
+                    continue
+            except MemoryError:
                 raise
-            except (Unpublishable, KafkaException) as error:
-                if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
-                    # The producer, not the message: after a refused message it takes nothing more (_FATAL).
-                    self._raise_end(error.args[0])
-                running.discard(lane)
-                batch.stops.append(_stop(lane, row, error, progress, before))
-                if topic is not None:
-                    topic.read_at = float(
-                        "-inf"
-                    )  # what is known may be what is wrong: asked anew at the retry
+            except Exception as error:  # noqa: BLE001  (whatever it is: see _stop)
+                self._stop(batch, running, row, topic, error)
                 topic = None
                 continue
             slot.indexes.append(count)
@@ -205,8 +197,58 @@ class Publisher:
             if not count % SERVE_EVERY:
                 poll(0)
         batch.lanes = tuple(sorted(running))
+        batch.messages = count
         self.unacknowledged += count
         return batch
+
+    def _wait_for_room(self, hand_over: Callable[[], None]) -> Exception | None:
+        """Hand a message over once the local queue has room: the lane waits for Kafka, nothing is skipped.
+
+        Returns:
+            None when it is done, why the message was refused, or NO_ROOM when `while_full` ended the wait.
+        """
+        since = time.monotonic()
+        while True:
+            self._producers.poll(0.05)
+            self.raise_failure()
+            if not self.while_full(time.monotonic() - since):
+                return NO_ROOM
+            is_empty = not len(self._producers)
+            try:
+                hand_over()
+            except BufferError:
+                if is_empty:
+                    text = "the message is larger than the relay's queue.buffering.max.kbytes"
+                    return Unpublishable("MESSAGE_TOO_LARGE", text)
+                continue
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  (whatever it is: see _stop)
+                return error
+            return None
+
+    def _stop(
+        self, batch: Batch, running: set[int], row: RawRow, topic: Topic | None, error: Exception
+    ) -> None:
+        """Stop a lane before a message that cannot be built or handed over.
+
+        This is the one place where an error of a single record is judged. Whatever it is, it concerns that message: its
+        lane stops, the others flow. What is not the message's fault ends the producer (DeliveryError).
+        """
+        if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
+            # The producer, not the message: after a refused message it takes nothing more (_FATAL).
+            self._raise_end(error.args[0])
+        lane = row[LANE]
+        running.discard(lane)
+        at = just_before(row[POSITION], batch.progress, batch.before)
+        batch.stops.append(Stop(lane, at, row[MESSAGE_ID], reason_of(error)))
+        if topic is not None:
+            # What is known may be what is wrong: it is read again at the retry.
+            self._topics.doubt(topic.name)
+
+    def _new_slot(self, slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
+        slot = slots[(name, partition)] = Slot(name, partition, self._fail)
+        return slot
 
     def _hash(self, topic: Topic, arg: bytes) -> int:
         partition = partition_of(None, arg, topic.partitions)
@@ -249,7 +291,7 @@ class Publisher:
         slot, error = self._failure
         refused: dict[int, Refused] = {}
         if error.name() in REFUSED:
-            for batch in self.in_flight:
+            for batch in self.unrecorded():
                 if slot in batch.slots.values() and len(slot.offsets) < len(slot.indexes):
                     index = slot.indexes[len(slot.offsets)]
                     refused[batch.row_lanes[index]] = Refused(
@@ -262,68 +304,77 @@ class Publisher:
         raise DeliveryError(text, refused)
 
     def take_acknowledged(self) -> list[Batch]:
-        """Return the batches that are acknowledged in full, oldest first, up to the first that is not."""
+        """Return the batches that are acknowledged in full, oldest first, up to the first that is not.
+
+        Lanes that were set aside have an order of their own: they hold up no other lane, and none holds up them.
+        """
         done = []
         while self.in_flight and self.in_flight[0].is_acknowledged:
             batch = self.in_flight.popleft()
-            self.unacknowledged -= len(batch.positions)
+            self.unacknowledged -= batch.messages
             done.append(batch)
+        if self.aside:
+            for queue in self.aside.values():
+                while queue and queue[0].is_acknowledged:
+                    done.append(queue.popleft())
+            self.aside = {lane: queue for lane, queue in self.aside.items() if queue}
         return done
+
+    def set_aside(self, lanes: Collection[int]) -> None:
+        """Let lanes wait by themselves for what is in flight of them, so that the others are recorded meanwhile."""
+        kept: deque[Batch] = deque()
+        for batch in self.in_flight:
+            mine = batch.speaks_for & frozenset(lanes)
+            if not mine:
+                kept.append(batch)
+                continue
+            for lane in mine:
+                self.aside.setdefault(lane, deque()).append(batch.part(frozenset((lane,))))
+            if others := batch.speaks_for - mine:
+                kept.append(batch.part(others))
+        self.in_flight = kept
+        self.unacknowledged = sum(batch.messages for batch in kept)
+
+    def give_up(self, lane: int, reason: Unpublishable) -> tuple[Batch, int]:
+        """Stop a lane that was set aside before the first message that is not acknowledged.
+
+        What it had in flight may still reach Kafka, until this publisher is closed; the lane publishes it again later.
+
+        Returns:
+            A batch of what was acknowledged in front of that message, with the stop, and the number of messages
+            given up.
+        """
+        queue = self.aside.pop(lane)
+        head = queue[0]
+        index = min(index for _, index in head.waiting())
+        at = just_before(head.positions[index], head.progress, head.before)
+        stop = Stop(lane, at, head.message_ids[index], reason, in_flight=True)
+        done = head.up_to(lane, stop, index)
+        return done, sum(batch.messages for batch in queue) - done.messages
+
+    @property
+    def unsettled(self) -> int:
+        """Messages given to Kafka that are not recorded."""
+        return sum(batch.messages for batch in self.unrecorded())
+
+    def unrecorded(self) -> Iterator[Batch]:
+        """Return the batches that are not recorded; of one lane, oldest first."""
+        return chain(chain.from_iterable(self.aside.values()), self.in_flight)
+
+    def tend(self) -> None:
+        """Keep what is known of topics up to date; never waits."""
+        self._topics.tend()
 
     def close(self) -> None:
         """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""
         self._producers.close()
 
 
-def _go_on() -> None:
+def _go_on(seconds: float) -> bool:
     """Wait for as long as it takes."""
-
-
-def _select(topic: Topic, queue: int | None, selector: str | None, arg: bytes | None, position: int) -> int:
-    """Choose the partition when it is not the cached hash of the order key."""
-    if queue is None:
-        try:
-            return partition_of(selector or topic.selector, arg, topic.partitions, position)
-        except SelectorError as error:
-            raise Unpublishable("SELECTOR_FAILED", str(error)) from error
-    if queue >= topic.partitions:
-        raise Unpublishable(
-            "QUEUE_OUT_OF_RANGE",
-            f"queue {queue} does not exist in topic {topic.name!r}: it has 0 to {topic.partitions - 1}",
-        )
-    return queue
-
-
-def _check_size(topic: Topic, row: RawRow) -> None:
-    # Kafka's limit counts the record batch: 61 bytes of batch header, up to 21 of the record's own, and for each
-    # header two lengths of up to 5 bytes. https://kafka.apache.org/documentation/#recordbatch
-    texts = [row[name] for name in TEXTS if row[name]]
-    size = 82 + len(row[KEY] or b"") + len(row[BODY] or b"") + sum(len(text.encode()) + 32 for text in texts)
-    if row[HEADERS]:
-        pairs: dict[str, Any] = json.loads(row[HEADERS])
-        size += sum(len(name.encode()) + len((value or "").encode()) + 10 for name, value in pairs.items())
-    if size > topic.max_message_bytes:
-        raise Unpublishable(
-            "MESSAGE_TOO_LARGE",
-            f"{size} bytes with headers; topic {topic.name!r} takes {topic.max_message_bytes}",
-        )
+    return True
 
 
 def _too_large(size: int) -> Unpublishable:
     """Say of a row that was not brought for its size why it stops its lane."""
     return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")
-
-
-def _stop(
-    lane: int, row: RawRow, error: Unpublishable | KafkaException, progress: Progress, before: Progress
-) -> Stop:
-    if isinstance(error, KafkaException):
-        reason = error.args[0]
-        error = Unpublishable(reason.name(), reason.str())
-    return Stop(lane, _just_before(row[POSITION], progress, before), row[MESSAGE_ID], error)
-
-
-def _just_before(position: int, progress: Progress, before: Progress) -> Progress:
-    """Say that of the difference being taken, all below `position` is published."""
-    base: Snapshot = before.snapshot if before.base is None else before.base
-    return Progress(progress.snapshot, base, position - 1)

@@ -84,9 +84,9 @@ class Recorder:
         for run in runs(acknowledged, TOGETHER):
             self._number += 1
             steps += self._steps(run, bounds)
-            if any(batch.positions for batch in run):
+            if any(batch.messages for batch in run):
                 resumed |= self._resuming & set(run[-1].lanes)
-            messages += sum(len(batch.positions) for batch in run)
+            messages += sum(batch.messages for batch in run)
             done += run
         if not any(checks for _, _, checks in steps) and (barrier or steps):
             steps.append((STATEMENTS["barrier"], self._ownership(), True))
@@ -137,7 +137,7 @@ class Recorder:
             "lane": stop.lane,
             "epoch": self._lease.epoch,
             "error": str(stop.reason),
-            "message_id": stop.message_id,
+            "message_id": None if stop.in_flight else stop.message_id,
             **columns(stop.progress),
         }
         return LANE_STATEMENTS["stop"], values, False

@@ -7,7 +7,7 @@ its own until it has caught up: then all groups are polled in one snapshot and b
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from outbox_relay.finder.listing import Listing
@@ -20,6 +20,8 @@ class Group:
 
     `listing`: where the ids behind those of `backlog` come from, while there are more.
     `careful`: up to this position one message at a time, alone on the wire, because Kafka refused one of them.
+    `trial`: one message first, because the lane had stopped; the rest follows when that one is acknowledged.
+    `paused`: nothing is read, because the lane waits for acknowledgements of what is in flight.
     """
 
     lanes: set[int]
@@ -27,6 +29,13 @@ class Group:
     backlog: array[int] | None = None
     listing: Listing | None = None
     careful: int | None = None
+    trial: bool = False
+    paused: bool = False
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether a page of it is one message."""
+        return self.trial or self.careful is not None
 
     @property
     def is_level(self) -> bool:
@@ -42,14 +51,20 @@ def by_progress(progress: Mapping[int, Progress]) -> list[Group]:
     return list(groups.values())
 
 
+def start_groups(progress: Mapping[int, Progress], stopped: Collection[int]) -> list[Group]:
+    """Return the groups to begin with; each lane that was stopped by itself, with a trial."""
+    going = {lane: known for lane, known in progress.items() if lane not in stopped}
+    return by_progress(going) + [Group({lane}, progress[lane], trial=True) for lane in sorted(stopped)]
+
+
 def merge(groups: Iterable[Group]) -> list[Group]:
-    """Put level groups of equal progress together, except careful ones, and leave empty ones out."""
+    """Put level groups of equal progress together, but not those that go one by one or wait; leave empty ones out."""
     merged: list[Group] = []
     level: dict[Progress, Group] = {}
     for group in groups:
         if not group.lanes:
             continue
-        if group.is_level and group.careful is None:
+        if group.is_level and not group.one_by_one and not group.paused:
             twin = level.setdefault(group.progress, group)
             if twin is not group:
                 twin.lanes |= group.lanes

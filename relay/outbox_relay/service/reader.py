@@ -48,7 +48,7 @@ class Reader:
         """Yield one page of each group that has one."""
         level = []
         for group in groups:
-            if group.is_level and group.careful is not None:
+            if group.is_level and group.one_by_one:
                 self._list_difference(group)
             if group.is_level:
                 level.append(group)
@@ -113,7 +113,7 @@ class Reader:
             self._open(group)
         elif not group.backlog:
             self._list(group)
-        size = 1 if group.careful is not None else self._finder.page_size
+        size = 1 if group.one_by_one else self._finder.page_size
         ids = (group.backlog or array("q"))[:size]
         before = group.progress
         rows, settled = self._read(ids, before.snapshot)
@@ -125,6 +125,7 @@ class Reader:
         else:
             group.backlog = None
             group.careful = None
+            group.trial = group.trial and bool(rows)
             group.progress = Progress(before.snapshot)
         if group.backlog and size > 1:
             self._ahead.start(group.backlog[:size], before.snapshot)

@@ -6,8 +6,10 @@ being made again), it waits and logs why. A session that failed is followed by t
 grows until a session has recorded something, or has been quiet for a while, and grows further where messages on the
 wire were not recorded, because each session publishes those again.
 
-What no waiting repairs ends the process: a schema that is newer than this version, another relay that holds the lanes,
-Kafka settings that are refused. So does any other exception: it is a defect, and a loop would hide it.
+What no waiting repairs ends the process: a schema that is newer than this version, another relay that holds the
+lanes, Kafka settings that are refused. An error of a session's own while it publishes or records does not: it
+is logged with its place, and the session starts over from what is recorded, after a pause that grows to a
+minute. Any other exception is a defect, and ends the process.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ from outbox_relay.lanes.renewal import Renewal
 from outbox_relay.logs import Log
 from outbox_relay.publishing.errors import KafkaUnavailableError
 from outbox_relay.publishing.kafka import new_admin, new_producer, producer_settings, readable
+from outbox_relay.publishing.probe import PartitionProbe
 from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.publisher import Publisher
-from outbox_relay.publishing.topics import TopicBook
+from outbox_relay.publishing.topic_lookup import TopicLookup
+from outbox_relay.publishing.topics import Refresher, TopicBook
 from outbox_relay.reasons import is_away, may_heal, reason
 from outbox_relay.schema import SchemaError, require_current
 from outbox_relay.service.ahead import ReadAhead
+from outbox_relay.service.overdue import PATIENCE_S, Overdue
 from outbox_relay.service.session import Session
 from outbox_relay.service.upkeep import Upkeep
 from outbox_relay.settings import DatabaseUnreachableError, connect
@@ -65,6 +70,7 @@ class RelayOptions:
     poll_max: float = 0.02
     page: int = PAGE
     shutdown_timeout: float = 30.0
+    ack_timeout: float = PATIENCE_S
     report_every: float = 10.0
     sweep_every: float = 600.0
     stalled_after: float = 60.0
@@ -182,8 +188,23 @@ class Relay:
         upkeep = Upkeep(
             lambda: self._connect_as("outbox relay upkeep"), sweep_every=self._options.sweep_every
         )
+        admin = new_admin(self._settings)
+        read = TopicLookup(admin).read
+        refresher = Refresher(lambda: self._connect_as("outbox relay topics"), read)
+        overdue = Overdue(PartitionProbe(admin), patience=self._options.ack_timeout)
+
+        def new_publisher(conn: psycopg.Connection[Any]) -> Publisher:
+            return Publisher(Producers(self._settings), TopicBook(conn, read, refresher))
+
         session = Session(
-            conn, held, self._publisher, ahead, upkeep, renewal=renewal, page=self._options.page
+            conn,
+            held,
+            new_publisher,
+            ahead,
+            upkeep,
+            renewal=renewal,
+            overdue=overdue,
+            page=self._options.page,
         )
         session.stopping = lambda: self._stopping
         log.info("lanes taken", owner=self._owner, epoch=held.epoch, lanes=sorted(held.progress))
@@ -201,11 +222,13 @@ class Relay:
             self._published += session.counts.published
             upkeep.stop()
             ahead.close()
+            overdue.close()
+            refresher.close()
         self._unsettled = 0
         log.info("stopped", published=self._published, unsettled=left)
         if left:
             raise UnsettledError(
-                f"{left} messages were not acknowledged by Kafka within {self._options.shutdown_timeout:.0f} s; "
+                f"{left} messages were not acknowledged by Kafka before the relay stopped; "
                 "the next relay publishes them again"
             )
 
@@ -260,10 +283,6 @@ class Relay:
                     )
                 published = count
                 report_at = now + options.report_every
-
-    def _publisher(self, conn: psycopg.Connection[Any]) -> Publisher:
-        producers = Producers(self._settings)
-        return Publisher(producers, TopicBook(conn, producers.main, new_admin(self._settings)))
 
     def _wait_for_kafka(self) -> None:
         """Wait until a broker answers, so that lanes are not held by a relay that cannot publish."""

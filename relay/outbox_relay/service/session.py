@@ -6,31 +6,39 @@ is not recorded is read again from the database. So there is one way to recover,
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
 
 from outbox_relay.database.ahead import Room
-from outbox_relay.finder.finder import WAITING, Finder
+from outbox_relay.finder.finder import POSITION, WAITING, Finder
 from outbox_relay.finder.partitions import LivePartitions
-from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.lanes.lease import Lease
 from outbox_relay.lanes.renewal import Renewal
 from outbox_relay.logs import Log
 from outbox_relay.publishing.batch import Batch, Stop
-from outbox_relay.publishing.errors import DeliveryError, KafkaUnavailableError, Refused, Unpublishable
+from outbox_relay.publishing.errors import (
+    BrokenError,
+    DeliveryError,
+    KafkaUnavailableError,
+    OutOfOrderError,
+)
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.recorder import Recorder
 from outbox_relay.service.ahead import ReadAhead
+from outbox_relay.service.aside import AsideLanes
+from outbox_relay.service.counts import Counts
 from outbox_relay.service.delayed import Delayed
-from outbox_relay.service.groups import Group, by_progress, merge
+from outbox_relay.service.groups import Group, merge, start_groups
+from outbox_relay.service.overdue import Overdue
 from outbox_relay.service.reader import Page, Reader
+from outbox_relay.service.recovery import BROKEN_PAUSE_LAST_S, naming_defects, regroup
 from outbox_relay.service.retries import LOCKED_PAUSE_S, Retries
 from outbox_relay.service.stops import NOT_AGAIN, Stopped, Stops
-from outbox_relay.service.upkeep import SWEEP, Mark, Upkeep
+from outbox_relay.service.upkeep import SWEEP, Upkeep, mark_of
 
 log = Log("relay")
 
@@ -41,21 +49,11 @@ PAUSE_FIRST_S = 0.05
 PAUSE_LAST_S = 5.0
 CALM_S = 10.0
 """After a failed delivery the next producer waits; longer each time, until this long nothing failed."""
+FULL_S = 1.0
+"""How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What this session has done so far."""
-
-    published: int = 0
-    recorded: int = 0
-    batches: int = 0
-    polls: int = 0
-    released: int = 0
-    last_found: float = field(default_factory=time.monotonic)
-
-
-class Session:
+class Session(AsideLanes):
     """Publishes all lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
     def __init__(
@@ -67,6 +65,7 @@ class Session:
         upkeep: Upkeep,
         *,
         renewal: Renewal,
+        overdue: Overdue,
         page: int,
     ) -> None:
         self._conn = conn
@@ -80,7 +79,9 @@ class Session:
         self._upkeep = upkeep
         self._renewal = renewal
         self._room = Room(conn)
-        self._groups = by_progress(lease.progress)
+        self._overdue = overdue
+        # What stopped a lane may be there still: a trial first, so that little is published again if it is.
+        self._groups = start_groups(lease.progress, lease.stopped)
         self._stops = Stops()
         self._retries = Retries(conn, lease)
         self._pages: list[Page] = []
@@ -108,15 +109,15 @@ class Session:
             psycopg.OperationalError: the connection is gone.
             KafkaUnavailableError: no broker answers about a topic.
         """
-        self._look_after()
         try:
+            self._look_after()
             found = self._turn_or_serve()
             self._publisher.serve(0 if found else wait)
+            if not found:
+                self._record()
         except DeliveryError as error:
             self._start_over(error)
             return True
-        if not found:
-            self._record()
         return found
 
     def _turn_or_serve(self) -> bool:
@@ -129,14 +130,18 @@ class Session:
             raise
 
     def _turn(self) -> bool:
+        self._let_go_on()
+        if self._is_burdened and not self._publisher.aside and not self._unburden():
+            return False
         if self._publisher.unacknowledged >= MAX_UNACKNOWLEDGED:
             self._publisher.serve(0.005)
             self._record()
             return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
         found = False
-        for group in [group for group in self._groups if group.careful is not None]:
+        going = [group for group in self._groups if not group.paused]
+        for group in [group for group in going if group.careful is not None]:
             found |= self._turn_of([group], alone=True)
-        return self._turn_of([group for group in self._groups if group.careful is None], alone=False) or found
+        return self._turn_of([group for group in going if group.careful is None], alone=False) or found
 
     def _turn_of(self, groups: list[Group], *, alone: bool) -> bool:
         """Take one page of each group. `alone`: with nothing else on the wire, and waiting for its delivery.
@@ -152,17 +157,22 @@ class Session:
         pages = self._pages
         if pages and not self._has_room(pages):
             return False
+        found = bool(pages)
         if pages:
             for page in pages:
                 self._publisher.prepare(page.rows, page.group.lanes)
             self._secure(pages)
             self._pages = []
-            for page in pages:
-                self._publish(page)
+            while pages:
+                left = self._publish(pages.pop(0))
+                if left is not None:
+                    # The local queue is full. What is left is published in a later turn.
+                    self._pages = [left, *pages]
+                    break
         if alone:
             self._settle()
         self._level()
-        return bool(pages)
+        return found
 
     def _has_room(self, pages: list[Page]) -> bool:
         """Return whether all of the pages can be recorded: their positions have partitions."""
@@ -180,7 +190,9 @@ class Session:
                 group.careful = None
         self._groups = merge(self._groups)
         self._reader.close_lists(self._groups)
-        back = self._stops.known(lane for group in self._groups if group.is_level for lane in group.lanes)
+        back = self._stops.known(
+            lane for group in self._groups if group.is_level and not group.paused for lane in group.lanes
+        )
         if back:
             self._recorder.resumed(back)
             self._stops.forget(back)
@@ -189,42 +201,60 @@ class Session:
     def _secure(self, pages: list[Page]) -> None:
         """Make the barrier, with what there is to record."""
         acknowledged = self._publisher.take_acknowledged()
-        messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
+        with naming_defects():
+            messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
         self._note(acknowledged, messages)
         waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
         if waiting:
             self._delayed.expect(min(waiting))
 
-    def _publish(self, page: Page) -> None:
+    def _publish(self, page: Page) -> Page | None:
+        """Publish a page; return what is left of it when the local queue had no room for all."""
         group = page.group
-        batch = self._publisher.publish(page.rows, page.progress, page.before, group.lanes)
-        self.counts.published += len(batch.positions)
+        with naming_defects():
+            batch = self._publisher.publish(page.rows, page.progress, page.before, group.lanes)
+        self.counts.published += batch.messages
         self.counts.last_found = time.monotonic()
         for stop in batch.stops:
             group.lanes.discard(stop.lane)
             self._stops.add(stop, careful=group.careful)
+        if group.trial and batch.messages:
+            # In flight by itself: it holds up no other lane, however long its acknowledgement takes.
+            self._publisher.set_aside(group.lanes)
+            group.trial, group.paused = False, True
+        if batch.progress == page.progress:
+            return None
+        taken = batch.progress.after or 0
+        rows = [row for row in page.rows if row[POSITION] > taken]
+        return Page(group, rows, batch.progress, page.progress)
 
     def _record(self) -> None:
         acknowledged = self._publisher.take_acknowledged()
         if acknowledged:
-            self._note(acknowledged, self._recorder.commit(acknowledged, self._partitions.bounds()))
+            with naming_defects():
+                messages = self._recorder.commit(acknowledged, self._partitions.bounds())
+            self._note(acknowledged, messages)
 
-    def _note(self, acknowledged: list[Batch], messages: int) -> None:
+    def _note(self, acknowledged: Sequence[Batch], messages: int) -> None:
         self.counts.recorded += messages
-        self.counts.batches += sum(1 for batch in acknowledged if batch.positions)
+        self.counts.batches += sum(1 for batch in acknowledged if batch.messages)
 
     def _settle(self, deadline: float | None = None) -> bool:
-        """Wait until nothing is on the wire, and record it; return whether that was so by the deadline."""
-        while self._publisher.in_flight:
+        """Wait until nothing is on the wire, and record it; return whether that was so by the deadline.
+
+        Without a deadline this takes a second or two at most: lanes that wait longer are set aside, and not waited for.
+        """
+        while self._publisher.in_flight or (deadline is not None and self._publisher.aside):
             if deadline is None and self.stopping():
                 return False
             self._record()
-            if not self._publisher.in_flight:
+            if not self._publisher.in_flight and (deadline is None or not self._publisher.aside):
                 break
             if deadline is not None and time.monotonic() > deadline:
                 return False
             self._publisher.serve(0.01)
             self._renew()
+            self._watch()
         return True
 
     # Between turns ---------------------------------------------------------------------------------------
@@ -232,6 +262,8 @@ class Session:
     def _look_after(self) -> None:
         now = time.monotonic()
         self._renew()
+        self._watch()
+        self._publisher.tend()
         self.counts.released += self._delayed.release()
         if self._stops.now():
             self._stops.hurry(self._retries.requested(now))
@@ -247,24 +279,23 @@ class Session:
             self._retire()
             self._mark()
 
-    def _is_recorded(self, stop: Stop) -> bool:
-        pending = any(other.lane == stop.lane for batch in self._publisher.in_flight for other in batch.stops)
-        return not pending and self._recorder.recorded[stop.lane] == stop.progress
-
     def _retry(self, stopped: Stopped) -> None:
-        """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed."""
+        """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed.
+
+        It begins with one message, whose acknowledgement nobody else waits for.
+        """
         lane = stopped.stop.lane
         if not self._retries.announce(lane):
             stopped.retry_at = time.monotonic() + LOCKED_PAUSE_S
             return
         stopped.retry_at = NOT_AGAIN
         self._recorder.resume(lane)
-        self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful))
+        trial = stopped.careful is None
+        self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful, trial=trial))
 
-    def _while_full(self) -> None:
+    def _while_full(self, seconds: float) -> bool:
         self._renew()
-        if self.stopping():
-            raise KafkaUnavailableError("Kafka takes no more messages, and the relay is to stop")
+        return seconds < FULL_S and not self.stopping()
 
     def _renew(self) -> None:
         self._renewal.beat()
@@ -277,7 +308,7 @@ class Session:
             return
         floors = [group.progress.floor for group in self._groups]
         floors += [progress.floor for progress in self._stops.progress()]
-        if self._publisher.in_flight:
+        if self._publisher.in_flight or self._publisher.aside:
             # A batch is recorded in one row per partition, so its partitions must still be known then.
             floors += [known.floor for known in self._recorder.recorded.values()]
         left = self._partitions.retire(newest, self._reader.here(), floors)
@@ -286,21 +317,16 @@ class Session:
 
     def _mark(self) -> None:
         """Tell the sweep which lanes are recorded as published up to one snapshot."""
-        lanes: dict[Progress, list[int]] = {}
-        for lane, known in self._recorder.recorded.items():
-            if known.base is None and known != START and lane not in self._stops:
-                lanes.setdefault(known, []).append(lane)
-        if lanes and self._partitions.live:
-            progress, level = max(lanes.items(), key=lambda item: len(item[1]))
-            self._upkeep.mark(Mark(progress.snapshot, tuple(level), self._partitions.live[0].lower))
+        levels = {lane: known for lane, known in self._recorder.recorded.items() if lane not in self._stops}
+        mark = mark_of(levels, self._partitions.live)
+        if mark is not None:
+            self._upkeep.mark(mark)
 
     def _repair(self, ids: list[int]) -> None:
         """Let messages be found that the sweep saw to be lost, wherever they lie."""
         log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
         self._partitions.revive()
         self._conn.execute(SWEEP["repair"], {"ids": ids})
-
-    # After a failed delivery -----------------------------------------------------------------------------
 
     def _start_over(self, error: DeliveryError) -> None:
         """Replace the producer after a failed delivery, and go back to what is recorded.
@@ -310,43 +336,24 @@ class Session:
         and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
         """
         now = time.monotonic()
-        self._pause = min(self._pause * 2, PAUSE_LAST_S) if now < self._calm_at else PAUSE_FIRST_S
+        longest = BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S
+        self._pause = min(self._pause * 2, longest) if now < self._calm_at else PAUSE_FIRST_S
         self._calm_at = now + self._pause + CALM_S
         log.error("delivery failed", text=str(error), next_try_in_s=self._pause)
-        self._record()
+        self._record_what_is_certain(error)
         self._publisher.close()
         self._rest(self._pause)
         self._publisher = self._open_publisher()
         self._pages = []
-        self._groups = self._regroup(error.refused)
+        self._groups = regroup(self._groups, self._stops, self._recorder, error.refused)
+        self._is_burdened = False
         self._partitions.revive()
 
-    def _regroup(self, refused: Mapping[int, Refused]) -> list[Group]:
-        """Put the lanes into groups that go on from what is recorded, careful ones each by itself."""
-        recorded = self._recorder.recorded
-        careful = {lane: g.careful for g in self._groups if g.careful is not None for lane in g.lanes}
-        # A lane whose stop is not recorded went down with the producer, with messages in front of the one that it
-        # stopped at. Reading on from what is recorded, it meets that message again.
-        self._stops.keep_recorded(recorded)
-        halted = set(self.stopped)
-        for lane, (position, message_id, reason) in refused.items():
-            if lane in careful:
-                code, _, text = reason.partition(": ")
-                stop = Stop(lane, recorded[lane], message_id, Unpublishable(code, text))
-                self._recorder.stop(stop)
-                self._stops.add(stop, careful=position)
-                halted.add(lane)
-            else:
-                careful[lane] = position
-        going = {lane: known for lane, known in recorded.items() if lane not in halted}
-        return [
-            *by_progress({lane: known for lane, known in going.items() if lane not in careful}),
-            *(
-                Group({lane}, known, careful=careful[lane])
-                for lane, known in going.items()
-                if lane in careful
-            ),
-        ]
+    def _record_what_is_certain(self, error: DeliveryError) -> None:
+        """Record what was acknowledged before a failure, unless the acknowledgements themselves are in doubt."""
+        if not isinstance(error, (OutOfOrderError, BrokenError)):
+            with contextlib.suppress(OutOfOrderError, BrokenError):
+                self._record()
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -357,16 +364,20 @@ class Session:
     # The end ---------------------------------------------------------------------------------------------
 
     def finish(self, seconds: float) -> int:
-        """Settle what is on the wire, record it and give the lanes back; return the messages left unsettled."""
+        """Settle what is on the wire, record it and give the lanes back; return the messages left unsettled.
+
+        A partition that acknowledges nothing is waited for no longer than it takes to ask Kafka about it.
+        """
+        self._given_up = 0
+        self._overdue.hurry()
         try:
-            settled = self._settle(time.monotonic() + seconds)
+            self._settle(time.monotonic() + seconds)
         except DeliveryError as error:
             log.error("delivery failed", text=str(error))
-            self._record()
-            settled = False
-        left = 0 if settled else self.unsettled
+            self._record_what_is_certain(error)
+        left = self.unsettled + self._given_up
         self._renewal.stop()
-        if settled:
+        if not left:
             self._retries.withdraw()
         self._lease.release(self._conn)
         self._publisher.close()
@@ -375,7 +386,7 @@ class Session:
     @property
     def unsettled(self) -> int:
         """Messages given to Kafka that are not recorded."""
-        return sum(len(batch.positions) for batch in self._publisher.in_flight)
+        return self._publisher.unsettled
 
     def abandon(self) -> None:
         """Let go of the producer after the connection was lost; nothing is recorded any more."""

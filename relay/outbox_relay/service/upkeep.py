@@ -7,14 +7,15 @@ nothing that publishing depends on: what the sweep finds is repaired by the sess
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from outbox_relay.database.ahead import keep_ahead
-from outbox_relay.finder.snapshot import BEGINNING, Snapshot
+from outbox_relay.finder.partitions import Partition
+from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
 from outbox_relay.lanes.lease import LANES
 from outbox_relay.periodic import Periodic, Task
 from outbox_relay.statements import Statements
@@ -35,6 +36,18 @@ class Mark:
     snapshot: Snapshot
     lanes: tuple[int, ...]
     lowest: int
+
+
+def mark_of(recorded: Mapping[int, Progress], live: Sequence[Partition]) -> Mark | None:
+    """Return the mark of the most lanes that are recorded up to one snapshot; None while there is none."""
+    lanes: dict[Progress, list[int]] = {}
+    for lane, known in recorded.items():
+        if known.base is None and known != START:
+            lanes.setdefault(known, []).append(lane)
+    if not lanes or not live:
+        return None
+    progress, level = max(lanes.items(), key=lambda item: len(item[1]))
+    return Mark(progress.snapshot, tuple(level), live[0].lower)
 
 
 class Upkeep:

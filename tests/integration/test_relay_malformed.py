@@ -1,0 +1,126 @@
+"""Rows that no Kafka record can be made of, however they got into the table: each stops its own lane, by name.
+
+The table refuses such rows where it checks them. The relay does not rely on that, so these tests write without checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbox_relay.publishing.batch import Batch, Publication, Slot, ignore
+from outbox_relay.publishing.errors import OutOfOrderError
+from tests.checker import read_topic
+from tests.relay_thread import RelayThread
+from tests.waiting import wait_until
+from tests.writing import Connection, connect, insert, wait_published
+
+DEEP = '{"a": ' + "[" * 1_500 + "]" * 1_500 + "}"
+
+WRONG_HEADERS: dict[str, dict[str, Any]] = {
+    "a list as a value": {"headers": '{"a": ["x"]}'},
+    "a number as a value": {"headers": '{"a": 5}'},
+    "an object as a value": {"headers": '{"a": {"b": "c"}}'},
+    "a list": {"headers": '["a"]'},
+    "a reserved name": {"headers": '{"Outbox-Id": "00000000-0000-0000-0000-000000000000"}'},
+    "a trace of their own": {"headers": '{"TraceParent": "x"}'},
+    "deeper than Python reads": {"headers": DEEP},
+}
+WRONG_PLACE: dict[str, tuple[str, dict[str, Any]]] = {
+    "queue -1": ("QUEUE_OUT_OF_RANGE", {"queue": -1}),
+    "queue 4": ("QUEUE_OUT_OF_RANGE", {"queue": 4}),
+    "a topic of 600 characters": ("TOPIC_EXCEPTION", {"topic": "t" * 600}),
+    "a topic of 40,000 characters": ("TOPIC_EXCEPTION", {"topic": "t" * 40_000}),
+    "an empty topic": ("TOPIC_EXCEPTION", {"topic": ""}),
+    "a topic with a blank": ("TOPIC_EXCEPTION", {"topic": "a b"}),
+    "a selector nobody knows": ("SELECTOR_FAILED", {"selector": "by-moon-phase"}),
+}
+FREE = 7
+
+
+def insert_unchecked(conn: Connection, **columns: Any) -> str:
+    """Write a row that states its lane, without any check of the table."""
+    with conn.transaction():
+        conn.execute("ALTER TABLE outbox.message DISABLE TRIGGER USER")
+        message_id = insert(conn, columns.pop("topic"), columns.pop("key"), b"bad", **columns)
+        conn.execute("ALTER TABLE outbox.message ENABLE TRIGGER USER")
+    return message_id
+
+
+def each_stops_its_lane(
+    dsn: str, bootstrap_servers: str, topic: str, rows: list[tuple[str, dict[str, Any]]]
+) -> None:
+    """Write one wrong row to each lane but one, and a good one behind it."""
+    with connect(dsn) as conn:
+        wrong = {}
+        for lane, (code, columns) in enumerate(rows):
+            row = {"topic": topic, "key": f"wrong{lane}", "lane": lane, **columns}
+            wrong[insert_unchecked(conn, **row)] = lane, code
+        for lane in range(8):
+            insert_unchecked(conn, topic=topic, key=f"good{lane}", lane=lane)
+        with RelayThread(dsn, bootstrap_servers) as relay:
+            for message_id, (lane, code) in wrong.items():
+                event = relay.wait_for("lane stopped", message_id=message_id)
+                assert (event["lane"], event["reason"].split(":")[0]) == (lane, code)
+                assert len(event["reason"]) < 500
+            wait_until(lambda: read_topic(bootstrap_servers, topic), "the lane without a wrong row flows")
+            stopped = conn.execute(
+                "SELECT stopped_message::text, lane FROM outbox.lane WHERE stopped_error IS NOT NULL"
+            ).fetchall()
+            assert dict(stopped) == {message_id: lane for message_id, (lane, _) in wrong.items()}
+            assert relay.is_running
+        assert relay.error is None
+    assert [record.key for record in read_topic(bootstrap_servers, topic)] == [f"good{FREE}".encode()]
+
+
+@pytest.mark.feature("S-38")
+def test_headers_that_are_no_texts_or_reserved_stop_their_lane_and_are_not_published(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    each_stops_its_lane(
+        database, bootstrap_servers, topic, [("MALFORMED", row) for row in WRONG_HEADERS.values()]
+    )
+
+
+@pytest.mark.feature("S-38")
+def test_a_queue_or_topic_that_cannot_be_stops_its_lane_and_no_relay(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    each_stops_its_lane(database, bootstrap_servers, topic, list(WRONG_PLACE.values()))
+
+
+def test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash(
+    database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = Batch.outcome
+    broken = [RuntimeError("the books do not balance"), KeyError("nothing of the kind")]
+
+    def breaks(batch: Batch) -> Publication:
+        if batch.messages and broken:
+            raise broken.pop(0)
+        return outcome(batch)
+
+    monkeypatch.setattr(Batch, "outcome", breaks)
+    with connect(database) as conn, RelayThread(database, bootstrap_servers) as relay:
+        insert(conn, topic, "k", "k:1")
+        wait_published(conn)
+        first, second = relay.find("delivery failed")
+        assert "internal error in breaks" in first["text"]
+        assert "RuntimeError: the books do not balance" in first["text"]
+        assert "KeyError" in second["text"]
+        assert second["next_try_in_s"] > first["next_try_in_s"], "the pause grows"
+    assert relay.error is None
+    assert {record.value for record in read_topic(bootstrap_servers, topic)} == {b"k:1"}
+
+
+def test_offsets_that_do_not_ascend_accuse_their_own_lanes_only() -> None:
+    batch = Batch((1, 2, 3), None, None)  # type: ignore[arg-type]
+    batch.positions, batch.row_lanes, batch.message_ids = [10, 11, 12], [1, 2, 3], ["a", "b", "c"]
+    wrong, right = Slot("t", 0, ignore), Slot("t", 1, ignore)
+    wrong.indexes, wrong.offsets = [0, 2], [8, 8]
+    right.indexes, right.offsets = [1], [5]
+    batch.slots = {("t", 0): wrong, ("t", 1): right}
+    with pytest.raises(OutOfOrderError, match=r"offset 8 after 8 in t\[0\]") as caught:
+        batch.outcome()
+    assert {lane: one.message_id for lane, one in caught.value.refused.items()} == {1: "a", 3: "c"}
