@@ -35,12 +35,15 @@ class Reading:
         """Read until the group is level and nothing is left; `between` runs before each turn."""
         group = group or self.group
         positions: list[int] = []
-        turn, idle = 0, False
-        while not (idle and group.is_level):
+        turn, is_done = 0, False
+        while not is_done:
             between(turn)
             turn += 1
+            is_level = (
+                group.is_level
+            )  # a backlog of which nothing is left ends without a page: poll once more
             pages = list(self.reader.read([group]))
-            idle = not pages
+            is_done = is_level and not pages and group.is_level
             for page in pages:
                 assert [row[POSITION] for row in page.rows] == sorted(row[POSITION] for row in page.rows)
                 assert page.progress == group.progress
@@ -50,10 +53,11 @@ class Reading:
 
     def pages(self) -> Iterator[list[RawRow]]:
         """Read until the group is level and nothing is left, and yield the rows of each page."""
-        idle = False
-        while not (idle and self.group.is_level):
+        is_done = False
+        while not is_done:
+            is_level = self.group.is_level
             pages = list(self.reader.read([self.group]))
-            idle = not pages
+            is_done = is_level and not pages and self.group.is_level
             for page in pages:
                 yield page.rows
 
