@@ -105,7 +105,7 @@ def test_pages_follow_one_another(database: str, conn: Connection) -> None:
 
 def test_overdue_is_what_no_checker_has_come_to(database: str, conn: Connection) -> None:
     old = half(conn, "late", born_at="2020-01-01")
-    patient = half(conn, "late", born_at="2020-01-01", check_after="100 years")
+    patient = half(conn, "late", born_at="yesterday", check_after="30 days")
     asked = half(conn, "late", born_at="2020-01-01")
     conn.execute(
         "INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at) "

@@ -6,9 +6,10 @@ import click
 import psycopg
 from click.core import ParameterSource
 
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_relay.operations import stopped_lanes
 from outbox_relay.topics.errors import TopicError
-from outbox_relay.topics.kafka import DEFAULT_MAX_MESSAGE_BYTES, KafkaTopics
+from outbox_relay.topics.kafka import KafkaTopics
 from outbox_relay.topics.registry import Registered
 
 
