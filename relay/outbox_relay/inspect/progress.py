@@ -21,5 +21,5 @@ def read(conn: psycopg.Connection[Any]) -> dict[int, Progress]:
         lane: START
         if snapshot is None
         else Progress(Snapshot.parse(snapshot), None if base is None else Snapshot.parse(base), after)
-        for lane, snapshot, base, after in rows
+        for lane, snapshot, base, after, _ in rows
     }
