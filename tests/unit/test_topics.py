@@ -133,7 +133,10 @@ def test_names_without_end_do_not_fill_the_memory() -> None:
         (("a/b", 4, "NORMAL", 1000, None), "topic: 'a/b' is not a legal Kafka topic name"),
         (("a", 0, "NORMAL", 1000, None), "partitions: 0; allowed: a whole number from 1"),
         (("a", True, "NORMAL", 1000, None), "partitions: True; allowed"),
-        (("a", 4, "ORDERED", 1000, None), "message_type: 'ORDERED' is not a message type; expected NORMAL, FIFO"),
+        (
+            ("a", 4, "ORDERED", 1000, None),
+            "message_type: 'ORDERED' is not a message type; expected NORMAL, FIFO",
+        ),
         (("a", 4, "FIFO", -1, None), "max_message_bytes: -1; allowed"),
         (("a", 4, "FIFO", 1000, ""), "selector: ''; allowed: murmur2, modulo"),
     ],
