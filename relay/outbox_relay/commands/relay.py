@@ -64,7 +64,7 @@ def relay() -> None:
 )
 @click.option(
     "--ack-timeout",
-    type=click.FloatRange(LEAST_PATIENCE_S, 300),
+    type=Number(LEAST_PATIENCE_S, 300),
     default=PATIENCE_S,
     show_default=True,
     envvar="OUTBOX_ACK_TIMEOUT",
