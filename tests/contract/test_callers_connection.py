@@ -151,7 +151,7 @@ def test_closed_connection_is_the_drivers_error(session: Session) -> None:
     "damage",
     [
         "DROP SCHEMA outbox CASCADE",
-        "DROP TABLE outbox.topic",
+        "DROP TABLE outbox.topic CASCADE",
         "ALTER TABLE outbox.message DROP COLUMN biz_id CASCADE",
     ],
 )

@@ -24,6 +24,8 @@ COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.UNKNOWN,
 )
 
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 
 LOCKS_OF_OTHERS = """
     SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)
@@ -269,7 +271,7 @@ def test_the_view_tells_all_that_was_written(stage: CheckStage) -> None:
         biz_type="pay",
         biz_id="p-7",
         deliver_at="9999-12-30 UTC",
-        traceparent="00-aa",
+        traceparent=TRACE,
     )
     asker = Script(None)
     stage.check(asker)
@@ -277,7 +279,7 @@ def test_the_view_tells_all_that_was_written(stage: CheckStage) -> None:
     assert (view.key, view.body, view.headers) == (b"k1", None, {"h": "1", "n": None})
     assert (view.order_key, view.tags, view.index_keys) == (b"o-1", ("a", "b"), ("i",))
     assert (view.transaction_id, view.checker, view.biz_type, view.biz_id) == ("tx", "payment", "pay", "p-7")
-    assert (view.traceparent, view.producer_group, view.checks) == ("00-aa", GROUP, 0)
+    assert (view.traceparent, view.producer_group, view.checks) == (TRACE, GROUP, 0)
     assert view.deliver_at is not None
     assert view.deliver_at.year == 9999
     stage.conn.execute("UPDATE outbox.message SET deliver_at = NULL")

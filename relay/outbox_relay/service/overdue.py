@@ -10,8 +10,8 @@ behind it. Two steps keep it from that:
    message at first.
 
 Step 2 needs a broker that answers. When none does, everything is away, not a partition: the clocks of all lanes
-begin again at every question that fails, so a lane stops only after `patience` seconds in which the cluster
-answered and the partition did not.
+begin again at every question that fails, and at the first one that is answered, so a lane stops only after `patience`
+seconds in which the cluster answered and the partition did not.
 """
 
 from __future__ import annotations
@@ -135,14 +135,17 @@ class Overdue:
             if not self._asked.done():
                 return
             asked, self._asked = self._asked, None
+            was_away = not self._known
             try:
                 self._known = asked.result()
                 self._report_at, self._report_pause = 0.0, REPORT_FIRST_S
             except KafkaUnavailableError as error:
                 self._known = {}
+                self._report(error, now)
+            if was_away or not self._known:
+                # Also at the first answer: until then the cluster was away, and what it says of partitions is too soon.
                 for wait in self._waits.values():
                     wait.since = now
-                self._report(error, now)
             self._ask_at = now + PROBE_EVERY_S
         if now >= self._ask_at:
             partitions = {wait.partition for wait in self._waits.values()}
