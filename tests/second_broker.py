@@ -128,8 +128,7 @@ class SecondBroker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        # Noticed by the cluster, too: until then the next test's topics may be placed on it.
+        self.kill()
         self._port.release()
         self._directory.cleanup()
