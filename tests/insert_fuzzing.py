@@ -66,7 +66,7 @@ ARRAYS: list[Any] = [
     "{" + ",".join(["u"] * 2000) + "}",
 ]  # fmt: skip
 TRACES: list[Any] = [
-    None, "", "zzz", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "-" * 55, "0" * 55, "\n",
+    None, "", "zzz", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "-" * 55, "0" * 55, "\n", '": null}\n',
     "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
 ]  # fmt: skip
 IDS: list[Any] = [
@@ -76,6 +76,23 @@ IDS: list[Any] = [
     "x",
     None,
 ]
+FORGERIES: list[tuple[str, Columns]] = [
+    *(
+        (
+            "message_topic_is_legal",
+            {"topic": 'a\n{}\n{}\n{"x": "', "headers": headers, "traceparent": '": null}\n', **half},
+        )
+        for headers in ('{"": "x"}', '{"": 1e5000}', '{"outbox-id": "x"}')
+        for half in ({}, {"state": "UNKNOWN", "producer_group": "g"})
+    ),
+    ("message_topic_is_legal", {"topic": 'a\n{a}\n{b}\n{"x": "', "tags": ["|"], "traceparent": '"}\n'}),
+    ("message_traceparent_is_w3c", {"traceparent": "\na"}),
+    ("message_traceparent_is_w3c", {"traceparent": '{"a": "b"}\n'}),
+    ("message_tags_are_separable", {"tags": ["a}\n{}\n{}\n\norders|"]}),
+    ("message_index_keys_are_separable", {"index_keys": ["a}\n\n\norders"]}),
+    ("message_headers_are_text", {"headers": '{"a": 1, "b": "\\n"}'}),
+]  # fmt: skip
+"""Rows whose columns hold the text of the columns beside them, each with the rule that refuses it."""
 GROUPS = [*TEXTS, None, "g", "fuzz-tx", "fuzz-normal"]
 
 
@@ -95,7 +112,7 @@ def random_row(chance: random.Random, topics: Sequence[str]) -> Columns:
         row["lane"] = chance.choice([*range(8), *NUMBERS])
     pools: dict[str, list[Any]] = {
         "topic": [*topics, *topics, ".", "..", "t" * 250, "x" * 40_000, "", " ", "a b", "a|b",
-        "\\n", "\\u00fc"],
+        "\\n", "\\u00fc", "\n", f"{topics[0]}\n", f"\n{topics[0]}", 'a\n{}\n{}\n{"x": "'],
         "key": BYTES, "body": BYTES, "order_key": [*BYTES, b"o" * 1_048_577], "headers": HEADERS,
         "queue": NUMBERS,
         "selector": [*TEXTS[:20], "murmur2", "modulo", "random", "round_robin", None],
@@ -139,6 +156,8 @@ def write_rows(admin: str, producer: str, topics: Sequence[str], count: int, see
     with psycopg.connect(producer, autocommit=True) as connection:
         for number in range(count):
             row = random_row(chance, topics)
+            if number % 25 == 24:  # every forgery comes at least once in 300 rows
+                row = {"topic": chance.choice(topics), **FORGERIES[number // 25 % len(FORGERIES)][1]}
             result.tried += 1
             if (message_id := insert(connection, row)) is not None:
                 result.accepted[message_id] = row

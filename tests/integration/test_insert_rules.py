@@ -18,6 +18,7 @@ from psycopg.types.json import Jsonb
 from outbox import Message, Outbox
 from outbox.errors import OutboxError
 from outbox.size import record_size
+from tests.insert_fuzzing import FORGERIES
 
 Columns = dict[str, Any]
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -35,6 +36,8 @@ NOT_TEXT: list[Any] = [
 ]  # fmt: skip
 REFUSED: list[tuple[str, Columns]] = [
     *(("message_topic_is_legal", {"topic": topic}) for topic in ("", ".", "..", "or ders", "ü", "a\nb", "t" * 250)),
+    *(("message_topic_is_legal", {"topic": topic}) for topic in ("\n", "a\n", "\na", f"{TRACE}\na", f"\n{TRACE}\na")),
+    *FORGERIES,
     ("message_queue_is_a_partition", {"queue": -1}),
     ("message_queue_is_a_partition", {"queue": 4}),
     ("message_queue_is_a_partition", {"queue": 2**31 - 1}),
@@ -148,6 +151,26 @@ def test_what_the_library_refuses_the_table_refuses(
 def test_what_is_only_unusual_is_accepted(producer: psycopg.Connection[Any], stated: Columns) -> None:
     for columns in ACCEPTED:
         insert(producer, {"topic": "orders", **columns, **stated})
+
+
+def test_an_ordinary_row_is_not_looked_at_closely(producer: psycopg.Connection[Any]) -> None:
+    producer.execute("RESET ROLE")
+    producer.execute(
+        """CREATE OR REPLACE FUNCTION outbox.look_closely(m outbox.message) RETURNS void LANGUAGE plpgsql
+           AS $$ BEGIN RAISE 'looked at closely' USING ERRCODE = 'raise_exception'; END $$"""
+    )
+    producer.execute("SET ROLE outbox_producer")
+    ordinary = {
+        "headers": Jsonb({"content-type": "text/plain", "a": None}),
+        "tags": ["paid", "订单"],
+        "index_keys": ["o-1", "o-2"],
+        "traceparent": TRACE,
+        "producer_group": "g",
+    }
+    insert(producer, {"topic": "orders"})
+    insert(producer, {"topic": "a.b_C-9", **ordinary})
+    with pytest.raises(psycopg.errors.RaiseException):
+        insert(producer, {"topic": "a\n", **ordinary})
 
 
 def test_a_stated_lane_is_trusted_only_from_roles_that_may(producer: psycopg.Connection[Any]) -> None:

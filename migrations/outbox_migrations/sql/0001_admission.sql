@@ -214,9 +214,11 @@ END $$;
 CREATE FUNCTION outbox.admit_message() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    -- Topic, tags, index keys, headers and trace, line by line: PostgreSQL starts each expression of a function once per
-    -- transaction, and one match costs less than ten comparisons. A line end within a line is quoted or escaped there.
-    shape      text := concat(NEW.topic, e'\n', NEW.tags, e'\n', NEW.index_keys, e'\n', NEW.headers, e'\n', NEW.traceparent);
+    -- Tags, index keys, headers, trace and topic, line by line: PostgreSQL starts each expression of a function once per
+    -- transaction, and one match costs less than ten comparisons. An array quotes a line end and JSON escapes it, so the
+    -- first three lines end where their columns do. Trace and topic are texts of the writer's choice. They come last, and
+    -- the pattern takes no line end in either, so that neither can stand for another column.
+    shape      text := concat(NEW.tags, e'\n', NEW.index_keys, e'\n', NEW.headers, e'\n', NEW.traceparent, e'\n', NEW.topic);
     topic_type text;
     selector   text;
     most_bytes integer;
@@ -225,11 +227,11 @@ DECLARE
 BEGIN
     -- Unusual, not wrong: texts that an array quotes, tags that begin like NULL, headers with a backslash or with a name
     -- that begins like a reserved one, ids from outside.
-    IF shape !~ ('^[a-zA-Z0-9._-]+\n'
-                 '\{(([^|"{},N]|N[^|"{},U])[^|"{},]*,?)*\}\n'
+    IF shape !~ ('^\{(([^|"{},N]|N[^|"{},U])[^|"{},]*,?)*\}\n'
                  '\{(([^\s"{},N]|N[^\s"{},U])[^\s"{},]*,?)*\}\n'
                  '(\{("([^"\\oOtT]|[oO][^"\\uU]|[tT][^"\\rR])[^"\\]*": ("[^"\\]*"|null)(, )?)*\})?\n'
-                 '([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?$')
+                 '([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\n'
+                 '[a-zA-Z0-9._-]+$')
        OR octet_length(shape) > 8192 OR octet_length(NEW.topic) > 249 OR NEW.topic IN ('.', '..')
        OR greatest(octet_length(NEW.body), octet_length(NEW.key), octet_length(NEW.order_key)) > 16384
        OR num_nonnulls(NEW.queue, NEW.selector, NEW.check_after) > 0
