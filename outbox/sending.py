@@ -81,13 +81,15 @@ class Sending:
             if ordered:
                 yield from lock_order_keys([message])
             return (yield from send_once(*admitted, idempotency_key))
-        row, lane = admitted.row, _lane(admitted)
+        row = admitted.row
         if message.message_id is not None:
             if ordered:
                 yield from lock_order_keys([message])
-            rows = yield Statement(_SEND_WITH_ID, (*row, lane, str(message.message_id)))
+            rows = yield Statement(_SEND_WITH_ID, (*row, str(message.message_id)))
         elif ordered:
-            statement = Statement(_SEND_ORDERED, (*row, lane, message.arg_bytes, MOST_ORDERED_KEYS))
+            statement = Statement(
+                _SEND_ORDERED, (*row, _lane(admitted), message.arg_bytes, MOST_ORDERED_KEYS)
+            )
             rows = yield statement
             if not rows:
                 yield recount([message])
@@ -95,7 +97,7 @@ class Sending:
             if not rows:
                 raise too_many_keys()
         else:
-            rows = yield Statement(_SEND, (*row, lane))
+            rows = yield Statement(_SEND, (*row, _lane(admitted)))
         id, message_id = rows[0]
         return Receipt(id, message_id, message.topic, admitted.queue)
 
@@ -113,9 +115,10 @@ class Sending:
             yield from lock_order_keys(wanted)
         receipts: list[Receipt] = []
         for chunk in _chunks(admitted):
-            params = [*columns_of([each.row for each in chunk]), TextArray([_lane(each) for each in chunk])]
+            params = columns_of([each.row for each in chunk])
             if chunk[0].message.message_id is None:
-                rows = yield Statement(_SQL["send_many"], params)
+                lanes = TextArray([_lane(each) for each in chunk])
+                rows = yield Statement(_SQL["send_many"], [*params, lanes])
             else:
                 ids = TextArray([str(each.message.message_id) for each in chunk])
                 rows = yield Statement(_SQL["send_many_with_message_id"], [*params, ids])

@@ -14,10 +14,11 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $
 RETURNING id, message_id;
 
 -- name: send_with_message_id
--- The same with the application's own message id; a default cannot be asked for by a value, hence two statements.
+-- The same with the application's own message id; a default cannot be asked for by a value, hence two statements. The lane
+-- is left out: the table then looks whether another message has the id, whoever inserts.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, message_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
 RETURNING id, message_id;
 
 -- name: send_ordered
@@ -84,18 +85,17 @@ ORDER BY place
 RETURNING id, message_id;
 
 -- name: send_many_with_message_id
--- The same with the application's own message ids.
+-- The same with the application's own message ids, and without the lane, as in send_with_message_id.
 INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, message_id)
+                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
 SELECT topic, key, body, headers::jsonb, order_key, selector, queue::integer, coalesce(tags::text[], '{}'),
        coalesce(index_keys::text[], '{}'), producer_group, transaction_id, checker, biz_type, biz_id,
-       deliver_at::timestamptz, traceparent, lane::smallint, message_id::uuid
+       deliver_at::timestamptz, traceparent, message_id::uuid
 FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
             $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-            $17::text[], $18::text[])
+            $17::text[])
      WITH ORDINALITY AS given (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, message_id,
-                               place)
+                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id, place)
 ORDER BY place
 RETURNING id, message_id;
 

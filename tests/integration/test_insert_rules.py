@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import string
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -200,6 +200,36 @@ def test_an_id_from_outside_names_one_message_only(producer: psycopg.Connection[
             "INSERT INTO outbox.message (topic, message_id) SELECT 'orders', %s FROM generate_series(1, 2)",
             [uuid4()],
         )
+
+
+@pytest.fixture
+def trusted(producer: psycopg.Connection[Any]) -> psycopg.Connection[Any]:
+    """The same session as a role whose rows with a stated lane are not checked."""
+    producer.execute("RESET ROLE")
+    name = f"test_{uuid4().hex[:12]}"
+    producer.execute(f"CREATE ROLE {name} IN ROLE outbox_producer, outbox_trusted_producer".encode())
+    producer.execute(f"SET ROLE {name}".encode())
+    return producer
+
+
+def test_the_library_sends_an_id_of_your_own_once_also_as_a_trusted_role(
+    trusted: psycopg.Connection[Any],
+) -> None:
+    outbox, mine = Outbox("g"), uuid4()
+    outbox.send(trusted, Message("orders", message_id=mine))
+    again = Message("orders", key="k", message_id=mine)
+    sends: list[Callable[[], object]] = [
+        lambda: outbox.send(trusted, again),
+        lambda: outbox.send(trusted, again, ordered=True),
+        lambda: outbox.send_many(trusted, [Message("orders"), again]),
+        lambda: outbox.send_many(
+            trusted, [Message("orders", key="k", message_id=uuid4()), again], ordered=True
+        ),
+    ]
+    for send in sends:
+        with pytest.raises(psycopg.errors.UniqueViolation) as caught, trusted.transaction():
+            send()
+        assert caught.value.diag.constraint_name == "message_id_is_unique"
 
 
 def test_the_tables_record_size_is_the_librarys(database: str) -> None:
