@@ -124,9 +124,12 @@ SELECT a.state, a.wait_event_type || ': ' || a.wait_event,
 FROM pg_stat_activity a WHERE a.pid = %(pid)s
 
 -- name: release
--- Give the lanes back on a clean stop, so that the next relay need not wait.
+-- Give the lanes back on a clean stop, so that the next relay need not wait. Without its lease a relay owns nothing; the
+-- owner's name only stays in a lane whose row somebody holds, since a stop waits for nobody.
 WITH given AS (DELETE FROM outbox.lease WHERE epoch = %(epoch)s AND owner = %(owner)s)
-UPDATE outbox.lane SET owner = NULL WHERE epoch = %(epoch)s AND owner = %(owner)s
+UPDATE outbox.lane SET owner = NULL WHERE lane IN (
+    SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s
+    FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: stop
 -- A lane stops at a message that cannot be published: its progress is written here from now on. Nothing of it is on the

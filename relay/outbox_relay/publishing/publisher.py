@@ -135,8 +135,10 @@ class Publisher:
                 arg = key
             try:
                 if withheld is not None:
+                    topic = None
                     raise _too_large(withheld)
                 if topic is None or name != last_topic:
+                    topic = None  # should this one be unknown, the last row's is not in doubt
                     topic, last_topic = self._topics.known(name), name
                     produce = self._producers.of(name, topic.max_message_bytes).produce
                 if queue is None and selector is None and topic.selector is None and arg is not None:

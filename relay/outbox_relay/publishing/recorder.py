@@ -42,23 +42,24 @@ class Recorder:
         self._conn = conn
         self._lease = lease
         self._number = 0
-        self._resuming: set[int] = set()
+        self.resuming: set[int] = set()
+        """Lanes that were stopped and go on, of which nothing was recorded since."""
         self.recorded: dict[int, Progress] = dict(lease.progress)
         """Per lane, how far all is acknowledged and recorded. A successor starts here, or, after batches without
         a message, at an earlier progress with nothing to publish in between."""
 
     def resume(self, lane: int) -> None:
         """Let a stopped lane's progress be in publications again, from its next batch on."""
-        self._resuming.add(lane)
+        self.resuming.add(lane)
 
     def resumed(self, lanes: Iterable[int]) -> None:
         """Write that lanes go on although nothing of them was published since they stopped."""
         steps: list[Step] = [
-            self._resume_step(lane, self._number + 1) for lane in lanes if lane in self._resuming
+            self._resume_step(lane, self._number + 1) for lane in lanes if lane in self.resuming
         ]
         if steps:
             self._run([*steps, (STATEMENTS["barrier"], self._ownership(), True)])
-            self._resuming.difference_update(lanes)
+            self.resuming.difference_update(lanes)
 
     def commit(
         self,
@@ -85,7 +86,7 @@ class Recorder:
             self._number += 1
             steps += self._steps(run, bounds)
             if any(batch.messages for batch in run):
-                resumed |= self._resuming & set(run[-1].lanes)
+                resumed |= self.resuming & set(run[-1].lanes)
             messages += sum(batch.messages for batch in run)
             done += run
         if not any(checks for _, _, checks in steps) and (barrier or steps):
@@ -94,7 +95,7 @@ class Recorder:
         for batch in done:
             self.recorded.update(dict.fromkeys(batch.lanes, batch.progress))
             self.recorded.update({stop.lane: stop.progress for stop in batch.stops})
-        self._resuming -= resumed
+        self.resuming -= resumed
         return messages
 
     def stop(self, stop: Stop) -> None:
@@ -123,7 +124,7 @@ class Recorder:
             }
             yield STATEMENTS["record"], values, True
         if published:
-            for lane in self._resuming & set(batch.lanes):
+            for lane in self.resuming & set(batch.lanes):
                 yield self._resume_step(lane, self._number)
         for stop in batch.stops:
             yield self._stop_step(stop)

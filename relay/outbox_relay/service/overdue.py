@@ -109,11 +109,13 @@ class Overdue:
             seen = (id(head), sum(len(slot.offsets) for slot, _ in head.needs))
             first = min(head.waiting(), key=lambda found: found[1], default=None)
             if first is None:
-                continue  # acknowledged, and recorded next
+                self._waits.pop(lane, None)  # acknowledged, and recorded next
+                continue
             wait = self._waits.get(lane)
             if wait is None or wait.seen != seen:
                 self._waits[lane] = _Wait(seen, now, (first[0].topic, first[0].partition))
         if not self._waits:
+            self._known = {}  # of no use for the next time
             return {}
         self._ask(now)
         return {

@@ -124,7 +124,6 @@ class Reader:
                 group.progress = Progress(before.snapshot, before.base, rows[-1][POSITION])
         else:
             group.backlog = None
-            group.careful = None
             group.trial = group.trial and bool(rows)
             group.progress = Progress(before.snapshot)
         if group.backlog and size > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psycopg
@@ -138,10 +138,13 @@ class Session(AsideLanes):
             self._record()
             return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
         found = False
-        going = [group for group in self._groups if not group.paused]
-        for group in [group for group in going if group.careful is not None]:
-            found |= self._turn_of([group], alone=True)
-        return self._turn_of([group for group in going if group.careful is None], alone=False) or found
+        for group in [group for group in self._groups if group.careful is not None]:
+            # The turn of another one may have set it aside, or put groups together.
+            if not group.paused and group.careful is not None and group.lanes:
+                found |= self._turn_of([group], alone=True)
+        # Looked at now: a lane that was set aside meanwhile must not be read beyond what it waits for.
+        plain = [group for group in self._groups if group.careful is None and not group.paused]
+        return self._turn_of(plain, alone=False) or found
 
     def _turn_of(self, groups: list[Group], *, alone: bool) -> bool:
         """Take one page of each group. `alone`: with nothing else on the wire, and waiting for its delivery.
@@ -151,7 +154,9 @@ class Session(AsideLanes):
         """
         if alone and not self._settle():
             return False
-        if not self._pages:
+        if self._pages:
+            groups = [page.group for page in self._pages]
+        else:
             self._pages = list(self._reader.read(groups))
             self.counts.polls += 1
         pages = self._pages
@@ -171,7 +176,7 @@ class Session(AsideLanes):
                     break
         if alone:
             self._settle()
-        self._level()
+        self._level(groups)
         return found
 
     def _has_room(self, pages: list[Page]) -> bool:
@@ -183,18 +188,25 @@ class Session(AsideLanes):
         self._partitions.refresh()
         return self._partitions.top
 
-    def _level(self) -> None:
-        """Let groups that have caught up become one, and forget that their lanes were stopped."""
-        for group in self._groups:
-            if group.careful is not None and (group.progress.after or 0) >= group.careful:
+    def _level(self, groups: Iterable[Group]) -> None:
+        """Let groups that have caught up become one, and forget that their lanes were stopped.
+
+        Of the groups of this turn those that came past their refused message need no more care. Not sooner than its
+        delivery: were it forgotten while the message is on the wire, a second refusal would count as the first.
+        """
+        for group in groups:
+            passed = group.is_level or (group.progress.after or 0) >= (group.careful or 0)
+            if group.careful is not None and not group.paused and passed:
                 group.careful = None
         self._groups = merge(self._groups)
         self._reader.close_lists(self._groups)
-        back = self._stops.known(
+        level = {
             lane for group in self._groups if group.is_level and not group.paused for lane in group.lanes
-        )
+        }
+        back = self._stops.known(level)
+        if back or not self._recorder.resuming.isdisjoint(level):
+            self._recorder.resumed(level)
         if back:
-            self._recorder.resumed(back)
             self._stops.forget(back)
             log.info("lanes go on", lanes=sorted(back))
 
@@ -346,6 +358,7 @@ class Session(AsideLanes):
         self._publisher = self._open_publisher()
         self._pages = []
         self._groups = regroup(self._groups, self._stops, self._recorder, error.refused)
+        self._reader.close_lists(self._groups)
         self._is_burdened = False
         self._partitions.revive()
 
