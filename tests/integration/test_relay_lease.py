@@ -18,6 +18,7 @@ from outbox_relay.lanes.renewal import Renewal
 from outbox_relay.service.relay import Relay, RelayOptions
 from outbox_relay.service.session import Session
 from tests.checker import read_topic
+from tests.locks import holding
 from tests.waiting import wait_until
 from tests.writing import Connection, connect, insert, insert_numbered
 
@@ -378,3 +379,13 @@ def test_a_taker_between_a_renewals_look_and_its_statement_keeps_the_lanes(
             thread.beat()
         owners = conn.execute("SELECT DISTINCT owner, epoch FROM outbox.lane").fetchall()
         assert owners == [("another", taken[0].epoch)]
+
+
+def test_lanes_are_given_back_although_somebody_holds_the_row_of_one(database: str, conn: Connection) -> None:
+    held = lease.take(conn, "mine", 300)
+    conn.execute("SET statement_timeout = '20 s'")
+    with holding(database, "SELECT FROM outbox.lane WHERE lane = 3 FOR UPDATE"):
+        held.release(conn)
+        owners = conn.execute("SELECT lane FROM outbox.lane WHERE owner IS NOT NULL").fetchall()
+        assert owners == [(3,)]
+    assert may_take(conn), "without its lease the name that is left owns nothing"
