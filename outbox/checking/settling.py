@@ -3,10 +3,13 @@
 The rule of the end (docs/adr/0043): a group's policy follows an answer, and nothing else. An age that is reached is a
 reason to ask once more, not a verdict:
 
-- all `max_checks` are used up, and at least one was answered with UNKNOWN: the policy;
+- all `max_checks` are used up, and the last of them was answered with UNKNOWN: the policy;
 - past `max_age`, a check is answered with UNKNOWN: the policy;
-- all `max_checks` failed; or past `max_age` nobody answered about it for `GRACE`, though it was tried; or nobody
+- all `max_checks` are used up, and the last of them failed; or past `max_age` nobody answered about it for `GRACE`, though it was tried; or nobody
   answers for its group at all, and the alarm `silent` has stood for `GRACE`: EXHAUSTED, whatever the policy.
+
+The last check counts, not any check: an answer UNKNOWN while the local transaction ran says nothing about what it
+committed while nobody answered. A check that fails takes an earlier answer away.
 
 So while a checker runs, each half message ends within `max_age` + `GRACE` + a few minutes, and none is rolled back that
 nobody was asked about. A failed check (an exception, no answer in time, no connection) counts, and is no answer.

@@ -217,9 +217,10 @@ WITH given AS MATERIALIZED (
 ), kept AS (
     UPDATE outbox.pending_check p
     SET checks = o.checks + (o.settled = 'unknown')::integer, asked_by = NULL, answer = o.answer, remark = o.remark,
-        -- (Not by COMMIT or ROLLBACK that could not be used: the opposite policy must not follow from it.)
-        answered_at = CASE WHEN o.settled = 'unknown' AND NOT o.silent THEN statement_timestamp()
-            ELSE p.answered_at END,
+        -- The last check counts. One that failed takes away what an earlier one answered, for the local transaction may
+        -- have committed since; so does a COMMIT or ROLLBACK that could not be used: no policy must contradict it.
+        answered_at = CASE WHEN o.settled = 'not_asked' THEN p.answered_at
+            WHEN o.settled = 'unknown' AND NOT o.silent THEN statement_timestamp() END,
         unanswered_since = CASE WHEN NOT o.too_old OR o.answer IS NOT NULL AND NOT o.silent THEN NULL
             WHEN o.silent THEN coalesce(p.unanswered_since, statement_timestamp()) ELSE p.unanswered_since END,
         due_at = statement_timestamp() + CASE o.settled
@@ -243,9 +244,8 @@ FROM outcome o;
 -- name: expire
 -- What becomes of those of the half messages $1 of the group $2 that are over. Looked at again under their lock; one that
 -- is locked, or that somebody is asking about at this moment, is left for the next time. The policy ($3: the state it
--- leads to) follows an answer, and nothing else: the last of $5 checks, when any of them was answered; or a check that
--- was made past the age $4 s and answered with UNKNOWN. Where nobody has answered, it is EXHAUSTED, whatever the policy:
--- all of $5 checks failed; nobody has answered about it since $6 s past its age; or nobody answers for the whole
+-- leads to) follows the last check, and only if it was answered with UNKNOWN: the last of $5 checks, or one that was made
+-- past the age $4 s. Where nobody has answered, it is EXHAUSTED, whatever the policy: the last of $5 checks failed; nobody has answered about it since $6 s past its age; or nobody answers for the whole
 -- group, and the alarm "silent" has said so for $6 s. (Its row in pending_check is read as of this statement's
 -- beginning and not locked: a claim that is committed just then is not seen, and the policy decides while somebody asks.
 -- That is the verdict which was due, and the only one: the answer finds no claim any more, and is thrown away.
@@ -275,7 +275,7 @@ WITH silence AS MATERIALIZED (
                 THEN format('undecided for %s s, checked %s times: the group''s policy', $4, o.checks)
             WHEN o.checks >= $5::integer AND o.answered_at IS NOT NULL
                 THEN format('undecided after %s checks: the group''s policy', o.checks)
-            WHEN o.checks >= $5::integer THEN format('none of %s checks was answered', o.checks)
+            WHEN o.checks >= $5::integer THEN format('the last of %s checks was not answered', o.checks)
             ELSE format('undecided for %s s, checked %s times, and nobody answers any more', $4, coalesce(o.checks, 0))
             END
     FROM over o WHERE m.id = o.id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'

@@ -108,14 +108,14 @@ def test_a_group_that_recovers_within_the_grace_is_asked(stage: CheckStage) -> N
 
 @pytest.mark.feature("S-52", "S-48")
 @POLICIES
-def test_checks_that_all_failed_are_no_reason_to_roll_back(
+def test_checks_of_which_the_last_failed_are_no_reason_to_roll_back(
     stage: CheckStage, policy: str, state: str
 ) -> None:
     stage.group(policy=policy, max_checks=3)
-    silent, once = stage.half(biz_id="silent"), stage.half(biz_id="once")
+    silent, early, last = (stage.half(biz_id=name) for name in ("silent", "early", "last"))
 
     def answers(view: MessageView) -> LocalTransactionState:
-        if view.biz_id == "once" and view.checks == 0:
+        if (view.biz_id, view.checks) in (("early", 0), ("last", 2)):
             return UNKNOWN
         raise RuntimeError("away")
 
@@ -123,8 +123,22 @@ def test_checks_that_all_failed_are_no_reason_to_roll_back(
         stage.check(Script(answers))
         stage.make_due()
     assert stage.state(silent) == "EXHAUSTED"
-    assert "none of 3 checks was answered" in str(stage.events(silent)[-1].reason)
-    assert stage.state(once) == state, "somebody has answered about it"
+    assert "the last of 3 checks was not answered" in str(stage.events(silent)[-1].reason)
+    assert stage.state(early) == "EXHAUSTED", "its local transaction may have committed after that answer"
+    assert stage.state(last) == state, "the last check was answered"
+
+
+@pytest.mark.feature("S-52", "S-48")
+def test_silence_after_an_early_unknown_does_not_roll_back_what_was_committed(stage: CheckStage) -> None:
+    # The first check finds the local transaction running. It commits, the process dies before its own commit, and the
+    # callback is away for the rest of the default 15 checks.
+    half = stage.half()
+    stage.check(Script(UNKNOWN))
+    for _ in range(14):
+        stage.make_due()
+        stage.check(Script(raising))
+    assert stage.state(half) == "EXHAUSTED"
+    assert "the last of 15 checks was not answered" in str(stage.events(half)[-1].reason)
 
 
 @pytest.mark.feature("S-49", "S-51")

@@ -272,8 +272,8 @@ CREATE TABLE outbox.pending_check (
     asked_by       text,
     answer         text,
     remark         text,
-    -- When somebody last answered, if only UNKNOWN: a policy follows nothing else. And past the group's age, since when
-    -- each attempt was in vain.
+    -- When the last check was answered with UNKNOWN; null when it failed: a policy follows nothing else. And past the
+    -- group's age, since when each attempt was in vain.
     answered_at      timestamptz,
     unanswered_since timestamptz
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
