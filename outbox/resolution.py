@@ -34,31 +34,47 @@ class Answer(NamedTuple):
     remark: str | None = None
 
 
+class FailedAnswer(Answer):
+    """UNKNOWN because asking itself failed: no connection, no answer in time, a malformed answer, an exception.
+
+    It counts as a check like any UNKNOWN, but no policy follows it. Failures in a row open the group's circuit breaker.
+    """
+
+
 def answer_of(value: Any) -> Answer:
     """Read what a listener returned; everything that is not clearly COMMIT or ROLLBACK is UNKNOWN.
 
     True is COMMIT and False is ROLLBACK, as RocketMQ's users write `check(bizId, txId) -> Boolean`. Names are taken
-    as well ("COMMIT_MESSAGE", "rollback"). None is UNKNOWN, as in RocketMQ; nothing else is read as truth.
+    as well ("COMMIT_MESSAGE", "rollback"). None is UNKNOWN, as in RocketMQ; nothing else is read as truth. What is
+    not a state is a `FailedAnswer`: it says nothing about the local transaction, and must not lead to the policy. Its
+    remark does not quote the value, because that may be business data which operators must not read.
     """
     if isinstance(value, Answer):
-        return Answer(LocalTransactionState(value.state), shortened(value.remark))
+        if value.state not in LocalTransactionState.__members__.values():
+            return _no_state("an Answer with another state")
+        return type(value)(LocalTransactionState(value.state), shortened(value.remark))
     if isinstance(value, bool):
         return Answer(LocalTransactionState.COMMIT if value else LocalTransactionState.ROLLBACK)
     if isinstance(value, str):
         found = LocalTransactionState.__members__.get(value.upper())
         if found is not None:
             return Answer(found)
-        return Answer(LocalTransactionState.UNKNOWN, shortened(f"answer is no state: {value[:80]!r}"))
+        return _no_state("another text")
     if value is None:
         return Answer(LocalTransactionState.UNKNOWN, "answer is None")
-    return Answer(LocalTransactionState.UNKNOWN, f"answer is no state: an object of {type(value).__name__}")
+    return _no_state(f"an object of {type(value).__name__}")
 
 
-def answer_of_error(where: str, error: BaseException) -> Answer:
+def _no_state(found: str) -> FailedAnswer:
+    why = f"answer is not a state: expected COMMIT, ROLLBACK or UNKNOWN, got {found}"
+    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(why))
+
+
+def answer_of_error(where: str, error: BaseException) -> FailedAnswer:
     """UNKNOWN with RocketMQ's remark, "`where` exception: …": an exception says nothing about what was committed."""
     text = str(error).strip()
     told = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Answer(LocalTransactionState.UNKNOWN, shortened(f"{where} exception: {told}"))
+    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(f"{where} exception: {told}"))
 
 
 def shortened(remark: str | None) -> str | None:

@@ -3,7 +3,8 @@
 Request, `POST`, `application/json`: the message as the checker read it; `key`, `body` and `order_key` are base64,
 times are ISO 8601 with their offset. Fields may be added in later versions; readers ignore what they do not know.
 
-Reply, `application/json`, at most 16 KiB: `200` with `{"state": "COMMIT" | "ROLLBACK" | "UNKNOWN", "remark": "…"}`,
+Reply, `application/json`, at most 16 KiB: `200` with `{"state": "COMMIT" | "ROLLBACK" | "UNKNOWN", "remark": "…"}`;
+with `"failed": true` beside UNKNOWN where nobody could say (the listener raised): no policy follows that check;
 or `404` with `{"error": "no_checker", "remark": "…"}` when nobody is registered for the message: that uses up no
 check. Everything else counts as UNKNOWN.
 """
@@ -19,7 +20,7 @@ from uuid import UUID
 
 from outbox.errors import OutboxError
 from outbox.half import MessageView
-from outbox.resolution import Answer, LocalTransactionState, shortened
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
 
 CONTENT_TYPE = "application/json"
 LARGEST_REPLY = 16 * 1024
@@ -97,8 +98,11 @@ def view_of(body: bytes) -> MessageView:
 
 
 def reply_body(answer: Answer) -> bytes:
-    """Write an answer."""
-    return json.dumps({"state": answer.state.value, "remark": shortened(answer.remark)}).encode()
+    """Write an answer; one that failed says so, for it must not lead to the policy as an answer UNKNOWN does."""
+    fields: dict[str, Any] = {"state": answer.state.value, "remark": shortened(answer.remark)}
+    if isinstance(answer, FailedAnswer):
+        fields["failed"] = True
+    return json.dumps(fields).encode()
 
 
 def no_checker_body(remark: str) -> bytes:
@@ -126,8 +130,9 @@ def answer_of_reply(status: int, body: bytes) -> Answer:
     state = fields.get("state")
     # One spelling only: what travels between two programs is no place for aliases or for truth values.
     if not isinstance(state, str) or state not in LocalTransactionState.__members__.values():
-        raise ProtocolError(f"state is none of COMMIT, ROLLBACK, UNKNOWN: {str(state)[:40]!r}")
-    return Answer(LocalTransactionState(state), shortened(remark))
+        raise ProtocolError("state is none of COMMIT, ROLLBACK, UNKNOWN")
+    failed = state == LocalTransactionState.UNKNOWN and fields.get("failed") is True
+    return (FailedAnswer if failed else Answer)(LocalTransactionState(state), shortened(remark))
 
 
 def _object(body: bytes) -> dict[str, Any]:

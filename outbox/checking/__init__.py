@@ -24,8 +24,9 @@ What is here, from the outside in:
 Every time is the database's. Only the standard library and psycopg are needed.
 """
 
-from outbox.checking.asker import Asker, FailedAnswer, ListenerAsker
+from outbox.checking.asker import Asker, ListenerAsker
 from outbox.checking.group_checker import GroupChecker
 from outbox.checking.rounds import GroupRound, Step
+from outbox.resolution import FailedAnswer
 
 __all__ = ["Asker", "FailedAnswer", "GroupChecker", "GroupRound", "ListenerAsker", "Step"]

@@ -11,17 +11,10 @@ from typing import Any, Protocol
 from outbox.errors import ConfigurationError
 from outbox.half import MessageView
 from outbox.listeners import Listeners, check_of
-from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
 
 WHERE = "checkLocalTransactionState"
 """How RocketMQ names the call in the remark of a check that raised."""
-
-
-class FailedAnswer(Answer):
-    """UNKNOWN because asking itself failed: no connection, no answer in time, a malformed reply, an exception.
-
-    It counts as a check like any UNKNOWN; failures in a row open the group's circuit breaker.
-    """
 
 
 class Asker(Protocol):
@@ -84,7 +77,7 @@ class ListenerAsker:
             if isawaitable(answer):
                 answer = self._await(answer, deadline)
         except Exception as error:  # noqa: BLE001  (whatever the application raises is an answer: UNKNOWN)
-            return FailedAnswer(*answer_of_error(WHERE, error))
+            return answer_of_error(WHERE, error)
         return answer_of(answer)
 
     def _await(self, answer: Awaitable[Any], deadline: float) -> Any:

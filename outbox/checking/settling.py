@@ -5,8 +5,9 @@ reason to ask once more, not a verdict:
 
 - all `max_checks` are used up, and the last of them was answered with UNKNOWN: the policy;
 - past `max_age`, a check is answered with UNKNOWN: the policy;
-- all `max_checks` are used up, and the last of them failed; or past `max_age` nobody answered about it for `GRACE`, though it was tried; or nobody
-  answers for its group at all, and the alarm `silent` has stood for `GRACE`: EXHAUSTED, whatever the policy.
+- all `max_checks` are used up, and the last of them failed; or past `max_age` nobody answered about it for `GRACE`,
+  though it was tried; or nobody answers for its group at all, and the alarm `silent` has stood for `GRACE`: EXHAUSTED,
+  whatever the policy.
 
 The last check counts, not any check: an answer UNKNOWN while the local transaction ran says nothing about what it
 committed while nobody answered. A check that fails takes an earlier answer away.

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from outbox.callbacks.protocol import NoCheckerError
-from outbox.checking.asker import WHERE, Asker, FailedAnswer
+from outbox.checking.asker import WHERE, Asker
 from outbox.half import MessageView
-from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
 
 MOST_HANGING = 16
 HANGING_BY_WORKER = 4
@@ -196,8 +196,8 @@ class Workers:
             if missing is not None:
                 return missing, None
             answer = self._asker.ask(task.view, task.deadline)
-            return None, answer if isinstance(answer, FailedAnswer) else answer_of(answer)
+            return None, answer_of(answer)
         except NoCheckerError as error:
             return str(error) or "nobody is registered", None
         except BaseException as error:  # noqa: BLE001  (whatever is raised, even SystemExit, ends no worker)
-            return None, FailedAnswer(*answer_of_error(WHERE, error))
+            return None, answer_of_error(WHERE, error)

@@ -21,12 +21,13 @@ from outbox.callbacks import CallbackReceiver, Secrets
 from outbox.callbacks.protocol import NoCheckerError
 from outbox.half import MessageView
 from outbox.listeners import Listeners
-from outbox.resolution import Answer, LocalTransactionState
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from tests.callback_asking import make_asker
 from tests.callback_peer import SECRET, a_view
 from tests.waiting import wait_until
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
+NO_STATE = "answer is not a state: expected COMMIT, ROLLBACK or UNKNOWN, got"
 
 App = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 
@@ -114,7 +115,7 @@ def ask(url: str, secret: str = SECRET, **fields: Any) -> Answer:
         ("payment", "paid", Answer(COMMIT)),
         ("payment", "failed", Answer(ROLLBACK)),
         ("payment", "lost", Answer(UNKNOWN, "answer is None")),
-        ("payment", "odd", Answer(UNKNOWN, "answer is no state: an object of int")),
+        ("payment", "odd", Answer(UNKNOWN, f"{NO_STATE} an object of int")),
         ("async", "paid", Answer(ROLLBACK)),
         (
             "raising",
@@ -124,7 +125,10 @@ def ask(url: str, secret: str = SECRET, **fields: Any) -> Answer:
     ],
 )
 def test_the_listeners_answer_is_the_answer(url: str, checker: str, biz_id: str, answer: Answer) -> None:
-    assert ask(f"{url}?a=%2Fb", checker=checker, biz_id=biz_id) == answer
+    found = ask(f"{url}?a=%2Fb", checker=checker, biz_id=biz_id)
+    assert found == answer
+    failed = checker == "raising" or biz_id == "odd"
+    assert isinstance(found, FailedAnswer) is failed, "what failed there has failed here"
 
 
 def test_the_listener_sees_the_message_as_the_checker_read_it(url: str, payments: PaymentListener) -> None:

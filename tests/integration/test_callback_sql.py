@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox.resolution import Answer, LocalTransactionState
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from outbox_relay.checker.callback import SqlCallback, read_callback
 from outbox_relay.checker.sql import SqlAsker
 from outbox_relay.stack.api import Stack
@@ -18,6 +18,7 @@ from tests.callback_peer import a_view
 from tests.waiting import wait_until
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
+NO_STATE = "answer is not a state: expected COMMIT, ROLLBACK or UNKNOWN, got"
 
 
 def make_asker(dsn: str, query: str, environment: dict[str, str] | None = None, **fields: Any) -> SqlAsker:
@@ -56,8 +57,8 @@ def shop(database: str) -> Iterator[psycopg.Connection[Any]]:
         ("SELECT 'UNKNOWN'", Answer(UNKNOWN)),
         ("SELECT state = 'paid' FROM payment WHERE id = 'other'", Answer(UNKNOWN, "query: it found no row")),
         ("SELECT NULL", Answer(UNKNOWN, "answer is None")),
-        ("SELECT 1", Answer(UNKNOWN, "answer is no state: an object of int")),
-        ("SELECT 'paid'", Answer(UNKNOWN, "answer is no state: 'paid'")),
+        ("SELECT 1", Answer(UNKNOWN, f"{NO_STATE} an object of int")),
+        ("SELECT 'paid'", Answer(UNKNOWN, f"{NO_STATE} another text")),
         ("SELECT true, true", Answer(UNKNOWN, "query: its row has 2 columns, not one")),
         ("SELECT", Answer(UNKNOWN, "query: its row has 0 columns, not one")),
         (
@@ -73,6 +74,20 @@ def test_one_row_and_one_column_are_an_answer(database: str, query: str, answer:
     assert asker.ask(a_view(), time.monotonic() + 10) == answer
     # Whatever it came to, the connection serves the next question.
     assert ask(asker) == answer
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("query", ["SELECT state FROM payment", "SELECT number FROM payment"])
+def test_a_value_that_is_not_a_state_is_a_failed_check_and_not_quoted(database: str, query: str) -> None:
+    answer = ask(make_asker(database, query))
+    assert isinstance(answer, FailedAnswer)
+    assert "paid" not in str(answer.remark)
+
+
+@pytest.mark.usefixtures("shop")
+def test_null_and_no_row_are_answers_and_no_failures(database: str) -> None:
+    for query in ("SELECT NULL", "SELECT true WHERE false"):
+        assert not isinstance(ask(make_asker(database, query)), FailedAnswer)
 
 
 def test_a_message_is_bound_and_never_part_of_the_query(database: str, shop: psycopg.Connection[Any]) -> None:

@@ -251,3 +251,18 @@ def test_garbage_is_unknown_and_counts(stage: CheckStage, garbage: object) -> No
     stage.check(Script(lambda _: garbage))
     assert stage.checks(half) == 1
     assert stage.state(half) == "UNKNOWN"
+
+
+@pytest.mark.feature("S-48", "S-52")
+def test_answers_that_are_not_states_lead_to_no_policy_and_raise_an_alarm(stage: CheckStage) -> None:
+    stage.group(max_checks=5)
+    half, round = stage.half(), stage.round(Script("paid"))
+    try:
+        for _ in range(5):
+            round.run_once(stage.connection)
+            stage.make_due()
+        assert "expected COMMIT, ROLLBACK or UNKNOWN" in stage.alarms()["failing"]
+    finally:
+        round.stop()
+    assert stage.state(half) == "EXHAUSTED", "the business may have been paid for"
+    assert not any("paid" in str(event.reason) for event in stage.events(half))

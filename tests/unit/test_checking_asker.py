@@ -13,7 +13,7 @@ import pytest
 from outbox.checking import FailedAnswer, ListenerAsker
 from outbox.half import MessageView
 from outbox.listeners import Listeners
-from outbox.resolution import LocalTransactionState
+from outbox.resolution import Answer, LocalTransactionState
 
 STATE = LocalTransactionState
 
@@ -80,6 +80,23 @@ def test_an_exception_is_unknown_with_rocketmq_s_remark() -> None:
     answer = asker(fail).ask(view(), time.monotonic() + 5)
     assert answer == (STATE.UNKNOWN, "checkLocalTransactionState exception: ValueError: no such order")
     assert isinstance(answer, FailedAnswer)
+
+
+@pytest.mark.feature("S-48")
+@pytest.mark.parametrize("value", ["paid", 1, object(), Answer("paid")])  # type: ignore[arg-type]
+def test_a_value_that_is_not_a_state_is_a_failure_and_not_quoted(value: Any) -> None:
+    answer = asker(lambda view: value).ask(view(), time.monotonic() + 5)
+    assert isinstance(answer, FailedAnswer)
+    assert answer.state == STATE.UNKNOWN
+    assert "expected COMMIT, ROLLBACK or UNKNOWN" in str(answer.remark)
+    assert "paid" not in str(answer.remark)
+
+
+@pytest.mark.feature("S-48")
+@pytest.mark.parametrize("value", [None, "UNKNOWN", Answer(STATE.UNKNOWN, "pending")])
+def test_an_answer_unknown_is_no_failure(value: Any) -> None:
+    answer = asker(lambda view: value).ask(view(), time.monotonic() + 5)
+    assert (answer.state, isinstance(answer, FailedAnswer)) == (STATE.UNKNOWN, False)
 
 
 @pytest.mark.feature("S-47")

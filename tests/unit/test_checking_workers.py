@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from outbox.checking.asker import FailedAnswer
 from outbox.checking.workers import Task, Workers
 from outbox.half import MessageView
-from outbox.resolution import Answer, LocalTransactionState
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from tests.waiting import wait_until
 
 

@@ -21,10 +21,9 @@ from outbox.callbacks.signing import (
     Secrets,
     SignedHead,
 )
-from outbox.checking.asker import FailedAnswer
 from outbox.errors import OutboxError
 from outbox.half import MessageView
-from outbox.resolution import Answer, LocalTransactionState, shortened
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
 from outbox_relay.checker.addresses import AllowList, RefusedAddressError
 from outbox_relay.checker.bounded import Bounded
 from outbox_relay.checker.callback import HttpCallback

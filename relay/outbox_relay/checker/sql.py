@@ -19,9 +19,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from outbox.checking.asker import FailedAnswer
 from outbox.half import MessageView
-from outbox.resolution import Answer, LocalTransactionState, answer_of, shortened
+from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, shortened
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
 from outbox_relay.checker.callback import PARAMETERS, SqlCallback
 from outbox_relay.checker.watchdog import Watch, Watchdog

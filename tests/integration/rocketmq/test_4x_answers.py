@@ -52,8 +52,8 @@ def test_rollback_withdraws_message_and_rows(make_app: MakeApp, truth: Truth, an
         (UNKNOWN, None),
         (LocalTransactionState.UNKNOW, None),
         (None, "answer is None"),
-        ("perhaps", "answer is no state: 'perhaps'"),
-        (1, "answer is no state: an object of int"),
+        ("perhaps", "answer is not a state: expected COMMIT, ROLLBACK or UNKNOWN, got another text"),
+        (1, "answer is not a state: expected COMMIT, ROLLBACK or UNKNOWN, got an object of int"),
     ],
 )
 def test_unknown_commits_the_rows_and_leaves_the_message_undecided(
