@@ -25,6 +25,7 @@ from outbox.checking.group_alarms import GroupAlarms
 from outbox.checking.group_settings import GroupSettings
 from outbox.checking.settling import Reply
 from outbox.checking.workers import Task, Workers
+from outbox.resolution import FailedAnswer, LocalTransactionState
 
 MOST_CLAIMED = 200
 """Half messages that one claim takes at most; fewer where the callback is slow."""
@@ -37,6 +38,8 @@ MISSING_PAUSE = 5.0
 MISSING_RETRY = 2.0
 """Seconds (or `check_interval`, if shorter) after which a half message is due again that nobody here is registered for.
 Shorter than `MISSING_PAUSE`, so that in between another checker of the group, which may know it, can claim it."""
+
+UNREADABLE = FailedAnswer(LocalTransactionState.UNKNOWN, "not asked: the message's headers cannot be read")
 
 
 class Asking:
@@ -85,7 +88,10 @@ class Asking:
         return self.room()
 
     def submit(self, claimed: Claimed, group: GroupSettings) -> None:
-        """Have the workers ask about what was claimed."""
+        """Have the workers ask about what was claimed; what cannot be read has failed without asking."""
+        self.replies.extend(
+            Reply(id, claimed.claim, checks, UNREADABLE, silent=True) for id, checks in claimed.unreadable
+        )
         if not claimed.views:
             return
         self.breaker.probe()

@@ -17,6 +17,7 @@ Schedules:
 
 from __future__ import annotations
 
+import json
 import secrets
 from typing import Any, NamedTuple
 
@@ -44,6 +45,12 @@ class Claimed(NamedTuple):
     decided: int
     more: bool
     """Whether more may be due."""
+    unreadable: tuple[tuple[int, int], ...] = ()
+    """Half messages (ids, checks used up) whose headers cannot be read: claimed, and to be settled as failed checks.
+
+    Nobody is asked about them, because a listener that decides by a header would take it for missing. So each fails
+    alone, uses up its checks, and becomes EXHAUSTED: an operator decides.
+    """
 
 
 def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity") -> Plan[Claimed]:
@@ -65,13 +72,21 @@ def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity")
         ),
     )
     kinds = [row[1] for row in rows]
+    views, unreadable = [], []
+    for row in rows:
+        if row[1] == "ask":
+            try:
+                views.append(_view(group.name, row))
+            except (ValueError, RecursionError):
+                unreadable.append((row[0], row[-1]))
     return Claimed(
         token,
-        [_view(group.name, row) for row in rows if row[1] == "ask"],
+        views,
         [row[0] for row in rows if row[1] == "over"],
         kinds.count("locked"),
         kinds.count("decided"),
         len(rows) == limit or "later" in kinds,
+        tuple(unreadable),
     )
 
 
@@ -86,7 +101,7 @@ def _view(group: str, row: tuple[Any, ...]) -> MessageView:
         born_at=born_at,
         key=key,
         body=body,
-        headers=headers or {},
+        headers=_headers(headers),
         order_key=order_key,
         tags=tuple(tags),
         index_keys=tuple(index_keys),
@@ -98,3 +113,11 @@ def _view(group: str, row: tuple[Any, ...]) -> MessageView:
         traceparent=traceparent,
         checks=checks,
     )
+
+
+def _headers(text: str | None) -> dict[str, str | None]:
+    """Read the column's JSON; a ValueError where the table should have refused it."""
+    headers = {} if text is None else json.loads(text)
+    if not isinstance(headers, dict) or any(not isinstance(value, str | None) for value in headers.values()):
+        raise ValueError("headers are not texts by name")
+    return headers

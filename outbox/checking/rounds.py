@@ -275,7 +275,12 @@ class GroupRound:
         asking.submit(claimed, group)
         self._claim_at = 0.0 if claimed.more else time.monotonic() + IDLE_PAUSE
         expired = self._expire(conn, group, claimed.over)
-        return Step(claimed=len(claimed.views), locked=claimed.locked, expired=expired, more=claimed.more)
+        return Step(
+            claimed=len(claimed.views) + len(claimed.unreadable),
+            locked=claimed.locked,
+            expired=expired,
+            more=claimed.more,
+        )
 
     def _expire(self, conn: Connection, group: GroupSettings, over: list[int]) -> int:
         if not over:

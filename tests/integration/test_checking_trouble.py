@@ -14,6 +14,7 @@ from outbox.half import MessageView
 from outbox.resolution import LocalTransactionState
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until
+from tests.writing import connect
 
 UNKNOWN = LocalTransactionState.UNKNOWN
 
@@ -355,3 +356,22 @@ def test_a_flood_widens_the_interval_of_its_group_alone_and_narrows_again(
     flooded.run_once(stage.connection)
     assert stage.one("SELECT max(due_at) < clock_timestamp() + interval '250 s' FROM outbox.pending_check")
     flooded.stop()
+
+
+@pytest.mark.feature("S-48", "S-52")
+@pytest.mark.parametrize("headers", ['{"": 1e5000}', '{"n": 7}', "[]"])
+def test_headers_that_cannot_be_read_stop_no_other_half_message(stage: CheckStage, headers: str) -> None:
+    stage.group(max_checks=2)
+    sick, well = stage.half(age=60), stage.half()
+    with connect(stage.dsn) as owner:  # past the table's own rules, as a hole in them would be
+        owner.execute("SET session_replication_role = replica")
+        owner.execute("UPDATE outbox.message SET headers = %s::jsonb WHERE id = %s", [headers, sick.id])
+    asker = Script(True)
+    stage.check(asker)
+    assert asker.ids == [well.id]
+    assert stage.state(well) == "COMMITTED"
+    assert (stage.state(sick), stage.checks(sick)) == ("UNKNOWN", 1)
+    assert stage.events(sick)[-1].reason == "not asked: the message's headers cannot be read"
+    stage.make_due()
+    stage.check(asker)
+    assert stage.state(sick) == "EXHAUSTED", "an operator decides"
