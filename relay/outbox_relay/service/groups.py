@@ -71,3 +71,15 @@ def merge(groups: Iterable[Group]) -> list[Group]:
                 continue
         merged.append(group)
     return merged
+
+
+def end_care(groups: Iterable[Group]) -> None:
+    """Take the mark from the groups of a turn that came past their refused message.
+
+    Not sooner than its delivery: were the mark taken away while the message is on the wire, a second refusal would
+    count as the first, and the lane would never stop.
+    """
+    for group in groups:
+        passed = group.is_level or (group.progress.after or 0) >= (group.careful or 0)
+        if group.careful is not None and not group.paused and passed:
+            group.careful = None

@@ -32,13 +32,13 @@ from outbox_relay.service.ahead import ReadAhead
 from outbox_relay.service.aside import AsideLanes
 from outbox_relay.service.counts import Counts
 from outbox_relay.service.delayed import Delayed
-from outbox_relay.service.groups import Group, merge, start_groups
+from outbox_relay.service.groups import Group, end_care, merge, start_groups
 from outbox_relay.service.overdue import Overdue
 from outbox_relay.service.reader import Page, Reader
 from outbox_relay.service.recovery import BROKEN_PAUSE_LAST_S, naming_defects, regroup
 from outbox_relay.service.retries import LOCKED_PAUSE_S, Retries
 from outbox_relay.service.stops import NOT_AGAIN, Stopped, Stops
-from outbox_relay.service.upkeep import SWEEP, Upkeep, mark_of
+from outbox_relay.service.upkeep import Upkeep, mark_of, repair
 
 log = Log("relay")
 
@@ -189,15 +189,8 @@ class Session(AsideLanes):
         return self._partitions.top
 
     def _level(self, groups: Iterable[Group]) -> None:
-        """Let groups that have caught up become one, and forget that their lanes were stopped.
-
-        Of the groups of this turn those that came past their refused message need no more care. Not sooner than its
-        delivery: were it forgotten while the message is on the wire, a second refusal would count as the first.
-        """
-        for group in groups:
-            passed = group.is_level or (group.progress.after or 0) >= (group.careful or 0)
-            if group.careful is not None and not group.paused and passed:
-                group.careful = None
+        """Let groups that have caught up become one, and forget that their lanes were stopped."""
+        end_care(groups)
         self._groups = merge(self._groups)
         self._reader.close_lists(self._groups)
         level = {
@@ -285,7 +278,8 @@ class Session(AsideLanes):
                 self._retry(stopped)
         lost = self._upkeep.take_lost()
         if lost:
-            self._repair(lost)
+            self._partitions.revive()
+            repair(self._conn, lost)
         if now >= self._retire_at:
             self._retire_at = now + RETIRE_EVERY_S
             self._retire()
@@ -333,12 +327,6 @@ class Session(AsideLanes):
         mark = mark_of(levels, self._partitions.live)
         if mark is not None:
             self._upkeep.mark(mark)
-
-    def _repair(self, ids: list[int]) -> None:
-        """Let messages be found that the sweep saw to be lost, wherever they lie."""
-        log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
-        self._partitions.revive()
-        self._conn.execute(SWEEP["repair"], {"ids": ids})
 
     def _start_over(self, error: DeliveryError) -> None:
         """Replace the producer after a failed delivery, and go back to what is recorded.

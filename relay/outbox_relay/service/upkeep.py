@@ -17,10 +17,13 @@ from outbox_relay.database.ahead import keep_ahead
 from outbox_relay.finder.partitions import Partition
 from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
 from outbox_relay.lanes.lease import LANES
+from outbox_relay.logs import Log
 from outbox_relay.periodic import Periodic, Task
 from outbox_relay.statements import Statements
 
 SWEEP = Statements("service/sweep.sql")
+
+log = Log("relay")
 
 AT_ONCE = 10_000
 """Lost messages that one sweep reports; when there are more, the next one follows in seconds."""
@@ -130,3 +133,9 @@ class Upkeep:
             if not rows and len(mark.lanes) == LANES:
                 self._swept = mark.snapshot
         return len(rows) < AT_ONCE
+
+
+def repair(conn: psycopg.Connection[Any], ids: list[int]) -> None:
+    """Let messages be found that the sweep saw to be lost, wherever they lie."""
+    log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
+    conn.execute(SWEEP["repair"], {"ids": ids})
