@@ -89,6 +89,10 @@ REFUSED: list[tuple[str, Columns]] = [
     ("message_type_is_the_groups", {"producer_group": "tx"}),
     ("message_type_is_the_groups", {"producer_group": "plain", "state": "UNKNOWN"}),
     ("message_half_has_a_group", {"state": "UNKNOWN"}),
+    *(
+        ("message_half_has_a_group", {"state": "UNKNOWN", "producer_group": group})
+        for group in (" ", "a b", "a\n", "\ta", "a\x01", "a\x7f")
+    ),
     ("message_state_is_a_birth", {"state": "DEAD"}),
     ("message_id_is_ours_or_foreign", {"message_id": UUID("ffffffff-0001-8000-8000-000000000000")}),
 ]  # fmt: skip

@@ -92,6 +92,12 @@ def test_half_messages_that_nobody_asks_about_name_the_checker(database: str, co
     ]
 
 
+def test_the_command_of_an_alarm_quotes_the_groups_name(database: str, conn: Connection) -> None:
+    own_lanes(conn)
+    conn.execute("INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('$(id);a', 'failing', 'x')")
+    assert verdict(database)[1][0].endswith(": outbox group show '$(id);a'")
+
+
 def test_an_alarm_of_one_group_does_not_hide_another_groups_missing_checker(
     database: str, conn: Connection
 ) -> None:

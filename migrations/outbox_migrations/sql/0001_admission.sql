@@ -274,6 +274,10 @@ BEGIN
             RAISE EXCEPTION 'a half message needs a producer_group'
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group', COLUMN = 'producer_group',
                       HINT = 'It names who is asked when the producer falls silent. Give producer_group.';
+        ELSIF NEW.producer_group ~ '[[:space:][:cntrl:]]' THEN  -- nobody could register it, see outbox.producer_group
+            RAISE EXCEPTION 'producer_group % is not a group''s name', quote_literal(NEW.producer_group)
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group', COLUMN = 'producer_group',
+                      HINT = 'Allowed: 1 to 255 characters without white space and control characters.';
         END IF;
         INSERT INTO outbox.event (id, message_id, kind, to_state, actor)
         VALUES (NEW.id, NEW.message_id, 'transition', 'UNKNOWN', outbox.actor());

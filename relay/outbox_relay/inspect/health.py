@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 
 from outbox_relay.inspect.status import Lane, Status
 from outbox_relay.output import cell, many, printable, seconds
@@ -87,7 +88,7 @@ def _checkers(status: Status) -> Iterator[Problem]:
             "alarm",
             f"alarm {alarm.kind}, group {printable(alarm.producer_group)}, since {cell(alarm.since)}: "
             f"{printable(alarm.detail)}",
-            f"outbox group show {printable(alarm.producer_group)}",
+            f"outbox group show {quote(printable(alarm.producer_group))}",
         )
     # A group with an alarm is named above, with the reason.
     named = {alarm.producer_group for alarm in status.alarms}
