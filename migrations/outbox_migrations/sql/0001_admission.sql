@@ -6,7 +6,7 @@
 -- schema's owner may. Grant the role outbox_trusted_producer to applications that send with the Python library only.
 CREATE FUNCTION outbox.trusts_stated_lanes() RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN true;
 COMMENT ON FUNCTION outbox.trusts_stated_lanes() IS
-    'Whoever may execute this inserts rows with a stated lane unchecked; see docs/adr/0039.';
+    'Roles that may execute this insert rows with a stated lane unchecked; see docs/adr/0039.';
 
 -- Bytes of a variable-length integer in a Kafka record: seven bits each, the first of them for the sign.
 CREATE FUNCTION outbox.varint_size(number bigint) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -265,7 +265,7 @@ BEGIN
         NEW.lane := outbox.lane_of(NEW.topic, NEW.queue, coalesce(NEW.order_key, NEW.key), NEW.id);
     END IF;
     IF NEW.deliver_at < '0001-01-01 UTC' OR NEW.deliver_at > '9999-12-31 UTC' THEN
-        RAISE EXCEPTION 'deliver_at % is no time that can be waited for', NEW.deliver_at
+        RAISE EXCEPTION 'deliver_at % is not a valid time; expected the years 1 to 9999', NEW.deliver_at
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_deliver_at_is_a_time', COLUMN = 'deliver_at',
                   HINT = 'Allowed: the years 1 to 9999, or null to publish at once.';
     END IF;

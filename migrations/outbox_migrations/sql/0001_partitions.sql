@@ -14,7 +14,7 @@ WHERE i.inhparent = 'outbox.message'::regclass AND NOT i.inhdetachpending
     AND pg_get_expr(c.relpartbound, c.oid) <> 'DEFAULT';
 COMMENT ON VIEW outbox.partition IS 'Partitions of outbox.message: ids from lower (inclusive) to upper (exclusive).';
 
--- Whoever may read a table, or some of its columns, may read them in a partition by its name, as the relay and
+-- A role that may read a table, or some of its columns, may read them in a partition by its name, as the relay and
 -- `outbox history` do.
 CREATE FUNCTION outbox.share_partition(suffix text) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -39,10 +39,10 @@ BEGIN
     END LOOP;
 END $$;
 
--- Whoever adds partitions locks this table, which nobody but the schema's owner can lock this way: an advisory lock could
+-- A session that adds partitions locks this table, which nobody but the schema's owner can lock this way: an advisory lock could
 -- be taken, and kept, by any role. It holds no rows. SHARE UPDATE EXCLUSIVE conflicts with itself and with no reader.
 CREATE TABLE outbox.partition_lock ();
-COMMENT ON TABLE outbox.partition_lock IS 'Locked by whoever adds partitions; holds no rows.';
+COMMENT ON TABLE outbox.partition_lock IS 'Locked by the session that adds partitions; holds no rows.';
 
 -- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE
 -- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE … PARTITION OF would take
