@@ -253,9 +253,11 @@ def test_control_characters_never_reach_the_terminal(database: str, conn: Connec
         b"\x1b[2J",
         "\x1b[2J",
         state="UNKNOWN",
-        producer_group="\x1b]0;x\x07",
+        producer_group="g",
         tags=["\x1b[31m"],
     )
+    # The table refuses it today; rows from before may have it.
+    conn.execute("UPDATE outbox.message SET producer_group = %s", ["\x1b]0;x\x07"])
     conn.execute("UPDATE outbox.message SET state = 'ROLLED_BACK', remark = E'\\x1b[1mbold\\r'")
     for ran in everything(database, message_id, "--body"):
         assert not set(ran.out) & {"\x1b", "\x07", "\r"}

@@ -157,12 +157,14 @@ def test_what_is_exhausted_stays_listed_until_an_operator_decides(database: str,
 def test_control_characters_never_reach_the_terminal(database: str, conn: Connection) -> None:
     message_id = half(
         conn,
-        "\x1b]0;x\x07",
+        "g",
         checker="\x1b[2J",
         biz_id="\r",
         transaction_id="\x1b[1m",
         index_keys=["\x1b[31m"],
     )
+    # The table refuses it today; rows from before may have it.
+    conn.execute("UPDATE outbox.message SET producer_group = %s", ["\x1b]0;x\x07"])
     conn.execute(
         "INSERT INTO outbox.alarm (producer_group, kind, detail) "
         "SELECT producer_group, 'no_checker', E'\\x1b[2J' FROM outbox.message"
