@@ -197,16 +197,7 @@ def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) 
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
         outcome = halves_cancel.cancel(conn, named, checked, wait)
-    if as_json:
-        output.emit_json(outcome.document())
-    else:
-        click.secho(
-            f"message {outcome.half['id']} {outcome.text}",
-            err=outcome.failed,
-            fg="red" if outcome.failed else None,
-        )
-    if outcome.failed:
-        raise click.exceptions.Exit(1)
+    message_outcome.report(outcome, as_json=as_json)
 
 
 for command in (message_outcome.dead, message_outcome.skip, message_outcome.retry):

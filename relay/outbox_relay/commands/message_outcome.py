@@ -7,17 +7,13 @@ import click
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Command, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
-from outbox_relay.halves.decide import checked_reason
+from outbox_relay.halves.decide import Outcome, checked_reason
 from outbox_relay.inspect import filters
 from outbox_relay.operations import dead_letters
 
 
-def _act(action: str, identity: str, reason: str, wait: float, dsn: str, *, as_json: bool) -> None:
-    named = filters.identity(identity)
-    checked = checked_reason(reason)
-    with settings.connect(dsn) as conn:
-        schema.require_current(conn)
-        outcome = dead_letters.act(conn, action, named, checked, wait)
+def report(outcome: Outcome, *, as_json: bool) -> None:
+    """Print what became of one message; exit with 1 when it was refused."""
     if as_json:
         output.emit_json(outcome.document())
     else:
@@ -28,6 +24,15 @@ def _act(action: str, identity: str, reason: str, wait: float, dsn: str, *, as_j
         )
     if outcome.failed:
         raise click.exceptions.Exit(1)
+
+
+def _act(action: str, identity: str, reason: str, wait: float, dsn: str, *, as_json: bool) -> None:
+    named = filters.identity(identity)
+    checked = checked_reason(reason)
+    with settings.connect(dsn) as conn:
+        schema.require_current(conn)
+        outcome = dead_letters.act(conn, action, named, checked, wait)
+    report(outcome, as_json=as_json)
 
 
 @click.command(cls=Command)
