@@ -22,6 +22,7 @@ BOUNDS = "SELECT lower, upper FROM outbox.partition ORDER BY lower"
 TABLES = "SELECT count(*) FROM pg_class WHERE relnamespace = 'outbox'::regnamespace"
 ADD = "SELECT outbox.add_partition(100000)"
 ENSURE = "SELECT outbox.ensure_partitions()"
+WAITING = "SELECT query_start FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
 PARENTS = ("message", "publication", "event")
 
 
@@ -141,6 +142,23 @@ def test_a_conflicting_lock_is_waited_for_briefly_and_nothing_is_half_made(datab
         assert (bounds(conn), one(conn, TABLES)) == (before, tables)
         other.rollback()
         assert succeed("db", "partitions", "--ensure", "3", "--json", OUTBOX_DSN=database).json["added"] == 2
+
+
+def test_a_lock_of_a_moment_is_waited_out_by_the_command(database: str) -> None:
+    with connect(database) as conn, in_transaction(database) as other, ThreadPoolExecutor(1) as pool:
+        go_to(conn, bounds(conn)[-1][0])
+        other.execute("LOCK TABLE outbox.partition_lock IN SHARE UPDATE EXCLUSIVE MODE")
+        ran = pool.submit(succeed, "db", "partitions", "--ensure", "3", "--json", OUTBOX_DSN=database)
+        # The command has given up its first try and is waiting again: what relay or checker may do to it.
+        tries: set[Any] = set()
+
+        def is_tried_again() -> bool:
+            tries.update(row[0] for row in conn.execute(WAITING, [other.info.backend_pid]))
+            return len(tries) >= 2
+
+        wait_until(is_tried_again, "a second try")
+        other.rollback()
+        assert ran.result().json["added"] == 2
 
 
 def test_many_callers_at_once_make_each_partition_once(database: str, make_database: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,10 @@ from outbox_relay.errors import OperatorError
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("database/partitions.sql")
+
+# Relay and checker make partitions too, and hold the lock while they do: a second or so on a busy machine.
+PATIENCE_S = 5.0
+PAUSE_S = 0.1
 
 
 class PartitionsBusyError(OperatorError):
@@ -74,17 +79,23 @@ def read(conn: psycopg.Connection[Any]) -> Partitions:
 def ensure(conn: psycopg.Connection[Any], days: int) -> int:
     """Make partitions for the coming days and return how many were added.
 
-    Inserts go on meanwhile. A conflicting lock (a vacuum or DDL of the same table) is waited for 200 ms.
+    Inserts go on meanwhile: a conflicting lock (a vacuum or DDL of the same table, another session that adds
+    partitions) is waited for 200 ms at a time, again and again for PATIENCE_S seconds. Call it in autocommit.
 
     Raises:
-        PartitionsBusyError: the lock was not free; nothing was changed.
+        PartitionsBusyError: the lock was never free; nothing was changed.
     """
-    try:
-        row = conn.execute(STATEMENTS["ensure"], {"days": days}).fetchone()
-    except psycopg.errors.LockNotAvailable as error:
-        raise PartitionsBusyError(
-            "partitions cannot be added now: another session works on outbox.message, outbox.publication or "
-            "outbox.event (VACUUM, ANALYZE, DDL) or adds partitions itself. Nothing was changed.\n"
-            f"try again: outbox db partitions --ensure {days}"
-        ) from error
-    return int(row[0]) if row else 0
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            row = conn.execute(STATEMENTS["ensure"], {"days": days}).fetchone()
+            return int(row[0]) if row else 0
+        except psycopg.errors.LockNotAvailable as error:
+            if time.monotonic() >= until:
+                raise PartitionsBusyError(
+                    "partitions cannot be added now: another session works on outbox.message, outbox.publication or "
+                    f"outbox.event (VACUUM, ANALYZE, DDL) or adds partitions itself, for {PATIENCE_S:.0f} s already. "
+                    "Nothing was changed.\n"
+                    f"try again: outbox db partitions --ensure {days}"
+                ) from error
+        time.sleep(PAUSE_S)
