@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cli import outbox, succeed
+from tests.locks import holding
 from tests.logins import Logins
 from tests.publications import own_lanes, positions, record, snapshot, value
 from tests.stopping import go_on, set_aside, stop_lane
@@ -143,6 +144,23 @@ def test_lanes_are_listed_with_what_stopped_them_and_retried_by_request(
     succeed("lane", "retry", "4", OUTBOX_DSN=database)
     assert requested(conn) == [4]
     assert succeed("lane", "retry", "--all", "--json", OUTBOX_DSN=database).json == {"requested": [4, 6]}
+
+
+def test_a_lane_whose_row_is_held_is_named_with_its_holder_and_the_others_are_requested(
+    database: str, conn: Connection
+) -> None:
+    own_lanes(conn)
+    stop_lane(conn, sent(conn), MISSING)
+    stop_lane(conn, sent(conn, lane=6), MISSING)
+    with holding(database, "SELECT FROM outbox.lane WHERE lane = 4 FOR UPDATE") as other:
+        ran = outbox("lane", "retry", "--all", OUTBOX_DSN=database)
+        assert ran.code == 1
+        assert "lane 4 cannot be changed: another transaction holds the row" in ran.err
+        assert f"(pid {other.info.backend_pid}, " in ran.err
+        assert "a retry of 6 is requested" in ran.err
+        assert "then: outbox lane retry 4;" in ran.err
+        assert requested(conn) == [6]
+    assert succeed("lane", "retry", "4", "--json", OUTBOX_DSN=database).json == {"requested": [4]}
 
 
 def test_a_retry_without_a_relay_says_that_none_runs(database: str, conn: Connection) -> None:

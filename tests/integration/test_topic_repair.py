@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.cli import Ran, outbox, succeed
+from tests.locks import holding
 from tests.publications import value
 from tests.relay_session import relay_session, turn_until
 from tests.stopping import stop_lane
@@ -99,6 +100,21 @@ def test_register_and_alter_wake_the_lanes_that_stopped_at_the_topic(
     assert ran.err == f"lane 2, stopped at a message of {topic}, is tried again now\n"
     rows = conn.execute("SELECT lane FROM outbox.lane WHERE retry_requested_at IS NOT NULL").fetchall()
     assert rows == [(2,)]
+
+
+def test_a_topic_is_altered_although_a_lanes_row_is_held(
+    database: str, conn: Connection, bootstrap_servers: str, topic: str
+) -> None:
+    """The lane is tried again within a minute; the note says who holds its row."""
+    insert(conn, topic, keys_of_lanes(conn, topic, 2)[0], b"x")
+    stop_lane(conn, int(value(conn, "SELECT max(id) FROM outbox.message")))
+    conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 4)", [topic])
+    with holding(database, "SELECT FROM outbox.lane WHERE lane = 2 FOR UPDATE") as other:
+        given = {"OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers}
+        ran = succeed("topic", "alter", topic, "--type", "FIFO", **given)
+        assert "note: lane 2 cannot be changed" in ran.err
+        assert f"(pid {other.info.backend_pid}, " in ran.err
+    assert value(conn, "SELECT message_type FROM outbox.topic WHERE name = %s", [topic]) == "FIFO"
 
 
 def test_a_lane_goes_on_soon_after_the_repair_that_its_error_names(

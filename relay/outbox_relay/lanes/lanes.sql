@@ -133,19 +133,22 @@ UPDATE outbox.lane SET owner = NULL WHERE lane IN (
 
 -- name: stop
 -- A lane stops at a message that cannot be published: its progress is written here from now on. Nothing of it is on the
--- wire: it may be set aside. (A retry that was requested meanwhile stays requested.)
+-- wire: it may be set aside. (A retry that was requested meanwhile stays requested.) No row: somebody holds the lane's
+-- row, or it is not ours; the relay waits for nobody, and writes it later.
 UPDATE outbox.lane
 SET snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
     stopped_error = %(error)s, stopped_message = %(message_id)s, retrying_at = NULL,
     stopped_at = CASE WHEN stopped_error = %(error)s THEN stopped_at ELSE clock_timestamp() END
-WHERE lane = %(lane)s AND epoch = %(epoch)s
+WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
+              FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: resume
--- A stopped lane goes on; its progress is in publications again, from this batch on.
+-- A stopped lane goes on; its progress is in publications again, from this batch on. No row: as for a stop.
 UPDATE outbox.lane
 SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL,
     joined = %(batch)s
-WHERE lane = %(lane)s AND epoch = %(epoch)s
+WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
+              FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: requested
 -- The stopped lanes that somebody has asked to be tried again.
@@ -159,5 +162,9 @@ WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epo
               FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: withdraw
--- Lanes whose retry was announced are not read any more, and nothing of them is on the wire.
-UPDATE outbox.lane SET retrying_at = NULL WHERE epoch = %(epoch)s AND retrying_at IS NOT NULL
+-- Lanes whose retry was announced are not read any more, and nothing of them is on the wire. The announcement stays where
+-- somebody holds the lane's row, and where the row does not hold yet what came of the retry; the next owner ends it.
+UPDATE outbox.lane SET retrying_at = NULL
+WHERE lane IN (SELECT l.lane FROM outbox.lane l
+               WHERE l.epoch = %(epoch)s AND l.retrying_at IS NOT NULL AND l.lane <> ALL (%(unwritten)s::smallint[])
+               FOR NO KEY UPDATE SKIP LOCKED)

@@ -103,8 +103,12 @@ def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
     try:
         return _take(conn, owner, seconds)
     except psycopg.errors.LockNotAvailable:
-        holders = [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
-        raise LanesLockedError(holders) from None
+        raise LanesLockedError(lock_holders(conn)) from None
+
+
+def lock_holders(conn: psycopg.Connection[Any]) -> list[str]:
+    """Describe the sessions that may hold locks of lanes' rows, oldest transaction first."""
+    return [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
 
 
 def _take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:

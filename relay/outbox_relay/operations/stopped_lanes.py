@@ -12,6 +12,9 @@ import psycopg
 from psycopg.rows import class_row
 
 from outbox_relay import output
+from outbox_relay.errors import OperatorError
+from outbox_relay.lanes.lease import LOCK_WAIT_S, lock_holders
+from outbox_relay.lanes.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/stopped_lanes.sql")
@@ -95,13 +98,47 @@ def everything(conn: psycopg.Connection[Any]) -> list[Lane]:
         return cursor.execute(STATEMENTS["all"]).fetchall()
 
 
+class LanesHeldError(OperatorError):
+    """Rows of lanes are held by another transaction, so a retry of these lanes could not be requested."""
+
+    def __init__(self, lanes: list[int], holders: list[str], requested: list[int]) -> None:
+        names = ", ".join(map(str, lanes))
+        asked = f"; a retry of {', '.join(map(str, requested))} is requested" if requested else ""
+        super().__init__(
+            f"{'lanes' if len(lanes) > 1 else 'lane'} {names} cannot be changed: another transaction holds the row in "
+            f"outbox.lane; held, as far as can be seen, by: "
+            f"{output.printable(', '.join(holders)) or 'a session that has just ended'}{asked}\n"
+            "end that transaction (COMMIT, or SELECT pg_terminate_backend(pid)), then: "
+            f"outbox lane retry {lanes[0] if len(lanes) == 1 else '--all'}; "
+            "the relay tries stopped lanes again within a minute by itself"
+        )
+        self.lanes = lanes
+
+
 def request_retry(conn: psycopg.Connection[Any], lanes: Iterable[int]) -> list[int]:
     """Ask for a retry of those of the lanes that are stopped, and return them; needs the role outbox_operator.
 
-    The relay tries them within about a second.
+    The relay tries them within about a second. Each lane is asked for in a transaction of its own, which waits a second
+    for a row that is held: what is requested stays requested, whatever happens with the next lane.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        lanes: their numbers.
+
+    Raises:
+        LanesHeldError: rows of some lanes are held by another transaction; the others are asked for.
     """
-    rows = conn.execute(STATEMENTS["request"], {"lanes": list(lanes)}).fetchall()
-    return sorted(lane for (lane,) in rows)
+    requested, held = [], []
+    for lane in lanes:
+        try:
+            with conn.transaction():
+                conn.execute(LANE_STATEMENTS["lock_timeout"], {"ms": f"{LOCK_WAIT_S * 1000:.0f}"})
+                requested += [row[0] for row in conn.execute(STATEMENTS["request"], {"lane": lane})]
+        except psycopg.errors.LockNotAvailable:
+            held.append(lane)
+    if held:
+        raise LanesHeldError(held, lock_holders(conn), sorted(requested))
+    return sorted(requested)
 
 
 def request_retry_of_topic(conn: psycopg.Connection[Any], topic: str) -> list[int]:

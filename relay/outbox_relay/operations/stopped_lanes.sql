@@ -18,6 +18,6 @@ LEFT JOIN LATERAL (
 ORDER BY l.lane
 
 -- name: request
--- Ask the relay to try stopped lanes again. It looks once a second while lanes are stopped.
+-- Ask the relay to try a stopped lane again. It looks once a second while lanes are stopped.
 UPDATE outbox.lane SET retry_requested_at = clock_timestamp()
-WHERE lane = ANY (%(lanes)s::smallint[]) AND stopped_error IS NOT NULL RETURNING lane
+WHERE lane = %(lane)s AND stopped_error IS NOT NULL RETURNING lane

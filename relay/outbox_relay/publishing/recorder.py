@@ -9,12 +9,13 @@ Schedules. The process dies before the commit: nothing of this batch was publish
 is read again from the progress recorded last. It dies after publishing and before the batch is recorded: it is
 published again, with the same message ids. PostgreSQL dies before the commit returns: the session ends, its
 successor reads progress again. The commit returns an unknown result (connection lost): as if the session had
-died; a publication that was written twice has its epoch and batch as primary key.
+died; a publication that was written twice has its epoch and batch as primary key. Another session holds the row of
+a lane that stops or goes on: the publications are recorded without it; see lane_rows.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import psycopg
@@ -22,8 +23,8 @@ import psycopg
 from outbox_relay.finder.finder import array_text
 from outbox_relay.finder.snapshot import Progress
 from outbox_relay.lanes.lease import LANES, Lease, LeaseLostError, columns
-from outbox_relay.lanes.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publishing.batch import Batch, Stop, publications, runs
+from outbox_relay.publishing.lane_rows import Change, LaneRows, Resumption
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publishing/publications.sql")
@@ -31,8 +32,8 @@ STATEMENTS = Statements("publishing/publications.sql")
 TOGETHER = 5_000
 """Messages of small batches that are recorded in one row, when several were acknowledged meanwhile."""
 
-Step = tuple[str, dict[str, Any], bool]
-"""A statement, its values, and whether it must touch a row because it carries the lease check."""
+Step = tuple[str, dict[str, Any]]
+"""A statement and its values. Each carries the lease check: it touches no row if the lanes are not ours any more."""
 
 
 class Recorder:
@@ -41,12 +42,18 @@ class Recorder:
     def __init__(self, conn: psycopg.Connection[Any], lease: Lease) -> None:
         self._conn = conn
         self._lease = lease
+        self._rows = LaneRows(conn, lease)
         self._number = 0
         self.resuming: set[int] = set()
         """Lanes that were stopped and go on, of which nothing was recorded since."""
         self.recorded: dict[int, Progress] = dict(lease.progress)
         """Per lane, how far all is acknowledged and recorded. A successor starts here, or, after batches without
-        a message, at an earlier progress with nothing to publish in between."""
+        a message, at an earlier progress with nothing to publish in between; of `unwritten` lanes, earlier."""
+
+    @property
+    def unwritten(self) -> Collection[int]:
+        """The lanes whose rows are held by another session, and do not say yet that they stopped or go on."""
+        return self._rows.unwritten.keys()
 
     def resume(self, lane: int) -> None:
         """Let a stopped lane's progress be in publications again, from its next batch on."""
@@ -54,12 +61,17 @@ class Recorder:
 
     def resumed(self, lanes: Iterable[int]) -> None:
         """Write that lanes go on although nothing of them was published since they stopped."""
-        steps: list[Step] = [
-            self._resume_step(lane, self._number + 1) for lane in lanes if lane in self.resuming
-        ]
-        if steps:
-            self._run([*steps, (STATEMENTS["barrier"], self._ownership(), True)])
+        going = [Resumption(lane, self._number + 1) for lane in lanes if lane in self.resuming]
+        if going:
+            self._run([self._barrier()], going)
             self.resuming.difference_update(lanes)
+
+    def write_changes(self, *, now: bool = False) -> list[int]:
+        """Write what rows of lanes do not hold yet, once a second or `now`; return the lanes that still do not."""
+        changes = self._rows.due(now=now)
+        if changes:
+            self._run([self._barrier()], changes)
+        return list(self.unwritten)
 
     def commit(
         self,
@@ -79,19 +91,24 @@ class Recorder:
             LeaseLostError: another relay owns lanes of ours; nothing was written.
         """
         steps: list[Step] = []
+        changes: list[Change] = []
         messages = 0
         done: list[Batch] = []
         resumed: set[int] = set()
         for run in runs(acknowledged, TOGETHER):
             self._number += 1
-            steps += self._steps(run, bounds)
-            if any(batch.messages for batch in run):
-                resumed |= self.resuming & set(run[-1].lanes)
+            published = self._steps(run, bounds)
+            steps += published
+            if published:
+                going = (self.resuming - resumed) & set(run[-1].lanes)
+                changes += [Resumption(lane, self._number) for lane in going]
+                resumed |= going
+            changes += run[-1].stops
             messages += sum(batch.messages for batch in run)
             done += run
-        if not any(checks for _, _, checks in steps) and (barrier or steps):
-            steps.append((STATEMENTS["barrier"], self._ownership(), True))
-        self._run(steps)
+        if not steps and (barrier or changes):
+            steps.append(self._barrier())
+        self._run(steps, changes)
         for batch in done:
             self.recorded.update(dict.fromkeys(batch.lanes, batch.progress))
             self.recorded.update({stop.lane: stop.progress for stop in batch.stops})
@@ -100,61 +117,47 @@ class Recorder:
 
     def stop(self, stop: Stop) -> None:
         """Write that a lane stopped, outside a batch."""
-        self._run([self._stop_step(stop), (STATEMENTS["barrier"], self._ownership(), True)])
+        self._run([self._barrier()], [stop])
         self.recorded[stop.lane] = stop.progress
+
+    def _barrier(self) -> Step:
+        return STATEMENTS["barrier"], self._ownership()
 
     def _ownership(self) -> dict[str, Any]:
         return {"epoch": self._lease.epoch, "owner": self._lease.owner, "owned": LANES}
 
-    def _steps(self, run: list[Batch], bounds: list[int]) -> Iterable[Step]:
+    def _steps(self, run: list[Batch], bounds: list[int]) -> list[Step]:
         batch = run[-1]
-        published = False
-        for part in publications(run, bounds):
-            published = True
-            values = {
-                **self._ownership(),
-                **columns(batch.progress),
-                "batch": self._number,
-                "lo": part.positions[0],
-                "hi": part.positions[-1],
-                "lanes": array_text(batch.lanes),
-                "positions": array_text(part.positions),
-                "partitions": array_text(part.partitions),
-                "offsets": array_text(part.offsets),
-            }
-            yield STATEMENTS["record"], values, True
-        if published:
-            for lane in self.resuming & set(batch.lanes):
-                yield self._resume_step(lane, self._number)
-        for stop in batch.stops:
-            yield self._stop_step(stop)
+        return [
+            (
+                STATEMENTS["record"],
+                {
+                    **self._ownership(),
+                    **columns(batch.progress),
+                    "batch": self._number,
+                    "lo": part.positions[0],
+                    "hi": part.positions[-1],
+                    "lanes": array_text(batch.lanes),
+                    "positions": array_text(part.positions),
+                    "partitions": array_text(part.partitions),
+                    "offsets": array_text(part.offsets),
+                },
+            )
+            for part in publications(run, bounds)
+        ]
 
-    def _resume_step(self, lane: int, batch: int) -> Step:
-        values = {"lane": lane, "epoch": self._lease.epoch, "batch": batch}
-        return LANE_STATEMENTS["resume"], values, False
-
-    def _stop_step(self, stop: Stop) -> Step:
-        values = {
-            "lane": stop.lane,
-            "epoch": self._lease.epoch,
-            "error": str(stop.reason),
-            "message_id": None if stop.in_flight else stop.message_id,
-            **columns(stop.progress),
-        }
-        return LANE_STATEMENTS["stop"], values, False
-
-    def _run(self, steps: list[Step]) -> None:
-        if not steps:
-            return
-        if len(steps) == 1:
+    def _run(self, steps: list[Step], changes: Collection[Change] = ()) -> None:
+        if len(steps) == 1 and not changes:
             self._execute(*steps[0])
-            return
-        with self._conn.transaction():
-            for step in steps:
-                self._execute(*step)
+        elif steps:
+            with self._conn.transaction():
+                for step in steps:
+                    self._execute(*step)
+                tried = [(change, self._rows.write(change)) for change in changes]
+            self._rows.settle(tried)
 
-    def _execute(self, statement: str, values: dict[str, Any], checks: bool) -> None:
-        if self._conn.execute(statement, values, prepare=True).rowcount == 0 and checks:
+    def _execute(self, statement: str, values: dict[str, Any]) -> None:
+        if self._conn.execute(statement, values, prepare=True).rowcount == 0:
             raise LeaseLostError(
                 f"another relay has taken lanes from {self._lease.owner} (epoch {self._lease.epoch})"
             )

@@ -104,7 +104,8 @@ class AsideLanes:
         pending = any(
             other.lane == stop.lane for batch in self._publisher.unrecorded() for other in batch.stops
         )
-        return not pending and self._recorder.recorded[stop.lane] == stop.progress
+        known = stop.lane not in self._recorder.unwritten
+        return not pending and known and self._recorder.recorded[stop.lane] == stop.progress
 
     def _open_publisher(self) -> Publisher:
         raise NotImplementedError

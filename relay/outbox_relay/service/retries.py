@@ -10,16 +10,21 @@ transaction holds the row's lock until it ends (see outbox.leave_lane). Schedule
   announcement in the same transaction.
 - The relay dies after its announcement, or pauses past its lease: the announcement stays until the next owner of the
   lanes records where they start. A paused relay publishes nothing that it has not given to Kafka already.
+- Somebody holds the row when the stop or the progress is to be recorded: the announcement stays until it is
+  (publishing/lane_rows.py), also after a clean stop.
 - The connection is lost while the announcement commits: the session ends, as for every statement.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
 
+from outbox_relay.finder.finder import array_text
 from outbox_relay.lanes.lease import STATEMENTS, Lease
+from outbox_relay.lanes.locked import LockedRows
 
 ASK_EVERY_S = 1.0
 """How often requests are read while lanes are stopped."""
@@ -33,6 +38,7 @@ class Retries:
     def __init__(self, conn: psycopg.Connection[Any], lease: Lease) -> None:
         self._conn = conn
         self._epoch = lease.epoch
+        self._locked = LockedRows(conn)
         self._ask_at = 0.0
 
     def requested(self, now: float) -> list[int]:
@@ -50,8 +56,16 @@ class Retries:
     def announce(self, lane: int) -> bool:
         """Announce that a stopped lane is read again; return whether that may be done now."""
         values = {"lane": lane, "epoch": self._epoch}
-        return self._conn.execute(STATEMENTS["announce"], values).rowcount == 1
+        announced = self._conn.execute(STATEMENTS["announce"], values).rowcount == 1
+        if not announced:
+            self._locked.report([lane], "trying the stopped lane again")
+        return announced
 
-    def withdraw(self) -> None:
-        """End all announcements: nothing is read any more, and all that was read is recorded."""
-        self._conn.execute(STATEMENTS["withdraw"], {"epoch": self._epoch})
+    def withdraw(self, unwritten: Iterable[int]) -> None:
+        """End the announcements: nothing is read any more, and all that was read is recorded.
+
+        Args:
+            unwritten: lanes whose rows do not hold yet what came of a retry; theirs stay.
+        """
+        values = {"epoch": self._epoch, "unwritten": array_text(unwritten)}
+        self._conn.execute(STATEMENTS["withdraw"], values)

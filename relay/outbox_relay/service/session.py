@@ -270,6 +270,7 @@ class Session(AsideLanes):
         self._watch()
         self._publisher.tend()
         self.counts.released += self._delayed.release()
+        self._recorder.write_changes()
         if self._stops.now():
             self._stops.hurry(self._retries.requested(now))
         for stopped in self._stops.due(now):
@@ -379,7 +380,7 @@ class Session(AsideLanes):
         left = self.unsettled + self._given_up
         self._renewal.stop()
         if not left:
-            self._retries.withdraw()
+            self._retries.withdraw(self._recorder.write_changes(now=True))
         self._lease.release(self._conn)
         self._publisher.close()
         return left

@@ -53,11 +53,17 @@ def size_limit(known: Registered) -> dict[str, str]:
 
 
 def wake(conn: psycopg.Connection[object], name: str) -> None:
-    """Ask for a retry of the lanes that stopped at a message of a topic; they would go on within a minute anyway."""
+    """Ask for a retry of the lanes that stopped at a message of a topic; they would go on within a minute anyway.
+
+    What was done to the topic is done: a lane that cannot be woken is a note, not a failure.
+    """
     try:
         lanes = stopped_lanes.request_retry_of_topic(conn, name)
     except psycopg.errors.InsufficientPrivilege:
         click.echo("note: lanes that stopped at this topic are tried again within a minute", err=True)
+        return
+    except stopped_lanes.LanesHeldError as error:
+        click.echo(f"note: {error}", err=True)
         return
     for lane in lanes:
         click.echo(f"lane {lane}, stopped at a message of {name}, is tried again now", err=True)
