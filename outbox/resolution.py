@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from outbox.describing import describe
+
 LONGEST_REMARK = 500
 """Characters of a remark that are kept: an exception's text may be of any length."""
 
@@ -72,9 +74,7 @@ def _no_state(found: str) -> FailedAnswer:
 
 def answer_of_error(where: str, error: BaseException) -> FailedAnswer:
     """UNKNOWN with RocketMQ's remark, "`where` exception: …": an exception says nothing about what was committed."""
-    text = str(error).strip()
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(f"{where} exception: {told}"))
+    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(f"{where} exception: {describe(error)}"))
 
 
 def shortened(remark: str | None) -> str | None:

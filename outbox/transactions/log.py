@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from outbox.describing import describe
+
 log = logging.getLogger("outbox.transactions")
 
 
 def told(error: BaseException) -> str:
-    """An error in one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    """Describe an error in one line."""
+    return " ".join(describe(error).split())[:300]

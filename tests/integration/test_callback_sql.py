@@ -65,8 +65,16 @@ def shop(database: str) -> Iterator[psycopg.Connection[Any]]:
             "SELECT generate_series(1, 1000000000) > 0",
             Answer(UNKNOWN, "query: it found more than one row"),
         ),
-        ("SELECT no_such_column", Answer(UNKNOWN, 'query: column "no_such_column" does not exist')),
-        ("SELECT 1 / 0", Answer(UNKNOWN, "query: division by zero")),
+        (
+            "SELECT no_such_column",
+            Answer(
+                UNKNOWN, 'query: UndefinedColumn (SQLSTATE 42703): column "no_such_column" does not exist'
+            ),
+        ),
+        (
+            "SELECT 1 / number FROM payment WHERE number < 0 OR 1 / 0 > 0",
+            Answer(UNKNOWN, "query: DivisionByZero (SQLSTATE 22012)"),
+        ),
     ],
 )
 def test_one_row_and_one_column_are_an_answer(database: str, query: str, answer: Answer) -> None:
@@ -74,6 +82,28 @@ def test_one_row_and_one_column_are_an_answer(database: str, query: str, answer:
     assert asker.ask(a_view(), time.monotonic() + 10) == answer
     # Whatever it came to, the connection serves the next question.
     assert ask(asker) == answer
+
+
+@pytest.mark.parametrize(
+    ("query", "remark"),
+    [
+        ("SELECT email::int > 0 FROM payer", "InvalidTextRepresentation (SQLSTATE 22P02)"),
+        ("SELECT replace(email, '.', '_')::regclass IS NULL FROM payer", "UndefinedTable (SQLSTATE 42P01)"),
+        ("SELECT told(email) FROM payer", "InsufficientPrivilege (SQLSTATE 42501)"),
+        ("SELECT told_again(email) FROM payer", "RaiseException (SQLSTATE P0001)"),
+    ],
+)
+def test_an_error_of_the_database_is_kept_without_values_of_rows(
+    database: str, shop: psycopg.Connection[Any], query: str, remark: str
+) -> None:
+    shop.execute("CREATE TABLE payer (email text)")
+    shop.execute("INSERT INTO payer VALUES ('alice@example.com')")
+    for name, code in (("told", "42501"), ("told_again", "P0001")):
+        shop.execute(
+            f"CREATE FUNCTION {name}(text) RETURNS boolean LANGUAGE plpgsql AS "
+            f"$$ BEGIN RAISE EXCEPTION 'no: %', $1 USING ERRCODE = '{code}', DETAIL = $1; END $$".encode()
+        )
+    assert ask(make_asker(database, query)) == (UNKNOWN, f"query: {remark}")
 
 
 @pytest.mark.usefixtures("shop")

@@ -20,6 +20,7 @@ import psycopg
 from outbox.checking.finding import groups as groups_plan
 from outbox.checking.rounds import Connect
 from outbox.checking.transaction import transaction
+from outbox.describing import describe
 from outbox_relay.checker.askers import Askers, Registration
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.checker.group import CheckedGroup
@@ -194,7 +195,7 @@ class Checker:
                 "turn failed",
                 group=group.name,
                 exception=None if isinstance(error, (psycopg.Error, OperatorError)) else error,
-                reason=f"{type(error).__name__}: {error}".strip(),
+                reason=describe(error),
             )
         else:
             group.failures = 0

@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from outbox.describing import describe
 from outbox.half import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, shortened
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
@@ -97,7 +98,7 @@ class SqlAsker:
         except TimeoutError as error:
             return _failed(f"no answer in time: {error}")
         except psycopg.Error as error:
-            return _failed(error.diag.message_primary or str(error).strip() or type(error).__name__)
+            return _failed(describe(error))
         except OperatorError as error:
             return _failed(str(error).partition("\n")[0])
         except OSError as error:
