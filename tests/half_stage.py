@@ -175,7 +175,10 @@ class HalfStage:
                 self._claims[me] = self._claims[me]._replace(answer=answer)
             case "settle", outcome:
                 conn.execute("BEGIN")
-                assert transaction(conn, me, settle(group, [self._claims[me]])) == SETTLED[outcome]
+                assert (
+                    transaction(conn, me, settle(group, [self._claims[me]]))._replace(ended=())
+                    == SETTLED[outcome]
+                )
                 if outcome != "done":
                     conn.execute("COMMIT")
             case "commit", _:
@@ -195,7 +198,7 @@ class HalfStage:
         self._observer.execute(MET, [self._half.id])
         self._observer.execute(DUE, [self._half.id])
         conn.execute("BEGIN")
-        done = transaction(conn, "e", expire(group, [self._half.id])).ids
+        done = [one.id for one in transaction(conn, "e", expire(group, [self._half.id])).ended]
         assert done == [self._half.id] * (step.outcome == "done")
         if not done:
             conn.execute("COMMIT")

@@ -19,6 +19,7 @@ import psycopg
 from outbox.checking.asker import Asker, why_unable
 from outbox.checking.asking import MOST_CLAIMED, Asking
 from outbox.checking.claiming import claim
+from outbox.checking.ending import warn_of_ended
 from outbox.checking.finding import adopt, settings, tidy
 from outbox.checking.group_alarms import GroupAlarms
 from outbox.checking.group_settings import GroupSettings
@@ -217,6 +218,7 @@ class GroupRound:
         self._asking.replies = []
         if settled.exhausted:
             self._alarms.exhausted(settled.exhausted)
+        warn_of_ended(self.group, settled.ended)
         return Step(
             decided=settled.decided,
             unknown=settled.unknown,
@@ -242,7 +244,7 @@ class GroupRound:
                     error.diag.sqlstate,
                 )
             else:
-                done = Settled(*map(sum, zip(done, one, strict=True)))
+                done = done.plus(one)
         return done
 
     def _page(self, conn: Connection, group: GroupSettings) -> Step:
@@ -288,7 +290,8 @@ class GroupRound:
         ended = self._run(conn, expire(group, over))
         if ended.exhausted:
             self._alarms.exhausted(ended.exhausted)
-        return len(ended.ids)
+        warn_of_ended(self.group, ended.ended)
+        return len(ended.ended)
 
     def _tell(self, conn: Connection) -> None:
         kinds = self._alarms.due()

@@ -39,13 +39,14 @@ Schedules of `expire`:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from outbox.checking.claiming import LOCKED_PAUSE
 from outbox.checking.group_settings import GRACE, LAST_PAUSE, GroupSettings
 from outbox.checking.transaction import SQL
-from outbox.resolution import Answer
+from outbox.resolution import Answer, LocalTransactionState
 from outbox.statements import Plan, Statement, TextArray
 
 STATE_BY_POLICY = {"ROLLBACK": "ROLLED_BACK", "EXHAUSTED": "EXHAUSTED"}
@@ -69,8 +70,18 @@ class Reply(NamedTuple):
     """Whether nobody answered: asking failed, or there was nobody to ask."""
 
 
+class Ended(NamedTuple):
+    """A half message that a check, or the end of its checks, took from its producer; for the log."""
+
+    id: int
+    state: str
+    """ROLLED_BACK or EXHAUSTED; COMMITTED never."""
+    checks: int
+    reason: str | None
+
+
 class Settled(NamedTuple):
-    """What became of the replies, in numbers."""
+    """What became of the replies, in numbers; and which half messages were not left to a COMMIT."""
 
     decided: int = 0
     unknown: int = 0
@@ -84,12 +95,18 @@ class Settled(NamedTuple):
     """Of these: ended by the policy, or EXHAUSTED, because that was the last check."""
     exhausted: int = 0
     """Of the expired: left to an operator."""
+    ended: tuple[Ended, ...] = ()
+    """Rolled back by an answer, and expired."""
+
+    def plus(self, other: Settled) -> Settled:
+        """Add another one's."""
+        return self._replace(**{name: getattr(self, name) + getattr(other, name) for name in self._fields})
 
 
 class Expired(NamedTuple):
-    """Half messages that came to their end, all of them and those of them that are left to an operator."""
+    """Half messages that came to their end, and how many of them are left to an operator."""
 
-    ids: list[int]
+    ended: tuple[Ended, ...]
     exhausted: int
 
 
@@ -117,15 +134,24 @@ def settle(group: GroupSettings, replies: Sequence[Reply], stretch: float = 1.0)
             repr(GRACE),
         ),
     )
-    numbers = dict.fromkeys(Settled._fields, 0)
-    for _, settled, _ in rows:
-        numbers[settled] += 1
-    numbers["late"] = len(replies) - len(rows)
+    became = {id: settled for id, settled, _ in rows}
+    counts = Counter(became.values())
     last = [id for id, _, over in rows if over]
-    if last:
-        ended = yield from expire(group, last)
-        numbers["expired"], numbers["exhausted"] = len(ended.ids), ended.exhausted
-    return Settled(**numbers)
+    expired = (yield from expire(group, last)) if last else Expired((), 0)
+    rolled_back = tuple(
+        Ended(reply.id, "ROLLED_BACK", reply.checks + 1, reply.answer.remark)
+        for reply in replies
+        if became.get(reply.id) == "decided"
+        and reply.answer is not None
+        and reply.answer.state is LocalTransactionState.ROLLBACK
+    )
+    return Settled(
+        **counts,
+        late=len(replies) - len(rows),
+        expired=len(expired.ended),
+        exhausted=expired.exhausted,
+        ended=rolled_back + expired.ended,
+    )
 
 
 def expire(group: GroupSettings, ids: Sequence[int]) -> Plan[Expired]:
@@ -141,7 +167,8 @@ def expire(group: GroupSettings, ids: Sequence[int]) -> Plan[Expired]:
             repr(GRACE),
         ),
     )
-    return Expired([id for id, _ in rows], sum(state == "EXHAUSTED" for _, state in rows))
+    ended = tuple(Ended(*row) for row in rows)
+    return Expired(ended, sum(one.state == "EXHAUSTED" for one in ended))
 
 
 def _pause(group: GroupSettings, reply: Reply, stretch: float) -> float:

@@ -280,11 +280,11 @@ WITH silence AS MATERIALIZED (
             ELSE format('undecided for %s s, checked %s times, and nobody answers any more', $4, coalesce(o.checks, 0))
             END
     FROM over o WHERE m.id = o.id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
-    RETURNING m.id, m.state
+    RETURNING m.id, m.state, coalesce(o.checks, 0) AS checks, m.remark
 ), removed AS (
     DELETE FROM outbox.pending_check p USING decided d WHERE p.id = d.id
 )
-SELECT d.id, d.state FROM decided d;
+SELECT d.id, d.state, d.checks, d.remark FROM decided d;
 
 -- name: raise_alarm
 -- Tell operators ($1 group, $2 kind, $3 what); since when is kept. But for "silent", which counts down: when nobody has

@@ -29,7 +29,7 @@ def stalled(plan: Plan[Expired]) -> Plan[list[int]]:
     assert GIVEN in statement.text
     yield Statement("SELECT set_config('lock_timeout', '60s', true)")
     rows = yield statement._replace(text=statement.text.replace(GIVEN, STALLED))
-    return [id for id, _ in rows]
+    return [row[0] for row in rows]
 
 
 @pytest.mark.feature("S-45", "S-51")

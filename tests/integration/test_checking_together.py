@@ -140,7 +140,7 @@ def test_no_statement_of_a_checker_waits_for_a_lock(stage: CheckStage) -> None:
         assert transaction(conn, "one", claim(group, "one", 10)).views == []
         reply = Reply(decided.id, claimed.claim, 0, Answer(COMMIT))
         assert transaction(conn, "one", settle(group, [reply])).late == 1
-        assert transaction(conn, "one", expire(group, [locked.id])).ids == []
+        assert transaction(conn, "one", expire(group, [locked.id])).ended == ()
         other.execute("ROLLBACK")
 
 
@@ -320,7 +320,7 @@ def test_the_policy_waits_for_an_answer_that_is_on_its_way(stage: CheckStage) ->
         claimed = transaction(conn, "one", claim(group, "one", 10))
         stage.conn.execute("UPDATE outbox.message SET born_at = born_at - interval '100 hours'")
         assert stage.check(None).expired == 0, "the walk leaves it"
-        assert transaction(conn, "two", expire(group, [half.id])).ids == [], "and so does the policy"
+        assert transaction(conn, "two", expire(group, [half.id])).ended == (), "and so does the policy"
         reply = Reply(half.id, claimed.claim, 0, Answer(COMMIT))
         assert transaction(conn, "one", settle(group, [reply])).decided == 1
     assert stage.state(half) == "COMMITTED"
