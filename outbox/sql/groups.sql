@@ -10,6 +10,15 @@ SELECT NULL, message_type, NULL, NULL, NULL
 FROM outbox.producer_group
 WHERE name = $2::text;
 
+-- name: sends_normal_messages
+-- Whether a group ($1) has sent normal messages lately: among the newest 50,000 messages of all. (No index finds the
+-- normal messages of a group, and none is worth its cost: this is asked until the group is registered.)
+SELECT EXISTS (
+    SELECT FROM (SELECT m.producer_group, m.state, m.decided_at FROM outbox.message m
+                 ORDER BY m.id DESC LIMIT 50000) newest
+    WHERE newest.producer_group = $1::text AND newest.state = 'COMMITTED' AND newest.decided_at IS NULL
+);
+
 -- name: add_group
 -- Registers a group ($1) with its type ($2, null: MIXED) unless it is there; a producer's rights are enough.
 INSERT INTO outbox.producer_group (name, message_type)

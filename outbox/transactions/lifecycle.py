@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import shlex
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -122,13 +123,33 @@ class Life:
 
     def _registration(self) -> Plan[None]:
         name = self.producer_group
-        yield Statement(_GROUPS["add_group"], (name, str(MessageType.TRANSACTION)), answers=False)
+        if not (yield Statement(_GROUPS["read_group"], (name,))):
+            yield from self._require_unused()
+            yield Statement(_GROUPS["add_group"], (name, str(MessageType.TRANSACTION)), answers=False)
         ((_, message_type, *_),) = yield Statement(_GROUPS["read_group"], (name,))
         if message_type not in _TAKEN:
             raise GroupTypeError(
                 f"producer_group: {name!r} is registered as {message_type}, and half messages need a group of type "
                 "TRANSACTION or MIXED; allowed: another group for this producer"
             )
+        yield from self._require_topics()
+
+    def _require_unused(self) -> Plan[None]:
+        """Refuse to make a group TRANSACTION that sends normal messages: from then on it could not.
+
+        A first normal message that is sent between this look and our commit is not seen; the next one is refused.
+        """
+        name = self.producer_group
+        ((used,),) = yield Statement(_GROUPS["sends_normal_messages"], (name,))
+        if used:
+            raise GroupTypeError(
+                f"producer_group: {name!r} is not registered, which makes it MIXED, and it sends normal messages; as "
+                "TRANSACTION, which this producer needs, it could not send them any more. Allowed: another group for "
+                f"this producer, or both kinds in this one: outbox group set {shlex.quote(name)} --type MIXED, or "
+                f"register_group(conn, {name!r}, message_type='MIXED')"
+            )
+
+    def _require_topics(self) -> Plan[None]:
         if self.topics:
             rows = yield Statement(_TOPICS["read_topics"], (TextArray(sorted(self.topics)),))
             wrong = [f"{row[0]!r} is of type {row[1]}" for row in rows if row[1] not in _TAKEN]

@@ -38,7 +38,7 @@ class BlockingLife(Life):
 
         Raises:
             ProducerStateError: it was started before.
-            GroupTypeError: the group is registered for other messages.
+            GroupTypeError: the group is registered for other messages, or is not registered and sends normal ones.
             WrongMessageTypeError: so is one of `topics`.
             ConfigurationError: a listener is `async`, which this producer cannot await.
         """

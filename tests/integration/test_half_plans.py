@@ -101,3 +101,20 @@ def test_own_id_of_the_application_is_found_by_its_index(conn: Connection, mode:
         "Bitmap Heap Scan",
         "Bitmap Index Scan",
     }
+
+
+@pytest.mark.parametrize("group", ["orders", "unused"])
+def test_the_look_for_normal_messages_of_a_group_reads_the_newest_only(conn: Connection, group: str) -> None:
+    """With the limit that it has, it would read all of this database: the shape of the plan is what counts."""
+    statement = load("groups.sql")["sends_normal_messages"]
+    conn.execute("PREPARE watched (text) AS " + statement.replace("LIMIT 50000", "LIMIT 5000"))
+    try:
+        row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE watched ('{group}')").fetchone()
+    finally:
+        conn.execute("DEALLOCATE ALL")
+    assert row is not None
+    ran = [node for node in nodes(row[0][0]["Plan"]) if node["Actual Loops"]]
+    assert "Sort" not in {node["Node Type"] for node in ran}
+    read = [node for node in ran if node.get("Index Name", "").endswith("_pkey")]
+    assert 1 <= len(read) <= 3
+    assert sum(node["Actual Rows"] for node in read) <= 5000

@@ -124,6 +124,40 @@ def test_a_group_is_registered_for_half_messages_and_not_taken_from_others(
         make_app()
 
 
+def send(truth: Truth) -> None:
+    with truth.conn.transaction():
+        Outbox("orders").send(truth.conn, MESSAGE)
+
+
+@pytest.mark.feature("S-77")
+def test_a_group_that_sends_normal_messages_is_not_made_transactional(
+    make_app: MakeApp, truth: Truth
+) -> None:
+    send(truth)
+    for _ in range(2):
+        with pytest.raises(
+            GroupTypeError, match="'orders' is not registered, which makes it MIXED, and it sends"
+        ) as caught:
+            make_app()
+        assert "outbox group set orders --type MIXED" in str(caught.value)
+    assert truth.conn.execute("SELECT count(*) FROM outbox.producer_group").fetchone() == (0,)
+    send(truth)
+    with truth.conn.transaction():
+        Outbox().register_group(truth.conn, "orders", message_type="MIXED")
+    make_app().send(MESSAGE)
+    send(truth)
+
+
+@pytest.mark.feature("S-77")
+def test_a_group_that_sent_half_messages_only_becomes_transactional(make_app: MakeApp, truth: Truth) -> None:
+    outbox = Outbox("orders")
+    for decide in (outbox.commit, outbox.rollback):
+        with truth.conn.transaction():
+            decide(truth.conn, outbox.prepare(truth.conn, MESSAGE))
+    make_app().send(MESSAGE)
+    assert truth.conn.execute("SELECT message_type FROM outbox.producer_group").fetchone() == ("TRANSACTION",)
+
+
 @pytest.mark.parametrize(
     ("options", "wrong"),
     [
