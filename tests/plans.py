@@ -63,6 +63,15 @@ def scans(plan: Plan, prefix: str) -> list[Plan]:
     ]
 
 
+def rows_read(plan: Plan, prefix: str) -> int:
+    """Rows that were read of tables whose names begin so: returned, or thrown away."""
+    return sum(
+        int((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in nodes(plan)
+        if str(node.get("Relation Name", "")).startswith(prefix) and "Scan" in node["Node Type"]
+    )
+
+
 def removed(plan: Plan) -> int:
     """Most rows that any node read and threw away."""
     return max(

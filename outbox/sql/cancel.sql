@@ -1,12 +1,15 @@
 -- How a delayed message is cancelled. The relay, which releases it when it is due, and a cancellation race for its row in
 -- outbox.waiting: the trigger make_transition refuses the one that comes second (constraint message_is_waiting).
+--
+-- state || '' is for the planner, as in decisions.sql: with a plain state a plan that is made while a partition is empty
+-- takes the finder's index, and reads all of it later.
 
 -- name: cancel
 -- Cancels a message ($1 id, $2 message id, $3 remark) that waits, and whose time has not come; nothing is returned
 -- otherwise. (An operator may have let it go earlier: then it waits no more.)
 UPDATE outbox.message
 SET state = 'CANCELLED', remark = $3
-WHERE id = $1::bigint AND message_id = $2::uuid AND state = 'COMMITTED' AND deliver_at > clock_timestamp()
+WHERE id = $1::bigint AND message_id = $2::uuid AND state || '' = 'COMMITTED' AND deliver_at > clock_timestamp()
     AND EXISTS (SELECT FROM outbox.waiting w WHERE w.id = $1::bigint AND w.reason = 'delayed')
 RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
 
@@ -32,7 +35,7 @@ SAVEPOINT outbox_cancel;
 -- Cancels a message whose time has come, if the relay has not released it yet.
 UPDATE outbox.message
 SET state = 'CANCELLED', remark = $3
-WHERE id = $1::bigint AND message_id = $2::uuid AND state = 'COMMITTED'
+WHERE id = $1::bigint AND message_id = $2::uuid AND state || '' = 'COMMITTED'
 RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
 
 -- name: undo

@@ -4,10 +4,12 @@
 -- Seconds until the next delayed message is due (a day at most, also when none waits), and before which time none
 -- waits: the next look begins there. Entries of the index that were released stay in it while a snapshot is held, and would be
 -- walked at every look.
+-- The other reasons are named because the planner takes an unknown one to be rare: with reason = 'delayed', a plan made
+-- while nothing waits reads all that waits, at every look.
 SELECT extract(epoch FROM greatest(least(min(due_at), clock_timestamp() + interval '1 day'), '0001-01-01')
                           - clock_timestamp())::float8,
        least(min(due_at), clock_timestamp())::text
-FROM outbox.waiting WHERE due_at >= %(since)s::timestamptz AND reason = 'delayed'
+FROM outbox.waiting WHERE due_at >= %(since)s::timestamptz AND reason <> ALL ('{held,parked}')
 
 -- name: release
 -- Let due messages go: out of waiting, and with a new xid and position, as if they were committed now. One

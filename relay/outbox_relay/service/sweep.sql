@@ -22,11 +22,12 @@ LIMIT %(most)s
 
 -- name: repair
 -- Let lost messages be found: a new xid and position, in the order that they had. The positions are taken in a step
--- of their own, because a join may turn the order round.
+-- of their own, because a join may turn the order round. (A plain state would lead the planner to the finder's index,
+-- all of it.)
 WITH placed AS MATERIALIZED (
     SELECT o.id, nextval('outbox.position') AS position
     FROM (SELECT u.id FROM unnest(%(ids)s::bigint[]) WITH ORDINALITY u (id, place)
           WHERE pg_current_xact_id() IS NOT NULL ORDER BY u.place) o
 )
 UPDATE outbox.message m SET xid = pg_current_xact_id(), position = p.position
-FROM placed p WHERE m.id = p.id AND m.state = 'COMMITTED'
+FROM placed p WHERE m.id = p.id AND m.state || '' = 'COMMITTED'

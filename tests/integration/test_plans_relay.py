@@ -1,0 +1,233 @@
+"""Plans of what the relay does beside polling: topics, lanes, retries, backlogs, what falls due, partitions, repairs.
+
+Prepared on empty tables in the relay's own session, and looked at when they are full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from outbox_relay.finder.finder import STATEMENTS as FINDER
+from outbox_relay.finder.finder import Finder, array_text, prepare_session
+from outbox_relay.finder.partitions import STATEMENTS as PARTITIONS
+from outbox_relay.finder.snapshot import Snapshot
+from outbox_relay.lanes.lease import STATEMENTS as LANES
+from outbox_relay.publishing.topic_lookup import STATEMENTS as TOPICS
+from outbox_relay.service.delayed import STATEMENTS as DELAYED
+from outbox_relay.service.upkeep import SWEEP
+from tests.plans import Plan, Prepared, nodes, rows_read, scans
+from tests.publications import own_lanes, positions, record, snapshot
+from tests.reading import narrow_partitions
+from tests.writing import Connection, connect, insert_numbered
+
+WIDTH, COUNT = 1_000, 10
+ALL_LANES = list(range(8))
+EPOCH = 7
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    """A relay's session; statistics stay as they are, so that plans are not made anew behind the test's back."""
+    with connect(database) as conn:
+        narrow_partitions(conn, width=WIDTH, count=COUNT)
+        tables = conn.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'"
+        ).fetchall()
+        for (table,) in tables:
+            name = sql.Identifier("outbox", table)
+            conn.execute(sql.SQL("ALTER TABLE {} SET (autovacuum_enabled = false)").format(name))
+        prepare_session(conn)
+        yield conn
+
+
+def early(
+    conn: Connection, statement: sql.Composed | str, types: Mapping[str, str], first: Mapping[str, Any]
+) -> Prepared:
+    """Prepare a statement, and execute it on the empty tables, so that its plan is made."""
+    prepared = Prepared(conn, statement, types)
+    with conn.transaction(force_rollback=True):
+        prepared.explain(first)
+    return prepared
+
+
+def fill(conn: Connection) -> None:
+    """Commit rows into all partitions but the last, in transactions of a hundred."""
+    for number in range(COUNT - 1):
+        conn.execute("SELECT setval('outbox.position', %s, false)", [number * WIDTH + 1])
+        for _ in range(5):
+            insert_numbered(conn, "t", 100)
+
+
+def add_topics(conn: Connection, count: int) -> None:
+    conn.execute(
+        "INSERT INTO outbox.topic (name, partitions) SELECT 't' || i, 3 FROM generate_series(1, %s) i",
+        [count],
+    )
+
+
+def no_table_is_read_through(plan: Plan) -> None:
+    read = [node for node in nodes(plan) if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
+    assert not read, [node.get("Relation Name") for node in read]
+
+
+@pytest.mark.plan("relay/outbox_relay/publishing/topics.sql", "topics")
+def test_topics_are_read_by_name_however_many_are_registered(conn: Connection) -> None:
+    watched = early(conn, TOPICS["topics"], {"names": "text[]"}, {"names": "{a}"})
+    add_topics(conn, 5_000)
+    plan = watched.explain({"names": [f"t{i}" for i in range(4_900, 5_200)]})
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "topic") == 101
+
+
+@pytest.mark.plan("relay/outbox_relay/publishing/topics.sql", "pin")
+def test_registering_topics_reads_none_of_those_that_are(conn: Connection) -> None:
+    watched = early(
+        conn,
+        TOPICS["pin"],
+        {"names": "text[]", "partitions": "integer[]", "limits": "integer[]"},
+        {"names": ["a"], "partitions": [1], "limits": [1_000]},
+    )
+    add_topics(conn, 5_000)
+    names = [f"t{i}" for i in range(4_901, 5_201)]
+    plan = watched.explain({"names": names, "partitions": [3] * 300, "limits": [1_000_000] * 300})
+    assert rows_read(plan, "topic") == 0
+    assert plan["Conflict Arbiter Indexes"] == ["topic_pkey"]
+    assert (plan["Tuples Inserted"], plan["Conflicting Tuples"]) == (200, 100)
+
+
+@pytest.mark.plan("relay/outbox_relay/lanes/lanes.sql", "requested", "announce", "withdraw")
+@pytest.mark.parametrize(
+    ("name", "types", "values"),
+    [
+        ("requested", {"epoch": "bigint"}, {"epoch": EPOCH}),
+        ("announce", {"lane": "smallint", "epoch": "bigint"}, {"lane": 3, "epoch": EPOCH}),
+        ("withdraw", {"epoch": "bigint", "unwritten": "smallint[]"}, {"epoch": EPOCH, "unwritten": "{5}"}),
+    ],
+)
+def test_retries_read_each_lane_at_most_twice(
+    conn: Connection, name: str, types: dict[str, str], values: dict[str, Any]
+) -> None:
+    watched = early(conn, LANES[name], types, values)
+    own_lanes(conn, EPOCH)
+    for _ in range(20):
+        conn.execute(
+            "UPDATE outbox.lane SET stopped_error = 'x', stopped_at = now(), retrying_at = now(), "
+            "retry_requested_at = now() WHERE lane IN (3, 5)"
+        )
+    plan = watched.explain(values)
+    assert rows_read(plan, "lane") <= 2 * len(ALL_LANES)
+    if name == "requested":
+        assert plan["Actual Rows"] == 2
+    else:
+        # One lane is written: lane 3.
+        assert plan["Node Type"] == "ModifyTable"
+        assert plan["Plans"][0]["Actual Rows"] == 1
+
+
+@pytest.mark.plan("relay/outbox_relay/lanes/lanes.sql", "progress")
+def test_progress_is_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
+    types, values = {"system_identifier": "bigint"}, {"system_identifier": 1}
+    watched = early(conn, LANES["progress"], types, values)
+    fill(conn)
+    own_lanes(conn, EPOCH)
+    done, seen = positions(conn), snapshot(conn)
+    for batch in range(0, len(done), 50):
+        record(conn, done[batch : batch + 50], epoch=EPOCH, batch=batch // 50, seen=seen)
+    plan = watched.explain(values)
+    assert plan["Actual Rows"] == len(ALL_LANES)
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "publication_p") <= len(ALL_LANES) * COUNT, "the newest of each partition at most"
+
+
+@pytest.mark.plan("relay/outbox_relay/lanes/lanes.sql", "has_foreign_xids")
+def test_foreign_xids_are_looked_for_at_the_end_of_the_index(conn: Connection) -> None:
+    watched = early(conn, LANES["has_foreign_xids"], {}, {})
+    fill(conn)
+    plan = watched.explain({})
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "message_p") == 0
+
+
+@pytest.mark.plan("relay/outbox_relay/service/delayed.sql", "next_due")
+@pytest.mark.parametrize("begins", ["never vacuumed", "vacuumed"])
+def test_the_next_delayed_message_is_the_first_of_an_index(conn: Connection, begins: str) -> None:
+    if begins == "vacuumed":
+        conn.execute("VACUUM ANALYZE outbox.waiting")
+    watched = early(conn, DELAYED["next_due"], {"since": "text"}, {"since": "-infinity"})
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason, due_at) "
+        "SELECT i, gen_random_uuid(), 'delayed', now() + i * interval '1 s' FROM generate_series(1, 5000) i"
+    )
+    plan = watched.explain({"since": "-infinity"})
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "waiting") == 1
+
+
+@pytest.mark.plan("relay/outbox_relay/service/sweep.sql", "repair")
+def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
+    """It is so rare that it is not prepared: planned when it is needed, whatever the statistics say."""
+    narrow_partitions(conn, width=20_000, count=4)
+    insert_numbered(conn, "t", 60_000)
+    ids = list(range(25_001, 25_101))
+    row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {SWEEP['repair']}", {"ids": ids}).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "message_p") == len(ids)
+
+
+@pytest.mark.plan("relay/outbox_relay/finder/partitions.sql", "unsettled")
+def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
+    table = sql.Identifier("outbox", "message_p000000000002001")
+    statement = sql.SQL(PARTITIONS["unsettled"]).format(partition=table)
+    bounds = {"lower": 2_001, "upper": 3_001}
+    watched = early(conn, statement, {"lower": "bigint", "upper": "bigint"}, bounds)
+    fill(conn)
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason) "
+        "SELECT i, gen_random_uuid(), 'held' FROM generate_series(10001, 15000) i"
+    )
+    plan = watched.explain(bounds)
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "message_p") == 0
+    assert rows_read(plan, "waiting") == 0
+
+
+@pytest.mark.plan("relay/outbox_relay/finder/finder.sql", "backlog", "backlog_branch")
+def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(conn: Connection) -> None:
+    """It is not prepared: its plan is made each time, here with statistics that are older than all rows."""
+    finder = Finder(conn)
+    names = [f"message_p{1 + number * WIDTH:015}" for number in range(COUNT)]
+    finder.name_partitions(tuple(names))
+    fill(conn)
+    previous = finder.here()[0]
+    conn.execute("SELECT setval('outbox.position', %s, false)", [(COUNT - 1) * WIDTH + 1])
+    insert_numbered(conn, "t", 300)
+    current = finder.here()[0]
+    plan = explain_backlog(conn, finder, previous, current)
+    no_table_is_read_through(plan)
+    assert plan["Actual Rows"] == 300
+    assert rows_read(plan, "message_p") <= 2 * 300, "by both branches at most"
+    assert all(node["Index Name"].endswith("xid_lane_idx") for node in scans(plan, "message_p"))
+
+
+def explain_backlog(conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot) -> Plan:
+    """Explain what the cursor of a backlog reads."""
+    declared = FINDER["backlog"]
+    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=finder._branches("backlog_branch"))
+    values = {
+        "lanes": array_text(ALL_LANES),
+        "xmax": str(previous.xmax),
+        "xip": previous.xip_array,
+        "cur_xmax": str(current.xmax),
+        "cur_xip": current.xip_array,
+        "after": 0,
+    }
+    row = conn.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + query, values).fetchone()
+    assert row is not None
+    plan: Plan = row[0][0]["Plan"]
+    return plan
