@@ -111,6 +111,7 @@ def no_table_is_read_through(plan: Plan) -> None:
     assert not read, [node.get("Relation Name") for node in read]
 
 
+@pytest.mark.plan("outbox/sql/checking.sql", "groups")
 @pytest.mark.feature("S-50", "S-56")
 def test_finding_the_groups_does_not_read_the_flood(stages: dict[str, Stage]) -> None:
     plan = stages["groups"].explain()
@@ -119,6 +120,7 @@ def test_finding_the_groups_does_not_read_the_flood(stages: dict[str, Stage]) ->
     assert buffers(plan) < 42 * 30 * 4, "so many descents into an index at most, however large it is"
 
 
+@pytest.mark.plan("outbox/sql/checking.sql", "adopt")
 @pytest.mark.feature("S-50")
 @pytest.mark.parametrize("group", ["flood", "small-20"])
 def test_a_page_reads_its_rows_and_no_other_group(stages: dict[str, Stage], group: str) -> None:
@@ -153,6 +155,7 @@ def test_a_page_leaves_out_the_partitions_before_it(stages: dict[str, Stage]) ->
     assert len({node["Relation Name"] for node in scans(plan, "message_p")}) <= 3
 
 
+@pytest.mark.plan("outbox/sql/checking.sql", "claim")
 @pytest.mark.feature("S-50", "S-56")
 @pytest.mark.parametrize("group", ["flood", "small-20"])
 def test_a_claim_reads_what_is_due_and_looks_each_up_once(stages: dict[str, Stage], group: str) -> None:
@@ -166,6 +169,7 @@ def test_a_claim_reads_what_is_due_and_looks_each_up_once(stages: dict[str, Stag
     assert buffers(plan) < 100 * 60
 
 
+@pytest.mark.plan("outbox/sql/checking.sql", "tidy")
 @pytest.mark.feature("S-50")
 def test_tidying_looks_each_up_once(stages: dict[str, Stage]) -> None:
     plan = stages["tidy"].explain("flood", 100, -3600.0)
@@ -182,6 +186,7 @@ def ids(stage: Stage, group: str, count: int) -> list[str]:
     return [id for (id,) in rows]
 
 
+@pytest.mark.plan("outbox/sql/checking.sql", "settle")
 @pytest.mark.feature("S-50")
 @pytest.mark.parametrize("answer", ["COMMIT", "UNKNOWN"])
 def test_settling_looks_each_up_once(stages: dict[str, Stage], answer: str) -> None:
@@ -197,6 +202,7 @@ def test_settling_looks_each_up_once(stages: dict[str, Stage], answer: str) -> N
     assert all(node["Actual Rows"] <= 1 for node in scans(plan, "message_p"))
 
 
+@pytest.mark.plan("outbox/sql/checking.sql", "expire")
 @pytest.mark.feature("S-50")
 def test_the_policy_looks_each_up_once(stages: dict[str, Stage]) -> None:
     stage = stages["expire"]

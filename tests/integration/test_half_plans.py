@@ -90,6 +90,7 @@ def test_row_is_found_by_its_primary_key_in_one_partition(
     assert sum(node.get("Rows Removed by Filter", 0) for node in read) <= 1
 
 
+@pytest.mark.plan("outbox/sql/decisions.sql", "find_foreign")
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_own_id_of_the_application_is_found_by_its_index(conn: Connection, mode: str) -> None:
     ran = plan_of(conn, "decisions.sql", "find_foreign", ["4bf92f35-77b3-4da6-a3ce-929d0e0e4736"], mode)

@@ -1,0 +1,135 @@
+"""Plans of what operators do about stopped lanes and messages, with young statistics and with good ones."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
+from outbox_relay.operations.stopped_lanes import STATEMENTS as STOPPED
+from tests.plans import Plan, nodes, rows_read, scans
+from tests.publications import own_lanes, positions, record, snapshot
+from tests.reading import narrow_partitions
+from tests.writing import Connection, connect, insert
+
+# All in one process: its database takes longer to fill than the statements take.
+pytestmark = pytest.mark.xdist_group("plans of operators")
+
+WIDTH, PARTITIONS = 4_000, 6
+FOREIGN = uuid.UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
+CONDITIONS = {
+    "dead": "state = 'DEAD'",
+    "published": "state = 'COMMITTED' AND id % 3 = 1 AND id < 20000",
+    "committed": "state = 'COMMITTED' AND id % 3 = 2",
+}
+"""What is in each partition."""
+FILL = """
+    INSERT INTO outbox.message (topic, key, body, deliver_at)
+    SELECT 't', convert_to('k' || i, 'UTF8'), 'x', CASE WHEN i %% 3 = 0 THEN now() + interval '1 day' END
+    FROM generate_series(1, %s) i
+"""
+
+
+@pytest.fixture(scope="module", params=["young statistics", "analyzed"])
+def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """Thousands of messages that were published, that are committed, and that are DEAD, in each partition."""
+    databases = request.getfixturevalue("_shared_databases")
+    with connect(databases.make()) as conn:
+        narrow_partitions(conn, width=WIDTH, count=PARTITIONS)
+        conn.execute("ANALYZE outbox.message")
+        conn.execute("ANALYZE outbox.event")
+        own_lanes(conn)
+        conn.execute(FILL, [PARTITIONS * WIDTH - 200])
+        insert(conn, "t", "k", "b", message_id=FOREIGN)
+        conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE deliver_at IS NOT NULL")
+        done, seen = positions(conn, CONDITIONS["published"]), snapshot(conn)
+        for place in range(0, len(done), 4):
+            record(conn, done[place : place + 4], batch=place // 4, seen=seen)
+        if request.param == "analyzed":
+            conn.execute("VACUUM ANALYZE")
+        yield conn
+    databases.drop_made()
+
+
+def explain(conn: Connection, statement: str, values: dict[str, Any]) -> Plan:
+    """Execute a statement as an operator's session does, and undo it."""
+    with conn.transaction(force_rollback=True):
+        row = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", values).fetchone()
+    assert row is not None
+    plan: Plan = row[0][0]["Plan"]
+    return plan
+
+
+def one(conn: Connection, condition: str) -> dict[str, Any]:
+    """The id and message id of a message in the middle."""
+    row = conn.execute(
+        f"SELECT id, message_id FROM outbox.message WHERE id > 12000 AND {condition} ORDER BY id LIMIT 1"
+    ).fetchone()
+    assert row is not None
+    return {"id": row[0], "message_id": row[1]}
+
+
+@pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "change")
+@pytest.mark.parametrize(
+    ("before", "after"), [("DEAD", "SKIPPED"), ("DEAD", "COMMITTED"), ("COMMITTED", "DEAD")]
+)
+def test_a_transition_reads_its_message_alone(conn: Connection, before: str, after: str) -> None:
+    message = one(conn, CONDITIONS[before.lower()])
+    if before == "COMMITTED":
+        lane = "(SELECT lane FROM outbox.message WHERE id = %(id)s)"
+        conn.execute(
+            "UPDATE outbox.lane SET stopped_error = 'x', stopped_message = %(message_id)s, stopped_at = now() "
+            f"WHERE lane = {lane}",
+            message,
+        )
+    plan = explain(
+        conn, DEAD_LETTERS["change"], {**message, "before": before, "after": after, "reason": "why"}
+    )
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "message_p") == 1
+
+
+@pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "read_state")
+@pytest.mark.parametrize("rest", CONDITIONS)
+def test_a_state_is_read_from_one_message_its_audit_and_its_publication(conn: Connection, rest: str) -> None:
+    plan = explain(conn, DEAD_LETTERS["read_state"], one(conn, CONDITIONS[rest]))
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "message_p") == 1
+    assert rows_read(plan, "event_p") <= 1
+    assert rows_read(plan, "publication_p") <= 2, "publications whose span of positions holds it"
+    assert {node["Relation Name"] for node in scans(plan, "event_p")} == {"event_p000000000012001"}
+
+
+@pytest.mark.plan("relay/outbox_relay/operations/stopped_lanes.sql", "all")
+def test_stopped_lanes_cost_one_message_each(conn: Connection) -> None:
+    """A message id that the outbox made leads to one partition; another one to an index of each."""
+    with conn.transaction(force_rollback=True):
+        conn.execute("UPDATE outbox.lane SET stopped_error = 'x', stopped_at = now()")
+        conn.execute(
+            "UPDATE outbox.lane l SET stopped_message = (SELECT m.message_id FROM outbox.message m "
+            "WHERE m.lane = l.lane AND m.id > 9000 ORDER BY m.id LIMIT 1)"
+        )
+        conn.execute(
+            "UPDATE outbox.lane l SET stopped_message = %(id)s "
+            "WHERE lane = (SELECT lane FROM outbox.message WHERE message_id = %(id)s)",
+            {"id": FOREIGN},
+        )
+        found = conn.execute(STOPPED["all"]).fetchall()
+        plan = explain(conn, STOPPED["all"], {})
+    assert len(found) == 8
+    assert all(row[7] is not None for row in found), "each lane's message was found"
+    assert not [node for node in scans(plan, "message_p") if node["Node Type"] == "Seq Scan"]
+    assert rows_read(plan, "message_p") <= 2 * 8
+
+
+@pytest.mark.plan("relay/outbox_relay/operations/stopped_lanes.sql", "request")
+def test_a_request_reads_lanes_and_nothing_else(conn: Connection) -> None:
+    with conn.transaction(force_rollback=True):
+        conn.execute("UPDATE outbox.lane SET stopped_error = 'x', stopped_at = now() WHERE lane IN (1, 2)")
+        plan = explain(conn, STOPPED["request"], {"lane": 2})
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "lane") <= 8
+    assert {node["Relation Name"] for node in nodes(plan) if "Relation Name" in node} == {"lane"}

@@ -1,0 +1,126 @@
+"""Every statement that runs while messages flow has a test of its query plan, or a reason why it needs none.
+
+A plan test names its statements: `@pytest.mark.plan("outbox/sql/cancel.sql", "cancel", "read_cancelled")`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_TIME = ("outbox/sql", "relay/outbox_relay")
+COMMANDS = {
+    "relay/outbox_relay/database": "what `outbox db` asks once; partitions are made ahead by a function of the schema",
+    "relay/outbox_relay/demo": "tables of the demo",
+    "relay/outbox_relay/groups": "what `outbox group` asks once; a row per producer group",
+    "relay/outbox_relay/halves": "what `outbox tx` asks once; its pages are tested in test_tx_plans.py",
+    "relay/outbox_relay/history": "what `outbox history` asks before a drop: whole partitions, read on purpose",
+    "relay/outbox_relay/inspect": "what operators ask once; tested in test_message_plans.py and test_status_command.py",
+    "relay/outbox_relay/schema.sql": "asked once at a start, of the catalog",
+    "relay/outbox_relay/topics": "what `outbox topic` asks once; a row per topic",
+}
+"""Not run while messages flow."""
+
+LANES = "outbox.lane and outbox.lease have eight rows at most"
+INSERTS = "inserts, and reads no table"
+NO_TABLE = "reads no table: settings, locks, sequences, cursors"
+PART = "a part of another statement, which is tested"
+REGISTRY = "one row of a table with a row per producer group, by its primary key"
+RESTORE = "once, after a restore into another cluster: reads everything on purpose"
+
+EXEMPT: dict[str, dict[str, str]] = {
+    "outbox/sql/cancel.sql": dict.fromkeys(["savepoint", "undo", "release"], NO_TABLE),
+    "outbox/sql/checking.sql": {
+        "begin": NO_TABLE,
+        **dict.fromkeys(["settings", "raise_alarm", "clear_alarm"], REGISTRY),
+    },
+    "outbox/sql/groups.sql": dict.fromkeys(["add_group", "configure_group", "read_group"], REGISTRY),
+    "outbox/sql/halves.sql": dict.fromkeys(["prepare", "prepare_with_message_id"], INSERTS),
+    "outbox/sql/send.sql": {
+        **dict.fromkeys(["send", "send_with_message_id", "send_ordered"], INSERTS),
+        **dict.fromkeys(["send_many", "send_many_with_message_id", "refuse_unlocked_key"], INSERTS),
+        **dict.fromkeys(["lock_order_keys", "recount_order_keys", "lock_idempotency_key"], NO_TABLE),
+    },
+    "outbox/sql/topics.sql": {"register_topic": "inserts one row, by the primary key"},
+    "outbox/sql/transactions.sql": dict.fromkeys(["hurry", "wait_briefly"], NO_TABLE),
+    "relay/outbox_relay/checker/query.sql": dict.fromkeys(["limits", "role", "leave_nothing"], NO_TABLE),
+    "relay/outbox_relay/checker/registered.sql": dict.fromkeys(
+        ["registered", "with_callback"], "reads a table with a row per producer group, every few seconds"
+    ),
+    "relay/outbox_relay/finder/finder.sql": {
+        **dict.fromkeys(["settings", "next_of_list", "close_list", "here", "take_xid"], NO_TABLE),
+        **dict.fromkeys(["branch", "columns", "weight", "withheld", "headers"], PART),
+        "unpublished": "without any progress: reads everything on purpose",
+    },
+    "relay/outbox_relay/finder/partitions.sql": {
+        "newest": NO_TABLE,
+        **dict.fromkeys(["all", "still_there"], "a row per partition"),
+    },
+    "relay/outbox_relay/lanes/lanes.sql": {
+        **dict.fromkeys(["lock", "take", "clear", "lease", "renew", "release", "stop", "resume"], LANES),
+        **dict.fromkeys(["holders", "lock_holders", "loop"], "reads what the server knows of its sessions"),
+        **dict.fromkeys(["lock_timeout", "cluster", "epoch", "renewal_settings"], NO_TABLE),
+        **dict.fromkeys(["adopt_unpublished", "adopt_published"], RESTORE),
+    },
+    "relay/outbox_relay/publishing/publications.sql": {"record": LANES},
+    "relay/outbox_relay/service/sweep.sql": {"settings": NO_TABLE},
+}
+
+
+def statements() -> dict[str, set[str]]:
+    """The names of the statements that run while messages flow, by file."""
+    files = (file for folder in RUN_TIME for file in sorted((ROOT / folder).rglob("*.sql")))
+    named = {
+        file.relative_to(ROOT).as_posix(): re.findall(r"^-- name: *(\w+)", file.read_text(), re.M)
+        for file in files
+    }
+    return {file: set(names) for file, names in named.items() if not file.startswith(tuple(COMMANDS))}
+
+
+@functools.cache
+def covered() -> dict[str, set[str]]:
+    """The statements that plan tests name, by file."""
+    found: dict[str, set[str]] = {}
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = file.read_text()
+        if "pytest.mark.plan(" in text:
+            for path, *names in marks(ast.parse(text)):
+                assert names, f"{file}: plan() takes a file and the names of statements"
+                found.setdefault(path, set()).update(names)
+    return found
+
+
+def marks(tree: ast.Module) -> Iterator[list[str]]:
+    """The arguments of each mark `plan` of a module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.plan":
+                    yield [ast.literal_eval(argument) for argument in mark.args]
+
+
+def test_every_statement_that_runs_while_messages_flow_has_a_plan_test_or_a_reason() -> None:
+    without = {
+        f"{file}: {name}"
+        for file, names in statements().items()
+        for name in names - covered().get(file, set()) - EXEMPT.get(file, {}).keys()
+    }
+    assert not without, "test their plans (mark the test with `plan`), or say in EXEMPT why not"
+
+
+def test_plan_tests_and_reasons_name_statements_that_exist_once() -> None:
+    known = statements()
+    exempt = {file: set(reasons) for file, reasons in EXEMPT.items()}
+    for named in (covered(), exempt):
+        for file, names in named.items():
+            assert names <= known.get(file, set()), (
+                f"{file} has no statements {names - known.get(file, set())}"
+            )
+    for file, names in exempt.items():
+        assert not covered().get(file, set()) & names, f"{file}: tested and exempt"
+    for place in COMMANDS:
+        assert (ROOT / place).exists(), place
