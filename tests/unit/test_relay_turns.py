@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+from confluent_kafka import KafkaError
+
 from outbox_relay.finder.snapshot import Progress, Snapshot
+from outbox_relay.publishing.errors import BrokenError, Unpublishable
 from outbox_relay.publishing.publisher import Publisher
+from outbox_relay.publishing.topic_lookup import _refused
 from outbox_relay.service.groups import Group
 from outbox_relay.service.overdue import Overdue
 from outbox_relay.service.session import Session
@@ -53,3 +59,52 @@ def test_an_acknowledgement_at_the_last_moment_is_no_reason_to_give_up() -> None
     slot.offsets.append(7)
     assert overdue.hopeless(publisher, 60.0) == {}
     overdue.close()
+
+
+def test_no_later_batch_of_a_lane_can_be_taken_for_the_one_that_it_waited_for() -> None:
+    class Head(SimpleNamespace):
+        """A batch; unlike its base it can be referred to weakly."""
+
+    def batch() -> Any:
+        slot = SimpleNamespace(topic="t", partition=0, offsets=[])
+        return Head(needs=[(slot, 1)], waiting=lambda: [(slot, 0)])
+
+    aside = {2: deque([batch()])}
+    publisher = cast("Publisher", SimpleNamespace(aside=aside, in_flight=deque()))
+    overdue = Overdue(lambda partitions: dict.fromkeys(partitions, "it has no leader"), patience=3.0)
+    overdue.hopeless(publisher, 0.0)
+    assert overdue._asked is not None
+    overdue._asked.result(10)
+    overdue.hopeless(publisher, 1.0)
+    first = weakref.ref(aside[2].popleft())
+    assert first() is not None, "it is kept, so the next one cannot lie in its place and have its identity"
+    aside[2].append(batch())
+    assert overdue.hopeless(publisher, 60.0) == {}, "the patience with the next one begins"
+    overdue.close()
+
+
+def test_a_defect_while_a_lane_is_given_up_is_named_and_starts_over() -> None:
+    session = Session.__new__(Session)
+    session._overdue = cast("Any", SimpleNamespace(
+        is_due=lambda now: True, late=lambda *_: set(), hopeless=lambda *_: {2: Unpublishable("X", "x")}
+    ))  # fmt: skip
+
+    def give_up(lane: int, reason: Unpublishable) -> None:
+        raise KeyError(lane)
+
+    session._publisher = cast("Any", SimpleNamespace(give_up=give_up))
+    with pytest.raises(BrokenError, match=r"internal error in give_up .*KeyError: 2"):
+        session._watch()
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, True),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, False),
+        (KafkaError.TOPIC_EXCEPTION, False),
+    ],
+)
+def test_only_a_topic_that_is_missing_is_to_be_created(code: int, *, told: bool) -> None:
+    refused = _refused("orders", KafkaError(code))
+    assert ("outbox topic create orders" in str(refused)) is told

@@ -129,6 +129,9 @@ def _illegal(name: str) -> Unpublishable:
 
 
 def _refused(name: str, error: KafkaError) -> Unpublishable:
-    return Unpublishable(
-        error.name(), f"topic {name!r}: {error.str()}; create it with: outbox topic create {name}"
+    repair = (
+        f"; create it with: outbox topic create {name}"
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        else ""
     )
+    return Unpublishable(error.name(), f"topic {name!r}: {error.str()}{repair}")

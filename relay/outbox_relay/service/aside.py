@@ -6,7 +6,8 @@ them. It dies between the stop's record and the new producer: the successor trie
 goes on from there. The stop is recorded and the partition comes back before the producer is closed: what was in
 flight arrives, and comes again at the retry. Both runs begin at the recorded progress and are in order, so
 first appearances are in order too, however the two are mixed. The process is paused past its lease: its next
-record finds another epoch, as always.
+record finds another epoch, as always. An error of our own while a lane is given up, before or after its stop is
+recorded: the session starts over from what is recorded, and meets the partition again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from outbox_relay.publishing.recorder import Recorder
 from outbox_relay.service.groups import Group
 from outbox_relay.service.overdue import Overdue
 from outbox_relay.service.reader import Page
+from outbox_relay.service.recovery import naming_defects
 from outbox_relay.service.stops import Stops
 
 log = Log("relay")
@@ -75,8 +77,9 @@ class AsideLanes:
                 group.paused = False
 
     def _give_up(self, lane: int, reason: Unpublishable) -> None:
-        done, messages = self._publisher.give_up(lane, reason)
-        self._note([done], self._recorder.commit([done], self._partitions.bounds()))
+        with naming_defects():
+            done, messages = self._publisher.give_up(lane, reason)
+            self._note([done], self._recorder.commit([done], self._partitions.bounds()))
         self._given_up += messages
         self._is_burdened = True
         group = next((group for group in self._groups if lane in group.lanes), None)

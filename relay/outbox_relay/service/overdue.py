@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from outbox_relay.logs import Log
-from outbox_relay.publishing.batch import Slot
+from outbox_relay.publishing.batch import Batch, Slot
 from outbox_relay.publishing.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publishing.publisher import Publisher
 
@@ -43,9 +43,10 @@ Probe = Callable[[Collection[Partition]], Mapping[Partition, str]]
 
 @dataclass(slots=True)
 class _Wait:
-    """One lane that is set aside: what of it was acknowledged when last seen, and since when nothing more was."""
+    """One lane that is set aside: its first batch, what of it was acknowledged, and since when nothing more was."""
 
-    seen: tuple[int, int]
+    head: Batch
+    acknowledged: int
     since: float
     partition: Partition
 
@@ -106,14 +107,14 @@ class Overdue:
         self._waits = {lane: wait for lane, wait in self._waits.items() if lane in publisher.aside}
         for lane, queue in publisher.aside.items():
             head = queue[0]
-            seen = (id(head), sum(len(slot.offsets) for slot, _ in head.needs))
+            acknowledged = sum(len(slot.offsets) for slot, _ in head.needs)
             first = min(head.waiting(), key=lambda found: found[1], default=None)
             if first is None:
                 self._waits.pop(lane, None)  # acknowledged, and recorded next
                 continue
             wait = self._waits.get(lane)
-            if wait is None or wait.seen != seen:
-                self._waits[lane] = _Wait(seen, now, (first[0].topic, first[0].partition))
+            if wait is None or wait.head is not head or wait.acknowledged != acknowledged:
+                self._waits[lane] = _Wait(head, acknowledged, now, (first[0].topic, first[0].partition))
         if not self._waits:
             self._known = {}  # of no use for the next time
             return {}
