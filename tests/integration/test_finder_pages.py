@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
 
 import psycopg
@@ -12,7 +12,8 @@ import pytest
 from outbox_relay.finder import finder as finder_module
 from outbox_relay.finder import listing as listing_module
 from outbox_relay.finder.finder import BODY, POSITION, RawRow, Row
-from outbox_relay.finder.snapshot import BEGINNING, START, Progress
+from outbox_relay.finder.listing import Listing
+from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
 from outbox_relay.service.delayed import Delayed
 from outbox_relay.service.groups import Group
 from tests.publications import positions
@@ -339,3 +340,22 @@ def test_the_list_of_a_group_that_is_no_more_is_closed(
     assert reading.conn.execute(open_lists).fetchone() == (1,)
     reading.reader.close_lists([other])
     assert reading.conn.execute(open_lists).fetchone() == (0,)
+
+
+def test_an_empty_difference_of_a_group_that_goes_one_by_one_is_listed_once(
+    reading: Reading, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists = []
+    backlog = reading.finder.backlog
+
+    def count(previous: Snapshot, current: Snapshot, lanes: Collection[int], after: int) -> Listing:
+        lists.append(after)
+        return backlog(previous, current, lanes, after)
+
+    monkeypatch.setattr(reading.finder, "backlog", count)
+    reading.group.trial = True
+    assert list(reading.reader.read([reading.group])) == []
+    assert len(lists) == 1
+    assert reading.group.is_level
+    insert_numbered(conn, "t", 3)
+    assert reading.read() == positions(conn)

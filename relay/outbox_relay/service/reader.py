@@ -111,7 +111,7 @@ class Reader:
     def _next_of_backlog(self, group: Group) -> Iterator[Page]:
         if group.backlog is None:
             self._open(group)
-        elif not group.backlog:
+        elif not group.backlog and group.listing is not None:
             self._list(group)
         size = 1 if group.one_by_one else self._finder.page_size
         ids = (group.backlog or array("q"))[:size]
