@@ -188,6 +188,33 @@ def test_bodies_are_shown_as_text_or_marked_base64(
     )
 
 
+@pytest.mark.parametrize(
+    ("headers", "people"),
+    [
+        ('{"n": %s}' % ("9" * 5_000), '{"n": 9999999'),
+        ("[" * 5_000 + "1" + "]" * 5_000, "[[[[["),
+        ("[]", "headers, which are not texts by name: []"),
+        ('{"n": 7}', "header n: 7"),
+    ],
+)
+def test_headers_that_cannot_be_read_are_shown_as_they_are(
+    database: str, conn: Connection, headers: str, people: str
+) -> None:
+    id_ = conn.execute(
+        "INSERT INTO outbox.message (topic, body, state, producer_group) VALUES ('t', 'b', 'UNKNOWN', 'g') RETURNING id"
+    ).fetchone()
+    assert id_ is not None
+    # Past the table's own rules, as a hole in them would be.
+    conn.execute("SET session_replication_role = replica")
+    conn.execute("UPDATE outbox.message SET headers = %s::jsonb", [headers])
+    shown = succeed("message", "show", str(id_[0]), "--body", OUTBOX_DSN=database).out
+    assert people in shown
+    found = succeed("message", "show", str(id_[0]), "--body", "--json", OUTBOX_DSN=database).json
+    assert "headers" in found
+    for words in (("tx", "show"), ("tx", "explain"), ("message", "show")):
+        succeed(*words, str(id_[0]), OUTBOX_DSN=database)
+
+
 @pytest.mark.feature("S-27", "S-29")
 def test_show_tells_a_half_messages_whole_life(database: str, conn: Connection) -> None:
     own_lanes(conn)

@@ -194,6 +194,19 @@ def test_explain_and_show_name_the_stopped_lane(database: str, conn: Connection,
     )
 
 
+def test_a_lane_that_waits_for_a_partition_names_no_message(database: str, conn: Connection) -> None:
+    own_lanes(conn)
+    id_ = sent(conn, state="UNKNOWN", producer_group="shop")
+    conn.execute("UPDATE outbox.message SET state = 'COMMITTED'")
+    conn.execute(
+        "UPDATE outbox.lane SET stopped_error = 'PARTITION_UNAVAILABLE: t/0', stopped_at = now() WHERE lane = 4"
+    )
+    for words in (("tx", "explain"), ("message", "show")):
+        told = " ".join(succeed(*words, str(id_), OUTBOX_DSN=database).out.split())
+        assert "Z: PARTITION_UNAVAILABLE: t/0" in told
+        assert "None" not in told
+
+
 def test_explain_of_a_dead_message_names_its_ways_out(database: str, conn: Connection) -> None:
     id_ = sent(conn, state="UNKNOWN", producer_group="shop")
     conn.execute("UPDATE outbox.message SET state = 'COMMITTED'")

@@ -70,6 +70,17 @@ def test_a_stopped_lane_is_named_with_its_error_and_its_message(database: str, c
     assert lines[0].endswith(f"SELECTOR_FAILED: odd: outbox message show {message_id}")
 
 
+def test_a_lane_that_waits_for_a_partition_is_shown_by_the_list_of_lanes(
+    database: str, conn: Connection
+) -> None:
+    own_lanes(conn)
+    conn.execute(
+        "UPDATE outbox.lane SET stopped_error = 'PARTITION_UNAVAILABLE: t/0', stopped_at = now() WHERE lane = 4"
+    )
+    _, lines = verdict(database)
+    assert lines[0].endswith("PARTITION_UNAVAILABLE: t/0: outbox lane ls")
+
+
 def test_a_message_that_waits_too_long_beside_a_running_relay_is_a_problem(
     database: str, conn: Connection
 ) -> None:

@@ -61,7 +61,7 @@ def _stopped(status: Status) -> Iterator[Problem]:
             yield Problem(
                 "lane_stopped",
                 f"lane {lane.lane} stopped at {cell(lane.stopped_at)}: {printable(lane.stopped_error)}",
-                "outbox status --json"
+                "outbox lane ls"
                 if lane.stopped_message is None
                 else f"outbox message show {lane.stopped_message}",
             )

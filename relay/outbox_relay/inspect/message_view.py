@@ -146,7 +146,11 @@ def _event(event: Row) -> str:
 
 
 def _content(content: Row) -> None:
-    for name, value in (content["headers"] or {}).items():
+    headers = content["headers"]
+    if headers is not None and not isinstance(headers, dict):
+        click.echo(f"headers, which are not texts by name: {output.printable(str(headers))}")
+        headers = None
+    for name, value in (headers or {}).items():
         click.echo(f"header {output.printable(name)}: {output.cell(value)}")
     body = content["body"]
     if body is None:

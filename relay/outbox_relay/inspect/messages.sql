@@ -162,5 +162,5 @@ WHERE int8range(b.lo, b.hi, '[]') @> %(position)s::bigint
 ORDER BY b.published_at
 
 -- name: content
--- Headers and body; asked for by name only.
-SELECT headers, body FROM outbox.message WHERE id = %(id)s
+-- Headers and body; asked for by name only. The headers as text: what Python cannot read is to be shown, too.
+SELECT headers::text AS headers, body FROM outbox.message WHERE id = %(id)s

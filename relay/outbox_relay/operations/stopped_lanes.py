@@ -79,6 +79,8 @@ class Lane:
         )
         if message_id == self.message_id:
             return f"cannot be published, and lane {self.lane} is stopped at it since {since}: {error}{again}"
+        if self.message_id is None:  # what waits for Kafka is not one message, and this may be among it
+            return f"lane {self.lane} is stopped since {since}: {error}{again}"
         at = f"message {self.id or self.message_id}"
         return f"lane {self.lane} is stopped since {since} at {at}, in front of it: {error}{again}"
 
