@@ -192,7 +192,7 @@ def test_a_bound_groups_messages_are_decided_by_its_role_only(logins: Logins, be
                 id_ = born(owner, before, "shop")
                 with pytest.raises(InsufficientPrivilege, match="producer group 'shop'") as caught:
                     other.execute(CHANGE, [after, id_])
-                assert "outbox group show" in str(caught.value.diag.message_hint)
+                assert "outbox group show 'shop'" in str(caught.value.diag.message_hint)
                 assert shop.execute(CHANGE, [after, id_]).rowcount == 1
             with pytest.raises(InsufficientPrivilege, match="producer group 'shop'"):
                 other.execute(

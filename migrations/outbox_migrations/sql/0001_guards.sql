@@ -2,7 +2,7 @@
 -- 0001_admission.sql. No writer, in whatever language, can write nonsense, and the audit is written with the deed.
 
 -- The transitions of outbox.transition as an expression, made from the table: asking the table itself was a third of what
--- a decision cost. Whoever adds a transition makes this anew.
+-- a decision cost. A migration that adds a transition makes this function again.
 DO $$ BEGIN
     EXECUTE (
         SELECT format('CREATE FUNCTION outbox.is_transition(from_state text, to_state text) RETURNS boolean
@@ -48,9 +48,9 @@ BEGIN
         RAISE EXCEPTION 'message % is of producer group %, whose messages % may not decide or cancel', message_id,
                 quote_literal(producer_group), quote_ident(outbox.acting_role())
             USING ERRCODE = 'insufficient_privilege',
-                  HINT = format('The group is bound to the role %I; see: outbox group show',
+                  HINT = format('The group is bound to the role %I; see: outbox group show %L',
                                 (SELECT g.role FROM outbox.producer_group g
-                                 WHERE g.name = require_permission.producer_group));
+                                 WHERE g.name = require_permission.producer_group), producer_group);
     END IF;
 END $$;
 

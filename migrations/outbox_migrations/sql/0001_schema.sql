@@ -205,8 +205,8 @@ COMMENT ON COLUMN outbox.event.id IS 'the message''s id, so that its events shar
 
 -- Committed, but not publishable now: delayed, held behind a failed message of the same order key, or parked
 -- with its topic. Taken and released by compare-and-set; the finder and the sweep leave these rows out.
--- A delayed message has its row from the moment it is COMMITTED, written by the triggers below. Whoever deletes
--- that row decides: the relay, which releases the message when it is due, or a cancellation.
+-- A delayed message has its row from the moment it is COMMITTED, written by the triggers below. The transaction that
+-- deletes that row decides: the relay's, which releases the message when it is due, or a cancellation.
 CREATE TABLE outbox.waiting (
     id         bigint      PRIMARY KEY,
     message_id uuid        NOT NULL,
