@@ -27,6 +27,13 @@ LEAVES = """
     WHERE p.isleaf ORDER BY 1
 """
 
+TOAST = """
+    SELECT toast.relname
+    FROM unnest(%s::regclass[]) t (root), pg_partition_tree(t.root) p
+    JOIN pg_class c ON c.oid = p.relid JOIN pg_class toast ON toast.oid = c.reltoastrelid
+    WHERE p.isleaf ORDER BY 1
+"""
+
 
 class Run:
     """`outbox etl …`, and whatever it starts."""
@@ -115,6 +122,23 @@ def unread(dsn: str, *tables: str) -> Iterator[Connection]:
         conn.execute("BEGIN")
         for (name,) in conn.execute(LEAVES, [[f"outbox.{table}" for table in tables]]).fetchall():
             conn.execute(sql.SQL("REINDEX TABLE {}").format(sql.Identifier("outbox", name)))
+        try:
+            yield conn
+        finally:
+            conn.execute("ROLLBACK")
+
+
+@contextlib.contextmanager
+def held_in_mid_read(dsn: str, table: str) -> Iterator[Connection]:
+    """Hold every task that reads a large value of this table of the outbox, and let everybody plan.
+
+    The indexes of the TOAST tables are locked. Planning a statement, as the driver does to learn the columns, opens
+    none of them. Each partition needs a row with a value that is stored there: some kilobytes, not compressible.
+    """
+    with connect(dsn) as conn:
+        conn.execute("BEGIN")
+        for (name,) in conn.execute(TOAST, [[f"outbox.{table}"]]).fetchall():
+            conn.execute(sql.SQL("REINDEX TABLE {}").format(sql.Identifier("pg_toast", name)))
         try:
             yield conn
         finally:

@@ -13,6 +13,7 @@ from tests.spark.bad_input import Job, MakeWorld
 from tests.spark.damaging import empty, flip, truncate
 from tests.spark.disks import mounted
 from tests.spark.marks import MARKS
+from tests.stopping import set_aside
 from tests.writing import connect, insert
 
 pytestmark = MARKS
@@ -63,12 +64,11 @@ def test_a_damaged_file_is_named_and_nothing_is_written_until_it_is_back(
     job: Job, make_world: MakeWorld, tmp_path: Path, form: str, damages: Damages
 ) -> None:
     world = make_world(form)
-    job.succeeds("run", *world.given)
-    with connect(world.dsn) as conn:  # every message changes: no file may be left out
-        conn.execute(
-            "UPDATE outbox.message SET xid = pg_current_xact_id(), position = nextval('outbox.position') "
-            "WHERE state = 'COMMITTED'"
-        )
+    with connect(world.dsn) as conn:
+        insert(conn, "t", "k", b"of the day that all files hold")
+        number = conn.execute("SELECT max(id) FROM outbox.message").fetchall()[0][0]
+        job.succeeds("run", *world.given)
+        set_aside(conn, number)
     good = tmp_path / "good"
     shutil.copytree(world.place, good)
     for damage, pattern in damages:

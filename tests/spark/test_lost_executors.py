@@ -15,10 +15,17 @@ from tests.reading import narrow_partitions
 from tests.spark.bad_input import waiting
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS
-from tests.spark.running import Run, alive, command_line, running, unread, wait_until_sessions_are_gone
+from tests.spark.running import (
+    Run,
+    alive,
+    command_line,
+    held_in_mid_read,
+    running,
+    wait_until_sessions_are_gone,
+)
 from tests.spark.streams import Stream, differences
 from tests.waiting import wait_until
-from tests.writing import Connection
+from tests.writing import Connection, insert
 
 pytestmark = MARKS
 TWO_EXECUTORS = ("--master", "local-cluster[2,1,1024]")
@@ -51,9 +58,10 @@ def more_happens(stream: Stream) -> None:
     """The second window: new messages in both partitions, which two tasks read."""
     stream.decide()
     stream.check()
-    stream.send()
-    stream.conn.execute("SELECT setval('outbox.position', 1001, false)")
-    stream.send()
+    for number in range(2):
+        stream.conn.execute("SELECT setval('outbox.position', %s, false)", [100 + number * 1000])
+        insert(stream.conn, "t", "large", os.urandom(10_000))
+        stream.send()
     stream.settle()
 
 
@@ -74,7 +82,7 @@ def test_a_run_that_loses_an_executor_reads_again_what_it_had_to_read(
     more_happens(stream)
     given = ("--warehouse", exports.settings.warehouse, "--format", "parquet", *TWO_EXECUTORS)
     with running(stream.dsn, tmp_path / "log", "run", *given) as run:
-        with unread(stream.dsn, "message") as conn:
+        with held_in_mid_read(stream.dsn, "message") as conn:
             kill_one_that_reads(run, conn)
         assert run.code() == 0, run.log
     assert not differences(exports.tables(), stream.truth())
@@ -91,7 +99,7 @@ def test_a_run_that_may_not_try_again_says_that_executors_were_lost_and_the_next
     once = ("--warehouse", exports.settings.warehouse, *TWO_EXECUTORS, "--spark", "spark.task.maxFailures=1")
     with (
         running(stream.dsn, tmp_path / "log", "run", *once) as run,
-        unread(stream.dsn, "message") as conn,
+        held_in_mid_read(stream.dsn, "message") as conn,
     ):
         kill_one_that_reads(run, conn)
         code = run.code()
