@@ -9,12 +9,14 @@ from psycopg import Connection
 ERROR = "QUEUE_OUT_OF_RANGE: queue 99 does not exist"
 STOP = """
     UPDATE outbox.lane l
-    SET stopped_error = %s, stopped_message = m.message_id, stopped_at = clock_timestamp(), retrying_at = NULL
+    SET stopped_error = %s, stopped_message = m.message_id, stopped_at = clock_timestamp(), retrying_at = NULL,
+        stopped_in_doubt = %s
     FROM outbox.message m WHERE m.id = %s AND l.lane = m.lane RETURNING l.lane
 """
 GO_ON = """
     UPDATE outbox.lane
-    SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL
+    SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL,
+        stopped_in_doubt = false
     WHERE lane = %(lane)s
 """
 FORGET = """
@@ -24,9 +26,9 @@ FORGET = """
 KILL = "UPDATE outbox.message SET state = 'DEAD', remark = %(error)s WHERE id = %(id)s"
 
 
-def stop_lane(conn: Connection[Any], id_: int, error: str = ERROR) -> int:
+def stop_lane(conn: Connection[Any], id_: int, error: str = ERROR, *, in_doubt: bool = False) -> int:
     """Stop a message's lane at it; return the lane."""
-    row = conn.execute(STOP, [error, id_]).fetchone()
+    row = conn.execute(STOP, [error, in_doubt, id_]).fetchone()
     assert row is not None, f"there is no message {id_}"
     return int(row[0])
 

@@ -38,9 +38,9 @@ def user(session: Session) -> str:
 
 def become(session: Session, half: HalfMessage, *states: str) -> None:
     """Move the row on as others do: checkers, operators, the relay."""
-    for each in states:
-        if each == "DEAD":
-            session.execute(STOP, [ERROR, half.id])
+    for before, each in zip((None, *states), states, strict=False):
+        if before == "COMMITTED":
+            session.execute(STOP, [ERROR, each == "SKIPPED", half.id])
         session.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [each, half.id])
 
 
@@ -146,7 +146,12 @@ def test_error_leaves_the_transaction_usable(session: Session, half: HalfMessage
 
 
 @pytest.mark.parametrize(
-    ("states", "now"), [(("COMMITTED", "DEAD"), "DEAD"), (("COMMITTED", "DEAD", "SKIPPED"), "SKIPPED")]
+    ("states", "now"),
+    [
+        (("COMMITTED", "DEAD"), "DEAD"),
+        (("COMMITTED", "DEAD", "SKIPPED"), "SKIPPED"),
+        (("COMMITTED", "SKIPPED"), "SKIPPED"),
+    ],
 )
 def test_what_became_of_a_committed_message_does_not_change_its_decision(
     session: Session, half: HalfMessage, states: tuple[str, ...], now: str

@@ -83,11 +83,16 @@ def test_what_cannot_be_set_aside_says_why_and_what_to_do(database: str, conn: C
     assert "outbox lane retry 4" in refusal(first, "retry")
     conn.execute("UPDATE outbox.lane SET retrying_at = clock_timestamp() WHERE lane = 4")
     assert "lane 4 is trying it again; repeat in a few seconds" in refusal(first)
-    stop_lane(conn, first, "PARTITION_UNAVAILABLE: topic 'orders', partition 0: no acknowledgement for 10 s")
+    error = "PARTITION_UNAVAILABLE: topic 'orders', partition 0: no acknowledgement for 10 s"
+    stop_lane(conn, first, error, in_doubt=True)
     text = refusal(first)
-    assert "Kafka has not said whether it has taken it" in text
+    assert "it may be in Kafka already, because an earlier acknowledgement was lost" in text
     assert "outbox lane retry 4" in text
-    assert "message dead" not in succeed("lane", "ls", OUTBOX_DSN=database).out
+    assert f"outbox message skip {message_id} --may-be-published" in text
+    assert refusal(first, "skip") == text
+    listed = succeed("lane", "ls", OUTBOX_DSN=database).out
+    assert "message dead" not in listed
+    assert f"outbox message skip {first} --may-be-published --reason TEXT" in listed
     record(conn, positions(conn, f"id = {other}"), seen=snapshot(conn), batch=1, partition=6, offset=0)
     assert "it is published at 6/0" in refusal(other)
     assert "is published already, at orders 6/0" in refusal(other, "retry")

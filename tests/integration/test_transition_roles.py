@@ -30,8 +30,8 @@ def born(conn: Connection, state: str, group: str | None = "orders") -> int:
     id_ = int(one(conn, "SELECT max(id) FROM outbox.message"))
     if state == "EXHAUSTED":
         conn.execute(CHANGE, [state, id_])
-    elif state == "stopped":
-        stop_lane(conn, id_)
+    elif state in ("stopped", "in doubt"):
+        stop_lane(conn, id_, in_doubt=state == "in doubt")
     elif state == "DEAD":
         set_aside(conn, id_)
     return id_
@@ -49,11 +49,22 @@ FORBIDDEN = {
         ("EXHAUSTED", "COMMITTED"),
         ("EXHAUSTED", "ROLLED_BACK"),
         ("stopped", "DEAD"),
+        ("in doubt", "SKIPPED"),
         ("DEAD", "COMMITTED"),
         ("DEAD", "SKIPPED"),
     ],
-    "outbox_checker": [("stopped", "DEAD"), ("DEAD", "COMMITTED"), ("DEAD", "SKIPPED")],
-    "outbox_relay": [("UNKNOWN", "COMMITTED"), ("EXHAUSTED", "COMMITTED"), ("stopped", "DEAD")],
+    "outbox_checker": [
+        ("in doubt", "SKIPPED"),
+        ("stopped", "DEAD"),
+        ("DEAD", "COMMITTED"),
+        ("DEAD", "SKIPPED"),
+    ],
+    "outbox_relay": [
+        ("UNKNOWN", "COMMITTED"),
+        ("EXHAUSTED", "COMMITTED"),
+        ("stopped", "DEAD"),
+        ("in doubt", "SKIPPED"),
+    ],
     "outbox_consumer": [("UNKNOWN", "COMMITTED"), ("stopped", "DEAD")],
     "outbox_etl": [("UNKNOWN", "COMMITTED"), ("stopped", "DEAD")],
     "outbox_reader": [("UNKNOWN", "COMMITTED"), ("stopped", "DEAD")],
@@ -72,6 +83,7 @@ ALLOWED = {
         ("EXHAUSTED", "ROLLED_BACK"),
         ("delayed", "CANCELLED"),
         ("stopped", "DEAD"),
+        ("in doubt", "SKIPPED"),
         ("DEAD", "COMMITTED"),
         ("DEAD", "SKIPPED"),
     ],

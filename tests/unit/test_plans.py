@@ -64,8 +64,9 @@ EXEMPT: dict[str, dict[str, str]] = {
     },
     "relay/outbox_relay/lanes/lanes.sql": {
         **dict.fromkeys(["lock", "take", "clear", "lease", "renew", "release", "stop", "resume"], LANES),
+        "doubts": LANES,
         **dict.fromkeys(["holders", "lock_holders", "loop"], "reads what the server knows of its sessions"),
-        **dict.fromkeys(["lock_timeout", "cluster", "epoch", "renewal_settings"], NO_TABLE),
+        **dict.fromkeys(["lock_timeout", "cluster", "epoch", "renewal_settings", "newest"], NO_TABLE),
         **dict.fromkeys(["adopt_unpublished", "adopt_published"], RESTORE),
     },
     "relay/outbox_relay/publishing/publications.sql": {"record": LANES},

@@ -36,8 +36,9 @@ COMMENT ON FUNCTION outbox.may_act_for(text) IS 'Whether the acting role may dec
 CREATE FUNCTION outbox.require_permission(message_id uuid, from_state text, to_state text, producer_group text)
     RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF 'DEAD' IN (from_state, to_state) AND NOT outbox.is_operator() THEN
-        RAISE EXCEPTION 'message % may become or cease to be DEAD by the relay and by operators only', message_id
+    IF ('DEAD' IN (from_state, to_state) OR to_state = 'SKIPPED') AND NOT outbox.is_operator() THEN
+        RAISE EXCEPTION 'message % may become or cease to be %, by operators only', message_id,
+                CASE WHEN 'DEAD' IN (from_state, to_state) THEN 'DEAD' ELSE 'SKIPPED' END
             USING ERRCODE = 'insufficient_privilege',
                   HINT = format('%I acts; grant it outbox_operator, or let an operator do it.', outbox.acting_role());
     ELSIF 'EXHAUSTED' IN (from_state, to_state) AND NOT (outbox.is_checker() OR outbox.is_operator()) THEN
@@ -54,33 +55,41 @@ BEGIN
     END IF;
 END $$;
 
--- Lets a message leave its lane, on its way to DEAD; refuses if it is published or may be on its way to Kafka at this
+-- Lets a message leave its lane, to DEAD; refuses if it is published, or may be in Kafka, or on its way there at this
 -- moment. Only two things prove that it is not: it waits (its row in outbox.waiting goes now, as for a cancellation), or
--- its lane is stopped exactly at it and is not being tried again. The second is read under the lane's row lock, which is
+-- its lane is stopped exactly at it, without doubt, and is not being tried again. The second is read under the lane's row lock, which is
 -- kept until this transaction ends; the relay announces a retry, in the same row and committed, before it reads the lane:
 --   announced first: this finds retrying_at set, and refuses.
 --   locked first: the relay finds the row locked and leaves the lane stopped (it waits for nobody). When it tries
 --     again it reads with a snapshot that sees the message DEAD.
---   The relay waits in vain for Kafka's acknowledgement, and stops the lane (PARTITION_UNAVAILABLE): Kafka may have taken
---     the message. It is refused until a retry has told.
+--   An earlier acknowledgement was lost, with a producer, with a relay or with the partition's broker: the stop states that
+--     it is in doubt whether Kafka has the message, and it does not become DEAD. The way out is "to_skipped": an operator
+--     gives it up, knowing that it may be in Kafka, and that is what the audit then shows (COMMITTED to SKIPPED). It is for
+--     messages in doubt only: what certainly is not in Kafka becomes DEAD first.
+--   Another server than this one took the lane (a standby was promoted, a backup restored): the stop is what was replicated
+--     or saved of it, and the relay may have gone on. It is refused until a relay has taken the lanes here.
 --   The relay dies after its announcement: retrying_at stays, and so the refusal, until a relay has taken the lanes and
 --     recorded how far they are published.
 -- Under REPEATABLE READ a lane that changed since the snapshot is a serialization failure. Everybody is bound by this:
 -- who knows by other means that a message cannot be published stops its lane at it, in the same transaction.
-CREATE FUNCTION outbox.leave_lane(id bigint, message_id uuid, lane smallint, pos bigint) RETURNS void
+CREATE FUNCTION outbox.leave_lane(id bigint, message_id uuid, lane smallint, pos bigint, to_skipped boolean) RETURNS void
     LANGUAGE plpgsql AS $$
 DECLARE
-    may_leave boolean;
+    after     text := CASE WHEN to_skipped THEN 'SKIPPED' ELSE 'DEAD' END;
+    may_leave boolean := false;
     here      outbox.lane%ROWTYPE;
     found_at  text;
 BEGIN
-    DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id;
-    may_leave := FOUND;
+    IF NOT to_skipped THEN
+        DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id;
+        may_leave := FOUND;
+    END IF;
     IF NOT may_leave THEN
         -- The relay then tries the lane again within about a second.
         UPDATE outbox.lane l SET retry_requested_at = clock_timestamp()
         WHERE l.lane = leave_lane.lane AND l.stopped_message = leave_lane.message_id AND l.retrying_at IS NULL
-            AND l.stopped_error NOT LIKE 'PARTITION_UNAVAILABLE:%';
+            AND l.stopped_in_doubt = to_skipped
+            AND coalesce(l.timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer, true);
         may_leave := FOUND;
     END IF;
     SELECT format('%s/%s', b.partitions[array_position(b.positions, pos)], b.offsets[array_position(b.positions, pos)])
@@ -88,7 +97,7 @@ BEGIN
     WHERE int8range(b.lo, b.hi, '[]') @> pos AND b.lo <= pos AND b.hi >= pos AND b.positions @> ARRAY[pos]
     ORDER BY b.published_at LIMIT 1;
     IF found_at IS NOT NULL THEN
-        RAISE EXCEPTION 'message % cannot become DEAD: it is published at %', message_id, found_at
+        RAISE EXCEPTION 'message % cannot become %: it is published at %', message_id, after, found_at
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_published',
                   HINT = 'What is in Kafka stays there; send another message that corrects it.';
     ELSIF may_leave THEN
@@ -96,32 +105,40 @@ BEGIN
     END IF;
     SELECT l.* INTO here FROM outbox.lane l WHERE l.lane = leave_lane.lane;
     IF here.stopped_error IS NULL THEN
-        RAISE EXCEPTION 'message % cannot become DEAD: lane % is not stopped at it, so the relay may be publishing it now',
-                message_id, lane
+        RAISE EXCEPTION 'message % cannot become %: lane % is not stopped at it, so the relay may be publishing it now',
+                message_id, after, lane
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
                   HINT = 'Only what a lane has stopped at, or what waits for its time, can be set aside; see: outbox lane ls';
     ELSIF here.stopped_message IS NULL THEN
-        RAISE EXCEPTION 'message % cannot become DEAD: lane % waits for a partition that acknowledges nothing, so it may be in Kafka already',
-                message_id, lane
+        RAISE EXCEPTION 'message % cannot become %: lane % waits for a partition that acknowledges nothing, so it may be in Kafka already',
+                message_id, after, lane
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
                   HINT = here.stopped_error;
     ELSIF here.stopped_message <> message_id THEN
-        RAISE EXCEPTION 'message % cannot become DEAD: it is not what lane % stopped at; that is message %',
-                message_id, lane, here.stopped_message
+        RAISE EXCEPTION 'message % cannot become %: it is not what lane % stopped at; that is message %',
+                message_id, after, lane, here.stopped_message
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_stopped_its_lane',
-                  HINT = format('outbox message dead %s --reason TEXT', here.stopped_message);
-    ELSIF here.stopped_error LIKE 'PARTITION_UNAVAILABLE:%' THEN
-        RAISE EXCEPTION 'message % cannot become DEAD: Kafka has not said whether it has taken it', message_id
+                  HINT = format('outbox message %s %s --reason TEXT',
+                                CASE WHEN here.stopped_in_doubt THEN 'skip --may-be-published' ELSE 'dead' END,
+                                here.stopped_message);
+    ELSIF here.stopped_in_doubt AND NOT to_skipped THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: it may be in Kafka already, because an earlier acknowledgement was lost',
+                message_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_in_doubt',
-                  HINT = format('Bring the partition back; the lane then goes on by itself, or now: outbox lane retry %s',
-                                lane);
+                  HINT = format('Repair the cause, and it is published: outbox lane retry %s; or give it up, whether Kafka '
+                                'has it or not: outbox message skip %s --may-be-published --reason TEXT', lane, message_id);
+    ELSIF to_skipped AND NOT here.stopped_in_doubt THEN
+        RAISE EXCEPTION 'message % cannot become SKIPPED: it is certain that Kafka does not have it, so it becomes DEAD first',
+                message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_skipped_is_in_doubt',
+                  HINT = format('outbox message skip %s --reason TEXT', message_id);
     ELSIF EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = here.epoch AND e.leased_until > clock_timestamp()) THEN
-        RAISE EXCEPTION 'message % cannot become DEAD now: lane % is trying it again; repeat in a few seconds',
-                message_id, lane
+        RAISE EXCEPTION 'message % cannot become % now: lane % is trying it again; repeat in a few seconds',
+                message_id, after, lane
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_retried';
     ELSE
-        RAISE EXCEPTION 'message % cannot become DEAD now: the relay that was trying it again has ended, and has not recorded whether it was published',
-                message_id
+        RAISE EXCEPTION 'message % cannot become % now: the relay that was trying it again has ended, and has not recorded whether it was published',
+                message_id, after
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_retried',
                   HINT = 'Start a relay; it records that: outbox relay run';
     END IF;
@@ -169,8 +186,8 @@ BEGIN
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_is_waiting',
                       HINT = 'Only a message with deliver_at can be cancelled, until the relay releases it.';
         END IF;
-    ELSIF NEW.state = 'DEAD' THEN
-        PERFORM outbox.leave_lane(OLD.id, OLD.message_id, OLD.lane, OLD.position);
+    ELSIF OLD.state = 'COMMITTED' THEN  -- to DEAD, or in doubt to SKIPPED
+        PERFORM outbox.leave_lane(OLD.id, OLD.message_id, OLD.lane, OLD.position, NEW.state = 'SKIPPED');
     END IF;
     INSERT INTO outbox.event (id, message_id, kind, from_state, to_state, actor, reason)
     VALUES (OLD.id, OLD.message_id, 'transition', OLD.state, NEW.state, outbox.actor(), NEW.remark);
@@ -186,4 +203,4 @@ ALTER TABLE outbox.message ENABLE ALWAYS TRIGGER message_admission;
 ALTER TABLE outbox.message ENABLE ALWAYS TRIGGER message_transition;
 
 -- These act with the owner's rights, or as parts of those that do: nobody may hang them on a table of his own.
-REVOKE ALL ON FUNCTION outbox.make_transition(), outbox.leave_lane(bigint, uuid, smallint, bigint) FROM PUBLIC;
+REVOKE ALL ON FUNCTION outbox.make_transition(), outbox.leave_lane(bigint, uuid, smallint, bigint, boolean) FROM PUBLIC;

@@ -31,6 +31,7 @@ INSERT INTO outbox.transition (from_state, to_state, meaning) VALUES
     ('EXHAUSTED', 'ROLLED_BACK', 'an operator decided: never publish'),
     ('COMMITTED', 'CANCELLED',   'cancelled before delivery'),
     ('COMMITTED', 'DEAD',        'cannot be published'),
+    ('COMMITTED', 'SKIPPED',     'an operator gives up what may be in Kafka already'),
     ('DEAD',      'COMMITTED',   'an operator retries'),
     ('DEAD',      'SKIPPED',     'an operator gives up');
 
@@ -297,6 +298,10 @@ CREATE TABLE outbox.alarm (
 -- The owner sets "retrying_at" and commits that before it reads a stopped lane again, and clears it with the record of
 -- what came of it. While it is set, nobody can tell whether the message that the lane stopped at is being published.
 -- "retry_requested_at" asks the owner to try a stopped lane again now.
+-- A message up to the position "doubted_until" that has no publication may be in Kafka: its acknowledgement was lost, with
+-- a producer or with a relay. "stopped_in_doubt" states that of the message that the lane stopped at. Both are written with
+-- a stop and when the lanes are given back; whoever takes lanes that were not given back raises "doubted_until" to the
+-- newest position. "timeline" is that of the server on which the lane was taken. See docs/adr/0048.
 CREATE TABLE outbox.lane (
     lane              smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 7),
     mode              text     NOT NULL DEFAULT 'at-least-once' CHECK (mode IN ('at-least-once', 'exactly-once')),
@@ -307,12 +312,16 @@ CREATE TABLE outbox.lane (
     snapshot          pg_snapshot,
     after             bigint,
     system_identifier bigint,
+    timeline          integer,
+    doubted_until     bigint   NOT NULL DEFAULT 0,
     stopped_error     text,
     stopped_message   uuid,
+    stopped_in_doubt  boolean  NOT NULL DEFAULT false,
     stopped_at        timestamptz,
     retrying_at       timestamptz,
     retry_requested_at timestamptz,
-    CONSTRAINT lane_after_has_a_base CHECK ((base IS NULL) = (after IS NULL))
+    CONSTRAINT lane_after_has_a_base CHECK ((base IS NULL) = (after IS NULL)),
+    CONSTRAINT lane_in_doubt_is_stopped CHECK (stopped_error IS NOT NULL OR NOT stopped_in_doubt)
 ) WITH (fillfactor = 10);
 INSERT INTO outbox.lane (lane) SELECT generate_series(0, 7);
 

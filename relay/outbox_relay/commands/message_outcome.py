@@ -44,8 +44,9 @@ def _act(action: str, identity: str, reason: str, wait: float, dsn: str, *, as_j
 def dead(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
     """Set a message aside that cannot be published; its lane goes on.
 
-    Only the message that its lane has stopped at, or one that waits for its time. What is published cannot be set
-    aside. The messages behind it are published without it; needs the role outbox_operator.
+    Only the message that its lane has stopped at, or one that waits for its time. What is published, or may be because
+    an earlier acknowledgement was lost, cannot be set aside. The messages behind it are published without it; needs the
+    role outbox_operator.
 
     \b
       outbox message dead 4711 --reason "too large for every consumer"
@@ -55,19 +56,25 @@ def dead(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) ->
 
 @click.command(cls=Command)
 @click.argument("identity", metavar="ID")
+@click.option(
+    "--may-be-published",
+    is_flag=True,
+    help="For a message in doubt: an earlier acknowledgement was lost, so Kafka may have it.",
+)
 @reason_option
 @wait_option
 @dsn_option
 @json_option
-def skip(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
+def skip(*, identity: str, may_be_published: bool, reason: str, wait: float, dsn: str, as_json: bool) -> None:
     """Give a message up for good: one that is DEAD, or that its lane has stopped at.
 
-    It is never published, and this cannot be undone.
+    It is not published from now on, and this cannot be undone. Of a message in doubt, consumers may have a record.
 
     \b
       outbox message skip 4711 --reason "sent again as 4802"
+      outbox message skip 4711 --may-be-published --reason "sent again as 4802"
     """
-    _act("skip", identity, reason, wait, dsn, as_json=as_json)
+    _act("skip in doubt" if may_be_published else "skip", identity, reason, wait, dsn, as_json=as_json)
 
 
 @click.command(cls=Command)

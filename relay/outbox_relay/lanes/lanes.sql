@@ -85,11 +85,36 @@ LEFT JOIN LATERAL (
 ) p ON true
 ORDER BY l.lane
 
+-- name: doubts
+-- Up to which position a lane's messages are in doubt for whoever takes it. The last owner may have given Kafka all that it
+-- could read, unless it gave the lane back, or the lane was stopped and not being tried again (then nothing of it was on
+-- the wire, or the stop's record covers it), on this server and timeline. What was stopped at without doubt stays so.
+WITH here AS (
+    SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
+           (SELECT last_value FROM outbox.position) AS newest
+), settled AS (
+    SELECT l.lane,
+           l.stopped_error IS NOT NULL AND l.retrying_at IS NULL AND s.is_here AS is_stopped,
+           l.epoch = 0
+               OR (s.is_here AND NOT EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = l.epoch)) AS is_given_back
+    FROM outbox.lane l, here h,
+         LATERAL (SELECT coalesce(l.system_identifier = %(system_identifier)s AND l.timeline = h.timeline
+                                  AND NOT %(restored)s, false) AS is_here) s
+)
+SELECT l.lane,
+       CASE WHEN s.is_given_back OR s.is_stopped THEN l.doubted_until
+            ELSE greatest(l.doubted_until, h.newest) END,
+       CASE WHEN s.is_stopped AND NOT l.stopped_in_doubt THEN l.stopped_message::text END
+FROM outbox.lane l JOIN settled s USING (lane) CROSS JOIN here h
+ORDER BY l.lane
+
 -- name: take
 -- Take a lane under a new epoch, with the progress that it starts from.
 UPDATE outbox.lane
 SET owner = %(owner)s, epoch = %(epoch)s, joined = 0, system_identifier = %(system_identifier)s,
     snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
+    timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
+    doubted_until = %(doubted_until)s, stopped_in_doubt = false,
     stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL
 WHERE lane = %(lane)s
 
@@ -125,19 +150,34 @@ FROM pg_stat_activity a WHERE a.pid = %(pid)s
 
 -- name: release
 -- Give the lanes back on a clean stop, so that the next relay need not wait. Without its lease a relay owns nothing; the
--- owner's name only stays in a lane whose row somebody holds, since a stop waits for nobody.
-WITH given AS (DELETE FROM outbox.lease WHERE epoch = %(epoch)s AND owner = %(owner)s)
-UPDATE outbox.lane SET owner = NULL WHERE lane IN (
-    SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s
-    FOR NO KEY UPDATE SKIP LOCKED)
+-- owner's name only stays in a lane whose row somebody holds, since a stop waits for nobody. An epoch without a lease has
+-- given its lanes back: all that Kafka may have of them has a publication, or a position up to doubted_until. Where that
+-- could not be written, the lease ends, and stays.
+WITH freed AS (
+    UPDATE outbox.lane f SET owner = NULL, doubted_until = greatest(f.doubted_until, (
+        SELECT d.until FROM unnest(%(lanes)s::smallint[], %(until)s::bigint[]) d (lane, until) WHERE d.lane = f.lane))
+    WHERE f.lane IN (SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s
+                     FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING f.lane
+), unwritten AS (
+    SELECT l.lane FROM outbox.lane l JOIN unnest(%(lanes)s::smallint[], %(until)s::bigint[]) d (lane, until) USING (lane)
+    WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.doubted_until < d.until
+        AND l.lane NOT IN (SELECT f.lane FROM freed f)
+), ended AS (
+    UPDATE outbox.lease SET leased_until = clock_timestamp()
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND EXISTS (SELECT FROM unwritten)
+)
+DELETE FROM outbox.lease
+WHERE epoch = %(epoch)s AND owner = %(owner)s AND NOT EXISTS (SELECT FROM unwritten)
 
 -- name: stop
 -- A lane stops at a message that cannot be published: its progress is written here from now on. Nothing of it is on the
--- wire: it may be set aside. (A retry that was requested meanwhile stays requested.) No row: somebody holds the lane's
--- row, or it is not ours; the relay waits for nobody, and writes it later.
+-- wire: it may be set aside, unless an earlier try is in doubt. (A retry that was requested meanwhile stays requested.) No
+-- row: somebody holds the lane's row, or it is not ours; the relay waits for nobody, and writes it later.
 UPDATE outbox.lane
 SET snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
     stopped_error = %(error)s, stopped_message = %(message_id)s, retrying_at = NULL,
+    stopped_in_doubt = %(in_doubt)s, doubted_until = greatest(doubted_until, %(doubted_until)s),
     stopped_at = CASE WHEN stopped_error = %(error)s THEN stopped_at ELSE clock_timestamp() END
 WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
               FOR NO KEY UPDATE SKIP LOCKED)
@@ -146,7 +186,7 @@ WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epo
 -- A stopped lane goes on; its progress is in publications again, from this batch on. No row: as for a stop.
 UPDATE outbox.lane
 SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL,
-    joined = %(batch)s
+    stopped_in_doubt = false, joined = %(batch)s
 WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
               FOR NO KEY UPDATE SKIP LOCKED)
 
@@ -163,8 +203,13 @@ WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epo
 
 -- name: withdraw
 -- Lanes whose retry was announced are not read any more, and nothing of them is on the wire. The announcement stays where
--- somebody holds the lane's row, and where the row does not hold yet what came of the retry; the next owner ends it.
+-- somebody holds the lane's row, where the row does not hold yet what came of the retry, and where that is in doubt; the
+-- next owner ends it.
 UPDATE outbox.lane SET retrying_at = NULL
 WHERE lane IN (SELECT l.lane FROM outbox.lane l
-               WHERE l.epoch = %(epoch)s AND l.retrying_at IS NOT NULL AND l.lane <> ALL (%(unwritten)s::smallint[])
+               WHERE l.epoch = %(epoch)s AND l.retrying_at IS NOT NULL AND l.lane = ANY (%(lanes)s::smallint[])
                FOR NO KEY UPDATE SKIP LOCKED)
+
+-- name: newest
+-- The newest position: no message that was read by now has a higher one.
+SELECT last_value FROM outbox.position

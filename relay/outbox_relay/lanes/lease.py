@@ -16,7 +16,8 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -74,6 +75,10 @@ class Lease:
     progress: dict[int, Progress]
     stopped: frozenset[int] = frozenset()
     """The lanes that were stopped when they were taken."""
+    doubted: dict[int, int] = field(default_factory=dict)
+    """Per lane, up to which position earlier owners may have given messages to Kafka without recording it."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Of lanes that were stopped, the message at which they were, where it is certain that Kafka does not have it."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -85,9 +90,16 @@ class Lease:
         if not conn.execute(STATEMENTS["renew"], values, prepare=True).rowcount:
             raise LeaseLostError(f"another relay has taken lanes from {self.owner} (epoch {self.epoch})")
 
-    def release(self, conn: psycopg.Connection[Any]) -> None:
-        """Give the lanes back."""
-        conn.execute(STATEMENTS["release"], {"epoch": self.epoch, "owner": self.owner})
+    def release(self, conn: psycopg.Connection[Any], doubted: Mapping[int, int] | None = None) -> None:
+        """Give the lanes back; `doubted` is per lane up to which position Kafka may have what is not recorded."""
+        known = doubted or {}
+        values = {
+            "epoch": self.epoch,
+            "owner": self.owner,
+            "lanes": list(known),
+            "until": list(known.values()),
+        }
+        conn.execute(STATEMENTS["release"], values)
 
 
 def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
@@ -120,13 +132,18 @@ def _take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
         holder = conn.execute(STATEMENTS["holders"], {"owner": owner}).fetchone()
         if holder is not None:
             raise LanesHeldError(*holder)
-        if _one(conn, "has_foreign_xids"):
+        restored = _one(conn, "has_foreign_xids")
+        if restored:
             _adopt(conn)
         system_identifier = _one(conn, "cluster")
         epoch = _one(conn, "epoch")
         rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
         progress = {lane: _progress(snapshot, base, after) for lane, snapshot, base, after, _ in rows}
         stopped = frozenset(row[0] for row in rows if row[4])
+        values = {"system_identifier": system_identifier, "restored": restored}
+        doubts = conn.execute(STATEMENTS["doubts"], values).fetchall()
+        doubted = {lane: until for lane, until, _ in doubts}
+        refused = {lane: message_id for lane, _, message_id in doubts if message_id is not None}
         for lane, known in progress.items():
             conn.execute(
                 STATEMENTS["take"],
@@ -135,12 +152,13 @@ def _take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
                     "epoch": epoch,
                     "system_identifier": system_identifier,
                     "lane": lane,
+                    "doubted_until": doubted[lane],
                     **columns(known),
                 },
             )
         conn.execute(STATEMENTS["clear"])
         conn.execute(STATEMENTS["lease"], {"owner": owner, "epoch": epoch, "lease": seconds})
-    return Lease(owner, epoch, seconds, progress, stopped)
+    return Lease(owner, epoch, seconds, progress, stopped, doubted, refused)
 
 
 def _adopt(conn: psycopg.Connection[Any]) -> None:

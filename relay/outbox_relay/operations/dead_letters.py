@@ -1,5 +1,8 @@
 """Sets aside, gives up or publishes again what cannot be published: COMMITTED → DEAD → SKIPPED or COMMITTED.
 
+A message whose earlier acknowledgement was lost may be in Kafka. It does not become DEAD; it is given up as such:
+COMMITTED → SKIPPED.
+
 Order: a message that is set aside leaves the order of its key; the messages behind it are published. Retried, it takes
 its place when it is retried, behind what was committed meanwhile. Skipped, it is never published.
 """
@@ -24,6 +27,7 @@ STATEMENTS = Statements("operations/dead_letters.sql")
 ACTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "dead": {"COMMITTED": ("DEAD",)},
     "skip": {"COMMITTED": ("DEAD", "SKIPPED"), "DEAD": ("SKIPPED",)},
+    "skip in doubt": {"COMMITTED": ("SKIPPED",), "DEAD": ("SKIPPED",)},
     "retry": {"DEAD": ("COMMITTED",)},
 }
 """By action and state: the transitions that are made, in one transaction."""
@@ -31,9 +35,10 @@ DONE = {
     "dead": "is set aside: its lane goes on within about a second. Publish it later: outbox message retry {id} "
     "--reason TEXT; or give it up: outbox message skip {id} --reason TEXT",
     "skip": "is given up: it is never published",
+    "skip in doubt": "is given up: it is not published again; if Kafka has it already, it stays there",
     "retry": "is committed again: it is published behind what was committed before",
 }
-GOAL = {"dead": "DEAD", "skip": "SKIPPED"}
+GOAL = {"dead": "DEAD", "skip": "SKIPPED", "skip in doubt": "SKIPPED"}
 
 
 def act(
@@ -49,7 +54,7 @@ def act(
 
     Args:
         conn: an autocommit connection that is in no transaction.
-        action: dead, skip or retry.
+        action: one of ACTIONS; "skip in doubt" is for a message that may be in Kafka already, and for no other.
         identity: the message's id or message id.
         reason: why; becomes the message's remark and is kept in the audit.
         wait: seconds to wait for another transaction that holds the message or its lane.

@@ -34,15 +34,16 @@ REPAIRS = {
     "MALFORMED": "no Kafka record can be made of it; send it again without the fault",
     "PARTITION_UNAVAILABLE": "bring the partition back, then: outbox lane retry {lane}",
 }
-IN_DOUBT = {"PARTITION_UNAVAILABLE"}
-"""Stops at a message that Kafka may have taken: it cannot be set aside."""
+GIVE_UP = (
+    "or, as Kafka may have it already, give it up: outbox message skip {id} --may-be-published --reason TEXT"
+)
 
 
 @dataclass(frozen=True)
 class Lane:
     """A lane; `error` is None where it is not stopped. `id`, `topic` and `state` are of the message it stopped at.
 
-    `owner` is the living relay's name, None where no relay runs.
+    `owner` is the living relay's name, None where no relay runs. `in_doubt`: that message may be in Kafka already.
     """
 
     lane: int
@@ -55,6 +56,7 @@ class Lane:
     id: int | None
     topic: str | None
     state: str | None
+    in_doubt: bool
 
     @property
     def is_stopped(self) -> bool:
@@ -89,8 +91,9 @@ class Lane:
         code = (self.error or "").partition(":")[0]
         found = REPAIRS.get(code)
         lines = [] if found is None else [found]
-        if self.state == "COMMITTED" and code not in IN_DOUBT:
-            lines.append(SET_ASIDE if lines else SET_ASIDE.removeprefix("or "))
+        if self.state == "COMMITTED":
+            way_out = GIVE_UP if self.in_doubt else SET_ASIDE
+            lines.append(way_out if lines else way_out.removeprefix("or ").removeprefix(", "))
         return [line.format(id=self.id, topic=self.topic, lane=self.lane) for line in lines]
 
 

@@ -4,7 +4,7 @@
 -- Every lane: its owner while the lease lasts, and where it is stopped, with the message's id, topic and state. A message
 -- id that the outbox made carries the row's id; others have an index of their own.
 SELECT l.lane, e.owner, l.stopped_error AS error, l.stopped_message AS message_id, l.stopped_at, l.retrying_at,
-       l.retry_requested_at, m.id, m.topic, m.state
+       l.retry_requested_at, m.id, m.topic, m.state, l.stopped_in_doubt AS in_doubt
 FROM outbox.lane l
 LEFT JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner AND e.leased_until > clock_timestamp()
 LEFT JOIN LATERAL (

@@ -23,13 +23,16 @@ Delivered = Callable[[KafkaError | None, Message], None]
 class Slot:
     """The messages of a batch that go to one partition of one topic, and their offsets so far."""
 
-    __slots__ = ("delivered", "indexes", "offsets", "partition", "topic")
+    __slots__ = ("delivered", "failed", "indexes", "offsets", "partition", "refused", "topic")
 
     def __init__(self, topic: str, partition: int, fail: Callable[[Slot, KafkaError], None]) -> None:
         self.topic = topic
         self.partition = partition
         self.indexes: list[int] = []
         self.offsets: list[int] = []
+        self.failed = 0
+        self.refused: list[int] = []
+        """Places in `indexes` of the messages that a broker refused."""
         # A delivered message has an offset; the driver's type allows None for one that is not.
         append = cast("Callable[[int | None], None]", self.offsets.append)
 
@@ -52,6 +55,7 @@ class Stop:
 
     lane: int
     progress: Progress
+    position: int
     message_id: str
     reason: Unpublishable
     in_flight: bool = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, Producer
@@ -32,6 +33,14 @@ PROMISED: dict[str, tuple[frozenset[str], str]] = {
     "delivery.timeout.ms": (frozenset({"0"}), "a message that timed out would be skipped"),
     "transactional.id": (frozenset(), "transactions belong to the relay's exactly-once mode"),
     "partitioner": (frozenset(), "partitions are computed by the outbox"),
+    "log_level": (
+        frozenset({"6", "7"}),
+        "lost connections would not be noticed, after which messages are in doubt",
+    ),
+    "log.connection.close": (
+        frozenset({"true", "1"}),
+        "lost connections would not be noticed, after which messages are in doubt",
+    ),
 }
 """Settings that keep a promise: the values they may have, and what breaks with any other."""
 
@@ -74,13 +83,15 @@ def producer_settings(bootstrap_servers: str, extra: Mapping[str, str] | None = 
     }
 
 
-def new_producer(settings: Mapping[str, Any]) -> Producer:
-    """Make a producer whose own log lines and connection errors go to our log.
+def new_producer(settings: Mapping[str, Any], on_text: Callable[[str], None] | None = None) -> Producer:
+    """Make a producer whose own log lines and connection errors go to our log, and their texts to `on_text`.
 
     Raises:
         KafkaSettingError: librdkafka does not know a setting or its value.
     """
     own: dict[str, Any] = {"error_cb": _log_error, "logger": librdkafka}
+    if on_text is not None:
+        own = {"error_cb": partial(_pass_on, on_text), "logger": _Lines(on_text)}
     try:
         return Producer({**settings, **own})
     except Exception as error:
@@ -107,6 +118,23 @@ def new_admin(settings: Mapping[str, Any]) -> AdminClient:
     }
     own: dict[str, Any] = {"logger": librdkafka}
     return AdminClient({**kept, **own})
+
+
+class _Lines:
+    """Takes librdkafka's log lines for our log, and passes on their texts."""
+
+    def __init__(self, on_text: Callable[[str], None]) -> None:
+        self._on_text = on_text
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Take a line, as logging.Logger does."""
+        self._on_text(text % values if values else text)
+        librdkafka.log(level, text, *values)
+
+
+def _pass_on(on_text: Callable[[str], None], error: KafkaError) -> None:
+    on_text(error.str())
+    _log_error(error)
 
 
 def _log_error(error: KafkaError) -> None:

@@ -27,6 +27,7 @@ import psycopg
 from outbox_relay.lanes.lease import LOCK_WAIT_S, STATEMENTS, Lease, columns
 from outbox_relay.lanes.locked import LockedRows
 from outbox_relay.publishing.batch import Stop
+from outbox_relay.publishing.doubts import Doubts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,9 @@ Change = Stop | Resumption
 class LaneRows:
     """Writes changes of lanes under a lease, and keeps those whose rows are held."""
 
-    def __init__(self, conn: psycopg.Connection[Any], lease: Lease) -> None:
+    def __init__(self, conn: psycopg.Connection[Any], lease: Lease, doubts: Doubts) -> None:
         self._conn = conn
+        self._doubts = doubts
         self._epoch = lease.epoch
         self._locked = LockedRows(conn)
         self._try_at = 0.0
@@ -65,7 +67,10 @@ class LaneRows:
             values["batch"] = change.batch
         else:
             name = "stop"
+            in_doubt = self._doubts.covers(change.lane, change.position, change.message_id)
             values |= {
+                "in_doubt": change.in_flight or in_doubt,
+                "doubted_until": self._doubts.until.get(change.lane, 0),
                 "error": str(change.reason),
                 "message_id": None if change.in_flight else change.message_id,
                 **columns(change.progress),

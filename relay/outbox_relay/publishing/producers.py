@@ -6,6 +6,9 @@ that small messages in one batch would be refused where each of them fits.
 
 from __future__ import annotations
 
+import math
+import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +21,12 @@ SPARE = 512
 OTHERS_WAIT_S = 0.001
 
 Settings = Mapping[str, Any]
+OnText = Callable[[str], None]
+
+# A connection that was made, and failed. librdkafka names the state in its log line, or in its error.
+_LOST = re.compile(r"in state (?!INIT|DOWN|TRY_CONNECT|CONNECT\b)")
+_SILENT_S = 31.0
+"""For 30 s librdkafka does not report the same failure of a broker again."""
 
 
 def batch_bytes(limit: int) -> int:
@@ -34,10 +43,14 @@ class Producers:
     broker refuses a batch, and the session starts over with new producers.
     """
 
-    def __init__(self, settings: Settings, open_producer: Callable[[Settings], Any] = new_producer) -> None:
+    def __init__(
+        self, settings: Settings, open_producer: Callable[[Settings, OnText], Any] = new_producer
+    ) -> None:
         self._settings = settings
         self._open = open_producer
-        self.main: Producer = open_producer(settings)
+        self.disturbed_until = -math.inf
+        """What was handed over before (monotonic seconds) may have been sent twice, because a connection was lost."""
+        self.main: Producer = open_producer(settings, self._on_text)
         self._by_size: dict[int, Producer] = {BATCH_BYTES: self.main}
         self._by_topic: dict[str, Producer] = {}
         self.ended: KafkaError | None = None
@@ -50,7 +63,9 @@ class Producers:
             size = batch_bytes(limit)
             producer = self._by_size.get(size)
             if producer is None:
-                producer = self._by_size[size] = self._open({**self._settings, "batch.size": size})
+                producer = self._by_size[size] = self._open(
+                    {**self._settings, "batch.size": size}, self._on_text
+                )
             self._by_topic[topic] = producer
         return producer
 
@@ -73,6 +88,11 @@ class Producers:
         except KafkaException as error:
             # confluent_kafka raises what is fatal here, in front of the deliveries that tell more about it.
             self.ended = error.args[0]
+
+    def _on_text(self, text: str) -> None:
+        # Called by poll(), in the order of the deliveries: before the outcome of anything that was sent again.
+        if _LOST.search(text):
+            self.disturbed_until = time.monotonic() + _SILENT_S
 
     def close(self) -> None:
         """Drop what is not delivered yet, so that the producers can be destroyed without waiting."""

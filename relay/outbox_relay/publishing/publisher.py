@@ -31,6 +31,7 @@ from outbox_relay.finder.finder import (
 )
 from outbox_relay.finder.snapshot import Progress
 from outbox_relay.publishing.batch import Batch, Slot, Stop, ignore, just_before
+from outbox_relay.publishing.doubts import Handed, in_doubt
 from outbox_relay.publishing.errors import DeliveryError, Refused, Unpublishable
 from outbox_relay.publishing.producers import Producers
 from outbox_relay.publishing.records import Headers, check_size, headers_of, reason_of, select
@@ -243,7 +244,7 @@ class Publisher:
         lane = row[LANE]
         running.discard(lane)
         at = just_before(row[POSITION], batch.progress, batch.before)
-        batch.stops.append(Stop(lane, at, row[MESSAGE_ID], reason_of(error)))
+        batch.stops.append(Stop(lane, at, row[POSITION], row[MESSAGE_ID], reason_of(error)))
         if topic is not None:
             # What is known may be what is wrong: it is read again at the retry.
             self._topics.doubt(topic.name)
@@ -260,6 +261,11 @@ class Publisher:
         return partition
 
     def _fail(self, slot: Slot, error: KafkaError) -> None:
+        # librdkafka's own codes are negative: no broker refused the message, and an earlier request may have
+        # carried it.
+        if error.name() in REFUSED and error.code() > 0:
+            slot.refused.append(len(slot.offsets) + slot.failed)
+        slot.failed += 1
         if self._failure is None or (error.name() in REFUSED and self._failure[1].name() not in REFUSED):
             self._failure = (slot, error)
 
@@ -337,22 +343,24 @@ class Publisher:
         self.in_flight = kept
         self.unacknowledged = sum(batch.messages for batch in kept)
 
-    def give_up(self, lane: int, reason: Unpublishable) -> tuple[Batch, int]:
+    def give_up(self, lane: int, reason: Unpublishable) -> tuple[Batch, int, list[Handed]]:
         """Stop a lane that was set aside before the first message that is not acknowledged.
 
         What it had in flight may still reach Kafka, until this publisher is closed; the lane publishes it again later.
 
         Returns:
-            A batch of what was acknowledged in front of that message, with the stop, and the number of messages
-            given up.
+            A batch of what was acknowledged in front of that message, with the stop; the number of messages given
+            up; and what Kafka may have of the lane.
         """
         queue = self.aside.pop(lane)
         head = queue[0]
         index = min(index for _, index in head.waiting())
-        at = just_before(head.positions[index], head.progress, head.before)
-        stop = Stop(lane, at, head.message_ids[index], reason, in_flight=True)
+        position = head.positions[index]
+        at = just_before(position, head.progress, head.before)
+        stop = Stop(lane, at, position, head.message_ids[index], reason, in_flight=True)
         done = head.up_to(lane, stop, index)
-        return done, sum(batch.messages for batch in queue) - done.messages
+        handed = list(in_doubt(queue, self._producers.disturbed_until))
+        return done, sum(batch.messages for batch in queue) - done.messages, handed
 
     @property
     def unsettled(self) -> int:
@@ -362,6 +370,10 @@ class Publisher:
     def unrecorded(self) -> Iterator[Batch]:
         """Return the batches that are not recorded; of one lane, oldest first."""
         return chain(chain.from_iterable(self.aside.values()), self.in_flight)
+
+    def in_doubt(self) -> Iterator[Handed]:
+        """Yield what Kafka may have and is not recorded."""
+        return in_doubt(self.unrecorded(), self._producers.disturbed_until)
 
     def tend(self) -> None:
         """Keep what is known of topics up to date; never waits."""

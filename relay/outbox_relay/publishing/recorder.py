@@ -23,7 +23,9 @@ import psycopg
 from outbox_relay.finder.finder import array_text
 from outbox_relay.finder.snapshot import Progress
 from outbox_relay.lanes.lease import LANES, Lease, LeaseLostError, columns
+from outbox_relay.lanes.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publishing.batch import Batch, Stop, publications, runs
+from outbox_relay.publishing.doubts import Doubts
 from outbox_relay.publishing.lane_rows import Change, LaneRows, Resumption
 from outbox_relay.statements import Statements
 
@@ -42,7 +44,8 @@ class Recorder:
     def __init__(self, conn: psycopg.Connection[Any], lease: Lease) -> None:
         self._conn = conn
         self._lease = lease
-        self._rows = LaneRows(conn, lease)
+        self.doubts = Doubts(lease.doubted, lease.refused)
+        self._rows = LaneRows(conn, lease, self.doubts)
         self._number = 0
         self.resuming: set[int] = set()
         """Lanes that were stopped and go on, of which nothing was recorded since."""
@@ -119,6 +122,12 @@ class Recorder:
         """Write that a lane stopped, outside a batch."""
         self._run([self._barrier()], [stop])
         self.recorded[stop.lane] = stop.progress
+
+    def doubt_everything(self) -> None:
+        """Note that everything which was read by now may be in Kafka."""
+        row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()
+        assert row is not None  # noqa: S101  (a sequence has a value)
+        self.doubts.add_everything(self.recorded, row[0])
 
     def _barrier(self) -> Step:
         return STATEMENTS["barrier"], self._ownership()

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from outbox_relay.finder.partitions import LivePartitions
 from outbox_relay.logs import Log
 from outbox_relay.publishing.batch import Batch, Stop
-from outbox_relay.publishing.errors import Unpublishable
+from outbox_relay.publishing.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.recorder import Recorder
 from outbox_relay.service.groups import Group
@@ -78,7 +78,9 @@ class AsideLanes:
 
     def _give_up(self, lane: int, reason: Unpublishable) -> None:
         with naming_defects():
-            done, messages = self._publisher.give_up(lane, reason)
+            done, messages, handed = self._publisher.give_up(lane, reason)
+            # Written with the stop, for the messages behind it: they are in flight, too.
+            self._recorder.doubts.add(handed, {})
             self._note([done], self._recorder.commit([done], self._partitions.bounds()))
         self._given_up += messages
         self._is_burdened = True
@@ -101,6 +103,30 @@ class AsideLanes:
         self._publisher.close()
         self._publisher = self._open_publisher()
         self._is_burdened = False
+        return True
+
+    def _discard(self, error: DeliveryError | None) -> None:
+        """Close the producer, after recording what is certain; note what else of it Kafka may have.
+
+        The process dies in between: see doubts.py.
+        """
+        certain = error is None or self._record_what_is_certain(error)
+        # First, because it collects the last refusals.
+        self._publisher.close()
+        if certain:
+            refused = {} if error is None else error.refused
+            self._recorder.doubts.add(self._publisher.in_doubt(), refused)
+        else:
+            self._recorder.doubt_everything()
+
+    def _record_what_is_certain(self, error: DeliveryError) -> bool:
+        """Record what was acknowledged before a failure; return False if the acknowledgements themselves are wrong."""
+        if isinstance(error, (OutOfOrderError, BrokenError)):
+            return False
+        try:
+            self._record()
+        except (OutOfOrderError, BrokenError):
+            return False
         return True
 
     def _is_recorded(self, stop: Stop) -> bool:

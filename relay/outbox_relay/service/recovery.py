@@ -71,7 +71,7 @@ def regroup(
     for lane, (position, message_id, reason) in refused.items():
         if lane in careful:
             code, _, text = reason.partition(": ")
-            stop = Stop(lane, recorded[lane], message_id, Unpublishable(code, text))
+            stop = Stop(lane, recorded[lane], position, message_id, Unpublishable(code, text))
             recorder.stop(stop)
             stops.add(stop, careful=position)
             halted.add(lane)

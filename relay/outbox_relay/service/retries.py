@@ -61,11 +61,12 @@ class Retries:
             self._locked.report([lane], "trying the stopped lane again")
         return announced
 
-    def withdraw(self, unwritten: Iterable[int]) -> None:
-        """End the announcements: nothing is read any more, and all that was read is recorded.
+    def withdraw(self, lanes: Iterable[int]) -> None:
+        """End the announcements of lanes: nothing is read any more, and all that was read is recorded.
 
         Args:
-            unwritten: lanes whose rows do not hold yet what came of a retry; theirs stay.
+            lanes: those whose rows hold what came of earlier retries, and whose message is not in doubt; the others'
+                announcements stay.
         """
-        values = {"epoch": self._epoch, "unwritten": array_text(unwritten)}
+        values = {"epoch": self._epoch, "lanes": array_text(lanes)}
         self._conn.execute(STATEMENTS["withdraw"], values)

@@ -6,7 +6,6 @@ is not recorded is read again from the database. So there is one way to recover,
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -24,7 +23,6 @@ from outbox_relay.publishing.errors import (
     BrokenError,
     DeliveryError,
     KafkaUnavailableError,
-    OutOfOrderError,
 )
 from outbox_relay.publishing.publisher import Publisher
 from outbox_relay.publishing.recorder import Recorder
@@ -281,6 +279,8 @@ class Session(AsideLanes):
         if lost:
             self._partitions.revive()
             repair(self._conn, lost)
+            # They have new positions, and may have been published under their old ones.
+            self._recorder.doubt_everything()
         if now >= self._retire_at:
             self._retire_at = now + RETIRE_EVERY_S
             self._retire()
@@ -341,8 +341,7 @@ class Session(AsideLanes):
         self._pause = min(self._pause * 2, longest) if now < self._calm_at else PAUSE_FIRST_S
         self._calm_at = now + self._pause + CALM_S
         log.error("delivery failed", text=str(error), next_try_in_s=self._pause)
-        self._record_what_is_certain(error)
-        self._publisher.close()
+        self._discard(error)
         self._rest(self._pause)
         self._publisher = self._open_publisher()
         self._pages = []
@@ -350,12 +349,6 @@ class Session(AsideLanes):
         self._reader.close_lists(self._groups)
         self._is_burdened = False
         self._partitions.revive()
-
-    def _record_what_is_certain(self, error: DeliveryError) -> None:
-        """Record what was acknowledged before a failure, unless the acknowledgements themselves are in doubt."""
-        if not isinstance(error, (OutOfOrderError, BrokenError)):
-            with contextlib.suppress(OutOfOrderError, BrokenError):
-                self._record()
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -372,17 +365,19 @@ class Session(AsideLanes):
         """
         self._given_up = 0
         self._overdue.hurry()
+        failure = None
         try:
             self._settle(time.monotonic() + seconds)
         except DeliveryError as error:
             log.error("delivery failed", text=str(error))
-            self._record_what_is_certain(error)
+            failure = error
+        self._discard(failure)
         left = self.unsettled + self._given_up
         self._renewal.stop()
         if not left:
-            self._retries.withdraw(self._recorder.write_changes(now=True))
-        self._lease.release(self._conn)
-        self._publisher.close()
+            unwritten = self._recorder.write_changes(now=True)
+            self._retries.withdraw(self._stops.certain(self._recorder.doubts).difference(unwritten))
+        self._lease.release(self._conn, self._recorder.doubts.until)
         return left
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from outbox_relay.finder.snapshot import Progress
 from outbox_relay.logs import Log
 from outbox_relay.publishing.batch import Stop
+from outbox_relay.publishing.doubts import Doubts
 
 log = Log("relay")
 
@@ -82,6 +83,15 @@ class Stops:
     def progress(self) -> Iterator[Progress]:
         """How far each of the lanes is published."""
         return (stopped.stop.progress for stopped in self._stopped.values())
+
+    def certain(self, doubts: Doubts) -> set[int]:
+        """The lanes whose message is certainly not in Kafka, also those on their way back."""
+        stops = (stopped.stop for stopped in self._stopped.values())
+        return {
+            one.lane
+            for one in stops
+            if not one.in_flight and not doubts.covers(one.lane, one.position, one.message_id)
+        }
 
     def now(self) -> dict[int, Stop]:
         """The lanes that are stopped now, with where and why; not those on their way back."""

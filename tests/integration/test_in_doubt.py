@@ -1,0 +1,260 @@
+"""A message whose acknowledgement was lost may be in Kafka: when it is refused afterwards, it does not become DEAD.
+
+Each test lets Kafka take a message, loses the answer (with the producer, the relay or the broker), and then spoils the
+row, so that the next try is refused before anything is handed over.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from psycopg.errors import CheckViolation
+
+from outbox_relay.service.session import Session
+from outbox_relay.stack.api import Stack
+from tests.checker import read_topic
+from tests.cli import outbox, succeed
+from tests.locks import holding
+from tests.relay_process import RelayProcess
+from tests.relay_session import relay_session, turn_until
+from tests.relay_thread import RelayThread
+from tests.second_broker import SecondBroker
+from tests.servers import MakeTopic
+from tests.waiting import wait_until
+from tests.writing import Connection, connect, insert, keys_of_lanes, wait_published
+
+CHANGE = "UPDATE outbox.message SET state = %s, remark = 'by hand' WHERE message_id = %s"
+SPOIL = "UPDATE outbox.message SET queue = 99 WHERE message_id = %s"
+STOPPED = "SELECT stopped_message::text, stopped_in_doubt FROM outbox.lane WHERE lane = %s AND stopped_error LIKE %s"
+STATUS = "SELECT status FROM outbox.message_status WHERE message_id = %s"
+LOSE_RELAY = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name LIKE 'outbox relay%'
+"""
+LANE, OTHER, THIRD = 5, 2, 3
+
+
+def status(conn: Connection, message_id: str) -> str:
+    row = conn.execute(STATUS, [message_id]).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def stopped(conn: Connection, lane: int, code: str = "QUEUE_OUT_OF_RANGE") -> tuple[Any, ...] | None:
+    """The message that the lane stopped at for this reason, and whether it is in doubt."""
+    return conn.execute(STOPPED, [lane, f"{code}:%"]).fetchone()
+
+
+def assert_only_skipped(conn: Connection, message_id: str) -> None:
+    """Insist that nobody makes the message DEAD, and that it can be given up as what it is."""
+    with pytest.raises(CheckViolation, match="it may be in Kafka already, because an earlier") as caught:
+        conn.execute(CHANGE, ["DEAD", message_id])
+    assert f"outbox message skip {message_id} --may-be-published" in str(caught.value.diag.message_hint)
+    conn.execute(CHANGE, ["SKIPPED", message_id])
+    assert status(conn, message_id) == "SKIPPED"
+
+
+def values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
+    return [record.value for record in read_topic(bootstrap_servers, topic)]
+
+
+class Scene:
+    """One page: a message that Kafka refuses, and around it others that it takes. All topics are known to the relay."""
+
+    def __init__(self, conn: Connection, session: Session, servers: str, make_topic: MakeTopic) -> None:
+        self.conn, self.session, self.servers = conn, session, servers
+        self.taken, self.refusing = (
+            make_topic(partitions=1),
+            make_topic(partitions=1, cleanup_policy="compact"),
+        )
+        (self.key,), (other,) = keys_of_lanes(conn, self.taken, LANE), keys_of_lanes(conn, self.taken, OTHER)
+        first = [insert(conn, self.taken, self.key, b"first"), insert(conn, self.refusing, other, b"keyed")]
+        turn_until(session, lambda: all(status(conn, one) == "PUBLISHED" for one in first), "both are known")
+        with conn.transaction():
+            self.lost = insert(conn, self.taken, self.key, b"lost")
+            self.refused = insert(conn, self.refusing, None, b"no key", lane=OTHER)
+            self.behind_refused = insert(conn, self.taken, other, b"behind it")
+        turn_until(session, self._went_down, "the producer went down with all three")
+
+    def _went_down(self) -> bool:
+        """The refused message ended the producer. Nothing of the page is recorded, and nothing was read since."""
+        return any(group.careful is not None for group in self.session._groups)
+
+    def spoil(self) -> None:
+        """Make sure that Kafka has the message, and that the next try is refused before it is handed over."""
+        wait_until(lambda: b"lost" in values(self.servers, self.taken), "Kafka has it")
+        assert status(self.conn, self.lost) == "COMMITTED"
+        self.conn.execute(SPOIL, [self.lost])
+
+
+@pytest.mark.feature("S-38")
+def test_what_went_down_with_a_producer_does_not_become_dead(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+        scene = Scene(conn, session, bootstrap_servers, make_topic)
+        scene.spoil()
+        turn_until(session, lambda: stopped(conn, LANE) is not None, "its lane stops at it")
+        assert stopped(conn, LANE) == (scene.lost, True)
+        behind = insert(conn, scene.taken, scene.key, b"behind")
+        assert_only_skipped(conn, scene.lost)
+        turn_until(session, lambda: status(conn, behind) == "PUBLISHED", "its lane goes on")
+        # What a broker refused at every try is certain, although a message behind it went down with the producer.
+        turn_until(session, lambda: stopped(conn, OTHER, "INVALID_RECORD") is not None, "the other stops")
+        assert stopped(conn, OTHER, "INVALID_RECORD") == (scene.refused, False)
+        with pytest.raises(CheckViolation, match="it is certain that Kafka does not have it"):
+            conn.execute(CHANGE, ["SKIPPED", scene.refused])
+        conn.execute(CHANGE, ["DEAD", scene.refused])
+        turn_until(session, lambda: status(conn, scene.behind_refused) == "PUBLISHED", "it goes on, too")
+    assert values(bootstrap_servers, scene.taken).count(b"lost") == 1
+
+
+def test_a_doubt_outlives_a_clean_stop(database: str, bootstrap_servers: str, make_topic: MakeTopic) -> None:
+    with connect(database) as conn:
+        with relay_session(database, bootstrap_servers) as session:
+            scene = Scene(conn, session, bootstrap_servers, make_topic)
+        scene.spoil()
+        with relay_session(database, bootstrap_servers) as session:
+            turn_until(session, lambda: stopped(conn, LANE) is not None, "its lane stops at it")
+            later = insert(
+                conn, scene.taken, keys_of_lanes(conn, scene.taken, THIRD)[0], b"x", queue=99, lane=THIRD
+            )
+            turn_until(session, lambda: stopped(conn, THIRD) is not None, "another lane stops")
+        # Without a relay, too.
+        assert_only_skipped(conn, scene.lost)
+        conn.execute(CHANGE, ["DEAD", later])
+
+
+def test_a_retry_in_doubt_stays_announced_after_a_clean_stop(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    """The row says that the lane stopped without doubt; the relay stops while it knows better."""
+    with connect(database) as conn:
+        with relay_session(database, bootstrap_servers) as session:
+            topic = make_topic(partitions=1)
+            (key,) = keys_of_lanes(conn, topic, LANE)
+            message_id = insert(conn, topic, key, b"x", queue=99, lane=LANE)
+            turn_until(session, lambda: stopped(conn, LANE) == (message_id, False), "its lane stops")
+            (stop,) = session._stops.now().values()
+            assert session._retries.announce(LANE)
+            session._recorder.doubts.add_everything([LANE], stop.position)
+        with pytest.raises(CheckViolation, match="has ended, and has not recorded whether it was published"):
+            conn.execute(CHANGE, ["DEAD", message_id])
+        with relay_session(database, bootstrap_servers) as session:
+            turn_until(session, lambda: stopped(conn, LANE) == (message_id, True), "it stops in doubt")
+
+
+@pytest.mark.feature("S-38")
+def test_what_a_killed_relay_may_have_published_does_not_become_dead(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=1)
+    with connect(database) as conn:
+        key, other, third = keys_of_lanes(conn, topic, LANE, OTHER, THIRD)
+        with RelayProcess(database, bootstrap_servers) as relay:
+            relay.wait_until_running()
+            certain = insert(conn, topic, third, b"x", queue=99, lane=THIRD)
+            wait_until(lambda: stopped(conn, THIRD) == (certain, False), "a lane stops before")
+            # The barrier reads only; the record of what was published waits.
+            with holding(database, "LOCK TABLE outbox.publication IN EXCLUSIVE MODE"):
+                lost = insert(conn, topic, key, b"lost")
+                wait_until(lambda: values(bootstrap_servers, topic) == [b"lost"], "Kafka has it")
+                relay.kill()
+                # Else its sessions would record it when the lock is gone: PostgreSQL has not noticed the death.
+                conn.execute(LOSE_RELAY)
+                wait_until(lambda: not conn.execute(LOSE_RELAY).fetchall(), "its sessions end")
+        conn.execute(SPOIL, [lost])
+        with relay_session(database, bootstrap_servers) as session:
+            turn_until(session, lambda: stopped(conn, LANE) is not None, "its lane stops at it")
+            assert_only_skipped(conn, lost)
+            turn_until(session, lambda: stopped(conn, THIRD) is not None, "the third lane stops again")
+            conn.execute(CHANGE, ["DEAD", certain])
+            since = insert(conn, topic, other, b"x", queue=99, lane=OTHER)
+            turn_until(session, lambda: stopped(conn, OTHER) is not None, "a lane stops at a new message")
+            conn.execute(CHANGE, ["DEAD", since])
+
+
+@pytest.fixture
+def broker(private_stack: Stack) -> Iterator[SecondBroker]:
+    """A second broker, running."""
+    with SecondBroker(private_stack) as broker:
+        yield broker
+
+
+def test_a_refusal_after_a_lost_connection_proves_nothing(
+    private_database: str, broker: SecondBroker
+) -> None:
+    """The message is on its way when the broker dies; librdkafka sends it again, and that is refused."""
+    topic, servers = broker.make_topic(on=2), broker.bootstrap_servers
+    with (
+        connect(private_database) as conn,
+        RelayThread(private_database, servers, ack_timeout=300.0) as relay,
+    ):
+        (key,) = keys_of_lanes(conn, topic, LANE)
+        insert(conn, topic, key, b"keyed")
+        wait_published(conn)
+        process = broker._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        lost = insert(conn, topic, None, b"no key", lane=LANE)
+        wait_until(lambda: relay.session is not None and relay.session.unsettled == 1, "it is on its way")
+        broker.kill()
+        admin = AdminClient({"bootstrap.servers": servers})
+        entry = ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(15)
+        broker.start()
+        wait_until(lambda: stopped(conn, LANE, "INVALID_RECORD") is not None, "the second one is refused")
+        assert len(relay.find("lane stopped")) == 1, "it was not given up as unavailable before"
+        assert_only_skipped(conn, lost)
+
+
+def test_what_an_unavailable_partition_may_have_taken_stays_in_doubt(
+    private_database: str, broker: SecondBroker
+) -> None:
+    """Also the message behind the one at which the lane stopped: both were in flight."""
+    topic, servers = broker.make_topic(on=2), broker.bootstrap_servers
+    with connect(private_database) as conn:
+        (key,) = keys_of_lanes(conn, topic, LANE)
+        with RelayThread(private_database, servers, ack_timeout=1.0) as relay:
+            insert(conn, topic, key, b"0")
+            wait_published(conn)
+            broker.kill()
+            with conn.transaction():
+                first, second = insert(conn, topic, key, b"1"), insert(conn, topic, key, b"2")
+            relay.wait_for("lane stopped", lane=LANE)
+        assert stopped(conn, LANE, "PARTITION_UNAVAILABLE") == (None, True)
+        conn.execute(SPOIL, [first])
+        conn.execute(SPOIL, [second])
+        for message_id in (first, second):
+            with relay_session(private_database, servers) as session:
+                turn_until(session, lambda: stopped(conn, LANE) is not None, "the lane stops")
+                assert stopped(conn, LANE) == (message_id, True)
+                assert_only_skipped(conn, message_id)
+
+
+def test_a_message_in_doubt_is_given_up_by_command(database: str, conn: Connection) -> None:
+    first, second = (insert(conn, "orders", "k", b"x") for _ in range(2))
+    stop = (
+        "UPDATE outbox.lane l SET stopped_error = 'MESSAGE_TOO_LARGE: x', stopped_message = m.message_id, "
+        "stopped_in_doubt = %s, stopped_at = now() FROM outbox.message m WHERE m.message_id = %s AND m.lane = l.lane"
+    )
+    conn.execute(stop, [True, first])
+    for action in ("dead", "skip"):
+        ran = outbox("message", action, first, "--reason", "why", OUTBOX_DSN=database)
+        assert (ran.code, "it may be in Kafka already" in ran.err) == (1, True), ran.err
+        assert f"outbox message skip {first} --may-be-published --reason TEXT" in ran.err
+    given_up = ["message", "skip", first, "--may-be-published", "--reason", "sent again"]
+    assert "if Kafka has it already, it stays there" in succeed(*given_up, OUTBOX_DSN=database).out
+    again = succeed(*given_up, "--json", OUTBOX_DSN=database).json
+    assert (again["result"], again["state"], again["reason"]) == ("already", "SKIPPED", "sent again")
+    events = "SELECT from_state, to_state, reason FROM outbox.event"
+    assert conn.execute(events).fetchall() == [("COMMITTED", "SKIPPED", "sent again")]
+    conn.execute(stop, [False, second])
+    ran = outbox(*given_up[:2], second, *given_up[3:], OUTBOX_DSN=database)
+    assert (ran.code, "it is certain that Kafka does not have it" in ran.err) == (1, True), ran.err

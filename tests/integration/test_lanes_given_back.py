@@ -1,0 +1,132 @@
+"""Which messages are in doubt for the next owner of the lanes, by how the last one left them."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.errors import CheckViolation
+
+from outbox_relay.lanes import lease
+from tests.locks import holding
+from tests.stopping import stop_lane
+from tests.writing import Connection, insert, keys_of_lanes
+
+LANE, OTHER = 5, 6
+DIE = "UPDATE outbox.lease SET leased_until = '-infinity'"
+HOLD = f"SELECT FROM outbox.lane WHERE lane = {LANE} FOR UPDATE"
+
+
+def one(conn: Connection, statement: str) -> int:
+    row = conn.execute(statement.encode()).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def newest(conn: Connection) -> int:
+    """Write a message; return its position, the newest."""
+    insert(conn, "t", "k", b"x")
+    return one(conn, "SELECT max(position) FROM outbox.message")
+
+
+def taken(conn: Connection) -> tuple[lease.Lease, dict[int, int]]:
+    """Take the lanes as the next relay does; return the lease, and what the rows say is in doubt."""
+    held = lease.take(conn, "next", 60)
+    rows = conn.execute("SELECT lane, doubted_until FROM outbox.lane").fetchall()
+    assert dict(rows) == held.doubted
+    return held, held.doubted
+
+
+def stopped(conn: Connection, *, in_doubt: bool = False) -> str:
+    """Stop the lane at a message that is behind all others, and return it."""
+    (key,) = keys_of_lanes(conn, "t", LANE)
+    message_id = insert(conn, "t", key, b"x")
+    stop_lane(conn, one(conn, "SELECT max(id) FROM outbox.message"), in_doubt=in_doubt)
+    return message_id
+
+
+def test_what_was_sent_before_the_first_relay_is_not_in_doubt(conn: Connection) -> None:
+    newest(conn)
+    assert set(taken(conn)[1].values()) == {0}
+
+
+def test_lanes_that_were_given_back_keep_what_was_noted(conn: Connection) -> None:
+    held = lease.take(conn, "first", 60)
+    newest(conn)
+    held.release(conn, {LANE: 7})
+    newest(conn)
+    assert taken(conn)[1] == {lane: 7 if lane == LANE else 0 for lane in range(8)}
+
+
+def test_of_a_relay_that_died_everything_is_in_doubt(conn: Connection) -> None:
+    lease.take(conn, "first", 60)
+    last = newest(conn)
+    conn.execute(DIE)
+    held, doubted = taken(conn)
+    assert set(doubted.values()) == {last}
+    assert held.refused == {}
+    # The next one died, too.
+    last = newest(conn)
+    conn.execute(DIE)
+    assert set(taken(conn)[1].values()) == {last}
+
+
+def test_a_lane_that_was_stopped_when_the_relay_died_is_as_its_row_says(conn: Connection) -> None:
+    lease.take(conn, "first", 60)
+    message_id = stopped(conn)
+    last = newest(conn)
+    conn.execute(DIE)
+    held, doubted = taken(conn)
+    assert (doubted[LANE], doubted[OTHER], held.refused) == (0, last, {LANE: message_id})
+
+
+def test_a_stop_in_doubt_stays_in_doubt(conn: Connection) -> None:
+    lease.take(conn, "first", 60)
+    stopped(conn, in_doubt=True)
+    conn.execute("UPDATE outbox.lane SET doubted_until = 3 WHERE lane = %s", [LANE])
+    conn.execute(DIE)
+    held, doubted = taken(conn)
+    assert (doubted[LANE], held.refused) == (3, {})
+
+
+def test_a_lane_that_was_being_retried_when_the_relay_died_is_in_doubt(conn: Connection) -> None:
+    lease.take(conn, "first", 60)
+    stopped(conn)
+    conn.execute("UPDATE outbox.lane SET retrying_at = now() WHERE lane = %s", [LANE])
+    last = newest(conn)
+    conn.execute(DIE)
+    held, doubted = taken(conn)
+    assert (doubted[LANE], held.refused) == (last, {})
+
+
+@pytest.mark.parametrize(("noted", "is_given_back"), [({}, True), ({OTHER: 7}, True), ({LANE: 7}, False)])
+def test_a_held_row_is_given_back_only_if_nothing_was_to_be_written(
+    conn: Connection, database: str, noted: dict[int, int], is_given_back: bool
+) -> None:
+    held = lease.take(conn, "first", 60)
+    last = newest(conn)
+    with holding(database, HOLD):
+        held.release(conn, noted)
+    doubted = taken(conn)[1]
+    if is_given_back:
+        assert doubted == {lane: noted.get(lane, 0) for lane in range(8)}
+    else:
+        assert set(doubted.values()) == {last}
+
+
+@pytest.mark.parametrize("column", ["system_identifier", "timeline"])
+def test_lanes_that_were_given_back_on_another_server_are_in_doubt(conn: Connection, column: str) -> None:
+    """A promoted standby, or a restored backup: what was published since is not known there."""
+    held = lease.take(conn, "first", 60)
+    message_id = stopped(conn)
+    last = newest(conn)
+    held.release(conn)
+    conn.execute(f"UPDATE outbox.lane SET {column} = {column} + 1".encode())
+    if column == "timeline":
+        with pytest.raises(CheckViolation, match="has ended, and has not recorded"):
+            conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE message_id = %s", [message_id])
+    held, doubted = taken(conn)
+    assert (set(doubted.values()), held.refused) == ({last}, {})
+
+
+def test_only_a_stopped_lane_is_stopped_in_doubt(conn: Connection) -> None:
+    with pytest.raises(CheckViolation, match="lane_in_doubt_is_stopped"):
+        conn.execute("UPDATE outbox.lane SET stopped_in_doubt = true")
