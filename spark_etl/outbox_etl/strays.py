@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 
 from outbox_etl.findings import Finding, chunks
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -78,15 +78,18 @@ def _stray(
     if message_id in known:
         row = known[message_id]
         state, topic, places = row["state"], row["topic"], set(row["places"])
+        given_up_in_doubt = row["given_up_in_doubt"]
     elif message_id in stored:
-        state, topic, places = stored[message_id]
+        state, topic, places, given_up_in_doubt = stored[message_id]
     else:
         if shared:
             found.notes["of_other_outboxes"] += len(there)
         else:
             tell("unknown", "neither PostgreSQL nor the warehouse has this message", there[0])
         return False
-    if state != "COMMITTED":
+    if given_up_in_doubt:
+        found.notes["given_up_in_doubt"] += 1
+    elif state != "COMMITTED":
         tell("not_committed", f"the message is {state}", there[0])
     elif strange := [record for record in there if record["topic"] != topic]:
         tell("misplaced", f"the message was sent to {topic}", strange[0])
@@ -103,6 +106,13 @@ def _stray(
     return False
 
 
+def _given_up_in_doubt(target: Target, ids: Sequence[str]) -> set[str]:
+    """Return those of these messages that were given up although Kafka might have them: not by way of DEAD."""
+    events = target.read(TRANSACTION_EVENTS).where("from_state = 'COMMITTED' AND to_state = 'SKIPPED'")
+    rows = events.where(f.col("message_id").isin(list(ids))).select("message_id").collect()
+    return {row["message_id"] for row in rows}
+
+
 def _is_uuid(text: str) -> bool:
     try:
         return str(uuid.UUID(text)) == text
@@ -110,15 +120,18 @@ def _is_uuid(text: str) -> bool:
         return False
 
 
-def _stored(target: Target, ids: set[str]) -> dict[str, tuple[str, str, set[str]]]:
+def _stored(target: Target, ids: set[str]) -> dict[str, tuple[str, str, set[str], bool]]:
     """State, topic and first place of messages that only the warehouse has."""
     rows = target.read(MESSAGE_HISTORY).where(f.col("message_id").isin(sorted(ids)))
     taken = rows.select("message_id", "state", "topic", "partition", "offset").collect()
+    skipped = [row["message_id"] for row in taken if row["state"] == "SKIPPED"]
+    in_doubt = _given_up_in_doubt(target, skipped) if skipped else set()
     return {
         row["message_id"]: (
             row["state"],
             row["topic"],
             set() if row["offset"] is None else {f"{row['partition']}@{row['offset']}"},
+            row["message_id"] in in_doubt,
         )
         for row in taken
     }

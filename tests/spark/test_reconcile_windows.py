@@ -11,9 +11,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from outbox_etl import findings
 from outbox_etl.tables import MESSAGE_HISTORY
+from tests.publications import value
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Sent, told
+from tests.stopping import go_on, stop_lane
 from tests.waiting import wait_until
 from tests.writing import connect, insert
 
@@ -101,6 +103,26 @@ def test_a_topic_is_read_in_which_nothing_was_published(
     offset = scene.produce(never)
     world.export()
     assert told(world.reconcile().found) == [("not_committed", never.message_id, offset)]
+
+
+@pytest.mark.parametrize("by_way_of", [None, "DEAD"])
+def test_a_message_given_up_in_doubt_may_be_in_kafka_and_no_other_that_was_given_up(
+    module_worlds: MakeWorld, make_topic: MakeTopic, by_way_of: str | None
+) -> None:
+    world = module_worlds()
+    scene = Scene(world, make_topic(partitions=1))
+    (given_up,) = scene.write(1)
+    offset = scene.produce(given_up)
+    id_ = value(world.conn, "SELECT id FROM outbox.message WHERE message_id = %s", [given_up.message_id])
+    lane = stop_lane(world.conn, id_, in_doubt=by_way_of is None)
+    for state in filter(None, (by_way_of, "SKIPPED")):
+        world.conn.execute("UPDATE outbox.message SET state = %s WHERE id = %s", [state, id_])
+    go_on(world.conn, lane)
+    scene.publish(scene.write(1))
+    world.export()
+    outcome = world.reconcile()
+    expected = [] if by_way_of is None else [("not_committed", given_up.message_id, offset)]
+    assert (told(outcome.found), outcome.notes.get("given_up_in_doubt", 0)) == (expected, 1 - len(expected))
 
 
 def test_a_topic_that_was_made_anew_is_read_from_its_beginning(

@@ -35,8 +35,11 @@ WHERE (b.epoch, b.batch, b.lo) IN ({batches})
 
 -- name: messages_by_id
 -- Messages by their message ids, with every place at which they were published. A message id made here carries the row's
--- id; one made elsewhere has an index.
+-- id; one made elsewhere has an index. An operator may have given one up although Kafka might have it.
 SELECT m.message_id::text AS message_id, m.state, m.topic,
+       m.state = 'SKIPPED' AND EXISTS (
+           SELECT FROM outbox.event e WHERE e.id = m.id AND e.message_id = m.message_id AND e.kind = 'transition'
+               AND e.from_state = 'COMMITTED' AND e.to_state = 'SKIPPED') AS given_up_in_doubt,
        ARRAY(SELECT format('%s@%s', b.partitions[array_position(b.positions, m.position)],
                            b.offsets[array_position(b.positions, m.position)])
              FROM outbox.publication b
@@ -44,10 +47,10 @@ SELECT m.message_id::text AS message_id, m.state, m.topic,
                  AND b.positions @> ARRAY[m.position]) AS places
 FROM unnest('{{message_ids}}'::uuid[]) w (message_id)
 CROSS JOIN LATERAL (
-    SELECT a.message_id, a.state, a.topic, a.position FROM outbox.message a
+    SELECT a.id, a.message_id, a.state, a.topic, a.position FROM outbox.message a
     WHERE a.id = outbox.id_of(w.message_id) AND a.message_id = w.message_id
     UNION ALL
-    SELECT a.message_id, a.state, a.topic, a.position FROM outbox.message a
+    SELECT a.id, a.message_id, a.state, a.topic, a.position FROM outbox.message a
     WHERE outbox.id_of(w.message_id) IS NULL AND a.message_id = w.message_id
         AND get_byte(uuid_send(a.message_id), 6) >> 4 <> 8
 ) m
