@@ -74,6 +74,8 @@ def run(
             reader.join(STOP_LIMIT)
             if stream and not reader.is_alive():  # (a grandchild may still hold the other end)
                 stream.close()
+    # The last lines may be read a moment after the end was seen.
+    ran.seconds = max([ran.seconds, *(at for at, _ in ran.said)])
     ran.code = process.returncode
     if ran.code:
         raise RuntimeError(

@@ -13,23 +13,22 @@ _UTIME, _CSTIME = 11, 15
 """Places in /proc/<pid>/stat behind the name: utime, stime, and both of the children waited for."""
 
 
-def _times(pid: int) -> list[float]:
+def _times(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return [0.0] * 4  # it has ended; its parent has inherited its times
-    return [int(field) * _TICK for field in text.rpartition(")")[2].split()[_UTIME:_CSTIME]]
+        return [0] * 4  # it has ended; its parent has inherited its times
+    return [int(field) for field in text.rpartition(")")[2].split()[_UTIME:_CSTIME]]
 
 
-def process_seconds(pid: int) -> float:
-    """CPU seconds of one process, all its threads included; it must be running."""
+def _process_ticks(pid: int) -> int:
     user, system, _, _ = _times(pid)
     return user + system
 
 
-def family_seconds(pid: int) -> float:
-    """CPU seconds of a process and its children, living and ended, such as a postmaster and its backends."""
-    return sum(_times(pid)) + sum(process_seconds(child) for child in _children(pid))
+def _family_ticks(pid: int) -> int:
+    """CPU time of a process and its children, living and ended, such as a postmaster and its backends."""
+    return sum(_times(pid)) + sum(_process_ticks(child) for child in _children(pid))
 
 
 def _wait_for_children(pid: int, known: Collection[int], limit: float = 1.0) -> None:
@@ -81,7 +80,7 @@ class Meter:
         """Count from now on."""
         self._began = time.monotonic()
         self._children = {name: _children(pid) for name, pid in self._pids.items()}
-        self._before = {name: family_seconds(pid) for name, pid in self._pids.items()}
+        self._before = {name: _family_ticks(pid) for name, pid in self._pids.items()}
 
     def wait_for_children(self) -> None:
         """Wait a second at most until children that began after the reset have ended and are counted in full."""
@@ -90,7 +89,7 @@ class Meter:
 
     def seconds(self) -> dict[str, float]:
         """CPU seconds used so far, by name."""
-        return {name: family_seconds(pid) - self._before[name] for name, pid in self._pids.items()}
+        return {name: (_family_ticks(pid) - self._before[name]) * _TICK for name, pid in self._pids.items()}
 
     def cores(self) -> dict[str, float]:
         """CPU seconds per second so far, by name."""
