@@ -104,6 +104,7 @@ def test_own_id_of_the_application_is_found_by_its_index(conn: Connection, mode:
     }
 
 
+@pytest.mark.plan("outbox/sql/groups.sql", "sends_normal_messages")
 @pytest.mark.parametrize("group", ["orders", "unused"])
 def test_the_look_for_normal_messages_of_a_group_reads_the_newest_only(conn: Connection, group: str) -> None:
     """With the limit that it has, it would read all of this database: the shape of the plan is what counts."""
