@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -120,6 +122,16 @@ class SecondBroker:
         self._process = None
         admin = self._admin()
         wait_until(lambda: NODE not in admin.list_topics(timeout=15).brokers, "broker 2 is gone")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """SIGSTOP until the end of the block: its connections stay, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,0 +1,165 @@
+"""Topics are looked up beside publishing: many in as many requests as one, and a look-up that hangs holds up no other.
+
+Nothing is to be settled when a process dies during a look-up: all that it writes is the registration of new topics, in
+one statement before anything of their page is produced, and the next relay reads them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from outbox_relay.publishing import topics
+from outbox_relay.publishing.topic_lookup import TopicLookup
+from outbox_relay.publishing.topics import Topic, TopicBook
+from outbox_relay.stack.api import Stack
+from tests.checker import compare, read_topic
+from tests.locks import holding
+from tests.relay_thread import RelayThread
+from tests.second_broker import SecondBroker
+from tests.topics import Topics
+from tests.waiting import wait_until
+from tests.writing import Connection, connect, insert, numbered, wait_published
+
+MANY = 300
+HANGING = """
+    SELECT count(*) FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'outbox relay topics' AND wait_event_type = 'Lock'
+"""
+PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE status = 'PUBLISHED'"
+
+
+@pytest.fixture
+def many_topics(bootstrap_servers: str) -> Iterator[list[str]]:
+    """Three hundred topics of one partition, until the end of the test."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    names = [Topics.new_name() for _ in range(MANY)]
+    for made in admin.create_topics([NewTopic(name, 1, 1) for name in names]).values():
+        made.result(60)
+    wait_until(
+        lambda: set(names) <= set(admin.list_topics(timeout=15).topics), "the broker lists all of them"
+    )
+    yield names
+    for deleted in admin.delete_topics(names).values():
+        deleted.result(60)
+
+
+class CountedAdmin:
+    """An admin client, and what it has sent, by the statistics of librdkafka."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._seen: list[Counter[str]] = []
+        settings: dict[str, Any] = {"statistics.interval.ms": 20, "stats_cb": self._keep, "log_level": 0}
+        self.client = AdminClient({"bootstrap.servers": bootstrap_servers, **settings})
+        self.client.list_topics(timeout=15)
+
+    def _keep(self, text: str) -> None:
+        sent: Counter[str] = Counter()
+        for broker in json.loads(text)["brokers"].values():
+            sent.update(broker["req"])
+        self._seen.append(sent)
+
+    def sent(self) -> Counter[str]:
+        """Return the requests so far, by name: from statistics that began after the call."""
+        first = len(self._seen)
+
+        def seen() -> bool:
+            self.client.poll(0.05)
+            return len(self._seen) > first + 1
+
+        wait_until(seen, "librdkafka gives its statistics")
+        return self._seen[-1]
+
+
+def test_three_hundred_topics_are_looked_up_in_as_many_requests_as_one(
+    conn: Connection, bootstrap_servers: str, many_topics: list[str]
+) -> None:
+    admin = CountedAdmin(bootstrap_servers)
+    lookup = TopicLookup(admin.client)
+    for names in (many_topics[:1], many_topics):
+        before = admin.sent()
+        found = lookup.read(conn, names)
+        assert all(isinstance(topic, Topic) for topic in found.values())
+        assert set(found) == set(names)
+        sent = admin.sent() - before
+        assert sent == {"Metadata": 1, "DescribeConfigs": 1}
+    registered = conn.execute("SELECT count(*) FROM outbox.topic WHERE partitions = 1").fetchone()
+    assert registered == (MANY,)
+
+
+def test_a_page_of_three_hundred_new_topics_is_published(
+    database: str, bootstrap_servers: str, conn: Connection, many_topics: list[str]
+) -> None:
+    with conn.transaction():
+        for topic in many_topics:
+            insert(conn, topic, "k", b"first")
+    with RelayThread(database, bootstrap_servers) as relay:
+        wait_published(conn)
+        assert len(relay.find("topic registered")) == MANY
+    assert relay.error is None
+    assert conn.execute(PUBLISHED).fetchone() == (MANY,)
+
+
+def test_known_topics_flow_while_postgresql_holds_up_a_look_up(
+    database: str, bootstrap_servers: str, conn: Connection, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look-up waits for a lock that the test holds, so what is published meanwhile has not waited for it."""
+    monkeypatch.setattr(topics, "REFRESH_S", 0.05)
+    with RelayThread(database, bootstrap_servers) as relay:
+        insert(conn, topic, "k0", "k0:0")
+        wait_published(conn)
+        with holding(database, "LOCK outbox.topic IN ACCESS EXCLUSIVE MODE"):
+            wait_until(lambda: conn.execute(HANGING).fetchone() == (1,), "the look-up waits for the lock")
+            for number in range(1, 20):
+                # With its lane, as the library inserts: nothing is checked, so nothing reads outbox.topic.
+                insert(conn, topic, "k0", f"k0:{number}", lane=0)
+                wait_published(conn)
+            assert conn.execute(HANGING).fetchone() == (1,)
+        conn.execute("UPDATE outbox.topic SET max_message_bytes = 100")
+        wait_until(lambda: book_of(relay).known(topic).max_message_bytes == 100, "the look-ups go on")
+    assert relay.error is None
+    found = compare(read_topic(bootstrap_servers, topic), numbered(20, keys=1))
+    assert not found.broken
+
+
+def book_of(relay: RelayThread) -> TopicBook:
+    """What the relay knows of topics."""
+    assert relay.session is not None
+    return relay.session._publisher._topics
+
+
+@pytest.mark.xdist_group("private stack")
+def test_known_topics_flow_while_a_broker_holds_up_a_look_up(
+    private_database: str, private_stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker 2 is paused, as a machine that swaps: it takes requests and answers none."""
+    monkeypatch.setattr(topics, "REFRESH_S", 0.05)
+    with SecondBroker(private_stack) as broker, connect(private_database) as conn:
+        topic, servers = broker.make_topic(on=1), broker.bootstrap_servers
+        with RelayThread(private_database, servers) as relay:
+            insert(conn, topic, "k0", "k0:0")
+            wait_published(conn)
+            count = 1
+            with broker.paused():
+
+                def published_during_a_look_up() -> bool:
+                    nonlocal count
+                    look_up = book_of(relay)._refreshing
+                    if look_up is None or look_up.done():
+                        return False
+                    insert(conn, topic, "k0", f"k0:{count}", lane=0)
+                    count += 1
+                    wait_published(conn)
+                    return not look_up.done() and bool(
+                        relay.find("topics not read again; what is known stays in use")
+                    )
+
+                wait_until(published_during_a_look_up, "messages are published while a look-up hangs")
+        assert relay.error is None
+        assert not compare(read_topic(servers, topic), numbered(count, keys=1)).broken
