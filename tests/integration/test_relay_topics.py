@@ -16,6 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from outbox_relay.publishing import topics
+from outbox_relay.publishing.errors import KafkaUnavailableError
+from outbox_relay.publishing.kafka import new_admin, producer_settings
 from outbox_relay.publishing.topic_lookup import TopicLookup
 from outbox_relay.publishing.topics import Topic, TopicBook
 from outbox_relay.stack.api import Stack
@@ -81,7 +83,7 @@ def test_three_hundred_topics_are_looked_up_in_as_many_requests_as_one(
     conn: Connection, bootstrap_servers: str, many_topics: list[str]
 ) -> None:
     admin = CountedAdmin(bootstrap_servers)
-    lookup = TopicLookup(admin.client)
+    lookup = TopicLookup(lambda: admin.client)
     for names in (many_topics[:1], many_topics):
         before = admin.sent()
         found = lookup.read(conn, names)
@@ -163,3 +165,27 @@ def test_known_topics_flow_while_a_broker_holds_up_a_look_up(
                 wait_until(published_during_a_look_up, "messages are published while a look-up hangs")
         assert relay.error is None
         assert not compare(read_topic(servers, topic), numbered(count, keys=1)).broken
+
+
+@pytest.mark.xdist_group("private stack")
+def test_a_look_up_is_not_bound_to_one_broker_that_died(private_database: str, private_stack: Stack) -> None:
+    """A client asks the broker that it took for the controller for minutes after its death, and no other."""
+    with SecondBroker(private_stack) as broker, connect(private_database) as conn:
+        topic, settings = broker.make_topic(on=1), producer_settings(broker.bootstrap_servers)
+        opened = [client_of_broker(2, settings)]
+        lookup = TopicLookup(lambda: opened.pop() if opened else new_admin(settings))
+        broker.kill()
+        with pytest.raises(KafkaUnavailableError, match="controller"):
+            lookup.read(conn, [topic])
+        found = lookup.read(conn, [topic])
+    assert isinstance(found[topic], Topic)
+
+
+def client_of_broker(node: int, settings: dict[str, Any]) -> AdminClient:
+    """Make an admin client that takes this broker for the controller: KRaft names any that is alive."""
+
+    def asked() -> list[AdminClient]:
+        admin = new_admin(settings)  # its own truth is the number of its messages: none
+        return [admin] if admin.list_topics(timeout=15).controller_id == node else []
+
+    return wait_until(asked, f"a client takes broker {node} for the controller")[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import psycopg
@@ -28,10 +28,17 @@ log = Log("topics")
 
 
 class TopicLookup:
-    """Looks topics up; safe to use from several threads, each with a connection of its own."""
+    """Looks topics up; safe to use from several threads, each with a connection of its own.
 
-    def __init__(self, admin: AdminClient) -> None:
-        self._admin = admin
+    An admin client sends these requests to the broker that it holds for the controller (with KRaft some broker that
+    was alive). When that one dies the client waits for it until it reads its metadata again, which takes minutes, with
+    every other broker alive. So a client that gives no answer is replaced. Two threads may replace it at the same time:
+    the second client of the two stays.
+    """
+
+    def __init__(self, open_admin: Callable[[], AdminClient]) -> None:
+        self._open = open_admin
+        self._admin = open_admin()
         self._unreadable: set[str] = set()
 
     def read(self, conn: psycopg.Connection[Any], names: Iterable[str]) -> dict[str, Topic | Unpublishable]:
@@ -49,15 +56,27 @@ class TopicLookup:
                 found[name] = _illegal(name)
         if not asked:
             return found
+        admin = self._admin
+        try:
+            return found | self._look_up(admin, conn, asked)
+        except KafkaUnavailableError:
+            if self._admin is admin:
+                self._admin = self._open()
+            raise
+
+    def _look_up(
+        self, admin: AdminClient, conn: psycopg.Connection[Any], asked: list[str]
+    ) -> dict[str, Topic | Unpublishable]:
+        found: dict[str, Topic | Unpublishable] = {}
         partitions: dict[str, int] = {}
-        for name, seen in self._partitions_in_kafka(asked).items():
+        for name, seen in _partitions_in_kafka(admin, asked).items():
             if isinstance(seen, int):
                 partitions[name] = seen
             else:
                 found[name] = seen
         if not partitions:
             return found
-        limits = self._limits_in_kafka(partitions)
+        limits = self._limits_in_kafka(admin, partitions)
         for name, (pinned, selector, limit) in self._registered(conn, partitions, limits).items():
             if pinned > partitions[name]:
                 found[name] = Unpublishable(
@@ -70,29 +89,18 @@ class TopicLookup:
                 found[name] = Topic(name, pinned, selector, min(limit, in_kafka))
         return found
 
-    def _partitions_in_kafka(self, names: list[str]) -> dict[str, int | Unpublishable]:
-        seen: dict[str, int | Unpublishable] = {}
-        answers = self._admin.describe_topics(TopicCollection(names), request_timeout=METADATA_TIMEOUT_S)
-        for name, answer in answers.items():
-            try:
-                seen[name] = len(answer.result(2 * METADATA_TIMEOUT_S).partitions)
-            except (KafkaException, TimeoutError) as failure:
-                error = failure.args[0] if isinstance(failure, KafkaException) else None
-                if error is None or error.code() < 0:
-                    # librdkafka's own codes are negative: this is no broker's answer.
-                    raise KafkaUnavailableError(f"no metadata of topics: {readable(failure)}") from failure
-                seen[name] = _refused(name, error)
-        return seen
-
-    def _limits_in_kafka(self, names: Iterable[str]) -> dict[str, int]:
+    def _limits_in_kafka(self, admin: AdminClient, names: Iterable[str]) -> dict[str, int]:
         limits: dict[str, int] = {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
-        answers = self._admin.describe_configs(resources, request_timeout=METADATA_TIMEOUT_S)
+        answers = admin.describe_configs(resources, request_timeout=METADATA_TIMEOUT_S)
         for resource, answer in answers.items():
             name = str(resource.name)
             try:
                 limits[name] = int(answer.result(2 * METADATA_TIMEOUT_S)["max.message.bytes"].value)
             except (KafkaException, KeyError, ValueError, TimeoutError) as error:
+                if _is_no_answer(error):
+                    # A new topic would be registered with a limit that nobody gave it.
+                    raise KafkaUnavailableError(f"no limits of topics: {readable(error)}") from error
                 # Not every relay may describe configurations.
                 if name not in self._unreadable:
                     self._unreadable.add(name)
@@ -113,6 +121,26 @@ class TopicLookup:
                 log.info("topic registered", topic=name, partitions=count, max_message_bytes=limit)
             known |= _rows(conn, missing)
         return known
+
+
+def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, int | Unpublishable]:
+    seen: dict[str, int | Unpublishable] = {}
+    answers = admin.describe_topics(TopicCollection(names), request_timeout=METADATA_TIMEOUT_S)
+    for name, answer in answers.items():
+        try:
+            seen[name] = len(answer.result(2 * METADATA_TIMEOUT_S).partitions)
+        except (KafkaException, TimeoutError) as failure:
+            if _is_no_answer(failure):
+                raise KafkaUnavailableError(f"no metadata of topics: {readable(failure)}") from failure
+            seen[name] = _refused(name, failure.args[0])
+    return seen
+
+
+def _is_no_answer(error: Exception) -> bool:
+    """Whether no broker has answered. librdkafka's own codes are negative."""
+    if isinstance(error, KafkaException):
+        return bool(error.args[0].code() < 0)
+    return isinstance(error, TimeoutError)
 
 
 def _rows(conn: psycopg.Connection[Any], names: list[str]) -> dict[str, tuple[int, str | None, int]]:

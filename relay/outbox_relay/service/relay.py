@@ -188,10 +188,9 @@ class Relay:
         upkeep = Upkeep(
             lambda: self._connect_as("outbox relay upkeep"), sweep_every=self._options.sweep_every
         )
-        admin = new_admin(self._settings)
-        read = TopicLookup(admin).read
+        read = TopicLookup(lambda: new_admin(self._settings)).read
         refresher = Refresher(lambda: self._connect_as("outbox relay topics"), read)
-        overdue = Overdue(PartitionProbe(admin), patience=self._options.ack_timeout)
+        overdue = Overdue(PartitionProbe(new_admin(self._settings)), patience=self._options.ack_timeout)
 
         def new_publisher(conn: psycopg.Connection[Any]) -> Publisher:
             return Publisher(Producers(self._settings), TopicBook(conn, read, refresher))
