@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -76,11 +76,15 @@ class SecondBroker:
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
 
-    def make_topic(self, *, on: int, partitions: int = 1) -> str:
-        """Make a topic whose only replicas are on this node; it returns when it can be written to."""
+    def make_topic(
+        self, *, on: int, partitions: int = 1, also_on: Sequence[int] = (), **settings: str
+    ) -> str:
+        """Make a topic with replicas on these nodes only, led by the first; it returns when it can be written to."""
         name = f"on{on}-{uuid.uuid4().hex[:12]}"
         admin = self._admin()
-        new = NewTopic(name, num_partitions=partitions, replica_assignment=[[on]] * partitions)
+        config = {key.replace("_", "."): value for key, value in settings.items()}
+        replicas = [[on, *also_on]] * partitions
+        new = NewTopic(name, num_partitions=partitions, replica_assignment=replicas, config=config)
         admin.create_topics([new])[name].result(15)
         wait_until(lambda: self._leads(admin, name, on), f"broker {on} leads {name}")
         return name
