@@ -105,7 +105,7 @@ def test_registering_topics_reads_none_of_those_that_are(conn: Connection) -> No
     [
         ("requested", {"epoch": "bigint"}, {"epoch": EPOCH}),
         ("announce", {"lane": "smallint", "epoch": "bigint"}, {"lane": 3, "epoch": EPOCH}),
-        ("withdraw", {"epoch": "bigint", "unwritten": "smallint[]"}, {"epoch": EPOCH, "unwritten": "{5}"}),
+        ("withdraw", {"epoch": "bigint", "lanes": "smallint[]"}, {"epoch": EPOCH, "lanes": "{3}"}),
     ],
 )
 def test_retries_read_each_lane_at_most_twice(

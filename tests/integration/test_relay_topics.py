@@ -175,10 +175,16 @@ def test_a_look_up_is_not_bound_to_one_broker_that_died(private_database: str, p
         opened = [client_of_broker(2, settings)]
         lookup = TopicLookup(lambda: opened.pop() if opened else new_admin(settings))
         broker.kill()
-        with pytest.raises(KafkaUnavailableError, match="controller"):
+        with pytest.raises(KafkaUnavailableError):
             lookup.read(conn, [topic])
-        found = lookup.read(conn, [topic])
-    assert isinstance(found[topic], Topic)
+
+        def found() -> bool:
+            try:
+                return isinstance(lookup.read(conn, [topic])[topic], Topic)
+            except KafkaUnavailableError:
+                return False  # a busy machine answers late; the relay, too, asks again
+
+        wait_until(found, "the topic is found without broker 2")
 
 
 def client_of_broker(node: int, settings: dict[str, Any]) -> AdminClient:
