@@ -42,7 +42,7 @@ def generate(pipe: Connection, job: Job) -> None:
     """
     before, after = array("q"), array("q")
     outbox = Outbox("bench")
-    producer = None if job.through_outbox else Producer(producer_settings(job.bootstrap_servers, QUIET))
+    producer = None if job.through_outbox else Producer(producer_settings(job.bootstrap_servers, {}) | QUIET)
     if producer is not None:
         producer.list_topics(job.topic, timeout=10)
     with psycopg.connect(job.dsn) as conn:

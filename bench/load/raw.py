@@ -51,7 +51,7 @@ def measure(pipe: Connection, job: Job) -> None:
     del rows
     gc.collect()
     gc.freeze()  # the relay does not hold all messages at once; neither shall the collector walk them
-    producer = Producer(producer_settings(job.bootstrap_servers, QUIET))
+    producer = Producer(producer_settings(job.bootstrap_servers, {}) | QUIET)
     producer.list_topics(job.topic, timeout=10)
     meter = Meter(job.servers)
     began, cpu = time.perf_counter(), time.process_time()
