@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import psycopg
-from confluent_kafka import Producer
 
 from bench.load import messages
-from bench.load.raw import QUIET
+from bench.load.raw import bare_producer
 from outbox import Message, Outbox
-from outbox_relay.publishing.kafka import producer_settings
 from outbox_relay.statements import Statements
 
 ORDER = Statements("sql/load.sql", package="bench")["order"]
@@ -42,7 +40,7 @@ def generate(pipe: Connection, job: Job) -> None:
     """
     before, after = array("q"), array("q")
     outbox = Outbox("bench")
-    producer = None if job.through_outbox else Producer(producer_settings(job.bootstrap_servers, {}) | QUIET)
+    producer = None if job.through_outbox else bare_producer(job.bootstrap_servers)
     if producer is not None:
         producer.list_topics(job.topic, timeout=10)
     with psycopg.connect(job.dsn) as conn:

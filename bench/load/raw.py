@@ -21,7 +21,6 @@ from outbox_relay.publishing.kafka import producer_settings
 
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, str | bytes | None]]]
 SERVE_EVERY = 500
-QUIET = {"log_level": "3"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +34,11 @@ class Job:
     messages: int
     servers: dict[str, int]
     """Their processes."""
+
+
+def bare_producer(bootstrap_servers: str) -> Producer:
+    """Return a producer with the relay's settings that logs errors only."""
+    return Producer(producer_settings(bootstrap_servers) | {"log_level": "3"})
 
 
 def measure(pipe: Connection, job: Job) -> None:
@@ -51,7 +55,7 @@ def measure(pipe: Connection, job: Job) -> None:
     del rows
     gc.collect()
     gc.freeze()  # the relay does not hold all messages at once; neither shall the collector walk them
-    producer = Producer(producer_settings(job.bootstrap_servers, {}) | QUIET)
+    producer = bare_producer(job.bootstrap_servers)
     producer.list_topics(job.topic, timeout=10)
     meter = Meter(job.servers)
     began, cpu = time.perf_counter(), time.process_time()

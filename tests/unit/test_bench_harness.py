@@ -8,10 +8,12 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka import Producer
 
 from bench.harness.cpu import Meter, peak_bytes
 from bench.harness.report import Floor, Report, Section, Table
 from bench.harness.statistics import percentile, ratio
+from bench.load.raw import bare_producer
 
 BUSY = "import time\nwhile time.process_time() < 0.3: pass\n"
 
@@ -46,6 +48,10 @@ def test_cpu_of_children_counts_while_they_run_and_after_they_ended() -> None:
 def test_peak_memory_is_at_least_what_was_held_once() -> None:
     held = bytearray(b"x" * 30_000_000)
     assert peak_bytes(os.getpid()) > len(held)
+
+
+def test_the_bare_producer_takes_the_relays_settings() -> None:
+    assert isinstance(bare_producer("127.0.0.1:1"), Producer)
 
 
 @pytest.mark.parametrize(
