@@ -28,7 +28,7 @@ SEED = 7
 LIMIT_S = 300
 END_ONE_SESSION = r"""
 select pg_terminate_backend(pid) from pg_stat_activity
-where application_name = 'outbox demo' and datname like 'outbox\_demo\_%' and query ~ 'COMMIT|outbox.message'
+where application_name = 'outbox demo producer' and datname like 'outbox\_demo\_%' and query ~ 'COMMIT|outbox.message'
     and random() < 0.1
 limit 1
 """

@@ -164,7 +164,7 @@ class Producer:
 
 def connect() -> Connection:
     """Connect to the database of OUTBOX_DSN."""
-    return psycopg.connect(os.environ["OUTBOX_DSN"], application_name="outbox demo")
+    return psycopg.connect(os.environ["OUTBOX_DSN"], application_name="outbox demo producer")
 
 
 def main(argument: str) -> None:
