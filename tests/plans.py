@@ -12,6 +12,15 @@ from tests.writing import Connection
 
 Plan = dict[str, Any]
 
+FILL_HALVES = """
+    INSERT INTO outbox.message (topic, key, body, producer_group, state, deliver_at)
+    SELECT 'payments', convert_to('k' || i, 'UTF8'), 'x', 'orders',
+           CASE WHEN i %% 3 = 0 THEN 'COMMITTED' ELSE 'UNKNOWN' END,
+           CASE WHEN i %% 3 = 0 THEN now() + interval '1 year' END
+    FROM generate_series(1, %s) i
+"""
+"""Write so many messages: two of three undecided half messages, the others delayed by a year."""
+
 
 class Prepared:
     """A statement with named values, prepared now and explained as often as it is asked for."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox.statements import load
-from tests.plans import nodes
+from tests.plans import FILL_HALVES, nodes
 from tests.reading import narrow_partitions
 from tests.writing import Connection, connect
 
@@ -18,13 +18,6 @@ pytestmark = pytest.mark.xdist_group("half plans")
 PARTITIONS = 12
 WIDTH = 4_000
 ONE = "SELECT id::text, message_id::text FROM outbox.message WHERE state = %s ORDER BY id DESC OFFSET 7777 LIMIT 1"
-FILL = """
-    INSERT INTO outbox.message (topic, key, body, producer_group, state, deliver_at)
-    SELECT 'payments', convert_to('k' || i, 'UTF8'), 'x', 'orders',
-           CASE WHEN i %% 3 = 0 THEN 'COMMITTED' ELSE 'UNKNOWN' END,
-           CASE WHEN i %% 3 = 0 THEN now() + interval '1 year' END
-    FROM generate_series(1, %s) i
-"""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +27,7 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
     with connect(databases.make()) as connection:
         connection.prepare_threshold = None
         narrow_partitions(connection, width=WIDTH, count=PARTITIONS)
-        connection.execute(FILL, [PARTITIONS * WIDTH - 100])
+        connection.execute(FILL_HALVES, [PARTITIONS * WIDTH - 100])
         connection.execute("UPDATE outbox.message SET state = 'ROLLED_BACK' WHERE id %% 3 = 1", [])
         connection.execute("VACUUM ANALYZE outbox.message")
         connection.execute("VACUUM ANALYZE outbox.event")

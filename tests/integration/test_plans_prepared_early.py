@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from outbox.statements import load
-from tests.plans import Plan, rows_read
+from tests.plans import FILL_HALVES, Plan, rows_read
 from tests.reading import narrow_partitions
 from tests.writing import Connection, connect
 
@@ -19,13 +19,6 @@ from tests.writing import Connection, connect
 pytestmark = pytest.mark.xdist_group("plans prepared early")
 
 WIDTH, PARTITIONS = 2_000, 4
-FILL = """
-    INSERT INTO outbox.message (topic, key, body, producer_group, state, deliver_at)
-    SELECT 'payments', convert_to('k' || i, 'UTF8'), 'x', 'orders',
-           CASE WHEN i %% 3 = 0 THEN 'COMMITTED' ELSE 'UNKNOWN' END,
-           CASE WHEN i %% 3 = 0 THEN now() + interval '1 year' END
-    FROM generate_series(1, %s) i
-"""
 ONE = "SELECT id::text, message_id::text FROM outbox.message WHERE state = %s ORDER BY id DESC OFFSET 777 LIMIT 1"
 MESSAGE: dict[str, tuple[str, str, list[str]]] = {
     "decide": ("decisions.sql", "UNKNOWN", ["COMMITTED", "why"]),
@@ -88,7 +81,7 @@ def conns(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, Early]]:
         early.prepare("halves.sql", "prepare_once", 20)
         early.prepare("groups.sql", "read_registry", 2)
         early.prepare("topics.sql", "read_topics", 1)
-        filling.execute(FILL, [PARTITIONS * WIDTH - 100])
+        filling.execute(FILL_HALVES, [PARTITIONS * WIDTH - 100])
         filling.execute(
             "INSERT INTO outbox.idempotency (producer_group, key, digest, id, message_id) "
             "SELECT 'orders', 'key-' || i, '', i, gen_random_uuid() FROM generate_series(1, 20000) i"
