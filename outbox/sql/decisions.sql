@@ -14,7 +14,7 @@
 UPDATE outbox.message
 SET state = $3, remark = $4
 WHERE id = (SELECT $1::bigint) AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
-RETURNING state, (SELECT outbox.actor()), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
+RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
 
 -- name: read_decision
 -- The state of a message ($1 id, $2 message id) and the transition that decided it, null where there was none. It runs

@@ -186,11 +186,34 @@ def test_a_stated_lane_is_trusted_only_from_roles_that_may(producer: psycopg.Con
     producer.execute(f"CREATE ROLE {name} IN ROLE outbox_producer, outbox_trusted_producer".encode())
     producer.execute(f"SET ROLE {name}".encode())
     insert(producer, unchecked)
-    for column in ({"state": "UNKNOWN", "producer_group": "g"}, {"deliver_at": "2300-01-01"}):
-        with pytest.raises(
-            psycopg.errors.CheckViolation
-        ):  # what is written beside them is the table's to write
-            insert(producer, {**unchecked, **column})
+    insert(producer, {**unchecked, "state": "UNKNOWN", "producer_group": "g"})
+    insert(producer, {**unchecked, "deliver_at": "2300-01-01"})
+    producer.execute("RESET ROLE")
+    beside = "SELECT (SELECT count(*) FROM outbox.event), (SELECT count(*) FROM outbox.waiting)"
+    assert producer.execute(beside).fetchone() == (1, 1)  # a birth and a wait
+    producer.execute(f"SET ROLE {name}".encode())
+    for wrong in (
+        {"state": "UNKNOWN"},
+        {"state": "PUBLISHED"},
+        {"state": "UNKNOWN", "producer_group": "g", "lane": None},
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            insert(producer, {**unchecked, **wrong})
+
+
+def test_a_function_with_a_trusted_owners_rights_makes_no_caller_trusted_with_half_messages(
+    producer: psycopg.Connection[Any],
+) -> None:
+    producer.execute("RESET ROLE")
+    producer.execute("""
+        CREATE FUNCTION public.prepare() RETURNS void LANGUAGE sql SECURITY DEFINER AS $$
+            INSERT INTO outbox.message (topic, lane, headers, state, producer_group)
+            VALUES ('orders', 1, '{"a": 1}', 'UNKNOWN', 'g') $$
+    """)
+    producer.execute("SELECT public.prepare()")  # by its owner, who is trusted
+    producer.execute("SET ROLE outbox_producer")
+    with pytest.raises(psycopg.errors.CheckViolation, match="'a' is not a string"):
+        producer.execute("SELECT public.prepare()")
 
 
 def test_an_id_from_outside_names_one_message_only(producer: psycopg.Connection[Any]) -> None:

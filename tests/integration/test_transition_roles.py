@@ -6,10 +6,12 @@ the setting "role" tells who acts.
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
 
 from outbox import Message, Outbox
@@ -154,6 +156,18 @@ def test_the_audit_names_the_role_and_the_login_behind_it(
         actor = one(owner, "SELECT actor FROM outbox.event WHERE to_state = 'COMMITTED'")
         login = one(owner, "SELECT session_user")
         assert actor == f"{begins}{logins.newest}, login {login}{')' if begins else ''}"
+
+
+def test_no_name_of_a_role_hides_it_from_the_audit(database: str) -> None:
+    with psycopg.connect(database) as conn:
+        login = one(conn, "SELECT session_user")
+        for role, reported in product(("none/", "no", "none/none"), ("", "ne", "/", "none", "none/")):
+            conn.execute(sql.SQL("CREATE ROLE {} IN ROLE outbox_producer").format(sql.Identifier(role)))
+            conn.execute("SELECT set_config('outbox.actor', %s, true)", [reported])
+            conn.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+            acting = f"{role}, login {login}"
+            assert one(conn, "SELECT outbox.actor()") == (f"{reported} ({acting})" if reported else acting)
+            conn.rollback()  # roles belong to the whole cluster
 
 
 @pytest.mark.parametrize("state", ["COMMITTED", "ROLLED_BACK", "delayed"])

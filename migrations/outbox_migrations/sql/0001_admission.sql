@@ -197,6 +197,20 @@ BEGIN
     END IF;
 END $$;
 
+-- Refuses, by name, what a registered producer group of this type does not send, and who may not send in its name.
+CREATE FUNCTION outbox.require_fit_for_group(m outbox.message, group_type text) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF group_type <> 'MIXED' AND (group_type = 'TRANSACTION') <> (m.state = 'UNKNOWN') THEN
+        RAISE EXCEPTION 'producer group % is registered for % messages, not for %', quote_literal(m.producer_group),
+                CASE group_type WHEN 'TRANSACTION' THEN 'half' ELSE 'normal' END,
+                CASE group_type WHEN 'TRANSACTION' THEN 'normal messages' ELSE 'half messages' END
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_type_is_the_groups', COLUMN = 'producer_group',
+                  HINT = 'A group that sends both is of type MIXED (outbox.producer_group.message_type). Use another group, or register this one as MIXED.';
+    END IF;
+    PERFORM outbox.require_group(m.producer_group);
+END $$;
+
 -- Refuses, by name, an order key that modulo cannot divide.
 CREATE FUNCTION outbox.require_whole_number(arg bytea) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -214,55 +228,65 @@ END $$;
 CREATE FUNCTION outbox.admit_message() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    -- Tags, index keys, headers, trace and topic, line by line: PostgreSQL starts each expression of a function once per
-    -- transaction, and one match costs less than ten comparisons. An array quotes a line end and JSON escapes it, so the
-    -- first three lines end where their columns do. Trace and topic are texts of the writer's choice. They come last, and
-    -- the pattern takes no line end in either, so that neither can stand for another column.
-    shape      text := concat(NEW.tags, e'\n', NEW.index_keys, e'\n', NEW.headers, e'\n', NEW.traceparent, e'\n', NEW.topic);
+    shape      text;
     topic_type text;
     selector   text;
     most_bytes integer;
     group_type text;
     group_role name;
 BEGIN
-    -- Unusual, not wrong: texts that an array quotes, tags that begin like NULL, headers with a backslash or with a name
-    -- that begins like a reserved one, ids from outside.
-    IF shape !~ ('^\{(([^|"{},N]|N[^|"{},U])[^|"{},]*,?)*\}\n'
-                 '\{(([^\s"{},N]|N[^\s"{},U])[^\s"{},]*,?)*\}\n'
-                 '(\{("([^"\\oOtT]|[oO][^"\\uU]|[tT][^"\\rR])[^"\\]*": ("[^"\\]*"|null)(, )?)*\})?\n'
-                 '([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\n'
-                 '[a-zA-Z0-9._-]+$')
-       OR octet_length(shape) > 8192 OR octet_length(NEW.topic) > 249 OR NEW.topic IN ('.', '..')
-       OR greatest(octet_length(NEW.body), octet_length(NEW.key), octet_length(NEW.order_key)) > 16384
-       OR num_nonnulls(NEW.queue, NEW.selector, NEW.check_after) > 0
-       OR octet_length(concat(NEW.producer_group, NEW.transaction_id, NEW.checker, NEW.biz_type, NEW.biz_id)) > 255
-       OR least(NEW.producer_group, NEW.transaction_id, NEW.checker, NEW.biz_type, NEW.biz_id, NEW.traceparent) = ''
-       OR substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3) THEN
-        PERFORM outbox.look_closely(NEW);
+    -- The writer's trust is asked of the acting role, where the trigger's WHEN asks it of the current one. They differ in
+    -- a function with its owner's rights; who may make others call such a function could have them act for him anyway.
+    IF NEW.lane IS NOT NULL
+       AND has_function_privilege(outbox.acting_role(), 'outbox.trusts_stated_lanes()'::regprocedure, 'EXECUTE') THEN
+        IF NEW.producer_group IS NOT NULL THEN
+            SELECT g.message_type, g.role INTO group_type, group_role
+            FROM outbox.producer_group g WHERE g.name = NEW.producer_group;
+        END IF;
+    ELSE
+        -- Tags, index keys, headers, trace and topic, line by line: PostgreSQL starts each expression of a function once
+        -- per transaction, and one match costs less than ten comparisons. An array quotes a line end and JSON escapes it,
+        -- so the first three lines end where their columns do. Trace and topic are texts of the writer's choice. They come
+        -- last, and the pattern takes no line end in either, so that neither can stand for another column.
+        shape := concat(NEW.tags, e'\n', NEW.index_keys, e'\n', NEW.headers, e'\n', NEW.traceparent, e'\n', NEW.topic);
+        -- Unusual, not wrong: texts that an array quotes, tags that begin like NULL, headers with a backslash or with a
+        -- name that begins like a reserved one, ids from outside.
+        IF shape !~ ('^\{(([^|"{},N]|N[^|"{},U])[^|"{},]*,?)*\}\n'
+                     '\{(([^\s"{},N]|N[^\s"{},U])[^\s"{},]*,?)*\}\n'
+                     '(\{("([^"\\oOtT]|[oO][^"\\uU]|[tT][^"\\rR])[^"\\]*": ("[^"\\]*"|null)(, )?)*\})?\n'
+                     '([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\n'
+                     '[a-zA-Z0-9._-]+$')
+           OR octet_length(shape) > 8192 OR octet_length(NEW.topic) > 249 OR NEW.topic IN ('.', '..')
+           OR greatest(octet_length(NEW.body), octet_length(NEW.key), octet_length(NEW.order_key)) > 16384
+           OR num_nonnulls(NEW.queue, NEW.selector, NEW.check_after) > 0
+           OR octet_length(concat(NEW.producer_group, NEW.transaction_id, NEW.checker, NEW.biz_type, NEW.biz_id)) > 255
+           OR least(NEW.producer_group, NEW.transaction_id, NEW.checker, NEW.biz_type, NEW.biz_id, NEW.traceparent) = ''
+           OR substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3) THEN
+            PERFORM outbox.look_closely(NEW);
+        END IF;
+        SELECT t.message_type, t.selector, t.max_message_bytes, g.message_type, g.role
+        INTO topic_type, selector, most_bytes, group_type, group_role
+        FROM (SELECT) AS one
+        LEFT JOIN outbox.topic t ON t.name = NEW.topic
+        LEFT JOIN outbox.producer_group g ON g.name = NEW.producer_group;
+        -- 5000: what framing and the names in front of the record's own headers take at most, and the two short texts.
+        IF topic_type <> 'MIXED' OR selector IS NOT NULL OR (topic_type IS NOT NULL AND NEW.queue IS NOT NULL)
+           OR 5000 + coalesce(octet_length(NEW.body)::bigint, 0) + coalesce(octet_length(NEW.key), 0)
+              + 3 * octet_length(shape) > most_bytes THEN
+            PERFORM outbox.require_fit_for_topic(NEW, t) FROM outbox.topic t WHERE t.name = NEW.topic;
+        END IF;
+        IF NEW.state = 'UNKNOWN' AND NEW.producer_group ~ '[[:space:][:cntrl:]]' THEN  -- nobody could register it
+            RAISE EXCEPTION 'producer_group % is not a group''s name', quote_literal(NEW.producer_group)
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group', COLUMN = 'producer_group',
+                      HINT = 'Allowed: 1 to 255 characters without white space and control characters.';
+        END IF;
+        IF NEW.lane IS NULL THEN
+            NEW.lane := outbox.lane_of(NEW.topic, NEW.queue, coalesce(NEW.order_key, NEW.key), NEW.id);
+        END IF;
     END IF;
-    SELECT t.message_type, t.selector, t.max_message_bytes, g.message_type, g.role
-    INTO topic_type, selector, most_bytes, group_type, group_role
-    FROM (SELECT) AS one
-    LEFT JOIN outbox.topic t ON t.name = NEW.topic
-    LEFT JOIN outbox.producer_group g ON g.name = NEW.producer_group;
-    -- 5000: what framing and the names in front of the record's own headers take at most, and the two short texts.
-    IF topic_type <> 'MIXED' OR selector IS NOT NULL OR (topic_type IS NOT NULL AND NEW.queue IS NOT NULL)
-       OR 5000 + coalesce(octet_length(NEW.body)::bigint, 0) + coalesce(octet_length(NEW.key), 0)
-          + 3 * octet_length(shape) > most_bytes THEN
-        PERFORM outbox.require_fit_for_topic(NEW, t) FROM outbox.topic t WHERE t.name = NEW.topic;
-    END IF;
-    IF group_type <> 'MIXED' AND (group_type = 'TRANSACTION') <> (NEW.state = 'UNKNOWN') THEN
-        RAISE EXCEPTION 'producer group % is registered for % messages, not for %', quote_literal(NEW.producer_group),
-                CASE group_type WHEN 'TRANSACTION' THEN 'half' ELSE 'normal' END,
-                CASE group_type WHEN 'TRANSACTION' THEN 'normal messages' ELSE 'half messages' END
-            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_type_is_the_groups', COLUMN = 'producer_group',
-                  HINT = 'A group that sends both is of type MIXED (outbox.producer_group.message_type). Use another group, or register this one as MIXED.';
-    END IF;
-    IF group_role IS NOT NULL THEN
-        PERFORM outbox.require_group(NEW.producer_group);
-    END IF;
-    IF NEW.lane IS NULL THEN
-        NEW.lane := outbox.lane_of(NEW.topic, NEW.queue, coalesce(NEW.order_key, NEW.key), NEW.id);
+    IF group_role IS NOT NULL
+       OR (group_type <> 'MIXED' AND (group_type = 'TRANSACTION') <> (NEW.state = 'UNKNOWN')) THEN
+        PERFORM outbox.require_fit_for_group(NEW, group_type);
     END IF;
     IF NEW.deliver_at < '0001-01-01 UTC' OR NEW.deliver_at > '9999-12-31 UTC' THEN
         RAISE EXCEPTION 'deliver_at % is not a valid time; expected the years 1 to 9999', NEW.deliver_at
@@ -274,10 +298,6 @@ BEGIN
             RAISE EXCEPTION 'a half message needs a producer_group'
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group', COLUMN = 'producer_group',
                       HINT = 'It names who is asked when the producer falls silent. Give producer_group.';
-        ELSIF NEW.producer_group ~ '[[:space:][:cntrl:]]' THEN  -- nobody could register it, see outbox.producer_group
-            RAISE EXCEPTION 'producer_group % is not a group''s name', quote_literal(NEW.producer_group)
-                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_half_has_a_group', COLUMN = 'producer_group',
-                      HINT = 'Allowed: 1 to 255 characters without white space and control characters.';
         END IF;
         INSERT INTO outbox.event (id, message_id, kind, to_state, actor)
         VALUES (NEW.id, NEW.message_id, 'transition', 'UNKNOWN', outbox.actor());
@@ -329,4 +349,5 @@ ALTER TABLE outbox.idempotency ENABLE ALWAYS TRIGGER idempotency_admission;
 
 -- They act with the owner's rights or serve one that does; and nobody is trusted without a grant.
 REVOKE ALL ON FUNCTION outbox.admit_message(), outbox.admit_idempotency_key(), outbox.look_closely(outbox.message),
-    outbox.require_fit_for_topic(outbox.message, outbox.topic), outbox.trusts_stated_lanes() FROM PUBLIC;
+    outbox.require_fit_for_topic(outbox.message, outbox.topic), outbox.require_fit_for_group(outbox.message, text),
+    outbox.trusts_stated_lanes() FROM PUBLIC;

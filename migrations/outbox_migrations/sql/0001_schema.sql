@@ -59,13 +59,21 @@ CREATE FUNCTION outbox.acting_role() RETURNS name
     RETURN CASE WHEN current_setting('role') = 'none' THEN session_user ELSE current_setting('role')::name END;
 
 -- Who acts, for the audit: what the session reports of itself (SET outbox.actor), the role, and the login behind SET ROLE.
+-- Most sessions have neither, and PostgreSQL starts each part of an expression for each statement, also what is not
+-- reached. So the long answer is in a function of its own, which is called only where it is needed.
+CREATE FUNCTION outbox.actor_in_full() RETURNS text
+    LANGUAGE plpgsql STABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    reported text := left(nullif(current_setting('outbox.actor', true), ''), 200);
+    acting   text := current_setting('role');
+BEGIN
+    acting := CASE WHEN acting IN ('none', session_user) THEN session_user ELSE acting || ', login ' || session_user END;
+    RETURN CASE WHEN reported IS NULL THEN acting ELSE reported || ' (' || acting || ')' END;
+END $$;
 CREATE FUNCTION outbox.actor() RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
-    RETURN CASE WHEN nullif(current_setting('outbox.actor', true), '') IS NULL THEN ''
-            ELSE left(current_setting('outbox.actor', true), 200) || ' (' END
-        || CASE WHEN current_setting('role') IN ('none', session_user) THEN session_user::text
-            ELSE current_setting('role') || ', login ' || session_user END
-        || CASE WHEN nullif(current_setting('outbox.actor', true), '') IS NULL THEN '' ELSE ')' END;
+    RETURN CASE WHEN concat(current_setting('role'), '/', current_setting('outbox.actor', true)) = 'none/'
+        THEN session_user::text ELSE outbox.actor_in_full() END;
 
 -- The lane of a message. All messages of one order key (or of one explicit queue) of a topic share a lane, so that one
 -- owner publishes them in order; messages with neither are spread by id. Any language can compute it.
