@@ -7,12 +7,12 @@ from typing import Any
 
 from psycopg import sql
 
-from outbox_relay.finder.finder import ID, PAGE_BYTES, POSITION, WAITING, Finder, RawRow, prepare_session
-from outbox_relay.finder.partitions import LivePartitions
-from outbox_relay.finder.snapshot import Progress
-from outbox_relay.service.ahead import ReadAhead
-from outbox_relay.service.groups import Group
-from outbox_relay.service.reader import Reader
+from outbox_relay.publisher.finder import ID, PAGE_BYTES, POSITION, WAITING, Finder, RawRow, prepare_session
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.reader import Reader
+from outbox_relay.publisher.snapshot import Progress
 from tests.writing import Connection, connect
 
 Between = Callable[[int], Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from outbox_relay.service.relay import Relay, RelayOptions
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 
 LIMIT_S = 60.0
 

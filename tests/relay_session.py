@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from outbox_relay.service.relay import Relay, RelayOptions
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 from tests.waiting import wait_until
 
 LIMIT = 60.0

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from outbox_relay.logs import ROOT
-from outbox_relay.service.relay import Relay, RelayOptions
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 from tests.relay_process import Event
 from tests.waiting import wait_until
 

@@ -16,8 +16,8 @@ from psycopg import sql
 from bench.harness.cpu import Meter
 from bench.load.backlog import STATEMENTS
 from outbox.selectors import partition_of
-from outbox_relay.finder.finder import COLUMNS, PAGE, PAGE_BYTES
-from outbox_relay.publishing.kafka import producer_settings
+from outbox_relay.publisher.finder import COLUMNS, PAGE, PAGE_BYTES
+from outbox_relay.publisher.kafka import producer_settings
 
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, str | bytes | None]]]
 SERVE_EVERY = 500

@@ -33,7 +33,7 @@ def receipt(session: Session) -> Receipt:
 
 
 def release(relay: Session) -> None:
-    statement = Statements("service/delayed.sql")["release"].replace("%(since)s", "%s")
+    statement = Statements("publisher/delayed.sql")["release"].replace("%(since)s", "%s")
     relay.execute(statement, [SINCE])
 
 

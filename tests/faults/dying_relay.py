@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from outbox_relay.finder.finder import Poll
+from outbox_relay.publisher.finder import Poll
 from tests.relay_entry import die_with
 
 

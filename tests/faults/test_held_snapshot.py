@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from psycopg import sql
 
-from outbox_relay.finder.finder import Finder
+from outbox_relay.publisher.finder import Finder
 from tests.reading import Reading
 from tests.relay_process import RelayProcess
 from tests.servers import MakeDatabase, MakeTopic

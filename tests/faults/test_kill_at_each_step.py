@@ -26,18 +26,18 @@ AT_ONCE = 6
 OPTIONS = ("--lease", "1", "--page", "100")
 
 STEPS = {
-    "taking the lanes": ("lanes.lease:take", 1),
-    "listing a backlog": ("finder.finder:Finder.backlog", 1),
-    "reading a page of a backlog": ("finder.finder:Finder.page", 2),
-    "polling": ("finder.finder:Finder.poll", 3),
-    "the barrier and recording": ("publishing.recorder:Recorder.commit", 4),
-    "inside the recording transaction": ("publishing.recorder:Recorder._execute", 5),
-    "producing a page": ("publishing.publisher:Publisher.publish", 3),
-    "serving deliveries": ("publishing.publisher:Publisher.serve", 4),
-    "taking what is acknowledged": ("publishing.publisher:Publisher.take_acknowledged", 2),
-    "renewing the lease": ("lanes.lease:Lease.renew", 1),
-    "leaving partitions out": ("finder.partitions:LivePartitions.retire", 1),
-    "releasing delayed messages": ("service.delayed:Delayed.release", 1),
+    "taking the lanes": ("publisher.lease:take", 1),
+    "listing a backlog": ("publisher.finder:Finder.backlog", 1),
+    "reading a page of a backlog": ("publisher.finder:Finder.page", 2),
+    "polling": ("publisher.finder:Finder.poll", 3),
+    "the barrier and recording": ("publisher.recorder:Recorder.commit", 4),
+    "inside the recording transaction": ("publisher.recorder:Recorder._execute", 5),
+    "producing a page": ("publisher.producing:Publisher.publish", 3),
+    "serving deliveries": ("publisher.producing:Publisher.serve", 4),
+    "taking what is acknowledged": ("publisher.producing:Publisher.take_acknowledged", 2),
+    "renewing the lease": ("publisher.lease:Lease.renew", 1),
+    "leaving partitions out": ("publisher.partitions:LivePartitions.retire", 1),
+    "releasing delayed messages": ("publisher.delayed:Delayed.release", 1),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.finder.listing import AT_ONCE
+from outbox_relay.publisher.listing import AT_ONCE
 from tests.checker import compare, read_topic
 from tests.reading import Reading
 from tests.relay_process import RelayProcess
@@ -20,7 +20,7 @@ from tests.writing import connect, insert_numbered, numbered, wait_published
 ENTRY = str(Path(__file__).with_name("dying_relay.py"))
 ROWS = 2 * AT_ONCE + 1_001
 """Three parts of a list, the last one small."""
-TAKE = "finder.listing:Listing.take"
+TAKE = "publisher.listing:Listing.take"
 
 
 def test_a_backlog_of_three_parts_is_read_once_and_in_order(database: str) -> None:

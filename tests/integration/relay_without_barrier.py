@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outbox_relay.publishing.recorder import Recorder
+from outbox_relay.publisher.recorder import Recorder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

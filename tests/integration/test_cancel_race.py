@@ -11,7 +11,7 @@ import pytest
 
 from outbox import Outbox
 from outbox.errors import TooLateError
-from outbox_relay.service.delayed import STATEMENTS
+from outbox_relay.publisher.delayed import STATEMENTS
 from tests.checker import message_ids, read_topic
 from tests.locks import see_blocked
 from tests.relay_process import RelayProcess

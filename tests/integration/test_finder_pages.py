@@ -9,13 +9,13 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from outbox_relay.finder import finder as finder_module
-from outbox_relay.finder import listing as listing_module
-from outbox_relay.finder.finder import BODY, POSITION, RawRow, Row
-from outbox_relay.finder.listing import Listing
-from outbox_relay.finder.snapshot import BEGINNING, START, Progress, Snapshot
-from outbox_relay.service.delayed import Delayed
-from outbox_relay.service.groups import Group
+from outbox_relay.publisher import finder as finder_module
+from outbox_relay.publisher import listing as listing_module
+from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.finder import BODY, POSITION, RawRow, Row
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.listing import Listing
+from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 from tests.publications import positions
 from tests.reading import Reading
 from tests.writing import Connection, decide, insert, insert_numbered, keys_of_lanes

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_relay.finder import listing
-from outbox_relay.finder.finder import POSITION, WAITING
-from outbox_relay.service.delayed import Delayed
-from outbox_relay.service.groups import Group
+from outbox_relay.publisher import listing
+from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.finder import POSITION, WAITING
+from outbox_relay.publisher.lane_groups import Group
 from tests.reading import Reading
 from tests.writing import Connection, decide, insert
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 import psycopg
 import pytest
 
-from outbox_relay.finder.finder import Finder, prepare_session
-from outbox_relay.finder.partitions import LivePartitions
-from outbox_relay.finder.snapshot import Snapshot
+from outbox_relay.publisher.finder import Finder, prepare_session
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.snapshot import Snapshot
 from tests.schedules import Schedule, Stage, Transaction, interleavings, sample
 from tests.writing import connect, insert
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_relay.service.upkeep import SWEEP
+from outbox_relay.publisher.upkeep import SWEEP
 from tests.cli import Ran, outbox
 from tests.history import WIDTH, History, table
 from tests.publications import value

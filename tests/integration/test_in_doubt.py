@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from psycopg.errors import CheckViolation
 
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.session import Session
 from outbox_relay.stack.api import Stack
 from tests.checker import read_topic
 from tests.cli import outbox, succeed

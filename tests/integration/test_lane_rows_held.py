@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from psycopg.errors import CheckViolation
 
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.session import Session
 from tests.checker import read_topic
 from tests.locks import holding
 from tests.relay_session import relay_session, turn_until

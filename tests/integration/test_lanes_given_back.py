@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from psycopg.errors import CheckViolation
 
-from outbox_relay.lanes import lease
+from outbox_relay.publisher import lease
 from tests.locks import holding
 from tests.stopping import stop_lane
 from tests.writing import Connection, insert, keys_of_lanes

@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox_relay.finder.finder import Finder, prepare_session
-from outbox_relay.finder.snapshot import Snapshot
-from outbox_relay.lanes import lease
-from outbox_relay.publishing.recorder import STATEMENTS as RECORDER
-from outbox_relay.service.delayed import STATEMENTS as DELAYED
-from outbox_relay.service.upkeep import SWEEP
+from outbox_relay.publisher import lease
+from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
+from outbox_relay.publisher.finder import Finder, prepare_session
+from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
+from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.publisher.upkeep import SWEEP
 from tests.plans import Plan, Prepared, buffers, nodes, removed, scans
 from tests.reading import Reading, narrow_partitions
 from tests.writing import Connection, connect, insert, insert_numbered
@@ -96,7 +96,7 @@ def assert_sorted_once(plan: Plan) -> None:
     assert len([node for node in nodes(plan) if "Sort" in node["Node Type"]]) == 1
 
 
-@pytest.mark.plan("relay/outbox_relay/finder/finder.sql", "poll")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "poll")
 @pytest.mark.feature("S-05", "S-50", "S-85")
 @pytest.mark.parametrize("partitions", [1, 5, 30])
 def test_each_branch_of_the_finder_uses_its_index(conn: Connection, database: str, partitions: int) -> None:
@@ -188,7 +188,7 @@ def test_a_held_snapshot_does_not_make_polls_grow(conn: Connection, database: st
     assert max(cost) <= 2 * min(cost), cost
 
 
-@pytest.mark.plan("relay/outbox_relay/finder/finder.sql", "page")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page")
 def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> None:
     finder = Finder(conn)
     types = {
@@ -221,7 +221,7 @@ def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> N
     assert_sorted_once(plan)
 
 
-@pytest.mark.plan("relay/outbox_relay/finder/finder.sql", "dense_page")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "dense_page")
 def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
     types = {
         "lowest": "bigint",
@@ -252,7 +252,7 @@ def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
     assert_sorted_once(plan)
 
 
-@pytest.mark.plan("relay/outbox_relay/service/delayed.sql", "release")
+@pytest.mark.plan("relay/outbox_relay/publisher/delayed.sql", "release")
 def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
     watched = Prepared(conn, DELAYED["release"], {"since": "text"})
     fill(conn, 30)
@@ -278,7 +278,7 @@ SWEEP_TYPES = {
 }
 
 
-@pytest.mark.plan("relay/outbox_relay/service/sweep.sql", "lost")
+@pytest.mark.plan("relay/outbox_relay/publisher/sweep.sql", "lost")
 def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connection) -> None:
     """An EXHAUSTED message keeps an old partition live, and with it all publications since."""
     fill(conn, 10)
@@ -317,7 +317,7 @@ def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connecti
     assert found == expected
 
 
-@pytest.mark.plan("relay/outbox_relay/publishing/publications.sql", "barrier")
+@pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "barrier")
 def test_the_barrier_writes_no_table(conn: Connection) -> None:
     held = lease.take(conn, "me", 10)
     watched = Prepared(conn, RECORDER["barrier"], {"epoch": "bigint", "owner": "text", "owned": "integer"})

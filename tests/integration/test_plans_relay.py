@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from outbox_relay.finder.finder import STATEMENTS as FINDER
-from outbox_relay.finder.finder import Finder, array_text, prepare_session
-from outbox_relay.finder.partitions import STATEMENTS as PARTITIONS
-from outbox_relay.finder.snapshot import Snapshot
-from outbox_relay.lanes.lease import STATEMENTS as LANES
-from outbox_relay.publishing.topic_lookup import STATEMENTS as TOPICS
-from outbox_relay.service.delayed import STATEMENTS as DELAYED
-from outbox_relay.service.upkeep import SWEEP
+from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
+from outbox_relay.publisher.finder import STATEMENTS as FINDER
+from outbox_relay.publisher.finder import Finder, array_text, prepare_session
+from outbox_relay.publisher.lease import STATEMENTS as LANES
+from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
+from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
+from outbox_relay.publisher.upkeep import SWEEP
 from tests.plans import Plan, Prepared, nodes, rows_read, scans
 from tests.publications import own_lanes, positions, record, snapshot
 from tests.reading import narrow_partitions
@@ -74,7 +74,7 @@ def no_table_is_read_through(plan: Plan) -> None:
     assert not read, [node.get("Relation Name") for node in read]
 
 
-@pytest.mark.plan("relay/outbox_relay/publishing/topics.sql", "topics")
+@pytest.mark.plan("relay/outbox_relay/publisher/topics.sql", "topics")
 def test_topics_are_read_by_name_however_many_are_registered(conn: Connection) -> None:
     watched = early(conn, TOPICS["topics"], {"names": "text[]"}, {"names": "{a}"})
     add_topics(conn, 5_000)
@@ -83,7 +83,7 @@ def test_topics_are_read_by_name_however_many_are_registered(conn: Connection) -
     assert rows_read(plan, "topic") == 101
 
 
-@pytest.mark.plan("relay/outbox_relay/publishing/topics.sql", "pin")
+@pytest.mark.plan("relay/outbox_relay/publisher/topics.sql", "pin")
 def test_registering_topics_reads_none_of_those_that_are(conn: Connection) -> None:
     watched = early(
         conn,
@@ -99,7 +99,7 @@ def test_registering_topics_reads_none_of_those_that_are(conn: Connection) -> No
     assert (plan["Tuples Inserted"], plan["Conflicting Tuples"]) == (200, 100)
 
 
-@pytest.mark.plan("relay/outbox_relay/lanes/lanes.sql", "requested", "announce", "withdraw")
+@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "requested", "announce", "withdraw")
 @pytest.mark.parametrize(
     ("name", "types", "values"),
     [
@@ -128,7 +128,7 @@ def test_retries_read_each_lane_at_most_twice(
         assert plan["Plans"][0]["Actual Rows"] == 1
 
 
-@pytest.mark.plan("relay/outbox_relay/lanes/lanes.sql", "progress")
+@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "progress")
 def test_progress_is_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
     types, values = {"system_identifier": "bigint"}, {"system_identifier": 1}
     watched = early(conn, LANES["progress"], types, values)
@@ -143,7 +143,7 @@ def test_progress_is_read_from_the_last_publications_however_many_there_are(conn
     assert rows_read(plan, "publication_p") <= len(ALL_LANES) * COUNT, "the newest of each partition at most"
 
 
-@pytest.mark.plan("relay/outbox_relay/lanes/lanes.sql", "has_foreign_xids")
+@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "has_foreign_xids")
 def test_foreign_xids_are_looked_for_at_the_end_of_the_index(conn: Connection) -> None:
     watched = early(conn, LANES["has_foreign_xids"], {}, {})
     fill(conn)
@@ -152,7 +152,7 @@ def test_foreign_xids_are_looked_for_at_the_end_of_the_index(conn: Connection) -
     assert rows_read(plan, "message_p") == 0
 
 
-@pytest.mark.plan("relay/outbox_relay/service/delayed.sql", "next_due")
+@pytest.mark.plan("relay/outbox_relay/publisher/delayed.sql", "next_due")
 @pytest.mark.parametrize("begins", ["never vacuumed", "vacuumed"])
 def test_the_next_delayed_message_is_the_first_of_an_index(conn: Connection, begins: str) -> None:
     if begins == "vacuumed":
@@ -167,7 +167,7 @@ def test_the_next_delayed_message_is_the_first_of_an_index(conn: Connection, beg
     assert rows_read(plan, "waiting") == 1
 
 
-@pytest.mark.plan("relay/outbox_relay/service/sweep.sql", "repair")
+@pytest.mark.plan("relay/outbox_relay/publisher/sweep.sql", "repair")
 def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     """It is so rare that it is not prepared: planned when it is needed, whatever the statistics say."""
     narrow_partitions(conn, width=20_000, count=4)
@@ -180,7 +180,7 @@ def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     assert rows_read(plan, "message_p") == len(ids)
 
 
-@pytest.mark.plan("relay/outbox_relay/finder/partitions.sql", "unsettled")
+@pytest.mark.plan("relay/outbox_relay/publisher/partitions.sql", "unsettled")
 def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
     table = sql.Identifier("outbox", "message_p000000000002001")
     statement = sql.SQL(PARTITIONS["unsettled"]).format(partition=table)
@@ -197,7 +197,7 @@ def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
     assert rows_read(plan, "waiting") == 0
 
 
-@pytest.mark.plan("relay/outbox_relay/finder/finder.sql", "backlog", "backlog_branch")
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "backlog", "backlog_branch")
 def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(conn: Connection) -> None:
     """It is not prepared: its plan is made each time, here with statistics that are older than all rows."""
     finder = Finder(conn)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.publishing.kafka import producer_settings
-from outbox_relay.service.relay import Relay, RelayOptions
+from outbox_relay.publisher.kafka import producer_settings
+from outbox_relay.publisher.service import Relay, RelayOptions
 from tests.checker import read_topic
 from tests.relay_in_process import publish
 from tests.writing import connect, insert_numbered

@@ -11,12 +11,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_relay.finder.finder import Finder, prepare_session
-from outbox_relay.lanes import lease, renewal
-from outbox_relay.lanes.lease import LanesHeldError, Lease, LeaseLostError
-from outbox_relay.lanes.renewal import Renewal
-from outbox_relay.service.relay import Relay, RelayOptions
-from outbox_relay.service.session import Session
+from outbox_relay.publisher import lease, renewal
+from outbox_relay.publisher.finder import Finder, prepare_session
+from outbox_relay.publisher.lease import LanesHeldError, Lease, LeaseLostError
+from outbox_relay.publisher.renewal import Renewal
+from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 from tests.checker import read_topic
 from tests.locks import holding
 from tests.waiting import wait_until

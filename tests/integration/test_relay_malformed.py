@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.publishing.batch import Batch, Publication, Slot, ignore
-from outbox_relay.publishing.errors import OutOfOrderError
+from outbox_relay.publisher.batch import Batch, Publication, Slot, ignore
+from outbox_relay.publisher.errors import OutOfOrderError
 from tests.checker import read_topic
 from tests.relay_thread import RelayThread
 from tests.waiting import wait_until

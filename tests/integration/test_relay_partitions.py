@@ -8,8 +8,8 @@ import time
 import psycopg
 import pytest
 
-from outbox_relay.service.relay import Relay, RelayOptions
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 from tests.checker import read_topic
 from tests.locks import holding
 from tests.writing import Connection, connect, decide, insert

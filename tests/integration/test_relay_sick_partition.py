@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from psycopg.errors import CheckViolation
 
-from outbox_relay.service.relay import UnsettledError
+from outbox_relay.publisher.service import UnsettledError
 from outbox_relay.stack.api import Stack
 from tests.checker import compare, message_ids, read_topic
 from tests.relay_thread import RelayThread

@@ -13,10 +13,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox_migrations import api
-from outbox_relay.finder.finder import Finder
+from outbox_relay.publisher import service
+from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.schema import SchemaError
-from outbox_relay.service import relay as service
-from outbox_relay.service.relay import Relay, RelayOptions
 from tests.checker import read_topic
 from tests.waiting import wait_until
 from tests.writing import Connection, connect, insert, wait_published
@@ -177,7 +177,7 @@ def test_a_defect_of_the_upkeep_ends_the_relay(
     def broken(_: Any) -> bool:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr("outbox_relay.service.upkeep.keep_ahead", broken)
+    monkeypatch.setattr("outbox_relay.publisher.upkeep.keep_ahead", broken)
     with running(database, bootstrap_servers, caplog) as ran:
         assert isinstance(ran.ended(), ZeroDivisionError)
 

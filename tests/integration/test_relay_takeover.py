@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from outbox_relay.service.relay import Relay, RelayOptions
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 from tests.checker import read_topic
 
 Connection = psycopg.Connection[tuple[object, ...]]

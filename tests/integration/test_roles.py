@@ -6,8 +6,8 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
-from outbox_relay.service.relay import Relay, RelayOptions
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 from tests.logins import Logins
 
 

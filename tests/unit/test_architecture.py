@@ -138,7 +138,7 @@ def test_nothing_below_the_service_imports_it(folder: str) -> None:
 
 
 SERVICES = {
-    "publisher": ("service", "publishing", "finder", "lanes"),
+    "publisher": ("publisher",),
     "checker": ("checker",),
     "retention": ("history",),
 }

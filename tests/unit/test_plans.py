@@ -51,24 +51,24 @@ EXEMPT: dict[str, dict[str, str]] = {
     "relay/outbox_relay/checker/registered.sql": dict.fromkeys(
         ["registered", "with_callback"], "reads a table with a row per producer group, every few seconds"
     ),
-    "relay/outbox_relay/finder/finder.sql": {
+    "relay/outbox_relay/publisher/finder.sql": {
         **dict.fromkeys(["settings", "next_of_list", "close_list", "here", "take_xid"], NO_TABLE),
         **dict.fromkeys(["branch", "columns", "weight", "withheld", "headers"], PART),
         "unpublished": "without any progress: reads everything on purpose",
     },
-    "relay/outbox_relay/finder/partitions.sql": {
+    "relay/outbox_relay/publisher/partitions.sql": {
         "newest": NO_TABLE,
         **dict.fromkeys(["all", "still_there"], "a row per partition"),
     },
-    "relay/outbox_relay/lanes/lanes.sql": {
+    "relay/outbox_relay/publisher/lanes.sql": {
         **dict.fromkeys(["lock", "take", "clear", "lease", "renew", "release", "stop", "resume"], LANES),
         "doubts": LANES,
         **dict.fromkeys(["holders", "lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(["lock_timeout", "cluster", "epoch", "renewal_settings", "newest"], NO_TABLE),
         **dict.fromkeys(["adopt_unpublished", "adopt_published"], RESTORE),
     },
-    "relay/outbox_relay/publishing/publications.sql": {"record": LANES},
-    "relay/outbox_relay/service/sweep.sql": {"settings": NO_TABLE},
+    "relay/outbox_relay/publisher/publications.sql": {"record": LANES},
+    "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
 }
 
 

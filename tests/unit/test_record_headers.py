@@ -7,9 +7,9 @@ import json
 import pytest
 
 from outbox import wire
-from outbox_relay.publishing import records
-from outbox_relay.publishing.errors import Unpublishable
-from outbox_relay.publishing.records import headers_of
+from outbox_relay.publisher import records
+from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.records import headers_of
 
 RESERVED = ["outbox-id", "Outbox-Tags", "OUTBOX-", "outbox-of-my-own", "traceparent", "TraceParent"]
 

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
-from outbox_relay.finder.snapshot import Progress, Snapshot
-from outbox_relay.publishing.errors import BrokenError, Unpublishable
-from outbox_relay.publishing.publisher import Publisher
-from outbox_relay.publishing.topic_lookup import _refused
-from outbox_relay.service.groups import Group
-from outbox_relay.service.overdue import Overdue
-from outbox_relay.service.session import Session
+from outbox_relay.publisher.errors import BrokenError, Unpublishable
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.overdue import Overdue
+from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.topic_lookup import _refused
 
 
 def test_a_lane_set_aside_in_a_careful_turn_is_not_read_on_in_that_turn() -> None:

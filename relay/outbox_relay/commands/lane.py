@@ -9,8 +9,8 @@ import click
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.errors import OperatorError
-from outbox_relay.lanes.lease import LANES
 from outbox_relay.operations import stopped_lanes
+from outbox_relay.publisher.lease import LANES
 
 
 @click.group(cls=Group)

@@ -17,10 +17,10 @@ from outbox_relay.commands.options import (
     log_options,
 )
 from outbox_relay.commands.types import Number
-from outbox_relay.lanes.lease import LanesHeldError, LeaseLostError
-from outbox_relay.publishing.kafka import KafkaSettingError
-from outbox_relay.service.overdue import LEAST_PATIENCE_S, PATIENCE_S
-from outbox_relay.service.relay import Relay, RelayOptions, UnsettledError
+from outbox_relay.publisher.kafka import KafkaSettingError
+from outbox_relay.publisher.lease import LanesHeldError, LeaseLostError
+from outbox_relay.publisher.overdue import LEAST_PATIENCE_S, PATIENCE_S
+from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
 
 
 @click.group(cls=Group)

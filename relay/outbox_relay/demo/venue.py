@@ -23,7 +23,7 @@ from outbox_relay import settings
 from outbox_relay.database import partitions
 from outbox_relay.demo.producer import SQL
 from outbox_relay.errors import OperatorError
-from outbox_relay.publishing.kafka import new_admin, producer_settings
+from outbox_relay.publisher.kafka import new_admin, producer_settings
 from outbox_relay.stack.api import Stack
 from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.lifecycle import bring_up, running_stack

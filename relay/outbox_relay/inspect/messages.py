@@ -12,11 +12,11 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.inspect import progress
 from outbox_relay.inspect.filters import Filters
 from outbox_relay.operations import stopped_lanes
 from outbox_relay.operations.stopped_lanes import Lane
+from outbox_relay.publisher.snapshot import START, Progress
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("inspect/messages.sql")

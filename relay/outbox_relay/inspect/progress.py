@@ -6,11 +6,11 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.finder.snapshot import START, Progress, Snapshot
+from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("inspect/status.sql")
-LANES = Statements("lanes/lanes.sql")
+LANES = Statements("publisher/lanes.sql")
 
 
 def read(conn: psycopg.Connection[Any]) -> dict[int, Progress]:

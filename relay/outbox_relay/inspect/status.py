@@ -15,11 +15,11 @@ import psycopg
 from psycopg.rows import class_row, dict_row
 
 from outbox_relay.database import partitions
-from outbox_relay.finder.snapshot import START, Progress
 from outbox_relay.groups import registry
 from outbox_relay.groups.registry import Alarm
 from outbox_relay.halves.search import OVERDUE_S
 from outbox_relay.inspect import progress
+from outbox_relay.publisher.snapshot import START, Progress
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("inspect/status.sql")

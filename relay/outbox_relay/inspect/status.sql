@@ -1,5 +1,5 @@
 -- What `outbox status` asks. All statements of one look run in one REPEATABLE READ transaction: progress and
--- messages are of the same moment. How far lanes are published is read by "progress" of lanes/lanes.sql.
+-- messages are of the same moment. How far lanes are published is read by "progress" of publisher/lanes.sql.
 
 -- name: settings
 -- For this transaction: compiling a plan takes a second, and worker processes are for others.

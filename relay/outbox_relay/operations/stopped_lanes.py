@@ -13,8 +13,8 @@ from psycopg.rows import class_row
 
 from outbox_relay import output
 from outbox_relay.errors import OperatorError
-from outbox_relay.lanes.lease import LOCK_WAIT_S, lock_holders
-from outbox_relay.lanes.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.publisher.lease import LOCK_WAIT_S, lock_holders
+from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/stopped_lanes.sql")

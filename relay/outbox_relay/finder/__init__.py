@@ -1,1 +1,0 @@
-"""Finds what became COMMITTED, by the difference of two snapshots."""

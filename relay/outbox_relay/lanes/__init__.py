@@ -1,1 +1,0 @@
-"""Lanes: who owns them, by lease, and how far each is published."""

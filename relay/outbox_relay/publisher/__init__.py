@@ -1,0 +1,1 @@
+"""`outbox relay run`: finds what became COMMITTED, publishes it in order and records it."""

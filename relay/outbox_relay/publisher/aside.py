@@ -1,0 +1,146 @@
+"""Lanes that wait for a partition which acknowledges nothing: set aside, and stopped in the end. See overdue.py.
+
+Schedules. The process dies while lanes are set aside: what the others recorded meanwhile holds, because
+progress is per lane; of the lanes set aside all that was in flight is published again, at most one window of
+them. It dies between the stop's record and the new producer: the successor tries one message of the lane, and
+goes on from there. The stop is recorded and the partition comes back before the producer is closed: what was in
+flight arrives, and comes again at the retry. Both runs begin at the recorded progress and are in order, so
+first appearances are in order too, however the two are mixed. The process is paused past its lease: its next
+record finds another epoch, as always. An error of our own while a lane is given up, before or after its stop is
+recorded: the session starts over from what is recorded, and meets the partition again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from outbox_relay.logs import Log
+from outbox_relay.publisher.batch import Batch, Stop
+from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.overdue import Overdue
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.reader import Page
+from outbox_relay.publisher.recorder import Recorder
+from outbox_relay.publisher.recovery import naming_defects
+from outbox_relay.publisher.stops import Stops
+
+log = Log("relay")
+
+
+class AsideLanes:
+    """The part of a session that keeps a sick partition from holding up the others."""
+
+    _publisher: Publisher
+    _recorder: Recorder
+    _partitions: LivePartitions
+    _overdue: Overdue
+    _stops: Stops
+    _groups: list[Group]
+    _pages: list[Page]
+    _given_up = 0
+    """Messages in flight of lanes that stopped: not recorded, and not waited for."""
+    _is_burdened = False
+    """Whether the producer still holds such messages."""
+
+    def _watch(self) -> None:
+        """Set aside the lanes that wait for a partition which acknowledges nothing, and stop them in the end."""
+        now = time.monotonic()
+        if not self._overdue.is_due(now):
+            return
+        late = self._overdue.late(self._publisher, now)
+        if late:
+            self._set_aside(late)
+        for lane, reason in self._overdue.hopeless(self._publisher, now).items():
+            self._give_up(lane, reason)
+
+    def _set_aside(self, lanes: set[int]) -> None:
+        self._publisher.set_aside(lanes)
+        for group in list(self._groups):
+            mine = group.lanes & lanes
+            page = next((page for page in self._pages if page.group is group), None)
+            if mine == group.lanes and len(mine) == 1 and page is None:
+                group.paused = True
+                continue
+            # A page that is read and not published yet will leave these lanes out: they read it again.
+            progress = group.progress if page is None else page.before
+            group.lanes -= mine
+            self._groups += [Group({lane}, progress, careful=group.careful, paused=True) for lane in mine]
+        self._groups = [group for group in self._groups if group.lanes]
+        log.warning("lanes wait for Kafka", lanes=sorted(lanes))
+
+    def _let_go_on(self) -> None:
+        for group in self._groups:
+            if group.paused and self._publisher.aside.keys().isdisjoint(group.lanes):
+                group.paused = False
+
+    def _give_up(self, lane: int, reason: Unpublishable) -> None:
+        with naming_defects():
+            done, messages, handed = self._publisher.give_up(lane, reason)
+            # Written with the stop, for the messages behind it: they are in flight, too.
+            self._recorder.doubts.add(handed, {})
+            self._note([done], self._recorder.commit([done], self._partitions.bounds()))
+        self._given_up += messages
+        self._is_burdened = True
+        group = next((group for group in self._groups if lane in group.lanes), None)
+        if group is not None:
+            group.lanes.discard(lane)
+        self._groups = [group for group in self._groups if group.lanes]
+        self._stops.add(done.stops[0], careful=None if group is None else group.careful)
+
+    def _unburden(self) -> bool:
+        """Replace a producer that still holds messages of stopped lanes, once nothing else is in flight.
+
+        Nothing is read until then. That takes as long as the last acknowledgements do: a lane that waits for more
+        than a second is set aside, and ends the wait. Return whether the wait is over.
+        """
+        if self._publisher.in_flight:
+            self._record()
+            self._publisher.serve(0.005)
+            return not self._publisher.in_flight and self._unburden()
+        self._publisher.close()
+        self._publisher = self._open_publisher()
+        self._is_burdened = False
+        return True
+
+    def _discard(self, error: DeliveryError | None) -> None:
+        """Close the producer, after recording what is certain; note what else of it Kafka may have.
+
+        The process dies in between: see doubts.py.
+        """
+        certain = error is None or self._record_what_is_certain(error)
+        # First, because it collects the last refusals.
+        self._publisher.close()
+        if certain:
+            refused = {} if error is None else error.refused
+            self._recorder.doubts.add(self._publisher.in_doubt(), refused)
+        else:
+            self._recorder.doubt_everything()
+
+    def _record_what_is_certain(self, error: DeliveryError) -> bool:
+        """Record what was acknowledged before a failure; return False if the acknowledgements themselves are wrong."""
+        if isinstance(error, (OutOfOrderError, BrokenError)):
+            return False
+        try:
+            self._record()
+        except (OutOfOrderError, BrokenError):
+            return False
+        return True
+
+    def _is_recorded(self, stop: Stop) -> bool:
+        pending = any(
+            other.lane == stop.lane for batch in self._publisher.unrecorded() for other in batch.stops
+        )
+        known = stop.lane not in self._recorder.unwritten
+        return not pending and known and self._recorder.recorded[stop.lane] == stop.progress
+
+    def _open_publisher(self) -> Publisher:
+        raise NotImplementedError
+
+    def _record(self) -> None:
+        raise NotImplementedError
+
+    def _note(self, acknowledged: Sequence[Batch], messages: int) -> None:
+        raise NotImplementedError

@@ -1,0 +1,67 @@
+"""Asks Kafka about partitions that acknowledge nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, PartitionMetadata, ResourceType
+
+from outbox_relay.publisher.errors import KafkaUnavailableError
+from outbox_relay.publisher.kafka import readable
+
+TIMEOUT_S = 2.0
+
+
+class PartitionProbe:
+    """Says what the cluster knows of partitions; called on a thread of its own."""
+
+    def __init__(self, admin: AdminClient) -> None:
+        self._admin = admin
+
+    def __call__(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
+        """Return, per topic and partition, the state of the partition in words.
+
+        Raises:
+            KafkaUnavailableError: no broker answers.
+        """
+        found = {}
+        for topic, number in partitions:
+            try:
+                # Any broker answers this one; other requests of an admin client wait for a certain broker.
+                cluster = self._admin.list_topics(topic, timeout=TIMEOUT_S)
+            except KafkaException as error:
+                raise KafkaUnavailableError(f"no metadata of topic {topic!r}: {readable(error)}") from error
+            metadata = cluster.topics.get(topic)
+            if metadata is None:
+                found[topic, number] = "Kafka does not list this topic"
+            elif metadata.error is not None:
+                found[topic, number] = metadata.error.str()
+            elif number not in metadata.partitions:
+                found[topic, number] = "Kafka does not list this partition"
+            else:
+                found[topic, number] = self._state(topic, metadata.partitions[number], set(cluster.brokers))
+        return found
+
+    def _state(self, topic: str, partition: PartitionMetadata, up: set[int]) -> str:
+        replicas = f"replicas on brokers {_list(partition.replicas)}; brokers that are up: {_list(up)}"
+        if partition.leader < 0:
+            return f"it has no leader ({replicas})"
+        if partition.leader not in up:
+            return f"its leader, broker {partition.leader}, is down ({replicas})"
+        least = self._min_insync_replicas(topic)
+        if least is not None and len(partition.isrs) < least:
+            return f"in-sync replicas: {len(partition.isrs)}, min.insync.replicas: {least} ({replicas})"
+        return f"its leader, broker {partition.leader}, does not acknowledge ({replicas})"
+
+    def _min_insync_replicas(self, topic: str) -> int | None:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            answers = self._admin.describe_configs([resource], request_timeout=TIMEOUT_S)
+            return int(answers[resource].result(2 * TIMEOUT_S)["min.insync.replicas"].value)
+        except (KafkaException, KeyError, ValueError, TimeoutError):
+            return None  # not every relay may describe configurations
+
+
+def _list(numbers: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(numbers))) or "none"

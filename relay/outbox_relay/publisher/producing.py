@@ -1,0 +1,394 @@
+"""The publisher: turns rows into Kafka records, and knows which batches are acknowledged.
+
+The loop over rows is the hottest of the system; it makes nothing per message but the record's headers.
+
+Any delivery error ends the producer: with idempotence and `enable.gapless.guarantee` librdkafka stops before it
+would deliver a later message of the partition, and the relay starts again from what is recorded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import NoReturn
+
+from confluent_kafka import KafkaError, KafkaException
+
+from outbox import wire
+from outbox.selectors import partition_of
+from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
+from outbox_relay.publisher.doubts import Handed, in_doubt
+from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable
+from outbox_relay.publisher.finder import (
+    LANE,
+    MESSAGE_ID,
+    POSITION,
+    ROW_BYTES,
+    TOPIC,
+    WAITING,
+    WITHHELD,
+    RawRow,
+)
+from outbox_relay.publisher.producers import Producers
+from outbox_relay.publisher.records import Headers, check_size, headers_of, reason_of, select
+from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.publisher.topics import KEYS_CACHED, ROOM, Topic, TopicBook
+
+# Names in this module's own dictionary are looked up faster.
+_ID, _BORN_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.TAGS, wire.KEYS
+_GROUP, _TRANSACTION_ID, _TRACEPARENT = wire.PRODUCER_GROUP, wire.TRANSACTION_ID, wire.TRACEPARENT
+
+REFUSED = frozenset(
+    {
+        "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
+        "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
+        "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MSG_SIZE_TOO_LARGE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE", "_INVALID_ARG",
+    }
+)  # fmt: skip
+"""Errors that the same message would meet again: its lane stops. After any other a new producer tries again."""
+
+LONG = ROOM // 32
+"""A key or header of more characters than this is not taken for granted when the size is checked: seven of them, with
+four bytes a character, and the frame still take less than ROOM."""
+
+NO_SLOT = Slot("", 0, ignore)
+NO_ROOM = BufferError("the local queue has no room")
+
+SERVE_EVERY = 500
+"""Messages between two looks at deliveries while producing."""
+
+
+class Publisher:
+    """Produces pages of rows and collects their offsets.
+
+    After `DeliveryError` it must be closed and replaced: nothing it still delivers is recorded.
+    """
+
+    def __init__(self, producers: Producers, topics: TopicBook) -> None:
+        self._producers = producers
+        self._topics = topics
+        self._failure: tuple[Slot, KafkaError] | None = None
+        self.in_flight: deque[Batch] = deque()
+        self.unacknowledged = 0
+        """Messages of the batches in flight; those of lanes set aside are not counted."""
+        self.aside: dict[int, deque[Batch]] = {}
+        """Lanes that wait for a partition which acknowledges nothing: what is in flight of each, oldest first."""
+        self.while_full: Callable[[float], bool] = _go_on
+        """Called while there is no room for a message in the local queue, with the seconds waited so far; False ends
+        the page before that message."""
+
+    def prepare(self, rows: Iterable[RawRow], lanes: Collection[int]) -> None:
+        """Look up the topics of what will be published of a page; see `TopicBook.prepare`.
+
+        Raises:
+            KafkaUnavailableError: no broker answers about a topic; nothing was produced.
+        """
+        self._topics.prepare(
+            {
+                row[TOPIC]
+                for row in rows
+                if row[WAITING] is None and row[WITHHELD] is None and row[LANE] in lanes
+            }
+        )
+
+    def publish(
+        self, rows: Iterable[RawRow], progress: Progress, before: Progress, lanes: Collection[int]
+    ) -> Batch:
+        """Give rows to Kafka, in order; stop lanes at messages that cannot be published.
+
+        Args:
+            rows: one page, in position order; those of other lanes than `lanes` are left out.
+            progress: how far this page brings the lanes.
+            before: how far they were before it; a lane that stops stays between the two.
+            lanes: the lanes that this page speaks for.
+
+        Returns:
+            The batch. Its progress is that of the page, or an earlier one when the page ended early because the
+            local queue had no room: what follows is still to be published.
+
+        Raises:
+            DeliveryError: a message was not delivered, or the producer takes no more.
+        """
+        batch = Batch((), progress, before)
+        # A message of this very batch may be refused while the rest is produced. Until the end it speaks for no
+        # lane: were it recorded half, no progress would come of it.
+        self.in_flight.append(batch)
+        running = set(lanes)
+        positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
+        produce, poll = self._producers.main.produce, self._producers.poll
+        slots = batch.slots
+        topic: Topic | None = None
+        last_topic = ""
+        last_headers: str | None = None
+        pairs: Headers = []
+        partition, slot, record = 0, NO_SLOT, pairs
+        count = 0
+        for row in rows:
+            (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, headers, tags,
+             index_keys, group, transaction_id, traceparent, waiting, withheld, _) = row  # fmt: skip
+            if waiting is not None or lane not in running:
+                continue
+            if arg is None:
+                arg = key
+            try:
+                if withheld is not None:
+                    topic = None
+                    raise _too_large(withheld)
+                if topic is None or name != last_topic:
+                    topic = None  # should this one be unknown, the last row's is not in doubt
+                    topic, last_topic = self._topics.known(name), name
+                    produce = self._producers.of(name, topic.max_message_bytes).produce
+                if queue is None and selector is None and topic.selector is None and arg is not None:
+                    cached = topic.cache.get(arg)
+                    partition = self._hash(topic, arg) if cached is None else cached
+                else:
+                    partition = select(topic, queue, selector, arg, position)
+                record = [(_ID, message_id), (_BORN_AT, born_at)]
+                if tags is not None:
+                    record.append((_TAGS, tags))
+                if index_keys is not None:
+                    record.append((_KEYS, index_keys))
+                if group is not None:
+                    record.append((_GROUP, group))
+                if transaction_id is not None:
+                    record.append((_TRANSACTION_ID, transaction_id))
+                if traceparent is not None:
+                    record.append((_TRACEPARENT, traceparent))
+                if headers is not None:
+                    if headers != last_headers:
+                        # Often the same text for many messages in a row; checked when it is another one.
+                        last_headers, pairs = headers, headers_of(headers)
+                    record += pairs
+                if (
+                    (body is not None and len(body) > topic.small)
+                    or (key is not None and len(key) > LONG)
+                    or (headers is not None and len(headers) > LONG)
+                    or (tags is not None and len(tags) > LONG)
+                    or (index_keys is not None and len(index_keys) > LONG)
+                    or (transaction_id is not None and len(transaction_id) > LONG)
+                    or (group is not None and len(group) > LONG)
+                    or (traceparent is not None and len(traceparent) > LONG)
+                ):
+                    check_size(topic, key, body, record)
+                slot = slots.get((name, partition)) or self._new_slot(slots, name, partition)
+                produce(name, body, key, partition, slot.delivered, headers=record)
+            except BufferError:
+                hand_over = partial(produce, name, body, key, partition, slot.delivered, headers=record)
+                refused = self._wait_for_room(hand_over)
+                if refused is NO_ROOM:
+                    batch.progress = just_before(position, progress, before)
+                    break
+                if refused is not None:
+                    self._stop(batch, running, row, topic, refused)
+                    topic = None
+                    continue
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  (whatever it is: see _stop)
+                self._stop(batch, running, row, topic, error)
+                topic = None
+                continue
+            slot.indexes.append(count)
+            positions.append(position)
+            row_lanes.append(lane)
+            message_ids.append(message_id)
+            count += 1
+            if not count % SERVE_EVERY:
+                poll(0)
+        batch.lanes = tuple(sorted(running))
+        batch.messages = count
+        self.unacknowledged += count
+        return batch
+
+    def _wait_for_room(self, hand_over: Callable[[], None]) -> Exception | None:
+        """Hand a message over once the local queue has room: the lane waits for Kafka, nothing is skipped.
+
+        Returns:
+            None when it is done, why the message was refused, or NO_ROOM when `while_full` ended the wait.
+        """
+        since = time.monotonic()
+        while True:
+            self._producers.poll(0.05)
+            self.raise_failure()
+            if not self.while_full(time.monotonic() - since):
+                return NO_ROOM
+            is_empty = not len(self._producers)
+            try:
+                hand_over()
+            except BufferError:
+                if is_empty:
+                    text = "the message is larger than the relay's queue.buffering.max.kbytes"
+                    return Unpublishable("MESSAGE_TOO_LARGE", text)
+                continue
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001  (whatever it is: see _stop)
+                return error
+            return None
+
+    def _stop(
+        self, batch: Batch, running: set[int], row: RawRow, topic: Topic | None, error: Exception
+    ) -> None:
+        """Stop a lane before a message that cannot be built or handed over.
+
+        This is the one place where an error of a single record is judged. Whatever it is, it concerns that message: its
+        lane stops, the others flow. What is not the message's fault ends the producer (DeliveryError).
+        """
+        if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
+            # The producer, not the message: after a refused message it takes nothing more (_FATAL).
+            self._raise_end(error.args[0])
+        lane = row[LANE]
+        running.discard(lane)
+        at = just_before(row[POSITION], batch.progress, batch.before)
+        batch.stops.append(Stop(lane, at, row[POSITION], row[MESSAGE_ID], reason_of(error)))
+        if topic is not None:
+            # What is known may be what is wrong: it is read again at the retry.
+            self._topics.doubt(topic.name)
+
+    def _new_slot(self, slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
+        slot = slots[(name, partition)] = Slot(name, partition, self._fail)
+        return slot
+
+    def _hash(self, topic: Topic, arg: bytes) -> int:
+        partition = partition_of(None, arg, topic.partitions)
+        if len(topic.cache) >= KEYS_CACHED:
+            topic.cache.clear()
+        topic.cache[arg] = partition
+        return partition
+
+    def _fail(self, slot: Slot, error: KafkaError) -> None:
+        # librdkafka's own codes are negative: no broker refused the message, and an earlier request may have
+        # carried it.
+        if error.name() in REFUSED and error.code() > 0:
+            slot.refused.append(len(slot.offsets) + slot.failed)
+        slot.failed += 1
+        if self._failure is None or (error.name() in REFUSED and self._failure[1].name() not in REFUSED):
+            self._failure = (slot, error)
+
+    def _raise_end(self, error: KafkaError) -> NoReturn:
+        """Raise why the producer ended: the message that it reports, if it does so soon."""
+        for _ in range(20):
+            self._producers.poll(0.1)
+            self.raise_failure()
+        raise DeliveryError(f"the producer takes no more messages: {error.name()}: {error.str()}", {})
+
+    def serve(self, seconds: float = 0.0) -> None:
+        """Collect deliveries, waiting up to `seconds` for the first.
+
+        Raises:
+            DeliveryError: a message was not delivered; the producer is of no further use.
+        """
+        self._producers.poll(seconds)
+        self.raise_failure()
+        if self._producers.ended is not None:
+            self._raise_end(self._producers.ended)
+
+    def raise_failure(self) -> None:
+        """Raise what a delivery callback has noted."""
+        if self._failure is None:
+            return
+        # Other messages that go down with the producer may be reported before the one that was refused.
+        for _ in range(5):
+            if self._failure[1].name() in REFUSED:
+                break
+            self._producers.poll(0.02)
+        slot, error = self._failure
+        refused: dict[int, Refused] = {}
+        if error.name() in REFUSED:
+            for batch in self.unrecorded():
+                if slot in batch.slots.values() and len(slot.offsets) < len(slot.indexes):
+                    index = slot.indexes[len(slot.offsets)]
+                    refused[batch.row_lanes[index]] = Refused(
+                        batch.positions[index],
+                        batch.message_ids[index],
+                        f"{error.name()}: topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
+                    )
+                    break
+        text = f"delivery to {slot.topic}[{slot.partition}] failed: {error.name()}: {error.str()}"
+        raise DeliveryError(text, refused)
+
+    def take_acknowledged(self) -> list[Batch]:
+        """Return the batches that are acknowledged in full, oldest first, up to the first that is not.
+
+        Lanes that were set aside have an order of their own: they hold up no other lane, and none holds up them.
+        """
+        done = []
+        while self.in_flight and self.in_flight[0].is_acknowledged:
+            batch = self.in_flight.popleft()
+            self.unacknowledged -= batch.messages
+            done.append(batch)
+        if self.aside:
+            for queue in self.aside.values():
+                while queue and queue[0].is_acknowledged:
+                    done.append(queue.popleft())
+            self.aside = {lane: queue for lane, queue in self.aside.items() if queue}
+        return done
+
+    def set_aside(self, lanes: Collection[int]) -> None:
+        """Let lanes wait by themselves for what is in flight of them, so that the others are recorded meanwhile."""
+        kept: deque[Batch] = deque()
+        for batch in self.in_flight:
+            mine = batch.speaks_for & frozenset(lanes)
+            if not mine:
+                kept.append(batch)
+                continue
+            for lane in mine:
+                self.aside.setdefault(lane, deque()).append(batch.part(frozenset((lane,))))
+            if others := batch.speaks_for - mine:
+                kept.append(batch.part(others))
+        self.in_flight = kept
+        self.unacknowledged = sum(batch.messages for batch in kept)
+
+    def give_up(self, lane: int, reason: Unpublishable) -> tuple[Batch, int, list[Handed]]:
+        """Stop a lane that was set aside before the first message that is not acknowledged.
+
+        What it had in flight may still reach Kafka, until this publisher is closed; the lane publishes it again later.
+
+        Returns:
+            A batch of what was acknowledged in front of that message, with the stop; the number of messages given
+            up; and what Kafka may have of the lane.
+        """
+        queue = self.aside.pop(lane)
+        head = queue[0]
+        index = min(index for _, index in head.waiting())
+        position = head.positions[index]
+        at = just_before(position, head.progress, head.before)
+        stop = Stop(lane, at, position, head.message_ids[index], reason, in_flight=True)
+        done = head.up_to(lane, stop, index)
+        handed = list(in_doubt(queue, self._producers.disturbed_until))
+        return done, sum(batch.messages for batch in queue) - done.messages, handed
+
+    @property
+    def unsettled(self) -> int:
+        """Messages given to Kafka that are not recorded."""
+        return sum(batch.messages for batch in self.unrecorded())
+
+    def unrecorded(self) -> Iterator[Batch]:
+        """Return the batches that are not recorded; of one lane, oldest first."""
+        return chain(chain.from_iterable(self.aside.values()), self.in_flight)
+
+    def in_doubt(self) -> Iterator[Handed]:
+        """Yield what Kafka may have and is not recorded."""
+        return in_doubt(self.unrecorded(), self._producers.disturbed_until)
+
+    def tend(self) -> None:
+        """Keep what is known of topics up to date; never waits."""
+        self._topics.tend()
+
+    def close(self) -> None:
+        """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""
+        self._producers.close()
+
+
+def _go_on(seconds: float) -> bool:
+    """Wait for as long as it takes."""
+    return True
+
+
+def _too_large(size: int) -> Unpublishable:
+    """Say of a row that was not brought for its size why it stops its lane."""
+    return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")

@@ -1,0 +1,176 @@
+"""The reader: the next pages of all groups of lanes, each with the progress that it brings."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import psycopg
+from psycopg import IsolationLevel
+
+from outbox_relay.publisher.finder import POSITION, Finder, Part, Poll, RawRow
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.listing import Listing
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Page:
+    """Rows in position order, for the lanes of a group: from the progress `before` to `progress`."""
+
+    group: Group
+    rows: list[RawRow]
+    before: Progress
+    progress: Progress
+
+
+class Reader:
+    """Reads pages. What it has read is remembered in the groups only: a successor starts from the records."""
+
+    def __init__(self, finder: Finder, partitions: LivePartitions, ahead: ReadAhead) -> None:
+        self._finder = finder
+        self._ahead = ahead
+        self._partitions = partitions
+        self._lists: list[Listing] = []
+        self.newest = 0
+
+    def here(self) -> Snapshot:
+        """Return a snapshot, taken after `newest` was read, whose xmax is above the xids of all that run."""
+        return self._finder.beyond_all_running()
+
+    def read(self, groups: Iterable[Group]) -> Iterator[Page]:
+        """Yield one page of each group that has one."""
+        level = []
+        for group in groups:
+            if group.is_level and group.one_by_one:
+                self._list_difference(group)
+            if group.is_level:
+                level.append(group)
+            else:
+                yield from self._next_of_backlog(group)
+        if level:
+            yield from self._poll(level)
+
+    def _poll(self, groups: list[Group]) -> Iterator[Page]:
+        polls = self._answers(groups)
+        for group, poll in zip(groups, polls, strict=True):
+            before = group.progress
+            if poll.more:
+                # A difference of more than a page is listed once and taken by id: polling it page by page
+                # would read all that is left for every page.
+                after = poll.rows[-1][POSITION] if poll.rows else 0
+                group.progress = Progress(poll.snapshot, before.snapshot, after)
+                self._list(group)
+            else:
+                group.progress = Progress(poll.snapshot)
+            if poll.rows:
+                yield Page(group, poll.rows, before, group.progress)
+
+    def _answers(self, groups: list[Group]) -> list[Poll]:
+        while True:
+            polls = self._over_what_is_there(lambda: self._poll_all(groups))
+            self.newest = max(poll.newest for poll in polls)
+            if not self._partitions.reaches_beyond(self.newest):
+                return polls
+            # Rows may lie in a partition that the statement did not name: forget this answer.
+            known = self._partitions.tables
+            self._partitions.refresh(self.newest)
+            if self._partitions.tables == known:
+                return polls  # there is no such partition yet, so there is no row in it
+
+    def _poll_all(self, groups: list[Group]) -> list[Poll]:
+        if len(groups) == 1:
+            return [self._finder.poll(groups[0].progress.snapshot, groups[0].lanes)]
+        return self._in_one_snapshot(groups)
+
+    def _over_what_is_there(self, read: Callable[[], T]) -> T:
+        """Read over the live partitions; once more when one has been dropped meanwhile."""
+        while True:
+            self._finder.name_partitions(self._partitions.tables)
+            try:
+                return read()
+            except psycopg.errors.UndefinedTable:
+                if not self._partitions.forget_dropped():
+                    raise
+
+    def _in_one_snapshot(self, groups: list[Group]) -> list[Poll]:
+        conn = self._finder.conn
+        conn.isolation_level = IsolationLevel.REPEATABLE_READ
+        try:
+            with conn.transaction():
+                return [self._finder.poll(group.progress.snapshot, group.lanes) for group in groups]
+        finally:
+            conn.isolation_level = None
+
+    def _next_of_backlog(self, group: Group) -> Iterator[Page]:
+        if group.backlog is None:
+            self._open(group)
+        elif not group.backlog and group.listing is not None:
+            self._list(group)
+        size = 1 if group.one_by_one else self._finder.page_size
+        ids = (group.backlog or array("q"))[:size]
+        before = group.progress
+        rows, settled = self._read(ids, before.snapshot)
+        if group.backlog:
+            del group.backlog[:settled]
+        if group.backlog or group.listing is not None:
+            if rows:
+                group.progress = Progress(before.snapshot, before.base, rows[-1][POSITION])
+        else:
+            group.backlog = None
+            group.trial = group.trial and bool(rows)
+            group.progress = Progress(before.snapshot)
+        if group.backlog and size > 1:
+            self._ahead.start(group.backlog[:size], before.snapshot)
+        if rows:
+            yield Page(group, rows, before, group.progress)
+
+    def _read(self, ids: array[int], current: Snapshot) -> Part:
+        if not ids:
+            return Part([], 0)
+        part = self._ahead.take(ids)
+        return self._finder.page(ids, current) if part is None else part
+
+    def _list_difference(self, group: Group) -> None:
+        """Take what a careful group has still to publish as a list: a poll would bring a whole page."""
+        (poll,) = self._answers([group])
+        group.progress = Progress(poll.snapshot, group.progress.snapshot, 0)
+        self._list(group)
+
+    def _open(self, group: Group) -> None:
+        """Find out what a group that joins has still to publish."""
+        snapshot, self.newest = self._finder.here()
+        if group.progress == START:
+            group.progress = Progress(snapshot, BEGINNING, 0)
+        # Its rows may lie in any partition up to the newest; no poll has checked the names for it yet.
+        self._partitions.refresh(self.newest)
+        self._list(group)
+
+    def _list(self, group: Group) -> None:
+        progress = group.progress
+        base = progress.base
+        assert base is not None  # noqa: S101  (level groups are polled)
+        if group.listing is None:
+            group.listing = self._over_what_is_there(
+                lambda: self._finder.backlog(base, progress.snapshot, group.lanes, progress.after or 0)
+            )
+            self._lists.append(group.listing)
+        group.backlog = group.listing.take()
+        if not group.listing.is_open:
+            self._lists.remove(group.listing)
+            group.listing = None
+
+    def close_lists(self, groups: Iterable[Group]) -> None:
+        """Close the lists of groups that are no more; `groups` are those that there are."""
+        if not self._lists:
+            return
+        used = [group.listing for group in groups]
+        for listing in [listing for listing in self._lists if listing not in used]:
+            listing.close()
+            self._lists.remove(listing)

@@ -1,0 +1,172 @@
+"""The recorder: writes publications, and so gives the barrier that the next batch needs.
+
+Nothing may be published that the database could still forget: a transaction that committed with
+synchronous_commit off is visible before it is flushed, and after a crash PostgreSQL issues the xids again that
+were not. So between reading a batch and publishing it there is one flushed commit of our own. Recording an
+earlier batch is such a commit; if there is nothing to record, an empty one is made.
+
+Schedules. The process dies before the commit: nothing of this batch was published. It dies after it: the batch
+is read again from the progress recorded last. It dies after publishing and before the batch is recorded: it is
+published again, with the same message ids. PostgreSQL dies before the commit returns: the session ends, its
+successor reads progress again. The commit returns an unknown result (connection lost): as if the session had
+died; a publication that was written twice has its epoch and batch as primary key. Another session holds the row of
+a lane that stops or goes on: the publications are recorded without it; see lane_rows.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import psycopg
+
+from outbox_relay.publisher.batch import Batch, Stop, publications, runs
+from outbox_relay.publisher.doubts import Doubts
+from outbox_relay.publisher.finder import array_text
+from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
+from outbox_relay.publisher.lease import LANES, Lease, LeaseLostError, columns
+from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("publisher/publications.sql")
+
+TOGETHER = 5_000
+"""Messages of small batches that are recorded in one row, when several were acknowledged meanwhile."""
+
+Step = tuple[str, dict[str, Any]]
+"""A statement and its values. Each carries the lease check: it touches no row if the lanes are not ours any more."""
+
+
+class Recorder:
+    """Records acknowledged batches under a lease, in order."""
+
+    def __init__(self, conn: psycopg.Connection[Any], lease: Lease) -> None:
+        self._conn = conn
+        self._lease = lease
+        self.doubts = Doubts(lease.doubted, lease.refused)
+        self._rows = LaneRows(conn, lease, self.doubts)
+        self._number = 0
+        self.resuming: set[int] = set()
+        """Lanes that were stopped and go on, of which nothing was recorded since."""
+        self.recorded: dict[int, Progress] = dict(lease.progress)
+        """Per lane, how far all is acknowledged and recorded. A successor starts here, or, after batches without
+        a message, at an earlier progress with nothing to publish in between; of `unwritten` lanes, earlier."""
+
+    @property
+    def unwritten(self) -> Collection[int]:
+        """The lanes whose rows are held by another session, and do not say yet that they stopped or go on."""
+        return self._rows.unwritten.keys()
+
+    def resume(self, lane: int) -> None:
+        """Let a stopped lane's progress be in publications again, from its next batch on."""
+        self.resuming.add(lane)
+
+    def resumed(self, lanes: Iterable[int]) -> None:
+        """Write that lanes go on although nothing of them was published since they stopped."""
+        going = [Resumption(lane, self._number + 1) for lane in lanes if lane in self.resuming]
+        if going:
+            self._run([self._barrier()], going)
+            self.resuming.difference_update(lanes)
+
+    def write_changes(self, *, now: bool = False) -> list[int]:
+        """Write what rows of lanes do not hold yet, once a second or `now`; return the lanes that still do not."""
+        changes = self._rows.due(now=now)
+        if changes:
+            self._run([self._barrier()], changes)
+        return list(self.unwritten)
+
+    def commit(
+        self,
+        acknowledged: Iterable[Batch],
+        bounds: list[int],
+        *,
+        barrier: bool = False,
+    ) -> int:
+        """Write publications and lanes that stopped in one flushed commit; return the messages recorded.
+
+        Args:
+            acknowledged: batches whose every message is acknowledged, oldest first.
+            bounds: upper bounds of the live partitions.
+            barrier: make a commit even if there is nothing to write.
+
+        Raises:
+            LeaseLostError: another relay owns lanes of ours; nothing was written.
+        """
+        steps: list[Step] = []
+        changes: list[Change] = []
+        messages = 0
+        done: list[Batch] = []
+        resumed: set[int] = set()
+        for run in runs(acknowledged, TOGETHER):
+            self._number += 1
+            published = self._steps(run, bounds)
+            steps += published
+            if published:
+                going = (self.resuming - resumed) & set(run[-1].lanes)
+                changes += [Resumption(lane, self._number) for lane in going]
+                resumed |= going
+            changes += run[-1].stops
+            messages += sum(batch.messages for batch in run)
+            done += run
+        if not steps and (barrier or changes):
+            steps.append(self._barrier())
+        self._run(steps, changes)
+        for batch in done:
+            self.recorded.update(dict.fromkeys(batch.lanes, batch.progress))
+            self.recorded.update({stop.lane: stop.progress for stop in batch.stops})
+        self.resuming -= resumed
+        return messages
+
+    def stop(self, stop: Stop) -> None:
+        """Write that a lane stopped, outside a batch."""
+        self._run([self._barrier()], [stop])
+        self.recorded[stop.lane] = stop.progress
+
+    def doubt_everything(self) -> None:
+        """Note that everything which was read by now may be in Kafka."""
+        row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()
+        assert row is not None  # noqa: S101  (a sequence has a value)
+        self.doubts.add_everything(self.recorded, row[0])
+
+    def _barrier(self) -> Step:
+        return STATEMENTS["barrier"], self._ownership()
+
+    def _ownership(self) -> dict[str, Any]:
+        return {"epoch": self._lease.epoch, "owner": self._lease.owner, "owned": LANES}
+
+    def _steps(self, run: list[Batch], bounds: list[int]) -> list[Step]:
+        batch = run[-1]
+        return [
+            (
+                STATEMENTS["record"],
+                {
+                    **self._ownership(),
+                    **columns(batch.progress),
+                    "batch": self._number,
+                    "lo": part.positions[0],
+                    "hi": part.positions[-1],
+                    "lanes": array_text(batch.lanes),
+                    "positions": array_text(part.positions),
+                    "partitions": array_text(part.partitions),
+                    "offsets": array_text(part.offsets),
+                },
+            )
+            for part in publications(run, bounds)
+        ]
+
+    def _run(self, steps: list[Step], changes: Collection[Change] = ()) -> None:
+        if len(steps) == 1 and not changes:
+            self._execute(*steps[0])
+        elif steps:
+            with self._conn.transaction():
+                for step in steps:
+                    self._execute(*step)
+                tried = [(change, self._rows.write(change)) for change in changes]
+            self._rows.settle(tried)
+
+    def _execute(self, statement: str, values: dict[str, Any]) -> None:
+        if self._conn.execute(statement, values, prepare=True).rowcount == 0:
+            raise LeaseLostError(
+                f"another relay has taken lanes from {self._lease.owner} (epoch {self._lease.epoch})"
+            )

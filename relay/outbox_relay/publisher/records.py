@@ -1,0 +1,105 @@
+"""What a row must be to become a Kafka record: headers, partition and size, each refused by name.
+
+The table checks most of it when a row is written, except for rows that state their own lane. The relay trusts no
+row: whatever goes wrong while one record is built or handed over concerns that message only.
+"""
+
+from __future__ import annotations
+
+import json
+from json.scanner import make_scanner
+from typing import Any
+
+from confluent_kafka import KafkaException
+
+from outbox import wire
+from outbox.errors import SelectorError
+from outbox.selectors import partition_of
+from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.topics import Topic
+
+Headers = list[tuple[str, str | bytes | None]]
+
+_decoder: Any = json.JSONDecoder(object_pairs_hook=list)
+_scan = make_scanner(_decoder)
+"""What json.loads() is made of, without its search for white space: PostgreSQL's text of a jsonb has none around it."""
+_LONGEST_TEXT = 200
+
+_allowed: set[str] = set()
+"""Header names that are not reserved. Most messages have the same few; is_reserved() costs more than decoding one."""
+ALLOWED_KEPT = 1_000
+
+
+def headers_of(text: str) -> Headers:
+    """Decode a row's headers; a value that is not a text fails when the record is handed over.
+
+    Raises:
+        Unpublishable: a name is reserved for the outbox, or the headers are not an object.
+    """
+    if text[0] != "{":
+        raise Unpublishable("MALFORMED", "the headers are not a JSON object; expected names with text values")
+    pairs: Headers = _scan(text, 0)[0]
+    for name, _ in pairs:
+        if name not in _allowed:
+            _allow(name)
+    return pairs
+
+
+def _allow(name: str) -> None:
+    if wire.is_reserved(name):
+        raise Unpublishable(
+            "MALFORMED",
+            f"header {name[:_LONGEST_TEXT]!r} is reserved for the outbox: names do not begin with "
+            f"{wire.RESERVED_PREFIX!r}, and {wire.TRACEPARENT!r} has a column of its own",
+        )
+    # A producer that makes names up, or long ones, must not fill the relay's memory.
+    if len(name) <= _LONGEST_TEXT:
+        if len(_allowed) >= ALLOWED_KEPT:
+            _allowed.clear()
+        _allowed.add(name)
+
+
+def select(topic: Topic, queue: int | None, selector: str | None, arg: bytes | None, position: int) -> int:
+    """Choose the partition when it is not the cached hash of the order key.
+
+    Raises:
+        Unpublishable: the selector does not take this order key, or the queue does not exist.
+    """
+    if queue is None:
+        try:
+            return partition_of(selector or topic.selector, arg, topic.partitions, position)
+        except SelectorError as error:
+            raise Unpublishable("SELECTOR_FAILED", str(error)) from error
+    # librdkafka takes -1 for "any partition".
+    if not 0 <= queue < topic.partitions:
+        raise Unpublishable(
+            "QUEUE_OUT_OF_RANGE",
+            f"queue {queue} does not exist in topic {topic.name!r}: it has 0 to {topic.partitions - 1}",
+        )
+    return queue
+
+
+def check_size(topic: Topic, key: bytes | None, body: bytes | None, headers: Headers) -> None:
+    """Refuse a record that the topic does not take, by the formula that the library uses.
+
+    Raises:
+        Unpublishable: with size and limit in bytes.
+    """
+    size = wire.record_bytes(key, body, headers)
+    if size > topic.max_message_bytes:
+        raise Unpublishable(
+            "MESSAGE_TOO_LARGE",
+            f"{size} bytes with headers; topic {topic.name!r} takes {topic.max_message_bytes}",
+        )
+
+
+def reason_of(error: Exception) -> Unpublishable:
+    """Say why one record could not be built or handed over. The text never holds a body."""
+    if isinstance(error, Unpublishable):
+        return error
+    if isinstance(error, KafkaException):
+        return Unpublishable(error.args[0].name(), error.args[0].str())
+    text = str(error)[:_LONGEST_TEXT]
+    return Unpublishable(
+        "MALFORMED", f"the message is not a valid Kafka record: {type(error).__name__}: {text}"
+    )

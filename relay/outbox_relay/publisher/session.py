@@ -1,0 +1,391 @@
+"""One session of the relay: one database connection, one lease, one producer, until something is in doubt.
+
+Whatever is in doubt (a lost connection, a failed delivery, a lost lease) ends the session or its producer; what
+is not recorded is read again from the database. So there is one way to recover, and it is taken at every start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import psycopg
+
+from outbox_relay.database.ahead import Room
+from outbox_relay.logs import Log
+from outbox_relay.publisher.aside import AsideLanes
+from outbox_relay.publisher.batch import Batch, Stop
+from outbox_relay.publisher.counts import Counts
+from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.errors import BrokenError, DeliveryError, KafkaUnavailableError
+from outbox_relay.publisher.finder import POSITION, WAITING, Finder
+from outbox_relay.publisher.lane_groups import Group, end_care, merge, start_groups
+from outbox_relay.publisher.lease import Lease
+from outbox_relay.publisher.overdue import Overdue
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.reader import Page, Reader
+from outbox_relay.publisher.recorder import Recorder
+from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, naming_defects, regroup
+from outbox_relay.publisher.renewal import Renewal
+from outbox_relay.publisher.retries import LOCKED_PAUSE_S, Retries
+from outbox_relay.publisher.stops import NOT_AGAIN, Stopped, Stops
+from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
+
+log = Log("relay")
+
+MAX_UNACKNOWLEDGED = 12_000
+"""Messages on the wire; above it the relay waits for Kafka before it reads on."""
+RETIRE_EVERY_S = 1.0
+PAUSE_FIRST_S = 0.05
+PAUSE_LAST_S = 5.0
+CALM_S = 10.0
+"""After a failed delivery the next producer waits; longer each time, until this long nothing failed."""
+FULL_S = 1.0
+"""How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
+
+
+class Session(AsideLanes):
+    """Publishes all lanes of a lease; `run_once()` is one turn of the relay's loop."""
+
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        lease: Lease,
+        new_publisher: Callable[[psycopg.Connection[Any]], Publisher],
+        ahead: ReadAhead,
+        upkeep: Upkeep,
+        *,
+        renewal: Renewal,
+        overdue: Overdue,
+        page: int,
+    ) -> None:
+        self._conn = conn
+        self._lease = lease
+        self._new_publisher = new_publisher
+        self._publisher = self._open_publisher()
+        self._recorder = Recorder(conn, lease)
+        self._partitions = LivePartitions(conn)
+        self._reader = Reader(Finder(conn, page=page), self._partitions, ahead)
+        self._delayed = Delayed(conn)
+        self._upkeep = upkeep
+        self._renewal = renewal
+        self._room = Room(conn)
+        self._overdue = overdue
+        # What stopped a lane may be there still: a trial first, so that little is published again if it is.
+        self._groups = start_groups(lease.progress, lease.stopped)
+        self._stops = Stops()
+        self._retries = Retries(conn, lease)
+        self._pages: list[Page] = []
+        self._retire_at = 0.0
+        self._pause = PAUSE_FIRST_S
+        self._calm_at = 0.0
+        self.counts = Counts()
+        self.stopping: Callable[[], bool] = lambda: False
+
+    def _open_publisher(self) -> Publisher:
+        publisher = self._new_publisher(self._conn)
+        publisher.while_full = self._while_full
+        return publisher
+
+    # One turn --------------------------------------------------------------------------------------------
+
+    def run_once(self, wait: float) -> bool:
+        """Read, secure, publish and record once; return whether anything was found.
+
+        Args:
+            wait: seconds to wait for deliveries when nothing is to be done.
+
+        Raises:
+            LeaseLostError: another relay has taken over.
+            psycopg.OperationalError: the connection is gone.
+            KafkaUnavailableError: no broker answers about a topic.
+        """
+        try:
+            self._look_after()
+            found = self._turn_or_serve()
+            self._publisher.serve(0 if found else wait)
+            if not found:
+                self._record()
+        except DeliveryError as error:
+            self._start_over(error)
+            return True
+        return found
+
+    def _turn_or_serve(self) -> bool:
+        try:
+            return self._turn()
+        except KafkaUnavailableError:
+            # A topic that Kafka does not tell about must not keep deliveries of others from being recorded.
+            self._publisher.serve(0)
+            self._record()
+            raise
+
+    def _turn(self) -> bool:
+        self._let_go_on()
+        if self._is_burdened and not self._publisher.aside and not self._unburden():
+            return False
+        if self._publisher.unacknowledged >= MAX_UNACKNOWLEDGED:
+            self._publisher.serve(0.005)
+            self._record()
+            return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
+        found = False
+        for group in [group for group in self._groups if group.careful is not None]:
+            # The turn of another one may have set it aside, or put groups together.
+            if not group.paused and group.careful is not None and group.lanes:
+                found |= self._turn_of([group], alone=True)
+        # Looked at now: a lane that was set aside meanwhile must not be read beyond what it waits for.
+        plain = [group for group in self._groups if group.careful is None and not group.paused]
+        return self._turn_of(plain, alone=False) or found
+
+    def _turn_of(self, groups: list[Group], *, alone: bool) -> bool:
+        """Take one page of each group. `alone`: with nothing else on the wire, and waiting for its delivery.
+
+        Pages that were read stay until they are published: if Kafka does not answer about a topic, the next
+        turn goes on with them.
+        """
+        if alone and not self._settle():
+            return False
+        if self._pages:
+            groups = [page.group for page in self._pages]
+        else:
+            self._pages = list(self._reader.read(groups))
+            self.counts.polls += 1
+        pages = self._pages
+        if pages and not self._has_room(pages):
+            return False
+        found = bool(pages)
+        if pages:
+            for page in pages:
+                self._publisher.prepare(page.rows, page.group.lanes)
+            self._secure(pages)
+            self._pages = []
+            while pages:
+                left = self._publish(pages.pop(0))
+                if left is not None:
+                    # The local queue is full. What is left is published in a later turn.
+                    self._pages = [left, *pages]
+                    break
+        if alone:
+            self._settle()
+        self._level(groups)
+        return found
+
+    def _has_room(self, pages: list[Page]) -> bool:
+        """Return whether all of the pages can be recorded: their positions have partitions."""
+        highest = max(page.rows[-1][0] for page in pages)
+        return highest < self._partitions.top or self._room.make(highest, self._last_bound)
+
+    def _last_bound(self) -> int:
+        self._partitions.refresh()
+        return self._partitions.top
+
+    def _level(self, groups: Iterable[Group]) -> None:
+        """Let groups that have caught up become one, and forget that their lanes were stopped."""
+        end_care(groups)
+        self._groups = merge(self._groups)
+        self._reader.close_lists(self._groups)
+        level = {
+            lane for group in self._groups if group.is_level and not group.paused for lane in group.lanes
+        }
+        back = self._stops.known(level)
+        if back or not self._recorder.resuming.isdisjoint(level):
+            self._recorder.resumed(level)
+        if back:
+            self._stops.forget(back)
+            log.info("lanes go on", lanes=sorted(back))
+
+    def _secure(self, pages: list[Page]) -> None:
+        """Make the barrier, with what there is to record."""
+        acknowledged = self._publisher.take_acknowledged()
+        with naming_defects():
+            messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
+        self._note(acknowledged, messages)
+        waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
+        if waiting:
+            self._delayed.expect(min(waiting))
+
+    def _publish(self, page: Page) -> Page | None:
+        """Publish a page; return what is left of it when the local queue had no room for all."""
+        group = page.group
+        with naming_defects():
+            batch = self._publisher.publish(page.rows, page.progress, page.before, group.lanes)
+        self.counts.published += batch.messages
+        self.counts.last_found = time.monotonic()
+        for stop in batch.stops:
+            group.lanes.discard(stop.lane)
+            self._stops.add(stop, careful=group.careful)
+        if group.trial and batch.messages:
+            # In flight by itself: it holds up no other lane, however long its acknowledgement takes.
+            self._publisher.set_aside(group.lanes)
+            group.trial, group.paused = False, True
+        if batch.progress == page.progress:
+            return None
+        taken = batch.progress.after or 0
+        rows = [row for row in page.rows if row[POSITION] > taken]
+        return Page(group, rows, batch.progress, page.progress)
+
+    def _record(self) -> None:
+        acknowledged = self._publisher.take_acknowledged()
+        if acknowledged:
+            with naming_defects():
+                messages = self._recorder.commit(acknowledged, self._partitions.bounds())
+            self._note(acknowledged, messages)
+
+    def _note(self, acknowledged: Sequence[Batch], messages: int) -> None:
+        self.counts.recorded += messages
+        self.counts.batches += sum(1 for batch in acknowledged if batch.messages)
+
+    def _settle(self, deadline: float | None = None) -> bool:
+        """Wait until nothing is on the wire, and record it; return whether that was so by the deadline.
+
+        Without a deadline this takes a second or two at most: lanes that wait longer are set aside, and not waited for.
+        """
+        while self._publisher.in_flight or (deadline is not None and self._publisher.aside):
+            if deadline is None and self.stopping():
+                return False
+            self._record()
+            if not self._publisher.in_flight and (deadline is None or not self._publisher.aside):
+                break
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            self._publisher.serve(0.01)
+            self._renew()
+            self._watch()
+        return True
+
+    # Between turns ---------------------------------------------------------------------------------------
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        self._renew()
+        self._watch()
+        self._publisher.tend()
+        self.counts.released += self._delayed.release()
+        self._recorder.write_changes()
+        if self._stops.now():
+            self._stops.hurry(self._retries.requested(now))
+        for stopped in self._stops.due(now):
+            # Not before its stop is recorded: the record of the stop would undo that of going on.
+            if self._is_recorded(stopped.stop):
+                self._retry(stopped)
+        lost = self._upkeep.take_lost()
+        if lost:
+            self._partitions.revive()
+            repair(self._conn, lost)
+            # They have new positions, and may have been published under their old ones.
+            self._recorder.doubt_everything()
+        if now >= self._retire_at:
+            self._retire_at = now + RETIRE_EVERY_S
+            self._retire()
+            self._mark()
+
+    def _retry(self, stopped: Stopped) -> None:
+        """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed.
+
+        It begins with one message, whose acknowledgement nobody else waits for.
+        """
+        lane = stopped.stop.lane
+        if not self._retries.announce(lane):
+            stopped.retry_at = time.monotonic() + LOCKED_PAUSE_S
+            return
+        stopped.retry_at = NOT_AGAIN
+        self._recorder.resume(lane)
+        trial = stopped.careful is None
+        self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful, trial=trial))
+
+    def _while_full(self, seconds: float) -> bool:
+        self._renew()
+        return seconds < FULL_S and not self.stopping()
+
+    def _renew(self) -> None:
+        self._renewal.beat()
+
+    def _retire(self) -> None:
+        """Leave partitions out of the statement that hold nothing to publish any more."""
+        newest = self._reader.newest
+        if self._pages or not self._partitions.live or self._partitions.live[0].upper > newest:
+            # Pages that are read and not published still need their partitions.
+            return
+        floors = [group.progress.floor for group in self._groups]
+        floors += [progress.floor for progress in self._stops.progress()]
+        if self._publisher.in_flight or self._publisher.aside:
+            # A batch is recorded in one row per partition, so its partitions must still be known then.
+            floors += [known.floor for known in self._recorder.recorded.values()]
+        left = self._partitions.retire(newest, self._reader.here(), floors)
+        if left:
+            log.info("partitions done", tables=left, live=list(self._partitions.tables))
+
+    def _mark(self) -> None:
+        """Tell the sweep which lanes are recorded as published up to one snapshot."""
+        levels = {lane: known for lane, known in self._recorder.recorded.items() if lane not in self._stops}
+        mark = mark_of(levels, self._partitions.live)
+        if mark is not None:
+            self._upkeep.mark(mark)
+
+    def _start_over(self, error: DeliveryError) -> None:
+        """Replace the producer after a failed delivery, and go back to what is recorded.
+
+        What was acknowledged in front of the failed message is recorded first. A lane whose message was refused
+        goes on carefully, one message at a time, so that its progress is exact when it meets that message again,
+        and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
+        """
+        now = time.monotonic()
+        longest = BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S
+        self._pause = min(self._pause * 2, longest) if now < self._calm_at else PAUSE_FIRST_S
+        self._calm_at = now + self._pause + CALM_S
+        log.error("delivery failed", text=str(error), next_try_in_s=self._pause)
+        self._discard(error)
+        self._rest(self._pause)
+        self._publisher = self._open_publisher()
+        self._pages = []
+        self._groups = regroup(self._groups, self._stops, self._recorder, error.refused)
+        self._reader.close_lists(self._groups)
+        self._is_burdened = False
+        self._partitions.revive()
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.stopping():
+            self._renew()
+            time.sleep(0.01)
+
+    # The end ---------------------------------------------------------------------------------------------
+
+    def finish(self, seconds: float) -> int:
+        """Settle what is on the wire, record it and give the lanes back; return the messages left unsettled.
+
+        A partition that acknowledges nothing is waited for no longer than it takes to ask Kafka about it.
+        """
+        self._given_up = 0
+        self._overdue.hurry()
+        failure = None
+        try:
+            self._settle(time.monotonic() + seconds)
+        except DeliveryError as error:
+            log.error("delivery failed", text=str(error))
+            failure = error
+        self._discard(failure)
+        left = self.unsettled + self._given_up
+        self._renewal.stop()
+        if not left:
+            unwritten = self._recorder.write_changes(now=True)
+            self._retries.withdraw(self._stops.certain(self._recorder.doubts).difference(unwritten))
+        self._lease.release(self._conn, self._recorder.doubts.until)
+        return left
+
+    @property
+    def unsettled(self) -> int:
+        """Messages given to Kafka that are not recorded."""
+        return self._publisher.unsettled
+
+    def abandon(self) -> None:
+        """Let go of the producer after the connection was lost; nothing is recorded any more."""
+        self._publisher.close()
+
+    @property
+    def stopped(self) -> dict[int, Stop]:
+        """The lanes that are stopped now, with where and why."""
+        return self._stops.now()

@@ -1,0 +1,168 @@
+"""Reads topics from Kafka and from outbox.topic: any number of them in one request each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import psycopg
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
+from outbox_relay.logs import Log
+from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.kafka import readable
+from outbox_relay.publisher.topics import Topic
+from outbox_relay.statements import Statements
+
+STATEMENTS = Statements("publisher/topics.sql")
+METADATA_TIMEOUT_S = 2.0
+LIMIT_TIMEOUT_S = 0.02
+"""Further time for each topic whose size limit is read: a busy broker takes 6 ms for one (300 of them took 1.8 s)."""
+
+# Kafka's rule. A name of another form is never sent: one that is too long makes the broker drop the connection.
+_LEGAL = re.compile(r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}")
+_SHOWN = 80
+
+log = Log("topics")
+
+
+class TopicLookup:
+    """Looks topics up; safe to use from several threads, each with a connection of its own.
+
+    An admin client sends these requests to the broker that it holds for the controller (with KRaft some broker that
+    was alive). When that one dies the client waits for it until it reads its metadata again, which takes minutes, with
+    every other broker alive. So a client that gives no answer is replaced. Two threads may replace it at the same time:
+    the second client of the two stays.
+    """
+
+    def __init__(self, open_admin: Callable[[], AdminClient]) -> None:
+        self._open = open_admin
+        self._admin = open_admin()
+        self._unreadable: set[str] = set()
+
+    def read(self, conn: psycopg.Connection[Any], names: Iterable[str]) -> dict[str, Topic | Unpublishable]:
+        """Return each topic, or why nothing can be published to it; register those that nobody registered.
+
+        Raises:
+            KafkaUnavailableError: no broker answers.
+        """
+        found: dict[str, Topic | Unpublishable] = {}
+        asked = []
+        for name in names:
+            if _LEGAL.fullmatch(name):
+                asked.append(name)
+            else:
+                found[name] = _illegal(name)
+        if not asked:
+            return found
+        admin = self._admin
+        try:
+            return found | self._look_up(admin, conn, asked)
+        except KafkaUnavailableError:
+            if self._admin is admin:
+                self._admin = self._open()
+            raise
+
+    def _look_up(
+        self, admin: AdminClient, conn: psycopg.Connection[Any], asked: list[str]
+    ) -> dict[str, Topic | Unpublishable]:
+        found: dict[str, Topic | Unpublishable] = {}
+        partitions: dict[str, int] = {}
+        for name, seen in _partitions_in_kafka(admin, asked).items():
+            if isinstance(seen, int):
+                partitions[name] = seen
+            else:
+                found[name] = seen
+        if not partitions:
+            return found
+        limits = self._limits_in_kafka(admin, partitions)
+        for name, (pinned, selector, limit) in self._registered(conn, partitions, limits).items():
+            if pinned > partitions[name]:
+                found[name] = Unpublishable(
+                    "PARTITIONS_MISSING",
+                    f"topic {name!r} is pinned to {pinned} partitions, Kafka has {partitions[name]}; "
+                    f"add partitions in Kafka, or see: outbox topic alter --help",
+                )
+            else:
+                in_kafka = limits.get(name, DEFAULT_MAX_MESSAGE_BYTES)
+                found[name] = Topic(name, pinned, selector, min(limit, in_kafka))
+        return found
+
+    def _limits_in_kafka(self, admin: AdminClient, names: Iterable[str]) -> dict[str, int]:
+        limits: dict[str, int] = {}
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        timeout = METADATA_TIMEOUT_S + LIMIT_TIMEOUT_S * len(resources)
+        answers = admin.describe_configs(resources, request_timeout=timeout)
+        for resource, answer in answers.items():
+            name = str(resource.name)
+            try:
+                limits[name] = int(answer.result(2 * timeout)["max.message.bytes"].value)
+            except (KafkaException, KeyError, ValueError, TimeoutError) as error:
+                if _is_no_answer(error):
+                    # A new topic would be registered with a limit that nobody gave it.
+                    raise KafkaUnavailableError(f"no limits of topics: {readable(error)}") from error
+                # Not every relay may describe configurations.
+                if name not in self._unreadable:
+                    self._unreadable.add(name)
+                    log.warning("size limit of a topic is not readable", topic=name, error=readable(error))
+        return limits
+
+    def _registered(
+        self, conn: psycopg.Connection[Any], partitions: dict[str, int], limits: dict[str, int]
+    ) -> dict[str, tuple[int, str | None, int]]:
+        """Return what outbox.topic says, after adding the topics that are not there yet."""
+        names = list(partitions)
+        known = _rows(conn, names)
+        if missing := [name for name in names if name not in known]:
+            counts = [partitions[name] for name in missing]
+            taken = [limits.get(name, DEFAULT_MAX_MESSAGE_BYTES) for name in missing]
+            conn.execute(STATEMENTS["pin"], {"names": missing, "partitions": counts, "limits": taken})
+            for name, count, limit in zip(missing, counts, taken, strict=True):
+                log.info("topic registered", topic=name, partitions=count, max_message_bytes=limit)
+            known |= _rows(conn, missing)
+        return known
+
+
+def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, int | Unpublishable]:
+    seen: dict[str, int | Unpublishable] = {}
+    answers = admin.describe_topics(TopicCollection(names), request_timeout=METADATA_TIMEOUT_S)
+    for name, answer in answers.items():
+        try:
+            seen[name] = len(answer.result(2 * METADATA_TIMEOUT_S).partitions)
+        except (KafkaException, TimeoutError) as failure:
+            if _is_no_answer(failure):
+                raise KafkaUnavailableError(f"no metadata of topics: {readable(failure)}") from failure
+            seen[name] = _refused(name, failure.args[0])
+    return seen
+
+
+def _is_no_answer(error: Exception) -> bool:
+    """Whether no broker has answered. librdkafka's own codes are negative."""
+    if isinstance(error, KafkaException):
+        return bool(error.args[0].code() < 0)
+    return isinstance(error, TimeoutError)
+
+
+def _rows(conn: psycopg.Connection[Any], names: list[str]) -> dict[str, tuple[int, str | None, int]]:
+    rows = conn.execute(STATEMENTS["topics"], {"names": names}, prepare=True).fetchall()
+    return {name: (partitions, selector, limit) for name, partitions, selector, limit in rows}
+
+
+def _illegal(name: str) -> Unpublishable:
+    shown = repr(name) if len(name) <= _SHOWN else f"{name[:_SHOWN]!r}… ({len(name)} characters)"
+    return Unpublishable(
+        "TOPIC_EXCEPTION",
+        f"{shown} is not a valid topic name; expected 1 to 249 letters, digits, '.', '_' or '-'",
+    )
+
+
+def _refused(name: str, error: KafkaError) -> Unpublishable:
+    repair = (
+        f"; create it with: outbox topic create {name}"
+        if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        else ""
+    )
+    return Unpublishable(error.name(), f"topic {name!r}: {error.str()}{repair}")

@@ -1,0 +1,141 @@
+"""Upkeep beside publishing: partitions made ahead, and the sweep for messages that were lost.
+
+Runs on a thread and connection of its own, so that a wait for a lock or a long query stalls nothing. It decides
+nothing that publishing depends on: what the sweep finds is repaired by the session itself, between two turns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from outbox_relay.database.ahead import keep_ahead
+from outbox_relay.logs import Log
+from outbox_relay.periodic import Periodic, Task
+from outbox_relay.publisher.lease import LANES
+from outbox_relay.publisher.partitions import Partition
+from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
+from outbox_relay.statements import Statements
+
+SWEEP = Statements("publisher/sweep.sql")
+
+log = Log("relay")
+
+AT_ONCE = 10_000
+"""Lost messages that one sweep reports; when there are more, the next one follows in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a sweep may rely on: for these lanes, all that `snapshot` sees is recorded as published.
+
+    `lowest` is the first id of the oldest live partition.
+    """
+
+    snapshot: Snapshot
+    lanes: tuple[int, ...]
+    lowest: int
+
+
+def mark_of(recorded: Mapping[int, Progress], live: Sequence[Partition]) -> Mark | None:
+    """Return the mark of the most lanes that are recorded up to one snapshot; None while there is none."""
+    lanes: dict[Progress, list[int]] = {}
+    for lane, known in recorded.items():
+        if known.base is None and known != START:
+            lanes.setdefault(known, []).append(lane)
+    if not lanes or not live:
+        return None
+    progress, level = max(lanes.items(), key=lambda item: len(item[1]))
+    return Mark(progress.snapshot, tuple(level), live[0].lower)
+
+
+class Upkeep:
+    """Makes partitions every ten seconds and sweeps every ten minutes; both also soon after the start.
+
+    Args:
+        connect: opens a connection of its own.
+        partitions_every, sweep_every: seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        *,
+        partitions_every: float = 10.0,
+        sweep_every: float = 600.0,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._mark: Mark | None = None
+        self._swept = BEGINNING
+        self._lost: list[int] = []
+        self._periodic = Periodic(
+            connect,
+            [
+                Task(keep_ahead, 1.0, partitions_every),
+                # The first sweep waits until partitions without anything to publish have left.
+                Task(self.sweep, 30.0, sweep_every),
+            ],
+        )
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._periodic.start()
+
+    def stop(self) -> None:
+        """End the threads; a query under way is cancelled."""
+        self._periodic.stop()
+
+    def mark(self, mark: Mark) -> None:
+        """Tell the sweep how far is recorded."""
+        with self._lock:
+            self._mark = mark
+
+    def take_lost(self) -> list[int]:
+        """Return, once, the ids that the sweep found, in the order of their positions.
+
+        Raises:
+            Exception: a defect that ended one of the threads.
+        """
+        self._periodic.check()
+        if not self._lost:
+            return []
+        with self._lock:
+            lost, self._lost = self._lost, []
+        return lost
+
+    def sweep(self, conn: psycopg.Connection[Any]) -> bool:
+        """Look for messages recorded as published that have no publication."""
+        with self._lock:
+            mark, since = self._mark, self._swept
+        if mark is None:
+            return False
+        conn.execute(SWEEP["settings"])
+        rows = conn.execute(
+            SWEEP["lost"],
+            {
+                "lowest": mark.lowest,
+                "lanes": f"{{{','.join(map(str, mark.lanes))}}}",
+                "xmax": str(mark.snapshot.xmax),
+                "xip": mark.snapshot.xip_array,
+                "since_xmin": str(since.xmin),
+                "since_xmax": str(since.xmax),
+                "since_xip": since.xip_array,
+                "most": AT_ONCE,
+            },
+        ).fetchall()
+        with self._lock:
+            self._lost = [row[0] for row in rows]
+            # Lanes that were not level stay to be swept: only a mark of all lanes moves the beginning.
+            if not rows and len(mark.lanes) == LANES:
+                self._swept = mark.snapshot
+        return len(rows) < AT_ONCE
+
+
+def repair(conn: psycopg.Connection[Any], ids: list[int]) -> None:
+    """Let messages be found that the sweep saw to be lost, wherever they lie."""
+    log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
+    conn.execute(SWEEP["repair"], {"ids": ids})

@@ -1,1 +1,0 @@
-"""Publishes batches to Kafka in order, and records what was acknowledged."""
