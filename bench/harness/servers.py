@@ -14,12 +14,12 @@ import psycopg
 from psycopg import sql
 
 from outbox_migrations.api import upgrade
+from outbox_relay.operations.kafka_topics import KafkaTopics
 from outbox_relay.stack.api import Stack
 from outbox_relay.stack.choice import Wanted
 from outbox_relay.stack.lifecycle import bring_down
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.state import ServerState, State
-from outbox_relay.topics.kafka import KafkaTopics
 
 Say = Callable[[str], None]
 """Told one line of progress at a time."""

@@ -15,7 +15,7 @@ from outbox.half import HalfMessage
 from outbox.statements import Plan
 from outbox_relay import settings
 from outbox_relay.checker.connection import KeptConnection
-from outbox_relay.halves.decide import deciding
+from outbox_relay.operations.decide import deciding
 from tests.check_stage import GROUP, CheckStage, Script
 
 

@@ -17,7 +17,7 @@ from alembic.runtime.migration import MigrationContext
 
 from outbox_migrations import api
 from outbox_relay import schema, settings
-from outbox_relay.database import checks
+from outbox_relay.operations import database_checks
 from tests.cli import outbox, succeed
 from tests.databases import with_database
 from tests.servers import MakeDatabase
@@ -186,16 +186,20 @@ SOUND = {
 )
 def test_a_server_that_cannot_keep_the_promises_is_told_apart(setting: str, value: Any, level: str) -> None:
     server = {**SOUND, setting: value}
-    found = [checks._version(server["version"]), checks._primary(server), *checks._durability(server, "shop")]
+    found = [
+        database_checks._version(server["version"]),
+        database_checks._primary(server),
+        *database_checks._durability(server, "shop"),
+    ]
     (bad,) = [check for check in found if check.level != "ok"]
     assert bad.level == level
     assert bad.repair
 
 
 def test_missing_roles_are_a_warning_that_names_them(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "ROLES", ("outbox_reader", "outbox_nobody"))
+    monkeypatch.setattr(database_checks, "ROLES", ("outbox_reader", "outbox_nobody"))
     with settings.connect(database) as conn:
-        (found,) = [check for check in checks.run(conn) if check.name == "roles"]
+        (found,) = [check for check in database_checks.run(conn) if check.name == "roles"]
     assert (found.level, found.found) == ("warning", "missing: outbox_nobody")
     assert found.repair is not None
     assert "outbox db sql --roles" in found.repair
@@ -204,9 +208,9 @@ def test_missing_roles_are_a_warning_that_names_them(database: str, monkeypatch:
 def test_missing_roles_are_left_to_the_upgrade_where_the_schema_is_missing(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "ROLES", ("outbox_reader", "outbox_nobody"))
+    monkeypatch.setattr(database_checks, "ROLES", ("outbox_reader", "outbox_nobody"))
     with settings.connect(make_database(migrated=False)) as conn:
-        (found,) = [check for check in checks.run(conn) if check.name == "roles"]
+        (found,) = [check for check in database_checks.run(conn) if check.name == "roles"]
     assert (found.repair or "").startswith("outbox db upgrade makes them")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outbox_relay import settings
-from outbox_relay.groups import registry
-from outbox_relay.groups.registry import ProducerGroup
+from outbox_relay.operations import groups
+from outbox_relay.operations.groups import ProducerGroup
 from tests.cli import outbox, succeed
 from tests.publications import value
 from tests.writing import Connection, decide, insert
@@ -17,10 +17,10 @@ def test_the_defaults_of_a_group_that_is_not_registered_are_the_tables(
 ) -> None:
     conn.execute("INSERT INTO outbox.producer_group (name) VALUES ('g')")
     with settings.connect(database) as operator:
-        registered = registry.find(operator, "g")
+        registered = groups.find(operator, "g")
         assert registered.registered
         assert registered == ProducerGroup("g", registered_at=registered.registered_at)
-        assert not registry.find(operator, "other").registered
+        assert not groups.find(operator, "other").registered
     assert "not registered: defaults" in succeed("group", "show", "other", OUTBOX_DSN=database).out
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from psycopg import sql
 
-from outbox_relay.inspect import messages, progress
-from outbox_relay.inspect.filters import Filters
+from outbox_relay.operations import messages, progress
+from outbox_relay.operations.filters import Filters
 from tests.publications import own_lanes, positions, record, snapshot
 from tests.reading import narrow_partitions
 from tests.writing import Connection, connect, insert, insert_numbered

@@ -15,8 +15,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox_relay import settings
-from outbox_relay.inspect import progress
-from outbox_relay.inspect.status import STATEMENTS, Status, look
+from outbox_relay.operations import progress
+from outbox_relay.operations.status import STATEMENTS, Status, look
 from tests.cli import succeed
 from tests.publications import own_lanes, positions, record, snapshot, value
 from tests.relay_process import RelayProcess

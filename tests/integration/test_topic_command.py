@@ -226,7 +226,7 @@ def test_ls_and_show_tell_the_registry_even_without_a_broker(
 def test_an_unreachable_broker_is_named_with_the_next_step(
     database: str, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr("outbox_relay.topics.kafka.TIMEOUT_S", 0.5)
+    monkeypatch.setattr("outbox_relay.operations.kafka_topics.TIMEOUT_S", 0.5)
     ran = outbox("topic", "create", name, OUTBOX_DSN=database, OUTBOX_BOOTSTRAP_SERVERS="127.0.0.1:1")
     assert ran.code == 1
     assert "127.0.0.1:1" in ran.err

@@ -15,8 +15,8 @@ from outbox import Outbox
 from outbox.decisions import Verdict
 from outbox.errors import DecidedOtherwiseError
 from outbox_relay import settings
-from outbox_relay.halves import bulk
-from outbox_relay.halves.search import Wanted
+from outbox_relay.operations import bulk_decisions
+from outbox_relay.operations.half_messages import Wanted
 from tests.cli import outbox, succeed
 from tests.publications import value
 from tests.relay_process import RelayProcess
@@ -285,11 +285,11 @@ def test_what_comes_after_the_operator_was_asked_is_left_alone(database: str, co
     exhausted(conn)
     with settings.connect(database) as operator:
         wanted = Wanted(producer_group="shop", states=("EXHAUSTED",))
-        many = bulk.count(operator, wanted)
+        many = bulk_decisions.count(operator, wanted)
         assert many.messages == 1
         decide(conn, late, "EXHAUSTED")
         exhausted(conn)
-        done = bulk.decide(operator, wanted, many, Verdict.COMMITTED, "r")
+        done = bulk_decisions.decide(operator, wanted, many, Verdict.COMMITTED, "r")
     assert (done.decided, done.held) == (1, [])
     assert states(conn) == ["EXHAUSTED", "COMMITTED", "EXHAUSTED"]
 

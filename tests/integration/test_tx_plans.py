@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from psycopg import sql
 
-from outbox_relay.halves import bulk, search
-from outbox_relay.halves.decide import STATEMENTS as DECIDE
-from outbox_relay.halves.search import STATEMENTS, Wanted
+from outbox_relay.operations import bulk_decisions, half_messages
+from outbox_relay.operations.decide import STATEMENTS as DECIDE
+from outbox_relay.operations.half_messages import STATEMENTS, Wanted
 from tests.plans import Plan, buffers, nodes, scans
 from tests.writing import Connection, connect
 
@@ -42,7 +42,7 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
 
 def explain(conn: Connection, wanted: Wanted) -> Plan:
     """Run the very statement of a page, under its settings."""
-    statement, values = search.compose(wanted, 21)
+    statement, values = half_messages.compose(wanted, 21)
     with conn.transaction():
         conn.execute(STATEMENTS["settings"], {"bitmaps": "off" if wanted.index_key is None else "on"})
         row = conn.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + statement, values).fetchone()
@@ -77,19 +77,19 @@ def test_a_page_is_read_from_an_index_however_many_there_are(
 
 
 def test_the_groups_are_stepped_through_and_the_oldest_of_all_are_the_page(conn: Connection) -> None:
-    rows = search.page(conn, Wanted(states=("EXHAUSTED",)), 10)
+    rows = half_messages.page(conn, Wanted(states=("EXHAUSTED",)), 10)
     assert [row["producer_group"] for row in rows] == ["g25"]
-    ids = [row["id"] for row in search.page(conn, Wanted(), 500)]
+    ids = [row["id"] for row in half_messages.page(conn, Wanted(), 500)]
     assert ids == sorted(ids)
     assert len(ids) == 500
-    rest = search.page(conn, Wanted(after=FLOOD), 500)
+    rest = half_messages.page(conn, Wanted(after=FLOOD), 500)
     assert len(rest) == 250
     assert len({row["producer_group"] for row in rest}) == 50
 
 
 def test_a_page_of_a_bulk_decision_reads_no_more_than_it_decides(conn: Connection) -> None:
     wanted = Wanted(producer_group="flood", states=("UNKNOWN",))
-    many = bulk.count(conn, wanted)
+    many = bulk_decisions.count(conn, wanted)
     assert many.messages == FLOOD
     conditions, values = wanted.conditions()
     values |= {
@@ -98,7 +98,7 @@ def test_a_page_of_a_bulk_decision_reads_no_more_than_it_decides(conn: Connectio
         "reason": "r",
         "last": many.last,
         "moment": many.moment,
-        "limit": bulk.PAGE,
+        "limit": bulk_decisions.PAGE,
         "beyond": FLOOD // 2,
     }
     with conn.transaction(force_rollback=True):
@@ -110,5 +110,8 @@ def test_a_page_of_a_bulk_decision_reads_no_more_than_it_decides(conn: Connectio
         ).fetchone()
     assert row is not None
     plan: Plan = row[0][0]["Plan"]
-    assert max(int(node["Actual Rows"]) * int(node["Actual Loops"]) for node in nodes(plan)) <= 4 * bulk.PAGE
+    assert (
+        max(int(node["Actual Rows"]) * int(node["Actual Loops"]) for node in nodes(plan))
+        <= 4 * bulk_decisions.PAGE
+    )
     assert not [node for node in scans(plan, "message_p") if node["Node Type"] == "Seq Scan"]

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outbox_relay.inspect.filters import STATUSES, FilterError, Filters, identity, key, moment
-from outbox_relay.inspect.messages import LARGEST_WINDOW, compose, windows
+from outbox_relay.operations.filters import STATUSES, FilterError, Filters, identity, key, moment
+from outbox_relay.operations.messages import LARGEST_WINDOW, compose, windows
 
 OURS = uuid.UUID("00000000-0005-86af-ab5b-00854e350e2e")
 FOREIGN = uuid.UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")

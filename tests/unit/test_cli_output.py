@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from outbox_relay import output
-from outbox_relay.inspect import filters
+from outbox_relay.operations import filters
 
 
 def test_a_plain_table_is_aligned_without_colours_or_trailing_space(

@@ -15,13 +15,33 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN_TIME = ("outbox/sql", "relay/outbox_relay")
 COMMANDS = {
     "relay/outbox_relay/database": "what `outbox db` asks once; partitions are made ahead by a function of the schema",
+    **dict.fromkeys(
+        ["relay/outbox_relay/operations/database_checks.sql", "relay/outbox_relay/operations/partitions.sql"],
+        "what `outbox db` asks once; partitions are made ahead by a function of the schema",
+    ),
     "relay/outbox_relay/demo": "tables of the demo",
-    "relay/outbox_relay/groups": "what `outbox group` asks once; a row per producer group",
-    "relay/outbox_relay/halves": "what `outbox tx` asks once; its pages are tested in test_tx_plans.py",
+    **dict.fromkeys(
+        ["relay/outbox_relay/operations/groups.sql"],
+        "what `outbox group` asks once; a row per producer group",
+    ),
+    **dict.fromkeys(
+        [
+            "relay/outbox_relay/operations/check_now.sql",
+            "relay/outbox_relay/operations/decide.sql",
+            "relay/outbox_relay/operations/half_message_life.sql",
+            "relay/outbox_relay/operations/half_messages.sql",
+        ],
+        "what `outbox tx` asks once; its pages are tested in test_tx_plans.py",
+    ),
     "relay/outbox_relay/history": "what `outbox history` asks before a drop: whole partitions, read on purpose",
-    "relay/outbox_relay/inspect": "what operators ask once; tested in test_message_plans.py and test_status_command.py",
+    **dict.fromkeys(
+        ["relay/outbox_relay/operations/messages.sql", "relay/outbox_relay/operations/status.sql"],
+        "what operators ask once; tested in test_message_plans.py and test_status_command.py",
+    ),
     "relay/outbox_relay/schema.sql": "asked once at a start, of the catalog",
-    "relay/outbox_relay/topics": "what `outbox topic` asks once; a row per topic",
+    **dict.fromkeys(
+        ["relay/outbox_relay/operations/topics.sql"], "what `outbox topic` asks once; a row per topic"
+    ),
 }
 """Not run while messages flow."""
 

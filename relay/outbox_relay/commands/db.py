@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from outbox_migrations import api, sql_files
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Group, dsn_option, json_option
-from outbox_relay.database import checks, partitions
+from outbox_relay.operations import database_checks, partitions
 
 DAYS = 7
 
@@ -87,7 +87,7 @@ def check(dsn: str, as_json: bool) -> None:
     Each finding comes with the command that repairs it. A warning does not fail the check.
     """
     with settings.connect(dsn) as conn:
-        found = checks.run(conn)
+        found = database_checks.run(conn)
     failed = any(check.level == "FAILED" for check in found)
     if as_json:
         output.emit_json({"ok": not failed, "checks": [asdict(check) for check in found]})

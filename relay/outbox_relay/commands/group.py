@@ -15,8 +15,9 @@ from outbox_relay.checker.sql import SqlAsker
 from outbox_relay.commands.group_options import callback_of, duration_option, name_argument
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.types import Choice
-from outbox_relay.groups import registry, rendering
-from outbox_relay.groups.registry import POLICIES, TYPES, Halves, ProducerGroup
+from outbox_relay.operations import group_view
+from outbox_relay.operations import groups as registry
+from outbox_relay.operations.groups import POLICIES, TYPES, Halves, ProducerGroup
 
 PLANNED_WITHIN_S = 5.0
 
@@ -46,7 +47,7 @@ def ls(dsn: str, as_json: bool) -> None:
     if as_json:
         output.emit_json(
             [
-                rendering.document(
+                group_view.document(
                     one,
                     [alarm for alarm in alarms if alarm.producer_group == one.name],
                     halves.get(one.name, Halves(one.name)),
@@ -55,7 +56,7 @@ def ls(dsn: str, as_json: bool) -> None:
             ]
         )
     else:
-        rendering.many(groups, alarms, halves)
+        group_view.many(groups, alarms, halves)
 
 
 @group.command()
@@ -73,9 +74,9 @@ def _show(conn: settings.Connection, found: ProducerGroup, as_json: bool, said: 
     alarms = registry.alarms(conn, found.name)
     halves = registry.halves(conn, found.name).get(found.name, Halves(found.name))
     if as_json:
-        output.emit_json(rendering.document(found, alarms, halves))
+        output.emit_json(group_view.document(found, alarms, halves))
     else:
-        rendering.one(found, alarms, halves, said)
+        group_view.one(found, alarms, halves, said)
 
 
 def _warn_of_query(found: ProducerGroup, dsn: str) -> None:

@@ -14,9 +14,9 @@ from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
 from outbox_relay.commands.types import Choice
 from outbox_relay.errors import OperatorError
-from outbox_relay.halves import cancel as halves_cancel
-from outbox_relay.halves.decide import checked_reason
-from outbox_relay.inspect import filters, message_view, messages
+from outbox_relay.operations import cancel as halves_cancel
+from outbox_relay.operations import filters, message_view, messages
+from outbox_relay.operations.decide import checked_reason
 
 
 class Searching:

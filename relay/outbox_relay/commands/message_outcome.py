@@ -7,9 +7,8 @@ import click
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Command, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
-from outbox_relay.halves.decide import Outcome, checked_reason
-from outbox_relay.inspect import filters
-from outbox_relay.operations import dead_letters
+from outbox_relay.operations import dead_letters, filters
+from outbox_relay.operations.decide import Outcome, checked_reason
 
 
 def report(outcome: Outcome, *, as_json: bool) -> None:

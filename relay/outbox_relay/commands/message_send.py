@@ -14,10 +14,9 @@ from outbox.errors import OutboxError
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Command, dsn_option, json_option
 from outbox_relay.errors import OperatorError, OptionError
-from outbox_relay.inspect import filters
-from outbox_relay.inspect.status import STATEMENTS
-from outbox_relay.topics import registry
-from outbox_relay.topics.errors import did_you_mean
+from outbox_relay.operations import filters, topics
+from outbox_relay.operations.status import STATEMENTS
+from outbox_relay.operations.topic_errors import did_you_mean
 
 
 class Options(TypedDict):
@@ -134,8 +133,8 @@ def _require_topic(conn: settings.Connection, name: str) -> None:
     Raises:
         OperatorError: with the nearest names, and the commands that make or register the topic.
     """
-    if registry.find(conn, name) is None:
-        names = [topic.name for topic in registry.everything(conn)]
+    if topics.find(conn, name) is None:
+        names = [topic.name for topic in topics.everything(conn)]
         raise OperatorError(
             f"topic {name!r} is not registered. {did_you_mean(name, names)}\n"
             f"create it: outbox topic create {name}; or register one that Kafka has: outbox topic register {name}"

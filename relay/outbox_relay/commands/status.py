@@ -12,8 +12,8 @@ import psycopg
 from outbox_relay import output, schema, settings
 from outbox_relay.commands.options import Command, dsn_option, explain, json_option
 from outbox_relay.commands.types import Number
-from outbox_relay.inspect import health, status_view
-from outbox_relay.inspect import status as inspect_status
+from outbox_relay.operations import health, status_view
+from outbox_relay.operations import status as inspect_status
 
 
 @click.command(cls=Command)

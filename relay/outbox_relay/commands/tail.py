@@ -20,8 +20,8 @@ from outbox_relay.commands.options import (
     kafka_config_option,
 )
 from outbox_relay.commands.types import Number
-from outbox_relay.inspect import filters
-from outbox_relay.inspect.tail import Tail, document, fits, lines, tag_expression
+from outbox_relay.operations import filters
+from outbox_relay.operations.tail import Tail, document, fits, lines, tag_expression
 
 
 class Options(TypedDict):

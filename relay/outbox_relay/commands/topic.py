@@ -26,13 +26,10 @@ from outbox_relay.commands.topic_options import (
     selector_option,
     type_option,
 )
-from outbox_relay.topics import missing, registry, rendering
-from outbox_relay.topics.errors import TopicError
-from outbox_relay.topics.kafka import (
-    KafkaTopic,
-    KafkaTopics,
-    KafkaUnreachableError,
-)
+from outbox_relay.operations import missing_topics, topic_view
+from outbox_relay.operations import topics as registry
+from outbox_relay.operations.kafka_topics import KafkaTopic, KafkaTopics, KafkaUnreachableError
+from outbox_relay.operations.topic_errors import TopicError
 
 
 @click.group(cls=Group)
@@ -97,13 +94,13 @@ def create(
         # Before Kafka is touched: a topic made there and then refused here would be left behind.
         known = registry.find(conn, name)
         if known is not None:
-            missing.require(topics, known, partitions, message_type, selector)
+            missing_topics.require(topics, known, partitions, message_type, selector)
             partitions = known.partitions
-            config = missing.size_limit(known) | config
+            config = missing_topics.size_limit(known) | config
         made = topics.create(name, partitions, replication_factor or -1, config)
         registered = known or registry.add(conn, name, **_as_made(made, message_type, selector))[0]
-        missing.wake(conn, name)
-    rendering.one(
+        missing_topics.wake(conn, name)
+    topic_view.one(
         registered,
         made,
         as_json,
@@ -138,8 +135,8 @@ def register(
         schema.require_current(conn)
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
         registered, new = registry.add(conn, name, **_as_made(found, message_type, selector))
-        missing.wake(conn, name)
-    rendering.one(
+        missing_topics.wake(conn, name)
+    topic_view.one(
         registered,
         found,
         as_json,
@@ -244,8 +241,8 @@ def alter(
             selector=None if no_selector else selector or old.selector,
             max_message_bytes=max_message_bytes or old.max_message_bytes,
         )
-        missing.wake(conn, name)
-    rendering.one(changed, found, as_json, f"changed topic {name}")
+        missing_topics.wake(conn, name)
+    topic_view.one(changed, found, as_json, f"changed topic {name}")
 
 
 @topic.command("ls")
@@ -259,7 +256,7 @@ def ls(dsn: str, as_json: bool) -> None:
     if as_json:
         output.emit_json([asdict(one) for one in found])
         return
-    rendering.many(found)
+    topic_view.many(found)
 
 
 @topic.command()
@@ -281,4 +278,4 @@ def show(name: str, dsn: str, bootstrap_servers: str | None, kafka: dict[str, st
                 click.echo(f"warning: Kafka at {bootstrap_servers} has no topic {name!r}", err=True)
         except KafkaUnreachableError as error:
             click.echo(f"warning: {error}", err=True)
-    rendering.one(registered, found, as_json)
+    topic_view.one(registered, found, as_json)

@@ -11,9 +11,8 @@ from outbox_relay import output, schema, settings
 from outbox_relay.commands import tx_deciding, tx_telling
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.tx_options import deciding_options, filter_options, wanted
-from outbox_relay.halves import check as halves_check
-from outbox_relay.halves import life, search, view
-from outbox_relay.inspect import filters
+from outbox_relay.operations import check_now as halves_check
+from outbox_relay.operations import filters, half_message_life, half_message_view, half_messages
 
 
 @click.group(cls=Group)
@@ -63,14 +62,14 @@ def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
         # One more than asked for tells whether there are more.
-        rows = search.page(conn, chosen, limit + 1)
-        now = search.now(conn)
+        rows = half_messages.page(conn, chosen, limit + 1)
+        now = half_messages.now(conn)
     more = len(rows) > limit
     rows = rows[:limit]
     if as_json:
-        output.emit_json([view.half_document(row, now) for row in rows])
+        output.emit_json([half_message_view.half_document(row, now) for row in rows])
     elif rows:
-        view.show_list(rows, now)
+        half_message_view.show_list(rows, now)
         if more:
             rest = f"--after {rows[-1]['id']}, --limit N, or narrow the search"
             click.echo(f"the oldest {limit}; there are more: {rest}", err=True)
@@ -86,9 +85,9 @@ def show(*, identity: str, dsn: str, as_json: bool) -> None:
     """Show one half message with all its facts, whatever became of it."""
     told = _read(dsn, identity)
     if as_json:
-        output.emit_json(view.life_document(told))
+        output.emit_json(half_message_view.life_document(told))
     else:
-        view.show_one(told)
+        half_message_view.show_one(told)
 
 
 @tx.command()
@@ -103,16 +102,16 @@ def explain(*, identity: str, dsn: str, as_json: bool) -> None:
     """
     told = _read(dsn, identity)
     if as_json:
-        output.emit_json(view.life_document(told))
+        output.emit_json(half_message_view.life_document(told))
     else:
-        view.explain(told)
+        half_message_view.explain(told)
 
 
-def _read(dsn: str, text: str) -> life.HalfLife:
+def _read(dsn: str, text: str) -> half_message_life.HalfLife:
     identity = filters.identity(text)
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
-        return life.read(conn, identity)
+        return half_message_life.read(conn, identity)
 
 
 @tx.command()
@@ -129,9 +128,9 @@ def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
     with settings.connect(dsn) as conn:
         schema.require_current(conn)
         for one in named:
-            half = search.get(conn, one)
+            half = half_messages.get(conn, one)
             due = halves_check.due_now(conn, half) is not None
-            text = tx_telling.due(conn, search.get(conn, one))
+            text = tx_telling.due(conn, half_messages.get(conn, one))
             documents.append(
                 {"id": half["id"], "message_id": str(half["message_id"]), "due": due, "text": text}
             )

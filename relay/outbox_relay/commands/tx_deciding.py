@@ -14,12 +14,18 @@ from outbox_relay import output, schema, settings
 from outbox_relay.commands import tx_telling
 from outbox_relay.commands.tx_options import given, wanted
 from outbox_relay.errors import OperatorError
-from outbox_relay.groups import registry
-from outbox_relay.halves import bulk, decide, life, search
-from outbox_relay.halves.decide import WORDS
-from outbox_relay.halves.search import Row, Wanted
-from outbox_relay.inspect import filters, messages
-from outbox_relay.topics.errors import did_you_mean
+from outbox_relay.operations import (
+    bulk_decisions,
+    decide,
+    filters,
+    groups,
+    half_message_life,
+    half_messages,
+    messages,
+)
+from outbox_relay.operations.decide import WORDS
+from outbox_relay.operations.half_messages import Row, Wanted
+from outbox_relay.operations.topic_errors import did_you_mean
 
 OWN = frozenset({"identities", "reason", "everything", "wait", "yes", "dsn", "as_json"})
 MOST_SHOWN = 20
@@ -46,9 +52,9 @@ def run(verdict: Verdict, options: dict[str, Any]) -> None:
         if options["everything"]:
             _selection(conn, verdict, reason, selection, options)
             return
-        halves = list({half["id"]: half for half in (search.get(conn, one) for one in named)}.values())
+        halves = list({half["id"]: half for half in (half_messages.get(conn, one) for one in named)}.values())
         for half in halves:
-            life.require_half(half, _events(conn, half))
+            half_message_life.require_half(half, _events(conn, half))
         if len(halves) > 1:
             _ask(f"{len(halves)} half messages: {_few(halves)}", verdict, yes=options["yes"])
         outcomes = []
@@ -90,7 +96,7 @@ def _ask(what: str, verdict: Verdict, *, yes: bool) -> None:
 def _selection(
     conn: settings.Connection, verdict: Verdict, reason: str, chosen: Wanted, options: dict[str, Any]
 ) -> None:
-    many = bulk.count(conn, chosen)
+    many = bulk_decisions.count(conn, chosen)
     if not many.messages:
         _require_group(conn, str(chosen.producer_group))
         if options["as_json"]:
@@ -104,7 +110,7 @@ def _selection(
     )
     _ask(what, verdict, yes=options["yes"])
     progress = _Progress(many.messages)
-    done = bulk.decide(conn, chosen, many, verdict, reason, on_progress=progress.note)
+    done = bulk_decisions.decide(conn, chosen, many, verdict, reason, on_progress=progress.note)
     if options["as_json"]:
         output.emit_json({"decided": done.decided, "held": done.held})
     else:
@@ -127,7 +133,7 @@ def _require_group(conn: settings.Connection, name: str) -> None:
     Raises:
         OperatorError: the group is not registered and has no half message to decide; with the nearest names.
     """
-    known = {group.name for group in registry.everything(conn)} | registry.halves(conn).keys()
+    known = {group.name for group in groups.everything(conn)} | groups.halves(conn).keys()
     if name not in known:
         raise OperatorError(f"there is no producer group {name!r}. {did_you_mean(name, known)}")
 
@@ -138,7 +144,7 @@ class _Progress:
     def __init__(self, total: int) -> None:
         self._total, self._said = total, time.monotonic()
 
-    def note(self, done: bulk.Done) -> None:
+    def note(self, done: bulk_decisions.Done) -> None:
         """Say so once a second at most."""
         if sys.stderr.isatty() and time.monotonic() - self._said > 1:
             click.echo(f"{done.decided:,} of {self._total:,} …", err=True)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from outbox_relay.commands.types import Choice, Number
-from outbox_relay.halves.search import STATES, Wanted
-from outbox_relay.inspect import filters
+from outbox_relay.operations import filters
+from outbox_relay.operations.half_messages import STATES, Wanted
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from outbox_relay import output, settings
-from outbox_relay.groups import asking, registry
-from outbox_relay.halves.decide import Outcome
-from outbox_relay.halves.search import Row
+from outbox_relay.operations import group_callbacks, groups
+from outbox_relay.operations.decide import Outcome
+from outbox_relay.operations.half_messages import Row
 
 
 def decided(outcome: Outcome) -> None:
@@ -26,9 +26,9 @@ def due(conn: settings.Connection, half: Row) -> str:
         return _final(half)
     if half["being_asked_by"] is not None:
         return f"is asked about at this moment by {output.printable(half['being_asked_by'])}"
-    group = registry.find(conn, half["producer_group"])
-    text = f"is due: asked next by {asking.who(group, half['checker'])}"
-    for alarm in registry.alarms(conn, group.name):
+    group = groups.find(conn, half["producer_group"])
+    text = f"is due: asked next by {group_callbacks.who(group, half['checker'])}"
+    for alarm in groups.alarms(conn, group.name):
         told = output.printable(alarm.detail)
         text += f"\n  alarm {alarm.kind} since {output.cell(alarm.since)}: {told}"
     return text

@@ -20,16 +20,15 @@ from psycopg.conninfo import make_conninfo
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_migrations import api as migrations
 from outbox_relay import settings
-from outbox_relay.database import partitions
 from outbox_relay.demo.producer import SQL
 from outbox_relay.errors import OperatorError
+from outbox_relay.operations import partitions, topics
+from outbox_relay.operations.kafka_topics import KafkaTopics
 from outbox_relay.publisher.kafka import new_admin, producer_settings
 from outbox_relay.stack.api import Stack
 from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.lifecycle import bring_up, running_stack
 from outbox_relay.stack.prepare import Wish
-from outbox_relay.topics import registry
-from outbox_relay.topics.kafka import KafkaTopics
 
 Report = Callable[[str], None]
 PARTITIONS = 8
@@ -147,7 +146,7 @@ def _furnish(dsn: str, topic: str) -> None:
     with settings.connect(dsn, application_name="outbox demo") as conn:
         partitions.ensure(conn, DAYS_AHEAD)
         conn.execute(SQL["create"])
-        registry.add(
+        topics.add(
             conn,
             topic,
             message_type="FIFO",

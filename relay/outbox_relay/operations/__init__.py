@@ -1,1 +1,1 @@
-"""What operators do about messages that cannot be published, and about the lanes that stopped at them."""
+"""What operators read and do: messages, half messages, groups, topics, partitions, status and health."""

@@ -17,9 +17,9 @@ from psycopg.rows import dict_row
 
 from outbox_relay import output
 from outbox_relay.errors import OperatorError
-from outbox_relay.halves import search
-from outbox_relay.halves.decide import Outcome, deciding
-from outbox_relay.inspect.messages import Row
+from outbox_relay.operations import half_messages
+from outbox_relay.operations.decide import Outcome, deciding
+from outbox_relay.operations.messages import Row
 from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/dead_letters.sql")
@@ -62,7 +62,7 @@ def act(
     Raises:
         OperatorError: there is no such message.
     """
-    message = search.get(conn, identity)
+    message = half_messages.get(conn, identity)
     try:
         with deciding(conn, wait):
             before = _read(conn, message)
@@ -117,7 +117,7 @@ def _refusal(error: psycopg.Error, message: Row) -> str:
 
 def _cannot(action: str, message: Row, now: Row) -> str:
     id_, state = message["id"], now["state"]
-    if state in search.STATES:
+    if state in half_messages.STATES:
         return f"is {state}, a half message that is not committed; decide it: outbox tx rollback {id_} --reason TEXT"
     if now["status"] == "PUBLISHED":
         return f"is published already, at {now['topic']} {now['partition']}/{now['offset']}"

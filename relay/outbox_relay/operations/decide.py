@@ -17,12 +17,12 @@ from outbox.outbox import Outbox
 from outbox.resolution import LONGEST_REMARK
 from outbox_relay import output
 from outbox_relay.errors import OptionError
-from outbox_relay.halves import locker
-from outbox_relay.halves.actor import actor
-from outbox_relay.halves.search import Row
+from outbox_relay.operations import locker
+from outbox_relay.operations.actor import actor
+from outbox_relay.operations.half_messages import Row
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("halves/decide.sql")
+STATEMENTS = Statements("operations/decide.sql")
 WORDS = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back"}
 
 

@@ -8,9 +8,9 @@ from click.core import ParameterSource
 
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_relay.operations import stopped_lanes
-from outbox_relay.topics.errors import TopicError
-from outbox_relay.topics.kafka import KafkaTopics
-from outbox_relay.topics.registry import Registered
+from outbox_relay.operations.kafka_topics import KafkaTopics
+from outbox_relay.operations.topic_errors import TopicError
+from outbox_relay.operations.topics import Registered
 
 
 def require(

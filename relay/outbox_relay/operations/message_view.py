@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from outbox_relay import output
-from outbox_relay.inspect.messages import Life, Row
+from outbox_relay.operations.messages import Life, Row
 
 LONGEST_CELL = 24
 BYTES = ("key", "order_key")

@@ -1,5 +1,5 @@
 -- Listing half messages that somebody has to decide. {conditions} is put together from the "by_…" blocks of this file
--- and of inspect/messages.sql; values are always bound. The index message_unsettled holds them by group and id; the
+-- and of operations/messages.sql; values are always bound. The index message_unsettled holds them by group and id; the
 -- condition on all its states is said again in each statement, because only then the index is used.
 
 -- name: settings

@@ -8,9 +8,9 @@ from typing import Any
 
 from outbox.checking.group_settings import GRACE
 from outbox_relay import output
-from outbox_relay.groups import asking
-from outbox_relay.halves.life import HalfLife
-from outbox_relay.inspect.messages import Row
+from outbox_relay.operations import group_callbacks
+from outbox_relay.operations.half_message_life import HalfLife
+from outbox_relay.operations.messages import Row
 
 LEFT = {
     "UNKNOWN": "undecided",
@@ -108,7 +108,7 @@ def _undecided(told: HalfLife) -> list[Next]:
     steps = [*_locked(told), *_alarms(told)]
     exhausted = "becomes EXHAUSTED, left to an operator"
     policy = "is rolled back" if group.policy == "ROLLBACK" else exhausted
-    who = asking.who(group, half["checker"])
+    who = group_callbacks.who(group, half["checker"])
     asked = half["checks"] or 0
     if half["not_asked"] is not None and not steps:
         steps.append(

@@ -14,15 +14,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, dict_row
 
-from outbox_relay.database import partitions
-from outbox_relay.groups import registry
-from outbox_relay.groups.registry import Alarm
-from outbox_relay.halves.search import OVERDUE_S
-from outbox_relay.inspect import progress
+from outbox_relay.operations import groups as registry
+from outbox_relay.operations import partitions, progress
+from outbox_relay.operations.groups import Alarm
+from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.publisher.snapshot import START, Progress
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("inspect/status.sql")
+STATEMENTS = Statements("operations/status.sql")
 WINDOW_S = 10.0
 """Seconds over which rates are taken."""
 

@@ -17,8 +17,8 @@ from confluent_kafka import Message as Record
 
 from outbox_relay import output
 from outbox_relay.errors import OperatorError, OptionError
+from outbox_relay.operations.topic_errors import did_you_mean
 from outbox_relay.publisher.kafka import readable
-from outbox_relay.topics.errors import did_you_mean
 
 TIMEOUT_S = 10.0
 POLL_S = 0.2

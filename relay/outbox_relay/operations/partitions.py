@@ -11,7 +11,7 @@ import psycopg
 from outbox_relay.errors import OperatorError
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("database/partitions.sql")
+STATEMENTS = Statements("operations/partitions.sql")
 
 # Relay and checker make partitions too, and hold the lock while they do: a second or so on a busy machine.
 PATIENCE_S = 5.0

@@ -10,13 +10,11 @@ from typing import Any
 import psycopg
 
 from outbox_relay.errors import OperatorError
-from outbox_relay.groups import registry
-from outbox_relay.groups.registry import Alarm, ProducerGroup
-from outbox_relay.halves import locker, search
-from outbox_relay.halves.locker import Locker
-from outbox_relay.inspect import messages
-from outbox_relay.inspect.filters import Filters
-from outbox_relay.inspect.messages import Life, Row
+from outbox_relay.operations import groups, half_messages, locker, messages
+from outbox_relay.operations.filters import Filters
+from outbox_relay.operations.groups import Alarm, ProducerGroup
+from outbox_relay.operations.locker import Locker
+from outbox_relay.operations.messages import Life, Row
 
 
 @dataclass(frozen=True)
@@ -34,7 +32,7 @@ class HalfLife:
     def overdue(self) -> bool:
         """Whether it is due and no checker has got to it."""
         due: datetime | None = self.half["due_at"]
-        return due is not None and (self.now - due).total_seconds() > search.OVERDUE_S
+        return due is not None and (self.now - due).total_seconds() > half_messages.OVERDUE_S
 
 
 def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | None]) -> HalfLife:
@@ -47,7 +45,7 @@ def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | 
     Raises:
         OperatorError: there is no such message, or it never was a half message.
     """
-    half = search.get(conn, identity)
+    half = half_messages.get(conn, identity)
     life = messages.life(conn, Filters(id=half["id"], message_id=half["message_id"]))
     if life is None:
         raise OperatorError(f"message {half['message_id']} has just been dropped with its partition")
@@ -55,10 +53,10 @@ def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | 
     return HalfLife(
         half=half,
         life=life,
-        group=registry.find(conn, half["producer_group"]),
-        alarms=registry.alarms(conn, half["producer_group"]),
-        locker=locker.find(conn, half["id"]) if half["state"] in search.STATES else None,
-        now=search.now(conn),
+        group=groups.find(conn, half["producer_group"]),
+        alarms=groups.alarms(conn, half["producer_group"]),
+        locker=locker.find(conn, half["id"]) if half["state"] in half_messages.STATES else None,
+        now=half_messages.now(conn),
     )
 
 

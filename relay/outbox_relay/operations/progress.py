@@ -9,7 +9,7 @@ import psycopg
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("inspect/status.sql")
+STATEMENTS = Statements("operations/status.sql")
 LANES = Statements("publisher/lanes.sql")
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from outbox_relay import output
-from outbox_relay.inspect import status_halves
-from outbox_relay.inspect.health import Problem
-from outbox_relay.inspect.status import Share, Status
+from outbox_relay.operations import status_halves
+from outbox_relay.operations.health import Problem
+from outbox_relay.operations.status import Share, Status
 
 MOST_TOPICS = 20
 """Topics, and groups, shown to people; machines get all."""

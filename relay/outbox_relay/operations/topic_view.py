@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from outbox_relay import output
-from outbox_relay.topics.kafka import KafkaTopic
-from outbox_relay.topics.registry import Registered
+from outbox_relay.operations.kafka_topics import KafkaTopic
+from outbox_relay.operations.topics import Registered
 
 
 def many(topics: Sequence[Registered]) -> None:

@@ -12,10 +12,10 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from outbox_relay.errors import OperatorError
-from outbox_relay.inspect import messages
+from outbox_relay.operations import messages
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("halves/search.sql")
+STATEMENTS = Statements("operations/half_messages.sql")
 
 STATES = ("UNKNOWN", "EXHAUSTED")
 OVERDUE_S = 10.0

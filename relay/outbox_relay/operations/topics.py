@@ -17,10 +17,10 @@ from psycopg.rows import class_row
 from outbox import topics
 from outbox.drivers import psycopg_sync
 from outbox.errors import InvalidTopicError
+from outbox_relay.operations.topic_errors import TopicError, did_you_mean
 from outbox_relay.statements import Statements
-from outbox_relay.topics.errors import TopicError, did_you_mean
 
-STATEMENTS = Statements("topics/registry.sql")
+STATEMENTS = Statements("operations/topics.sql")
 
 MOVES_KEYS = (
     "keys are hashed over {what}: with another one they go to other partitions, and there a key's later messages "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from shlex import quote
 
-from outbox_relay.inspect.status import Lane, Status
+from outbox_relay.operations.status import Lane, Status
 from outbox_relay.output import cell, many, printable, seconds
 
 MAX_AGE_S = 300.0

@@ -12,12 +12,11 @@ from typing import Any
 import click
 
 from outbox_relay import output
-from outbox_relay.groups import asking
-from outbox_relay.halves import story
-from outbox_relay.halves.life import HalfLife
-from outbox_relay.halves.search import OVERDUE_S
-from outbox_relay.inspect.message_view import as_document
-from outbox_relay.inspect.messages import Row
+from outbox_relay.operations import group_callbacks, half_message_story
+from outbox_relay.operations.half_message_life import HalfLife
+from outbox_relay.operations.half_messages import OVERDUE_S
+from outbox_relay.operations.message_view import as_document
+from outbox_relay.operations.messages import Row
 
 WIDE = 120
 """Columns from which a list also shows topic and business."""
@@ -100,7 +99,7 @@ def show_one(told: HalfLife) -> None:
         [
             ("message id", half["message_id"]),
             ("id", half["id"]),
-            ("status", f"{message['status']}, {story.LEFT[message['status']]}"),
+            ("status", f"{message['status']}, {half_message_story.LEFT[message['status']]}"),
             ("remark", half["remark"]),
             (
                 "producer group",
@@ -129,8 +128,8 @@ def show_one(told: HalfLife) -> None:
                 "next check",
                 f"{output.cell(half['due_at'])}, {_next_check(half, told.now)}" if undecided else None,
             ),
-            ("is asked", asking.who(group, half["checker"]) if undecided else None),
-            ("schedule", asking.schedule(group) if undecided else None),
+            ("is asked", group_callbacks.who(group, half["checker"]) if undecided else None),
+            ("schedule", group_callbacks.schedule(group) if undecided else None),
             ("policy", f"{half['policy']}, by {output.cell(half['expires_at'])}" if undecided else None),
             ("locked", None if told.locker is None else f"by {told.locker.describe()}"),
             *(
@@ -149,21 +148,24 @@ def explain(told: HalfLife) -> None:
     _line(
         "",
         f"half message {half['id']} ({half['message_id']}){business} for topic {half['topic']}: "
-        f"{status}, {story.LEFT[status]}",
+        f"{status}, {half_message_story.LEFT[status]}",
     )
     if not told.group.registered and status == "UNKNOWN":
         _line(
             "",
-            f"group {told.group.name!r} is not registered, has the defaults: {asking.schedule(told.group)}",
+            f"group {told.group.name!r} is not registered, has the defaults: {group_callbacks.schedule(told.group)}",
         )
     elif status == "UNKNOWN":
-        _line("", f"group {told.group.name!r}: {asking.schedule(told.group)}; policy {told.group.policy}")
+        _line(
+            "",
+            f"group {told.group.name!r}: {group_callbacks.schedule(told.group)}; policy {told.group.policy}",
+        )
     click.echo()
-    for number, entry in enumerate(story.past(told)):
+    for number, entry in enumerate(half_message_story.past(told)):
         after = (entry.at - half["born_at"]).total_seconds()
         passed = "" if number == 0 else f"+{output.seconds(after)}"
         _line(f"{output.moment(entry.at)}  {passed:>12}  ", entry.text)
-    steps = story.future(told)
+    steps = half_message_story.future(told)
     if not steps:
         return
     click.echo()
@@ -199,7 +201,7 @@ def life_document(told: HalfLife) -> dict[str, Any]:
         "published_at": told.life.message["published_at"],
         "waiting": told.life.message["waiting"],
         "registered": told.group.registered,
-        "asked": asking.who(told.group, told.half["checker"]),
+        "asked": group_callbacks.who(told.group, told.half["checker"]),
         "locked_by": None
         if locker is None
         else {
@@ -217,7 +219,7 @@ def life_document(told: HalfLife) -> dict[str, Any]:
         "events": told.life.events,
         "publications": told.life.publications,
         "schedule": durations_of(told),
-        **story.document(told),
+        **half_message_story.document(told),
         "message": as_document(told.life.message),
     }
 

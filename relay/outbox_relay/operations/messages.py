@@ -12,15 +12,14 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from outbox_relay.inspect import progress
-from outbox_relay.inspect.filters import Filters
-from outbox_relay.operations import stopped_lanes
+from outbox_relay.operations import progress, stopped_lanes
+from outbox_relay.operations.filters import Filters
 from outbox_relay.operations.stopped_lanes import Lane
 from outbox_relay.publisher.snapshot import START, Progress
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("inspect/messages.sql")
-SETTINGS = Statements("inspect/status.sql")
+STATEMENTS = Statements("operations/messages.sql")
+SETTINGS = Statements("operations/status.sql")
 
 FIRST_WINDOW = 2_000
 LARGEST_WINDOW = 5_000_000

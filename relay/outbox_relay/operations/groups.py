@@ -18,11 +18,11 @@ from outbox.errors import InvalidGroupError
 from outbox.groups import DEFAULTS, GROUP_TYPES, POLICIES, require_consistent
 from outbox.topics import MessageType
 from outbox_relay import durations
-from outbox_relay.groups.errors import GroupError
-from outbox_relay.halves.search import OVERDUE_S
+from outbox_relay.operations.group_errors import GroupError
+from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("groups/registry.sql")
+STATEMENTS = Statements("operations/groups.sql")
 __all__ = [
     "POLICIES",
     "TYPES",

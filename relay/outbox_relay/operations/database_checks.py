@@ -10,11 +10,11 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outbox_relay import schema
-from outbox_relay.database import partitions
+from outbox_relay.operations import partitions
 from outbox_relay.output import count, seconds
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("database/checks.sql")
+STATEMENTS = Statements("operations/database_checks.sql")
 OLDEST_SERVER = 140000
 ROLES = (
     "outbox_producer",

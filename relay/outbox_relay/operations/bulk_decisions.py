@@ -12,8 +12,8 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from outbox.decisions import Verdict
-from outbox_relay.halves.decide import STATEMENTS, deciding
-from outbox_relay.halves.search import Wanted
+from outbox_relay.operations.decide import STATEMENTS, deciding
+from outbox_relay.operations.half_messages import Wanted
 
 PAGE = 500
 """Half messages decided per transaction: some 50 ms of locks, and little is done again after an interruption."""

@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outbox_relay.halves.search import Row
+from outbox_relay.operations.half_messages import Row
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("halves/check.sql")
+STATEMENTS = Statements("operations/check_now.sql")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from outbox_relay import durations
-from outbox_relay.groups.registry import ProducerGroup
+from outbox_relay.operations.groups import ProducerGroup
 
 LONGEST_QUERY = 60
 

@@ -12,7 +12,7 @@ from psycopg.rows import class_row
 from outbox_relay import output
 from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("halves/life.sql")
+STATEMENTS = Statements("operations/half_message_life.sql")
 
 
 @dataclass(frozen=True)

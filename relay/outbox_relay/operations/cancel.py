@@ -11,11 +11,10 @@ from outbox.errors import DecidedOtherwiseError, NotDelayedError, TooLateError, 
 from outbox.half import HalfMessage
 from outbox.outbox import Outbox
 from outbox_relay import output
-from outbox_relay.halves import search
-from outbox_relay.halves.decide import Outcome, deciding
-from outbox_relay.halves.search import Row
-from outbox_relay.inspect import messages
-from outbox_relay.inspect.filters import Filters
+from outbox_relay.operations import half_messages, messages
+from outbox_relay.operations.decide import Outcome, deciding
+from outbox_relay.operations.filters import Filters
+from outbox_relay.operations.half_messages import Row
 
 
 def cancel(
@@ -34,7 +33,7 @@ def cancel(
     Raises:
         OperatorError: there is no such message.
     """
-    message = search.get(conn, identity)
+    message = half_messages.get(conn, identity)
     named = HalfMessage(message["id"], message["message_id"], message["topic"])
     try:
         with deciding(conn, wait):
@@ -78,7 +77,7 @@ def _too_late(conn: psycopg.Connection[Any], message: Row) -> str:
 
 
 def _not_delayed(message: Row) -> str:
-    if message["state"] in search.STATES:
+    if message["state"] in half_messages.STATES:
         return (
             f"is {message['state']}, a half message that nobody has committed; withdraw it: "
             f"outbox tx rollback {message['id']} --reason TEXT"

@@ -13,8 +13,8 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from outbox_relay.operations.topic_errors import TopicError, did_you_mean
 from outbox_relay.publisher.kafka import KafkaSettingError, new_admin, producer_settings, readable
-from outbox_relay.topics.errors import TopicError, did_you_mean
 
 TIMEOUT_S = 10.0
 

@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from outbox_relay import durations, output
-from outbox_relay.groups import asking
-from outbox_relay.groups.registry import Alarm, Halves, ProducerGroup
+from outbox_relay.operations import group_callbacks
+from outbox_relay.operations.groups import Alarm, Halves, ProducerGroup
 
 WIDE = 120
 """Columns from which the list also shows schedule, age and callback."""
@@ -28,7 +28,10 @@ def document(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves) -> d
         for name, value in asdict(group).items()
     }
     if group.callback is not None and "url" in group.callback:
-        shown["callback"] = {**group.callback, "url": asking.without_secrets(str(group.callback["url"]))}
+        shown["callback"] = {
+            **group.callback,
+            "url": group_callbacks.without_secrets(str(group.callback["url"])),
+        }
     return {
         **shown,
         "registered": group.registered,
@@ -73,7 +76,7 @@ def many(groups: Sequence[ProducerGroup], alarms: Sequence[Alarm], halves: Mappi
                 f"{durations.short(group.check_interval)}…{durations.short(group.max_check_interval)}",
                 group.max_checks,
                 durations.short(group.max_age),
-                asking.brief(group.callback),
+                group_callbacks.brief(group.callback),
             ]
         rows.append(cells)
     output.table(columns, rows, right=("undecided", "overdue", "EXHAUSTED", "checks"))
@@ -107,7 +110,12 @@ def one(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves, said: str
             ("max age", durations.short(group.max_age)),
             ("policy", group.policy),
             ("workers", group.workers),
-            ("asked", asking.who(group) if callback.get("kind") != "sql" else "`outbox checker run`, by SQL"),
+            (
+                "asked",
+                group_callbacks.who(group)
+                if callback.get("kind") != "sql"
+                else "`outbox checker run`, by SQL",
+            ),
             ("query", callback.get("query")),
             ("database", f"of ${callback['dsn_env']}" if callback.get("dsn_env") else None),
             ("callback role", callback.get("role")),

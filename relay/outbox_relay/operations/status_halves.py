@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from outbox_relay import output
-from outbox_relay.inspect.status import Unsettled
+from outbox_relay.operations.status import Unsettled
 
 
 def show(unsettled: Sequence[Unsettled], most: int) -> None:

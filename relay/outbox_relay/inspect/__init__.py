@@ -1,1 +1,0 @@
-"""Looking at the outbox: what `outbox status` and `outbox message` ask and how they show it."""
