@@ -17,7 +17,7 @@ from bench.load import messages
 from bench.load.checker import FLOODS, HANGS, RAISES, SICK, check
 from bench.plan import Bench
 from outbox import Message, Outbox
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("sql/groups.sql", package="bench")
 HEALTHY = tuple(f"healthy-{number:02d}" for number in range(97))

@@ -15,7 +15,7 @@ from bench.harness.statistics import median
 from bench.load.backlog import STATEMENTS as BACKLOG
 from bench.plan import PARTITIONS, Bench
 from outbox import Message, Outbox
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("sql/held.sql", package="bench")
 LIMIT = 60.0

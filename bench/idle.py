@@ -15,10 +15,10 @@ from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median
 from bench.load.backlog import fill
 from bench.plan import Bench
+from outbox_relay.database.statements import Statements
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import LivePartitions
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("sql/idle.sql", package="bench")
 WARM_UP = 20

@@ -17,7 +17,7 @@ from bench.harness.workers import Worker
 from bench.load.consumer import consume
 from bench.load.generator import Job, generate
 from bench.plan import PARTITIONS, Bench
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("sql/load.sql", package="bench")
 PER_GENERATOR = 250.0

@@ -9,11 +9,11 @@ import psycopg
 from bench.harness.cpu import thread_nanoseconds
 from bench.harness.report import Section, Table
 from bench.plan import Bench
+from outbox_relay.database.statements import Statements
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.snapshot import Snapshot
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("sql/marking.sql", package="bench")
 BATCH = 1_000

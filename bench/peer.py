@@ -25,7 +25,7 @@ from bench.rocketmq.jars import DRIVER, VERSION, jars
 from bench.rocketmq.java import compiled
 from bench.rocketmq.servers import running
 from outbox.statements import load
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 BUSINESS = Statements("sql/send.sql", package="bench")
 WRITES = Statements("sql/half.sql", package="bench")

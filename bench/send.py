@@ -12,7 +12,7 @@ from bench.harness.statistics import median, ratio
 from bench.load import messages, pgbench
 from bench.plan import Bench
 from outbox.statements import load
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("sql/send.sql", package="bench")
 SEND = load("send.sql")["send"]

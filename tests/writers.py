@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import psycopg
 
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 from tests.waiting import wait_until
 
 SQL = Statements("writers.sql", package="tests")

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("sql/drain.sql", package="bench")
 TRANSACTION = 1_000

@@ -12,7 +12,7 @@ import psycopg
 from bench.load import messages
 from bench.load.raw import bare_producer
 from outbox import Message, Outbox
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 ORDER = Statements("sql/load.sql", package="bench")["order"]
 HEADERS: dict[str, str | bytes | None] = {"source": "bench"}

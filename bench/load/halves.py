@@ -16,7 +16,7 @@ from bench.load import messages
 from outbox import Message, Outbox
 from outbox.resolution import LocalTransactionState
 from outbox.transactions import LocalMessage, TransactionMQProducer
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 WRITES = Statements("sql/half.sql", package="bench")
 HEADERS = {"source": "bench"}

@@ -12,7 +12,7 @@ import psycopg
 from bench.harness.relays import WATCH, RelayProcess, wait_published
 from bench.harness.servers import Servers
 from outbox import Message, Outbox
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("sql/export.sql", package="bench")
 TRANSACTION = 1_000

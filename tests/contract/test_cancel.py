@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from outbox import DecidedOtherwiseError, Message, NotDelayedError, Receipt, TooLateError
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import WAIT, Session, is_blocked, wait_until
 

@@ -13,8 +13,8 @@ from outbox.checking.group_settings import GroupSettings
 from outbox.checking.transaction import transaction
 from outbox.half import HalfMessage
 from outbox.statements import Plan
-from outbox_relay import settings
 from outbox_relay.checker.connection import KeptConnection
+from outbox_relay.database import connections
 from outbox_relay.operations.decide import deciding
 from tests.check_stage import GROUP, CheckStage, Script
 
@@ -48,7 +48,7 @@ def test_an_operator_is_told_of_a_decision_made_after_the_transaction_began(
     strict: str, stage: CheckStage
 ) -> None:
     half = stage.half()
-    with settings.connect(strict) as conn, deciding(conn, 1.0):
+    with connections.connect(strict) as conn, deciding(conn, 1.0):
         stage.decide(half, "COMMITTED")
         decision = Outbox().commit(conn, HalfMessage(half.id, UUID(half.message_id), "t"))
     assert decision.repeated

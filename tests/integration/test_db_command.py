@@ -16,7 +16,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 
 from outbox_migrations import api
-from outbox_relay import schema, settings
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks
 from tests.cli import outbox, succeed
 from tests.databases import with_database
@@ -198,7 +198,7 @@ def test_a_server_that_cannot_keep_the_promises_is_told_apart(setting: str, valu
 
 def test_missing_roles_are_a_warning_that_names_them(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_checks, "ROLES", ("outbox_reader", "outbox_nobody"))
-    with settings.connect(database) as conn:
+    with connections.connect(database) as conn:
         (found,) = [check for check in database_checks.run(conn) if check.name == "roles"]
     assert (found.level, found.found) == ("warning", "missing: outbox_nobody")
     assert found.repair is not None
@@ -209,7 +209,7 @@ def test_missing_roles_are_left_to_the_upgrade_where_the_schema_is_missing(
     make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_checks, "ROLES", ("outbox_reader", "outbox_nobody"))
-    with settings.connect(make_database(migrated=False)) as conn:
+    with connections.connect(make_database(migrated=False)) as conn:
         (found,) = [check for check in database_checks.run(conn) if check.name == "roles"]
     assert (found.repair or "").startswith("outbox db upgrade makes them")
 

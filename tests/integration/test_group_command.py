@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay import settings
+from outbox_relay.database import connections
 from outbox_relay.operations import groups
 from outbox_relay.operations.groups import ProducerGroup
 from tests.cli import outbox, succeed
@@ -16,7 +16,7 @@ def test_the_defaults_of_a_group_that_is_not_registered_are_the_tables(
     database: str, conn: Connection
 ) -> None:
     conn.execute("INSERT INTO outbox.producer_group (name) VALUES ('g')")
-    with settings.connect(database) as operator:
+    with connections.connect(database) as operator:
         registered = groups.find(operator, "g")
         assert registered.registered
         assert registered == ProducerGroup("g", registered_at=registered.registered_at)

@@ -13,10 +13,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox_migrations import api
+from outbox_relay.database.schema import SchemaError
 from outbox_relay.publisher import service
 from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.service import Relay, RelayOptions
-from outbox_relay.schema import SchemaError
 from tests.checker import read_topic
 from tests.waiting import wait_until
 from tests.writing import Connection, connect, insert, wait_published

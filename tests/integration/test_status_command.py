@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outbox_relay import settings
+from outbox_relay.database import connections
 from outbox_relay.operations import progress
 from outbox_relay.operations.status import STATEMENTS, Status, look
 from tests.cli import succeed
@@ -33,7 +33,7 @@ TRUTH = """
 
 
 def status(database: str) -> Status:
-    with settings.connect(database) as conn:
+    with connections.connect(database) as conn:
         return look(conn)
 
 

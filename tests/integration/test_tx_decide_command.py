@@ -14,7 +14,7 @@ from psycopg.conninfo import make_conninfo
 from outbox import Outbox
 from outbox.decisions import Verdict
 from outbox.errors import DecidedOtherwiseError
-from outbox_relay import settings
+from outbox_relay.database import connections
 from outbox_relay.operations import bulk_decisions
 from outbox_relay.operations.half_messages import Wanted
 from tests.cli import outbox, succeed
@@ -283,7 +283,7 @@ def test_a_selection_is_decided_page_by_page_and_passes_over_what_is_held(
 def test_what_comes_after_the_operator_was_asked_is_left_alone(database: str, conn: Connection) -> None:
     late = half(conn)
     exhausted(conn)
-    with settings.connect(database) as operator:
+    with connections.connect(database) as operator:
         wanted = Wanted(producer_group="shop", states=("EXHAUSTED",))
         many = bulk_decisions.count(operator, wanted)
         assert many.messages == 1

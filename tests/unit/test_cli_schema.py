@@ -7,7 +7,7 @@ import re
 from alembic.script import ScriptDirectory
 
 from outbox_migrations import api
-from outbox_relay import schema
+from outbox_relay.database import schema
 
 
 def test_the_service_expects_the_newest_revision() -> None:

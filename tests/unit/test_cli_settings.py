@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from outbox_relay.database.connections import DsnError, connect, masked, parameters, place, unreachable
 from outbox_relay.masking import mask_text
-from outbox_relay.settings import DsnError, connect, masked, parameters, place, unreachable
 
 SECRET = "s3cr3t"
 

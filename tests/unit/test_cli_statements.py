@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 Load = Callable[[str], Statements]
 

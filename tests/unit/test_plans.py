@@ -14,7 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RUN_TIME = ("outbox/sql", "relay/outbox_relay")
 COMMANDS = {
-    "relay/outbox_relay/database": "what `outbox db` asks once; partitions are made ahead by a function of the schema",
+    **dict.fromkeys(
+        ["relay/outbox_relay/database/partitions_ahead.sql"],
+        "what `outbox db` asks once; partitions are made ahead by a function of the schema",
+    ),
     **dict.fromkeys(
         ["relay/outbox_relay/operations/database_checks.sql", "relay/outbox_relay/operations/partitions.sql"],
         "what `outbox db` asks once; partitions are made ahead by a function of the schema",
@@ -38,7 +41,7 @@ COMMANDS = {
         ["relay/outbox_relay/operations/messages.sql", "relay/outbox_relay/operations/status.sql"],
         "what operators ask once; tested in test_message_plans.py and test_status_command.py",
     ),
-    "relay/outbox_relay/schema.sql": "asked once at a start, of the catalog",
+    "relay/outbox_relay/database/schema.sql": "asked once at a start, of the catalog",
     **dict.fromkeys(
         ["relay/outbox_relay/operations/topics.sql"], "what `outbox topic` asks once; a row per topic"
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.settings import connect
+from outbox_relay.database.connections import connect
 
 
 class KeptConnection:

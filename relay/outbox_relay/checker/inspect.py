@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import psycopg
 
 from outbox_relay.checker.askers import Askers, Registration
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("checker/registered.sql")
 LOOKUP_S = 3.0

@@ -25,14 +25,14 @@ from outbox_relay.checker.askers import Askers, Registration
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.checker.group import CheckedGroup
 from outbox_relay.checker.schedule import Schedule
-from outbox_relay.database.ahead import keep_ahead
+from outbox_relay.database.connections import DatabaseUnreachableError, connect
+from outbox_relay.database.partitions_ahead import keep_ahead
+from outbox_relay.database.periodic import Periodic, Task
+from outbox_relay.database.reasons import reason
+from outbox_relay.database.schema import require_current
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.logs import Log
-from outbox_relay.periodic import Periodic, Task
-from outbox_relay.reasons import reason
-from outbox_relay.schema import require_current
-from outbox_relay.settings import DatabaseUnreachableError, connect
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("checker/registered.sql")
 

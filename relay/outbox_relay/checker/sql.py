@@ -25,9 +25,9 @@ from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answe
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
 from outbox_relay.checker.callback import PARAMETERS, SqlCallback
 from outbox_relay.checker.watchdog import Watch, Watchdog
+from outbox_relay.database.connections import Connection, connect
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
-from outbox_relay.settings import Connection, connect
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("checker/query.sql")
 

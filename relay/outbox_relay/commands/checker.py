@@ -17,8 +17,8 @@ from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
 from outbox_relay.commands.options import Group, dsn_option, json_option, log_options
 from outbox_relay.commands.types import Number
-from outbox_relay.schema import require_current
-from outbox_relay.settings import connect
+from outbox_relay.database.connections import connect
+from outbox_relay.database.schema import require_current
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -9,8 +9,9 @@ import click
 import sqlalchemy as sa
 
 from outbox_migrations import api, sql_files
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks, partitions
 
 DAYS = 7
@@ -37,7 +38,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
     \b
       outbox db upgrade --dsn postgresql://owner@host/shop
     """
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         _refuse_newer(conn)
     try:
         before = api.upgrade(dsn)
@@ -45,13 +46,13 @@ def upgrade(dsn: str, as_json: bool) -> None:
         raise click.ClickException(str(error)) from None
     except sa.exc.DBAPIError as error:
         raise (error.orig or error) from None
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         added = partitions.ensure(conn, DAYS)
         found = partitions.read(conn)
     if before.current is None:
         added = len(found.all)
     result = {
-        "database": settings.place(dsn),
+        "database": connections.place(dsn),
         "from": before.current,
         "to": before.head,
         "partitions_added": added,
@@ -71,7 +72,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
     )
 
 
-def _refuse_newer(conn: settings.Connection) -> None:
+def _refuse_newer(conn: connections.Connection) -> None:
     found = schema.revision(conn)
     if found is not None and found > schema.REVISION:
         schema.require_current(conn)
@@ -86,13 +87,13 @@ def check(dsn: str, as_json: bool) -> None:
     Looks at the server's version, role and settings, the schema's version, the partitions ahead and the roles.
     Each finding comes with the command that repairs it. A warning does not fail the check.
     """
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         found = database_checks.run(conn)
     failed = any(check.level == "FAILED" for check in found)
     if as_json:
         output.emit_json({"ok": not failed, "checks": [asdict(check) for check in found]})
     else:
-        click.echo(settings.place(dsn))
+        click.echo(connections.place(dsn))
         output.table(
             ["check", "result", "found"], [(check.name, check.level, check.found) for check in found]
         )
@@ -134,7 +135,7 @@ def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
     Rows are estimated from statistics. Sizes cover messages, publications and events with their indexes. A table
     is named after its first id: outbox.message_p000000002000001 (--json has the names).
     """
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         added = None if days is None else partitions.ensure(conn, days)
         found = partitions.read(conn)

@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from outbox.groups import MOST_CHECKS, MOST_WORKERS
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
 from outbox_relay.checker.sql import SqlAsker
 from outbox_relay.commands.group_options import callback_of, duration_option, name_argument
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.types import Choice
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import group_view
 from outbox_relay.operations import groups as registry
 from outbox_relay.operations.groups import POLICIES, TYPES, Halves, ProducerGroup
@@ -37,7 +38,7 @@ def group() -> None:
 @json_option
 def ls(dsn: str, as_json: bool) -> None:
     """List the groups: registered ones, and those with half messages to decide, with their alarms."""
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         registered = {one.name: one for one in registry.everything(conn)}
         halves = registry.halves(conn)
@@ -65,12 +66,12 @@ def ls(dsn: str, as_json: bool) -> None:
 @json_option
 def show(name: str, dsn: str, as_json: bool) -> None:
     """Show one group: settings, alarms, and how much of it is undecided."""
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         _show(conn, registry.find(conn, name), as_json)
 
 
-def _show(conn: settings.Connection, found: ProducerGroup, as_json: bool, said: str = "") -> None:
+def _show(conn: connections.Connection, found: ProducerGroup, as_json: bool, said: str = "") -> None:
     alarms = registry.alarms(conn, found.name)
     halves = registry.halves(conn, found.name).get(found.name, Halves(found.name))
     if as_json:
@@ -190,7 +191,7 @@ def set_(
     if "role" in changes:
         changes["role"] = options["role"] or None
     changes |= callback_of(callback_url, callback_sql, callback_dsn_env, callback_role, none=no_callback)
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         found, new = registry.change(conn, name, changes)
         _warn_of_query(found, dsn)

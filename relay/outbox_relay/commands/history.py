@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from outbox_relay import durations, output, schema, settings
+from outbox_relay import durations, output
 from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.database import connections, schema
 from outbox_relay.history.removal import prepare
 from outbox_relay.history.retention import Outcome, Retention, Wish
 
@@ -63,7 +64,7 @@ def ls(*, older_than: str, target: str | None, wait: str, dsn: str, as_json: boo
     Reads every partition that is full, which takes seconds per million messages. Changes nothing, and needs no more
     than to read.
     """
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         run = Retention(conn, _wish(older_than, target, wait))
         found = list(run.look())
@@ -99,7 +100,7 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
     wish = _wish(older_than, target, wait)
     found: list[Outcome] = []
     tidied = (0, 0)
-    with settings.connect(dsn, application_name="outbox history") as conn:
+    with connections.connect(dsn, application_name="outbox history") as conn:
         schema.require_current(conn)
         if not dry_run:
             prepare(conn)

@@ -6,8 +6,9 @@ from dataclasses import asdict
 
 import click
 
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands.options import Group, dsn_option, json_option
+from outbox_relay.database import connections, schema
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import stopped_lanes
 from outbox_relay.publisher.lease import LANES
@@ -27,7 +28,7 @@ def lane() -> None:
 @json_option
 def ls(dsn: str, as_json: bool) -> None:
     """List the lanes; for a stopped one the message, the error and what to do."""
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         lanes = stopped_lanes.everything(conn)
     if as_json:
@@ -69,7 +70,7 @@ def retry(*, number: int | None, everything: bool, dsn: str, as_json: bool) -> N
     """
     if (number is None) is not everything:
         raise click.UsageError("name one lane, 0 to 7, or give --all")
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         lanes = stopped_lanes.everything(conn)
         if number is not None and not lanes[number].is_stopped:

@@ -7,12 +7,13 @@ import time
 
 import click
 
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands import message_outcome
 from outbox_relay.commands.message_send import send
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
 from outbox_relay.commands.types import Choice
+from outbox_relay.database import connections, schema
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import cancel as halves_cancel
 from outbox_relay.operations import filters, message_view, messages
@@ -133,7 +134,7 @@ def ls(
         since=begin,
         until=end,
     )
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         # One more than asked for tells whether there are more.
         rows = messages.search(conn, wanted, limit + 1, Searching().note)
@@ -162,12 +163,12 @@ def show(*, identity: str, body: bool, dsn: str, as_json: bool) -> None:
       outbox message show 000000001267-8a3f-9d52-0c6c5f3a8e11 --body
     """
     number, uuid = filters.identity(identity)
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         life = messages.life(conn, filters.Filters(id=number, message_id=uuid), content=body)
     if life is None:
         raise OperatorError(
-            f"there is no message {identity} in {settings.place(dsn)}: it was never written, its transaction was "
+            f"there is no message {identity} in {connections.place(dsn)}: it was never written, its transaction was "
             "rolled back, or its partition has been dropped\nlook for it by key or time: outbox message ls --help"
         )
     if as_json:
@@ -194,7 +195,7 @@ def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) 
     """
     named = filters.identity(identity)
     checked = checked_reason(reason)
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         outcome = halves_cancel.cancel(conn, named, checked, wait)
     message_outcome.report(outcome, as_json=as_json)

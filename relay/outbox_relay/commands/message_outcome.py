@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands.options import Command, dsn_option, json_option
 from outbox_relay.commands.tx_options import reason_option, wait_option
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import dead_letters, filters
 from outbox_relay.operations.decide import Outcome, checked_reason
 
@@ -28,7 +29,7 @@ def report(outcome: Outcome, *, as_json: bool) -> None:
 def _act(action: str, identity: str, reason: str, wait: float, dsn: str, *, as_json: bool) -> None:
     named = filters.identity(identity)
     checked = checked_reason(reason)
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         outcome = dead_letters.act(conn, action, named, checked, wait)
     report(outcome, as_json=as_json)

@@ -11,8 +11,9 @@ import psycopg
 
 from outbox import InvalidMessageError, Message, Outbox
 from outbox.errors import OutboxError
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands.options import Command, dsn_option, json_option
+from outbox_relay.database import connections, schema
 from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.operations import filters, topics
 from outbox_relay.operations.status import STATEMENTS
@@ -63,7 +64,7 @@ def send(**options: Unpack[Options]) -> None:
     The topic must be registered (outbox topic create TOPIC). Needs no more than the role outbox_producer.
     """
     message = _message(options)
-    with settings.connect(options["dsn"], autocommit=False) as conn:
+    with connections.connect(options["dsn"], autocommit=False) as conn:
         schema.require_current(conn)
         _require_topic(conn, message.topic)
         try:
@@ -127,7 +128,7 @@ def _body(options: Options) -> bytes:
     return Path(path).read_bytes()
 
 
-def _require_topic(conn: settings.Connection, name: str) -> None:
+def _require_topic(conn: connections.Connection, name: str) -> None:
     """Refuse a topic that nobody registered: where Kafka lacks it too, the message would stop its lane.
 
     Raises:

@@ -9,9 +9,10 @@ from typing import NoReturn
 import click
 import psycopg
 
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands.options import Command, dsn_option, explain, json_option
 from outbox_relay.commands.types import Number
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import health, status_view
 from outbox_relay.operations import status as inspect_status
 
@@ -76,7 +77,7 @@ def status(
             _watch(dsn, as_json, watch, window, max_age)
         except KeyboardInterrupt:
             sys.exit(0)
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         seen = inspect_status.look(conn, window)
     found = health.problems(seen, max_age)
@@ -85,21 +86,21 @@ def status(
     elif check:
         status_view.show_verdict(found)
     else:
-        status_view.show(seen, found, settings.place(dsn))
+        status_view.show(seen, found, connections.place(dsn))
     if check and found:
         sys.exit(1)
 
 
 def _watch(dsn: str, as_json: bool, pause: float, window: float, max_age: float) -> NoReturn:
     """Look again and again; report a server that is away for a while and wait for it."""
-    conn: settings.Connection | None = None
+    conn: connections.Connection | None = None
     while True:
         try:
             if conn is None or conn.closed:
-                conn = settings.connect(dsn)
+                conn = connections.connect(dsn)
                 schema.require_current(conn)
             seen = inspect_status.look(conn, window)
-        except (settings.DatabaseUnreachableError, psycopg.OperationalError) as error:
+        except (connections.DatabaseUnreachableError, psycopg.OperationalError) as error:
             click.echo(explain(error), err=True)
             if conn is not None:
                 conn.close()
@@ -111,6 +112,6 @@ def _watch(dsn: str, as_json: bool, pause: float, window: float, max_age: float)
             else:
                 if sys.stdout.isatty():
                     click.clear()
-                status_view.show(seen, found, settings.place(dsn))
+                status_view.show(seen, found, connections.place(dsn))
         sys.stdout.flush()
         time.sleep(pause)

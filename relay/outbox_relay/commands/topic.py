@@ -9,7 +9,7 @@ import click
 
 from outbox.selectors import BUILT_IN
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands.options import (
     Group,
     bootstrap_servers_option,
@@ -26,6 +26,7 @@ from outbox_relay.commands.topic_options import (
     selector_option,
     type_option,
 )
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import missing_topics, topic_view
 from outbox_relay.operations import topics as registry
 from outbox_relay.operations.kafka_topics import KafkaTopic, KafkaTopics, KafkaUnreachableError
@@ -88,7 +89,7 @@ def create(
       outbox topic create orders --partitions 12 --type FIFO
       outbox topic create audit --partitions 3 --config retention.ms=604800000
     """
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         topics = KafkaTopics(bootstrap_servers, kafka)
         # Before Kafka is touched: a topic made there and then refused here would be left behind.
@@ -131,7 +132,7 @@ def register(
 
     The size limit is the topic's max.message.bytes. Registering the same again changes nothing and is no error.
     """
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
         registered, new = registry.add(conn, name, **_as_made(found, message_type, selector))
@@ -218,7 +219,7 @@ def alter(
         raise click.UsageError(
             "nothing to change: give --type, --max-message-bytes, --partitions, --selector or --no-selector"
         )
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         old = registry.get(conn, name)
         if not move_keys:
@@ -250,7 +251,7 @@ def alter(
 @json_option
 def ls(dsn: str, as_json: bool) -> None:
     """List the registered topics."""
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         found = registry.everything(conn)
     if as_json:
@@ -267,7 +268,7 @@ def ls(dsn: str, as_json: bool) -> None:
 @json_option
 def show(name: str, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_json: bool) -> None:
     """Show one registered topic, next to what Kafka has when a broker is given."""
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         registered = registry.get(conn, name)
     found = None

@@ -7,10 +7,11 @@ from typing import Any
 import click
 
 from outbox.decisions import Verdict
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands import tx_deciding, tx_telling
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.commands.tx_options import deciding_options, filter_options, wanted
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import check_now as halves_check
 from outbox_relay.operations import filters, half_message_life, half_message_view, half_messages
 
@@ -59,7 +60,7 @@ def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any
       outbox tx ls --until 1h --json           older than an hour, for machines
     """
     chosen = wanted(options, after)
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         # One more than asked for tells whether there are more.
         rows = half_messages.page(conn, chosen, limit + 1)
@@ -109,7 +110,7 @@ def explain(*, identity: str, dsn: str, as_json: bool) -> None:
 
 def _read(dsn: str, text: str) -> half_message_life.HalfLife:
     identity = filters.identity(text)
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         return half_message_life.read(conn, identity)
 
@@ -125,7 +126,7 @@ def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
     """
     named = [filters.identity(text) for text in identities]
     documents = []
-    with settings.connect(dsn) as conn:
+    with connections.connect(dsn) as conn:
         schema.require_current(conn)
         for one in named:
             half = half_messages.get(conn, one)

@@ -10,9 +10,10 @@ import click
 from psycopg.rows import dict_row
 
 from outbox.decisions import Verdict
-from outbox_relay import output, schema, settings
+from outbox_relay import output
 from outbox_relay.commands import tx_telling
 from outbox_relay.commands.tx_options import given, wanted
+from outbox_relay.database import connections, schema
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import (
     bulk_decisions,
@@ -47,7 +48,7 @@ def run(verdict: Verdict, options: dict[str, Any]) -> None:
         )
     named = [filters.identity(text) for text in identities]
     selection = wanted(chosen)
-    with settings.connect(options["dsn"]) as conn:
+    with connections.connect(options["dsn"]) as conn:
         schema.require_current(conn)
         if options["everything"]:
             _selection(conn, verdict, reason, selection, options)
@@ -72,7 +73,7 @@ def run(verdict: Verdict, options: dict[str, Any]) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _events(conn: settings.Connection, half: Row) -> list[Row]:
+def _events(conn: connections.Connection, half: Row) -> list[Row]:
     with conn.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(messages.STATEMENTS["events"], half).fetchall()
 
@@ -94,7 +95,7 @@ def _ask(what: str, verdict: Verdict, *, yes: bool) -> None:
 
 
 def _selection(
-    conn: settings.Connection, verdict: Verdict, reason: str, chosen: Wanted, options: dict[str, Any]
+    conn: connections.Connection, verdict: Verdict, reason: str, chosen: Wanted, options: dict[str, Any]
 ) -> None:
     many = bulk_decisions.count(conn, chosen)
     if not many.messages:
@@ -127,7 +128,7 @@ def _selection(
         raise click.exceptions.Exit(1)
 
 
-def _require_group(conn: settings.Connection, name: str) -> None:
+def _require_group(conn: connections.Connection, name: str) -> None:
     """Point out a group that nothing knows: a typing error must not look like finished work.
 
     Raises:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from outbox_relay import output, settings
+from outbox_relay import output
+from outbox_relay.database import connections
 from outbox_relay.operations import group_callbacks, groups
 from outbox_relay.operations.decide import Outcome
 from outbox_relay.operations.half_messages import Row
@@ -20,7 +21,7 @@ def decided(outcome: Outcome) -> None:
     click.secho(text, err=outcome.failed, fg="red" if outcome.failed else None)
 
 
-def due(conn: settings.Connection, half: Row) -> str:
+def due(conn: connections.Connection, half: Row) -> str:
     """Say who asks about a half message that was made due, or why it cannot be asked about."""
     if half["state"] != "UNKNOWN":
         return _final(half)

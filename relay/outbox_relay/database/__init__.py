@@ -1,1 +1,1 @@
-"""The database's side of operations: is it fit for the outbox, and are there partitions for the coming days."""
+"""The outbox's database: connections, named statements, its schema, partitions made ahead."""

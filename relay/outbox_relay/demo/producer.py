@@ -14,10 +14,10 @@ from typing import IO, Any
 import psycopg
 
 from outbox import Message, Outbox
+from outbox_relay.database.statements import Statements
 from outbox_relay.demo import board, journal
 from outbox_relay.demo.flights import Flight
 from outbox_relay.demo.journal import Entry, Outcome
-from outbox_relay.statements import Statements
 
 Connection = psycopg.Connection[Any]
 SQL = Statements("demo/demo.sql")

@@ -19,7 +19,7 @@ from psycopg.conninfo import make_conninfo
 
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_migrations import api as migrations
-from outbox_relay import settings
+from outbox_relay.database import connections
 from outbox_relay.demo.producer import SQL
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import partitions, topics
@@ -92,7 +92,7 @@ def _servers(
     cleanup: contextlib.ExitStack, directory: Path, wish: Wish, *, keep: bool, report: Report
 ) -> tuple[str, str, str]:
     if wish.dsn and wish.bootstrap_servers:
-        report(f"servers: given, {settings.place(wish.dsn)}; Kafka at {wish.bootstrap_servers}")
+        report(f"servers: given, {connections.place(wish.dsn)}; Kafka at {wish.bootstrap_servers}")
         return wish.dsn, wish.bootstrap_servers, "given"
     if not wish.dsn and not wish.bootstrap_servers:
         with contextlib.suppress(StackError):
@@ -109,7 +109,7 @@ def _servers(
 
 def _make_database(dsn: str, taken: Collection[str]) -> int:
     """Create the first `outbox_demo_<n>` for which neither the database nor the topic is there; answer n."""
-    with settings.connect(dsn, application_name="outbox demo") as admin:
+    with connections.connect(dsn, application_name="outbox demo") as admin:
         for number in itertools.count(1):
             if f"flights-{number}" in taken:
                 continue
@@ -128,7 +128,7 @@ def _make_database(dsn: str, taken: Collection[str]) -> int:
 
 
 def _drop_database(dsn: str, name: str) -> None:
-    with settings.connect(dsn, application_name="outbox demo") as admin:
+    with connections.connect(dsn, application_name="outbox demo") as admin:
         admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
 
@@ -143,7 +143,7 @@ def _drop_topic(bootstrap_servers: str, topic: str, report: Report) -> None:
 def _furnish(dsn: str, topic: str) -> None:
     """Bring the outbox's schema, the business tables and the topic's registration."""
     migrations.upgrade(dsn)
-    with settings.connect(dsn, application_name="outbox demo") as conn:
+    with connections.connect(dsn, application_name="outbox demo") as conn:
         partitions.ensure(conn, DAYS_AHEAD)
         conn.execute(SQL["create"])
         topics.add(

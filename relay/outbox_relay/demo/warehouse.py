@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from outbox_relay import settings
+from outbox_relay.database import connections
 from outbox_relay.demo.history import Tables
 from outbox_relay.demo.producer import SQL
 from outbox_relay.demo.venue import Venue
@@ -63,7 +63,7 @@ class Warehouse:
         given = {"dsn": venue.dsn, "warehouse": self.directory, "format": "parquet", "master": MASTER}
         options = [f"--{name}={value}" for name, value in {**given, "jars": self.jars}.items()]
         console.print("exporting the history …")
-        with Progress((settings.parameters(venue.dsn).get("password", ""),), console) as progress:
+        with Progress((connections.parameters(venue.dsn).get("password", ""),), console) as progress:
             ended = child.run(["run", *options, "--json"], prepare.environment(self.java_home), progress.hear)
             if ended.code:
                 raise WarehouseError(f"the export failed: {progress.last or progress.others}")
@@ -88,7 +88,7 @@ class Warehouse:
 
 def _settle(dsn: str) -> None:
     """Wait until every transaction that is older than now has ended: an export reads no further than the oldest."""
-    with settings.connect(dsn, application_name="outbox demo") as conn:
+    with connections.connect(dsn, application_name="outbox demo") as conn:
         row = conn.execute(SQL["now"]).fetchone()
         if row is None:
             raise AssertionError("a transaction has an id")

@@ -13,11 +13,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.history.ranges import Range
 from outbox_relay.history.verdict import Reason, Verdict
 from outbox_relay.output import many, moment
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("history/judge.sql")
 

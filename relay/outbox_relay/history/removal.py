@@ -18,9 +18,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.history.ranges import KINDS, MARK, Range, state
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("history/removal.sql")
 

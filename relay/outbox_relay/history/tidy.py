@@ -11,8 +11,8 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.history.ranges import Range
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("history/tidy.sql")
 

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.operations.half_messages import Row
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/check_now.sql")
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import psycopg
 from psycopg.rows import dict_row
 
-from outbox_relay import schema
+from outbox_relay.database import schema
+from outbox_relay.database.statements import Statements
 from outbox_relay.operations import partitions
 from outbox_relay.output import count, seconds
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/database_checks.sql")
 OLDEST_SERVER = 140000

@@ -16,11 +16,11 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outbox_relay import output
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import half_messages
 from outbox_relay.operations.decide import Outcome, deciding
 from outbox_relay.operations.messages import Row
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/dead_letters.sql")
 

@@ -16,11 +16,11 @@ from outbox.half import HalfMessage
 from outbox.outbox import Outbox
 from outbox.resolution import LONGEST_REMARK
 from outbox_relay import output
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OptionError
 from outbox_relay.operations import locker
 from outbox_relay.operations.actor import actor
 from outbox_relay.operations.half_messages import Row
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/decide.sql")
 WORDS = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back"}

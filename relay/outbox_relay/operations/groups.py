@@ -18,9 +18,9 @@ from outbox.errors import InvalidGroupError
 from outbox.groups import DEFAULTS, GROUP_TYPES, POLICIES, require_consistent
 from outbox.topics import MessageType
 from outbox_relay import durations
+from outbox_relay.database.statements import Statements
 from outbox_relay.operations.group_errors import GroupError
 from outbox_relay.operations.half_messages import OVERDUE_S
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/groups.sql")
 __all__ = [

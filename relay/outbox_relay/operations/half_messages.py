@@ -11,9 +11,9 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import messages
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/half_messages.sql")
 

@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from outbox_relay import output
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("operations/half_message_life.sql")
 

@@ -12,11 +12,11 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.operations import progress, stopped_lanes
 from outbox_relay.operations.filters import Filters
 from outbox_relay.operations.stopped_lanes import Lane
 from outbox_relay.publisher.snapshot import START, Progress
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/messages.sql")
 SETTINGS = Statements("operations/status.sql")

@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/partitions.sql")
 

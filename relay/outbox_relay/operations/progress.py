@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/status.sql")
 LANES = Statements("publisher/lanes.sql")

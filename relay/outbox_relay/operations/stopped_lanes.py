@@ -12,10 +12,10 @@ import psycopg
 from psycopg.rows import class_row
 
 from outbox_relay import output
+from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.publisher.lease import LOCK_WAIT_S, lock_holders
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/stopped_lanes.sql")
 

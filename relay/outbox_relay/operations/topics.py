@@ -17,8 +17,8 @@ from psycopg.rows import class_row
 from outbox import topics
 from outbox.drivers import psycopg_sync
 from outbox.errors import InvalidTopicError
+from outbox_relay.database.statements import Statements
 from outbox_relay.operations.topic_errors import TopicError, did_you_mean
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("operations/topics.sql")
 

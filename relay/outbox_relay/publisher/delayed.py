@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.statements import Statements
+from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("publisher/delayed.sql")
 LOOK_EVERY_S = 0.25

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publisher/finder.sql")
 

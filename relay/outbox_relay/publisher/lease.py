@@ -22,9 +22,9 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.logs import Log
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publisher/lanes.sql")
 LANES = 8

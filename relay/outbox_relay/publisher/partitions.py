@@ -27,8 +27,8 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.publisher.snapshot import Snapshot
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publisher/partitions.sql")
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.statements import Statements
 from outbox_relay.publisher.batch import Batch, Stop, publications, runs
 from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.finder import array_text
@@ -27,7 +28,6 @@ from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
 from outbox_relay.publisher.lease import LANES, Lease, LeaseLostError, columns
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.snapshot import Progress
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publisher/publications.sql")
 

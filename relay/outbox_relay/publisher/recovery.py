@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import psycopg
 
+from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.publisher.batch import Stop
 from outbox_relay.publisher.errors import (
     BrokenError,
@@ -21,7 +22,6 @@ from outbox_relay.publisher.lane_groups import Group, by_progress
 from outbox_relay.publisher.lease import LeaseLostError
 from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.stops import Stops
-from outbox_relay.settings import DatabaseUnreachableError
 
 BROKEN_PAUSE_LAST_S = 60.0
 """The longest pause after an error of the relay's own: each start over publishes again what was not recorded."""

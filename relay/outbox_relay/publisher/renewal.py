@@ -36,10 +36,10 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.connections import DatabaseUnreachableError
+from outbox_relay.database.reasons import may_heal, reason
 from outbox_relay.logs import Log
 from outbox_relay.publisher.lease import STATEMENTS, Lease
-from outbox_relay.reasons import may_heal, reason
-from outbox_relay.settings import DatabaseUnreachableError
 
 RENEWALS_PER_LEASE = 3
 RETRIES_PER_LEASE = 10

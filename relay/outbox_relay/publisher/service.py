@@ -22,7 +22,10 @@ from typing import Any
 import psycopg
 from confluent_kafka import KafkaException
 
-from outbox_relay.database.ahead import ensure_at_start
+from outbox_relay.database.connections import DatabaseUnreachableError, connect
+from outbox_relay.database.partitions_ahead import ensure_at_start
+from outbox_relay.database.reasons import is_away, may_heal, reason
+from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.logs import Log
 from outbox_relay.publisher import lease
 from outbox_relay.publisher.errors import KafkaUnavailableError
@@ -39,9 +42,6 @@ from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Refresher, TopicBook
 from outbox_relay.publisher.upkeep import Upkeep
-from outbox_relay.reasons import is_away, may_heal, reason
-from outbox_relay.schema import SchemaError, require_current
-from outbox_relay.settings import DatabaseUnreachableError, connect
 
 log = Log("relay")
 

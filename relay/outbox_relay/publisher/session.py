@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.ahead import Room
+from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.logs import Log
 from outbox_relay.publisher.aside import AsideLanes
 from outbox_relay.publisher.batch import Batch, Stop

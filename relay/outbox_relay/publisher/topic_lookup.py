@@ -11,11 +11,11 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
+from outbox_relay.database.statements import Statements
 from outbox_relay.logs import Log
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.publisher.topics import Topic
-from outbox_relay.statements import Statements
 
 STATEMENTS = Statements("publisher/topics.sql")
 METADATA_TIMEOUT_S = 2.0

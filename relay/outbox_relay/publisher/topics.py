@@ -17,9 +17,9 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.logs import Log
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
-from outbox_relay.settings import DatabaseUnreachableError
 
 REFRESH_S = 20.0
 FORGET_S = 600.0

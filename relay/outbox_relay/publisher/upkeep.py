@@ -13,13 +13,13 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.ahead import keep_ahead
+from outbox_relay.database.partitions_ahead import keep_ahead
+from outbox_relay.database.periodic import Periodic, Task
+from outbox_relay.database.statements import Statements
 from outbox_relay.logs import Log
-from outbox_relay.periodic import Periodic, Task
 from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import Partition
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
-from outbox_relay.statements import Statements
 
 SWEEP = Statements("publisher/sweep.sql")
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from outbox_relay.database.connections import DatabaseUnreachableError
+from outbox_relay.database.reasons import may_heal, reason
 from outbox_relay.logs import Log
-from outbox_relay.reasons import may_heal, reason
-from outbox_relay.settings import DatabaseUnreachableError
 
 RETRY_S = 5.0
 STOP_S = 2.0

@@ -14,11 +14,11 @@ from typing import Any
 
 import psycopg
 
+from outbox_relay.database.reasons import is_away, may_heal, reason
+from outbox_relay.database.statements import Statements
 from outbox_relay.logs import Log
-from outbox_relay.reasons import is_away, may_heal, reason
-from outbox_relay.statements import Statements
 
-STATEMENTS = Statements("database/ahead.sql")
+STATEMENTS = Statements("database/partitions_ahead.sql")
 LOCKED = psycopg.errors.LockNotAvailable.sqlstate
 REPAIR = "outbox db partitions --ensure 7"
 

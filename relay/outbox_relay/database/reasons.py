@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.settings import DatabaseUnreachableError
+from outbox_relay.database.connections import DatabaseUnreachableError
 
 CONNECTION_LOST = ("08", "57P")
 """SQLSTATEs that begin with these say that the server, or the connection to it, is gone."""
