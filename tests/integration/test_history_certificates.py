@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.history import ranges
-from outbox_relay.history.removal import Removal
+from outbox_relay.retention import ranges
+from outbox_relay.retention.removal import Removal
 from outbox_relay.stack.api import Stack
 from tests.cli import Ran, outbox
 from tests.history import History

@@ -140,7 +140,7 @@ def test_nothing_below_the_service_imports_it(folder: str) -> None:
 SERVICES = {
     "publisher": ("publisher",),
     "checker": ("checker",),
-    "retention": ("history",),
+    "retention": ("retention",),
 }
 """What runs, and its packages in outbox_relay; the sender is the library."""
 

@@ -36,7 +36,15 @@ COMMANDS = {
         ],
         "what `outbox tx` asks once; its pages are tested in test_tx_plans.py",
     ),
-    "relay/outbox_relay/history": "what `outbox history` asks before a drop: whole partitions, read on purpose",
+    **dict.fromkeys(
+        [
+            "relay/outbox_relay/retention/eligibility.sql",
+            "relay/outbox_relay/retention/ranges.sql",
+            "relay/outbox_relay/retention/removal.sql",
+            "relay/outbox_relay/retention/tidy.sql",
+        ],
+        "what `outbox history` asks before a drop: whole partitions, read on purpose",
+    ),
     **dict.fromkeys(
         ["relay/outbox_relay/operations/messages.sql", "relay/outbox_relay/operations/status.sql"],
         "what operators ask once; tested in test_message_plans.py and test_status_command.py",

@@ -12,8 +12,8 @@ import click
 from outbox_relay import durations, output
 from outbox_relay.commands.options import Group, dsn_option, json_option
 from outbox_relay.database import connections, schema
-from outbox_relay.history.removal import prepare
-from outbox_relay.history.retention import Outcome, Retention, Wish
+from outbox_relay.retention.removal import prepare
+from outbox_relay.retention.run import Outcome, Retention, Wish
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from outbox_relay.database.statements import Statements
 
-STATEMENTS = Statements("history/ranges.sql")
+STATEMENTS = Statements("retention/ranges.sql")
 
 KINDS = ("message", "publication", "event")
 """In the order in which they are detached. Messages first: whoever sees a message must see its publication, or the

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from outbox_relay.history.ranges import Range
+from outbox_relay.retention.ranges import Range
 
 NOT_ASKED_FOR = {
     "current": "its ids are still being given out, or it is the newest partition",

@@ -20,9 +20,9 @@ from psycopg import sql
 
 from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
-from outbox_relay.history.ranges import KINDS, MARK, Range, state
+from outbox_relay.retention.ranges import KINDS, MARK, Range, state
 
-STATEMENTS = Statements("history/removal.sql")
+STATEMENTS = Statements("retention/removal.sql")
 
 PATIENT_MS = 2_000
 """For waits that hold nobody up: transactions that use the parent, a vacuum."""

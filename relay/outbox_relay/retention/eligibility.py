@@ -15,11 +15,11 @@ from psycopg import sql
 
 from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
-from outbox_relay.history.ranges import Range
-from outbox_relay.history.verdict import Reason, Verdict
 from outbox_relay.output import many, moment
+from outbox_relay.retention.decision import Reason, Verdict
+from outbox_relay.retention.ranges import Range
 
-STATEMENTS = Statements("history/judge.sql")
+STATEMENTS = Statements("retention/eligibility.sql")
 
 PAUSE_S = 0.05
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.history import ranges, tidy
-from outbox_relay.history.judge import Judge, choose_targets
-from outbox_relay.history.ranges import Range
-from outbox_relay.history.removal import BusyError, Removal
-from outbox_relay.history.verdict import Reason, Verdict
+from outbox_relay.retention import ranges, tidy
+from outbox_relay.retention.decision import Reason, Verdict
+from outbox_relay.retention.eligibility import Judge, choose_targets
+from outbox_relay.retention.ranges import Range
+from outbox_relay.retention.removal import BusyError, Removal
 
 
 @dataclass(frozen=True, slots=True)

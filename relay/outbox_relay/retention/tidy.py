@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 
 from outbox_relay.database.statements import Statements
-from outbox_relay.history.ranges import Range
+from outbox_relay.retention.ranges import Range
 
-STATEMENTS = Statements("history/tidy.sql")
+STATEMENTS = Statements("retention/tidy.sql")
 
 PORTION = 5_000
 """Rows per transaction."""
