@@ -18,7 +18,7 @@ from bench.harness.command import Ran, run
 from bench.load.history import STATEMENTS
 from outbox_etl.source import SQL
 from outbox_etl.statements import statement
-from outbox_relay.etl import prepare
+from outbox_relay.warehouse import prepare
 
 MASTER = "local[4]"
 DRIVER_MEMORY = "2g"

@@ -18,7 +18,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from outbox import Message, Outbox
-from outbox_relay.etl import prepare
+from outbox_relay.warehouse import prepare
 from tests.checker import read_topic
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic

@@ -20,7 +20,7 @@ from outbox_etl.source import Ids
 from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.target import Merging, Target, open_target
 from outbox_etl.window import Watermark
-from outbox_relay.etl.jars import etl_jars
+from outbox_relay.warehouse.jars import etl_jars
 from tests.small_spark import QUICK
 
 NOWHERE = "postgresql://nobody@localhost:1/none"

@@ -63,7 +63,7 @@ class Run:
 
     def job(self) -> list[int]:
         """The Python process that drives Java."""
-        return [pid for pid in self.all() if b"outbox_relay.etl.job" in command_line(pid)]
+        return [pid for pid in self.all() if b"outbox_relay.warehouse.job" in command_line(pid)]
 
     def wait_until_it_says(self, text: str) -> None:
         """Wait for a line of its progress."""

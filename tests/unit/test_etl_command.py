@@ -18,9 +18,9 @@ import pytest
 from rich.console import Console
 
 from outbox_etl.main import parser
-from outbox_relay.etl import child, jars, prepare
-from outbox_relay.etl.job import STAGES
-from outbox_relay.etl.progress import SAID, Progress
+from outbox_relay.warehouse import child, jars, prepare
+from outbox_relay.warehouse.job import STAGES
+from outbox_relay.warehouse.progress import SAID, Progress
 from tests.cli import Ran, outbox
 from tests.waiting import wait_until
 
@@ -137,7 +137,7 @@ def test_a_pair_that_is_half_a_password_is_refused_without_being_repeated(job: J
 
 
 def test_a_process_list_shows_no_argument_of_the_job(tmp_path: Path) -> None:
-    script = "from outbox_relay.etl import child\nimport subprocess, sys\n"
+    script = "from outbox_relay.warehouse import child\nimport subprocess, sys\n"
     script += "seen = []\nreal = subprocess.Popen\n"
     script += (
         "def spy(command, **rest):\n    seen.append((command, rest))\n    return real(command, **rest)\n"
@@ -275,7 +275,7 @@ def test_sigterm_ends_the_job_and_what_it_started(tmp_path: Path) -> None:
         "    time.sleep(600)\n"
     )
     script = (
-        "import os, sys\nfrom outbox_relay.etl import child\n"
+        "import os, sys\nfrom outbox_relay.warehouse import child\n"
         "try:\n    child.run([], os.environ, lambda line: print(line, flush=True))\n"
         "except child.Stopped as stopped:\n    sys.exit(128 + stopped.number)\n"
     )

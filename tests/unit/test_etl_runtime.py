@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.etl import runtime
 from outbox_relay.stack import wheels
+from outbox_relay.warehouse import runtime
 
 
 def test_the_launcher_leaves_out_the_module_and_nothing_else(

@@ -21,9 +21,9 @@ from outbox_relay.commands.options import (
     json_option,
     kafka_config_option,
 )
-from outbox_relay.etl import child, prepare
-from outbox_relay.etl.progress import Progress
-from outbox_relay.etl.rendering import show
+from outbox_relay.warehouse import child, prepare
+from outbox_relay.warehouse.progress import Progress
+from outbox_relay.warehouse.rendering import show
 
 
 @click.group(cls=Group)

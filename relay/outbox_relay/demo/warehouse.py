@@ -16,8 +16,8 @@ from outbox_relay.demo.history import Tables
 from outbox_relay.demo.producer import SQL
 from outbox_relay.demo.venue import Venue
 from outbox_relay.errors import OperatorError
-from outbox_relay.etl import child, prepare
-from outbox_relay.etl.progress import Progress
+from outbox_relay.warehouse import child, prepare
+from outbox_relay.warehouse.progress import Progress
 
 TABLES = ("message_history", "mart_throughput", "mart_latency", "mart_key_skew", "mart_gaps")
 PATIENCE_S = 30.0

@@ -11,7 +11,7 @@ from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
 from outbox_etl.report.telling import Telling
 from outbox_etl.settings import from_arguments
-from outbox_relay.etl import child, prepare
+from outbox_relay.warehouse import child, prepare
 from tests.cli import outbox
 
 DSN = "postgresql://etl:s3cr3t-Pa55@localhost:5432/shop"

@@ -13,8 +13,8 @@ from typing import Any, Self
 from rich.console import Console
 
 from outbox_relay import output
-from outbox_relay.etl.job import STAGES
 from outbox_relay.masking import MASK, mask_text
+from outbox_relay.warehouse.job import STAGES
 
 SAID = "outbox-etl: "
 EVERY = 10.0

@@ -45,7 +45,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], hear: Callable
     """
     with _stops():
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "outbox_relay.etl.job"],
+            [sys.executable, "-P", "-m", "outbox_relay.warehouse.job"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

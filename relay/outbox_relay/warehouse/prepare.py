@@ -7,10 +7,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from outbox_relay.etl.errors import EtlError
-from outbox_relay.etl.jars import etl_jars
-from outbox_relay.etl.runtime import fetched_home
 from outbox_relay.stack import survey, wheels
+from outbox_relay.warehouse.errors import EtlError
+from outbox_relay.warehouse.jars import etl_jars
+from outbox_relay.warehouse.runtime import fetched_home
 
 EXTRA = "pip install 'outbox-kafka[etl]'"
 _PACKAGES = {
