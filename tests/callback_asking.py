@@ -12,7 +12,7 @@ import pytest
 
 from outbox.callbacks import Secrets
 from outbox.resolution import Answer, LocalTransactionState
-from outbox_relay.checker.addresses import AllowList
+from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.callback import HttpCallback, read_callback
 from outbox_relay.checker.http import HttpAsker
 from tests.callback_peer import SECRET, Line, Peer, a_view

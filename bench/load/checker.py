@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 from outbox.half import MessageView
 from outbox.resolution import Answer, LocalTransactionState
-from outbox_relay.checker.addresses import AllowList
+from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.askers import Askers, RegisteredAsker, Registration
 from outbox_relay.checker.service import Checker, CheckerOptions
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outbox_relay.checker.addresses import AllowList
+from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.askers import Askers, trust
 from outbox_relay.checker.service import Checker, CheckerOptions
 from tests.locks import holding

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.checker.addresses import AllowList, RefusedAddressError
+from outbox_relay.checker.allow_list import AllowList, RefusedAddressError
 from outbox_relay.checker.callback import (
     CallbackError,
     HttpCallback,

@@ -16,7 +16,7 @@ from outbox.checking.asker import Asker
 from outbox.errors import ConfigurationError
 from outbox.half import MessageView
 from outbox.resolution import Answer
-from outbox_relay.checker.addresses import AllowList
+from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
 from outbox_relay.checker.http import HttpAsker, find_secrets
 from outbox_relay.checker.sql import SqlAsker

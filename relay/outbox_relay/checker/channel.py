@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from http.client import HTTPResponse
 from typing import Any, NamedTuple
 
-from outbox_relay.checker.addresses import AllowList
+from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.bounded import Bounded, left
 from outbox_relay.checker.callback import HttpCallback
 

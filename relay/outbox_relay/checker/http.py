@@ -24,7 +24,7 @@ from outbox.callbacks.signing import (
 from outbox.errors import OutboxError
 from outbox.half import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
-from outbox_relay.checker.addresses import AllowList, RefusedAddressError
+from outbox_relay.checker.allow_list import AllowList, RefusedAddressError
 from outbox_relay.checker.bounded import Bounded
 from outbox_relay.checker.callback import HttpCallback
 from outbox_relay.checker.channel import (

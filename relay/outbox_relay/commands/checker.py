@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from outbox_relay import logs, output
-from outbox_relay.checker.addresses import AllowList
+from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.askers import Askers, trust
 from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
