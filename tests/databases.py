@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from outbox_migrations.api import upgrade
-from outbox_relay.stack.cache import locked
+from outbox_relay.downloads.cache import locked
 
 
 class Databases:

@@ -16,7 +16,7 @@ import psycopg
 
 from bench.harness.servers import Servers
 from bench.harness.statistics import median, percentile
-from outbox_relay.stack.jars import KAFKA_VERSION
+from outbox_relay.downloads.jars import KAFKA_VERSION
 
 FLUSHES = 400
 BLOCK = 8192

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from psycopg.conninfo import conninfo_to_dict
 
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.api import Stack
 from outbox_relay.stack.choice import Wanted
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.ports import listens
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.process import family

@@ -9,7 +9,7 @@ import pytest
 from bench.load.sql import filling, inserting
 from bench.rocketmq.client import properties
 from outbox.statements import load
-from outbox_relay.stack.jars import listed
+from outbox_relay.downloads.jars import listed
 
 
 @pytest.mark.parametrize(("file", "name"), [("send.sql", "send"), ("halves.sql", "prepare")])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.stack import wheels
+from outbox_relay.downloads import wheels
 from outbox_relay.warehouse import runtime
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.stack.cache import cache_directory, cached, locked
-from outbox_relay.stack.download import download
-from outbox_relay.stack.errors import StackError
-from outbox_relay.stack.jars import Jar, pinned
+from outbox_relay.downloads.cache import cache_directory, cached, locked
+from outbox_relay.downloads.download import download
+from outbox_relay.downloads.errors import StackError
+from outbox_relay.downloads.jars import Jar, pinned
 from tests.waiting import wait_until
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from outbox_relay.cli import main
-from outbox_relay.stack.jars import KAFKA_VERSION
+from outbox_relay.downloads.jars import KAFKA_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 SERVERS = ROOT / "relay" / "outbox_relay" / "stack" / "compose.yml"

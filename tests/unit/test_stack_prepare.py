@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.prepare import refuse_other_version
 
 

@@ -18,8 +18,8 @@ from outbox_relay.demo.flights import TWO_WEEKS, WHOLE_YEAR
 from outbox_relay.demo.report import write_report
 from outbox_relay.demo.run import Programme, run
 from outbox_relay.demo.sabotage import Sabotage
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.choice import Wanted
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.prepare import Wish
 from outbox_relay.stack.state import state_directory
 from outbox_relay.warehouse.child import Stopped

@@ -21,12 +21,12 @@ from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_migrations import api as migrations
 from outbox_relay.database import connections
 from outbox_relay.demo.producer import SQL
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import partitions, topics
 from outbox_relay.operations.kafka_topics import KafkaTopics
 from outbox_relay.publisher.kafka import new_admin, producer_settings
 from outbox_relay.stack.api import Stack
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.lifecycle import bring_up, running_stack
 from outbox_relay.stack.prepare import Wish
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from outbox_relay.downloads.cache import locked
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack import compose
-from outbox_relay.stack.cache import locked
 from outbox_relay.stack.cleanup import end_processes, wipe
 from outbox_relay.stack.control import Control, Event
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.prepare import Preparation, Report, Wish
 from outbox_relay.stack.process import Identity
 from outbox_relay.stack.state import State

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.errors import StackError
 
 
 class Kind(StrEnum):

@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from outbox_relay.stack.cache import locked
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.cache import locked
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.process import Identity
 from outbox_relay.stack.state import State, state_path
 

@@ -6,8 +6,8 @@ import os
 import subprocess
 from importlib.resources import as_file, files
 
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.choice import Kind
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.ports import LOOPBACK, Reservation
 from outbox_relay.stack.prepare import Report
 from outbox_relay.stack.state import State

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.errors import StackError
 
 Event = dict[str, Any]
 

@@ -6,8 +6,8 @@ import socket
 
 import psycopg
 
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.masking import mask_text
-from outbox_relay.stack.errors import StackError
 
 LIMIT = 5
 """Seconds that a given server has to answer."""

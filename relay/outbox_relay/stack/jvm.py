@@ -10,8 +10,8 @@ import hashlib
 from importlib.resources import files
 from pathlib import Path
 
-from outbox_relay.stack.cache import cache_directory
-from outbox_relay.stack.jars import cache_name
+from outbox_relay.downloads.cache import cache_directory
+from outbox_relay.downloads.jars import cache_name
 
 HEAP = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from outbox_relay.downloads.cache import locked
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack import compose
 from outbox_relay.stack.api import Stack, silent
-from outbox_relay.stack.cache import locked
 from outbox_relay.stack.choice import ORIGINS, Kind
 from outbox_relay.stack.cleanup import end_processes, wipe
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.prepare import Report, Wish
 from outbox_relay.stack.process import Identity
 from outbox_relay.stack.state import State

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from outbox_relay.downloads.errors import StackError
+from outbox_relay.downloads.jars import KAFKA_VERSION, kafka_jars
+from outbox_relay.downloads.wheels import JAVA_WHEEL, POSTGRES_WHEEL, java_from_wheel, postgres_from_wheel
 from outbox_relay.stack import survey
 from outbox_relay.stack.choice import ORIGINS, Choice, Kind, Probe, Wanted, choose
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.given import check_kafka, check_postgres
-from outbox_relay.stack.jars import KAFKA_VERSION, kafka_jars
 from outbox_relay.stack.state import ServerState, State
 from outbox_relay.stack.storage import storage_template
 from outbox_relay.stack.users import ServiceUser, postgres_user, reaches
-from outbox_relay.stack.wheels import JAVA_WHEEL, POSTGRES_WHEEL, java_from_wheel, postgres_from_wheel
 
 Report = Callable[[str], None]
 """Told one line of progress at a time."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.process import Identity, family, spawn
 from outbox_relay.stack.state import ServerState
 from outbox_relay.stack.users import ServiceUser

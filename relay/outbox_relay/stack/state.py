@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.choice import Kind
-from outbox_relay.stack.errors import StackError
 from outbox_relay.stack.process import Identity
 
 VERSION = 1

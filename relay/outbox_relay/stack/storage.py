@@ -11,9 +11,9 @@ import uuid
 from importlib.resources import files
 from pathlib import Path
 
-from outbox_relay.stack.cache import cached
-from outbox_relay.stack.errors import StackError
-from outbox_relay.stack.jars import cache_name
+from outbox_relay.downloads.cache import cached
+from outbox_relay.downloads.errors import StackError
+from outbox_relay.downloads.jars import cache_name
 from outbox_relay.stack.jvm import java_command
 
 

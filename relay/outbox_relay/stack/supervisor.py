@@ -21,8 +21,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from outbox_relay.stack.cache import locked
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.cache import locked
+from outbox_relay.downloads.errors import StackError
 from outbox_relay.stack.kafka import Kafka
 from outbox_relay.stack.ports import LOOPBACK
 from outbox_relay.stack.postgres import Postgres

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.errors import StackError
 
 
 @dataclass(frozen=True, slots=True)

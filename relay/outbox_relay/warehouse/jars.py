@@ -9,8 +9,8 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from outbox_relay.stack.cache import cached
-from outbox_relay.stack.jars import Jar, listed
+from outbox_relay.downloads.cache import cached
+from outbox_relay.downloads.jars import Jar, listed
 
 
 @functools.cache
@@ -28,7 +28,7 @@ def etl_jars(progress: Callable[[int, int], None]) -> tuple[str, ...]:
 
     def fill(target: Path) -> None:
         # Loaded when there is something to fetch.
-        download = importlib.import_module("outbox_relay.stack.download").download
+        download = importlib.import_module("outbox_relay.downloads.download").download
         download(jars, target, progress, instead="jars of your own in --jars")
 
     folder = cached(f"etl-{hashlib.sha256(repr(jars).encode()).hexdigest()[:8]}", fill)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from outbox_relay.stack import wheels
-from outbox_relay.stack.cache import cached
+from outbox_relay.downloads import wheels
+from outbox_relay.downloads.cache import cached
 
 MODULE = "--add-modules=jdk.incubator.vector"
 """Spark asks for this module, whose fast algebra nothing here uses; the fetched Java was made without it."""

