@@ -9,6 +9,7 @@ RUN python -m venv /opt/outbox \
 COPY pyproject.toml README.md CHANGELOG.md LICENSE ./
 COPY outbox/ outbox/
 COPY relay/ relay/
+COPY local/ local/
 COPY migrations/ migrations/
 COPY spark_etl/ spark_etl/
 RUN /opt/outbox/bin/pip install --no-cache-dir --no-deps --no-build-isolation .

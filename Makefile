@@ -11,7 +11,7 @@ PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 UNIT_PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
 # Fewer for Spark, each with a Java and a PostgreSQL of its own and some 4 GB; a file's tests share a session.
 SPARK_WORKERS ?= 3
-SOURCES := outbox relay/outbox_relay migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))
+SOURCES := outbox relay/outbox_relay local/outbox_local migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))
 # Tests start hundreds of Python processes and rewrite the assertions of two hundred files: compile each file once.
 unexport PYTHONDONTWRITEBYTECODE
 # More options for the command behind a target: make demo ARGS=--help

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from testcontainers.compose import DockerCompose
 
-from outbox_relay.stack import survey
-from outbox_relay.stack.ports import LOOPBACK, Reservation
+from outbox_local.stack import survey
+from outbox_local.stack.ports import LOOPBACK, Reservation
 
 
 def engine_answers() -> bool:
@@ -45,7 +45,7 @@ class Containers:
         )
         for reserved in ports:
             reserved.release()
-        file = str(files("outbox_relay.stack") / "compose.yml")
+        file = str(files("outbox_local.stack") / "compose.yml")
         compose = DockerCompose(run, compose_file_name=file, env_file=str(settings))
         compose.start()
         return cls(

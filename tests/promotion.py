@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.publications import value
 from tests.writing import connect
 

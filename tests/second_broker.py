@@ -18,11 +18,11 @@ from typing import Self
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from outbox_relay.stack.api import Stack
-from outbox_relay.stack.jvm import ClassArchive, java_command
-from outbox_relay.stack.ports import Reservation
-from outbox_relay.stack.state import State
-from outbox_relay.stack.storage import storage_template
+from outbox_local.stack.api import Stack
+from outbox_local.stack.jvm import ClassArchive, java_command
+from outbox_local.stack.ports import Reservation
+from outbox_local.stack.state import State
+from outbox_local.stack.storage import storage_template
 from tests.checker import read_topic
 from tests.waiting import wait_until
 
@@ -60,7 +60,7 @@ class SecondBroker:
         for name, value in (("cluster.id", cluster[1]), ("node.id", NODE), ("directory.id", identity)):
             text = re.sub(rf"(?m)^{re.escape(name)}=.*$", f"{name}={value}", text)
         (data / "meta.properties").write_text(text)
-        settings = (files("outbox_relay.stack") / "kafka.properties").read_text()
+        settings = (files("outbox_local.stack") / "kafka.properties").read_text()
         settings = settings.replace("process.roles=broker,controller", "process.roles=broker")
         (self._place / "kafka.properties").write_text(
             settings.replace("node.id=1", f"node.id={NODE}")

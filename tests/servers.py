@@ -9,7 +9,7 @@ is never skipped.
     bootstrap_servers    the shared broker
     topic, make_topic    a topic of this test with 4 partitions; make_topic(partitions=1,
     max_message_bytes="1000") private_stack        servers that this test may kill, stop, pause and start
-    (outbox_relay.stack.api.Stack) private_database, make_private_database, private_topic, make_private_topic
+    (outbox_local.stack.api.Stack) private_database, make_private_database, private_topic, make_private_topic
     the same there
 
 All processes of a run (pytest-xdist) share the shared stack: the first test that needs it starts it, and it
@@ -32,12 +32,12 @@ from typing import Any, Protocol
 
 import pytest
 
-from outbox_relay.stack.api import Stack
-from outbox_relay.stack.choice import Wanted
-from outbox_relay.stack.lifecycle import bring_down, bring_up
-from outbox_relay.stack.prepare import Wish
-from outbox_relay.stack.process import Identity
-from outbox_relay.stack.state import State
+from outbox_local.stack.api import Stack
+from outbox_local.stack.choice import Wanted
+from outbox_local.stack.lifecycle import bring_down, bring_up
+from outbox_local.stack.prepare import Wish
+from outbox_local.stack.process import Identity
+from outbox_local.stack.state import State
 from tests import groups
 from tests.containers import Containers, engine_answers
 from tests.databases import Databases, spare_the_disk

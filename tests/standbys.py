@@ -17,10 +17,10 @@ from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
-from outbox_relay.stack.api import Stack
-from outbox_relay.stack.ports import LOOPBACK, Reservation
-from outbox_relay.stack.process import spawn
-from outbox_relay.stack.users import postgres_user
+from outbox_local.stack.api import Stack
+from outbox_local.stack.ports import LOOPBACK, Reservation
+from outbox_local.stack.process import spawn
+from outbox_local.stack.users import postgres_user
 from tests.publications import value
 from tests.waiting import wait_until
 from tests.writing import connect

@@ -14,8 +14,8 @@ import psycopg
 
 from bench.harness.cpu import peak_bytes
 from bench.harness.servers import Servers
+from outbox_local.stack.process import spawn
 from outbox_relay.database.statements import Statements
-from outbox_relay.stack.process import spawn
 
 WATCH = Statements("sql/watch.sql", package="bench")
 START_LIMIT = 20.0

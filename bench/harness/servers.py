@@ -13,13 +13,13 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 from psycopg import sql
 
+from outbox_local.stack.api import Stack
+from outbox_local.stack.choice import Wanted
+from outbox_local.stack.lifecycle import bring_down
+from outbox_local.stack.prepare import Wish
+from outbox_local.stack.state import ServerState, State
 from outbox_migrations.api import upgrade
 from outbox_relay.operations.kafka_topics import KafkaTopics
-from outbox_relay.stack.api import Stack
-from outbox_relay.stack.choice import Wanted
-from outbox_relay.stack.lifecycle import bring_down
-from outbox_relay.stack.prepare import Wish
-from outbox_relay.stack.state import ServerState, State
 
 Say = Callable[[str], None]
 """Told one line of progress at a time."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from bench.harness.command import stop
 from bench.rocketmq.java import Java
-from outbox_relay.stack.ports import LOOPBACK, Reservation, listens
-from outbox_relay.stack.process import spawn
+from outbox_local.stack.ports import LOOPBACK, Reservation, listens
+from outbox_local.stack.process import spawn
 
 START_LIMIT = 60.0
 FAST_PORT = 2

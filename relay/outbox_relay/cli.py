@@ -24,36 +24,58 @@ class LazyGroup(click.Group):
 
     sections: ClassVar[dict[str, dict[str, tuple[str, str]]]] = {
         "On this machine": {
-            "up": ("stack:up", "Start a local PostgreSQL and Kafka broker."),
-            "env": ("stack:env", "Print the exports that point every command at them."),
-            "down": ("stack:down", "Stop exactly what `outbox up` started."),
-            "demo": ("demo:demo", "A year of flights through the outbox, proven at the end."),
+            "up": ("outbox_local.stack.commands:up", "Start a local PostgreSQL and Kafka broker."),
+            "env": ("outbox_local.stack.commands:env", "Print the exports that point every command at them."),
+            "down": ("outbox_local.stack.commands:down", "Stop exactly what `outbox up` started."),
+            "demo": (
+                "outbox_local.demo.commands:demo",
+                "A year of flights through the outbox, proven at the end.",
+            ),
         },
         "Set up": {
-            "db": ("db:db", "Create, upgrade and check the schema."),
-            "topic": ("topic:topic", "Create and register topics: type, partitions, size limit."),
-            "group": ("group:group", "Producer groups: how their half messages are asked about."),
+            "db": ("outbox_relay.commands.db:db", "Create, upgrade and check the schema."),
+            "topic": (
+                "outbox_relay.commands.topic:topic",
+                "Create and register topics: type, partitions, size limit.",
+            ),
+            "group": (
+                "outbox_relay.commands.group:group",
+                "Producer groups: how their half messages are asked about.",
+            ),
         },
         "Run": {
-            "relay": ("relay:relay", "Publish committed messages to Kafka."),
-            "checker": ("checker:checker", "Ask the producers of half messages that nobody decided."),
+            "relay": ("outbox_relay.commands.relay:relay", "Publish committed messages to Kafka."),
+            "checker": (
+                "outbox_relay.commands.checker:checker",
+                "Ask the producers of half messages that nobody decided.",
+            ),
         },
         "Look and repair": {
-            "status": ("status:status", "Healthy, or what is wrong and which command repairs it."),
-            "message": ("message:message", "Send, find, show, cancel; set aside what cannot be published."),
-            "lane": ("lane:lane", "Which lanes are stopped, at what; try them again now."),
-            "tail": ("tail:tail", "Read a topic's messages from Kafka."),
-            "tx": ("tx:tx", "List, explain, check and decide half messages."),
+            "status": (
+                "outbox_relay.commands.status:status",
+                "Healthy, or what is wrong and which command repairs it.",
+            ),
+            "message": (
+                "outbox_relay.commands.message:message",
+                "Send, find, show, cancel; set aside what cannot be published.",
+            ),
+            "lane": (
+                "outbox_relay.commands.lane:lane",
+                "Which lanes are stopped, at what; try them again now.",
+            ),
+            "tail": ("outbox_relay.commands.tail:tail", "Read a topic's messages from Kafka."),
+            "tx": ("outbox_relay.commands.tx:tx", "List, explain, check and decide half messages."),
         },
         "Archive": {
-            "etl": ("etl:etl", "Export the history into a warehouse, and prove it complete."),
-            "history": ("history:history", "Drop what is exported, verified and old."),
+            "etl": (
+                "outbox_relay.commands.etl:etl",
+                "Export the history into a warehouse, and prove it complete.",
+            ),
+            "history": ("outbox_relay.commands.history:history", "Drop what is exported, verified and old."),
         },
     }
     sources: ClassVar[dict[str, tuple[str, str]]] = {
-        name: (f"outbox_relay.commands.{place}", text)
-        for commands in sections.values()
-        for name, (place, text) in commands.items()
+        name: source for commands in sections.values() for name, source in commands.items()
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.stack.process import Identity
-from outbox_relay.stack.state import State
+from outbox_local.stack.process import Identity
+from outbox_local.stack.state import State
 
 LIMIT = 120.0
 """Seconds after which a command counts as hanging."""

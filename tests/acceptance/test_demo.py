@@ -16,11 +16,11 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from outbox_relay.demo import journal
-from outbox_relay.demo.flights import read_flights
-from outbox_relay.demo.proof import prove
-from outbox_relay.demo.sabotage import Sabotage, sabotage
-from outbox_relay.stack.process import Identity, family
+from outbox_local.demo import journal
+from outbox_local.demo.flights import read_flights
+from outbox_local.demo.proof import prove
+from outbox_local.demo.sabotage import Sabotage, sabotage
+from outbox_local.stack.process import Identity, family
 from tests.waiting import wait_until
 
 FLIGHTS = 2_000

@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_relay.demo import journal
-from outbox_relay.demo.flights import Flight, read_flights
-from outbox_relay.demo.journal import Entry, Outcome
-from outbox_relay.demo.producer import SQL, Producer, Work
+from outbox_local.demo import journal
+from outbox_local.demo.flights import Flight, read_flights
+from outbox_local.demo.journal import Entry, Outcome
+from outbox_local.demo.producer import SQL, Producer, Work
 
 SEED = 7
 

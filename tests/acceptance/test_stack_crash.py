@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.stack.process import Identity, boot_id
-from outbox_relay.stack.state import State
-from outbox_relay.stack.users import postgres_user
+from outbox_local.stack.process import Identity, boot_id
+from outbox_local.stack.state import State
+from outbox_local.stack.users import postgres_user
 from tests.acceptance.stack_command import StackCommand, kill
 from tests.waiting import wait_until
 
@@ -149,9 +149,9 @@ def test_down_hurts_no_stranger_that_has_the_pid_of_a_dead_server(
 def test_stack_in_a_program_dies_with_the_program(tmp_path: Path) -> None:
     program = """
 import sys, pathlib
-from outbox_relay.stack.api import Stack
-from outbox_relay.stack.choice import Wanted
-from outbox_relay.stack.prepare import Wish
+from outbox_local.stack.api import Stack
+from outbox_local.stack.choice import Wanted
+from outbox_local.stack.prepare import Wish
 stack = Stack.start(pathlib.Path(sys.argv[1]), wish=Wish(wanted=Wanted.EMBEDDED))
 print("up", flush=True)
 sys.stdin.read()

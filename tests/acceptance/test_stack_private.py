@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from psycopg.conninfo import conninfo_to_dict
 
+from outbox_local.stack.api import Stack
+from outbox_local.stack.choice import Wanted
+from outbox_local.stack.ports import listens
+from outbox_local.stack.prepare import Wish
+from outbox_local.stack.process import family
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.stack.api import Stack
-from outbox_relay.stack.choice import Wanted
-from outbox_relay.stack.ports import listens
-from outbox_relay.stack.prepare import Wish
-from outbox_relay.stack.process import family
 
 # One process runs them all: they share a stack.
 pytestmark = pytest.mark.xdist_group("private stack")

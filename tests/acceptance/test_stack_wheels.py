@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from outbox_relay.stack.users import postgres_user, reaches
+from outbox_local.stack.users import postgres_user, reaches
 from tests.acceptance.stack_command import StackCommand
 from tests.topics import Topics
 

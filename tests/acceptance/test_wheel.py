@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = {
     "outbox": "outbox",
     "outbox_relay": "relay/outbox_relay",
+    "outbox_local": "local/outbox_local",
     "outbox_migrations": "migrations/outbox_migrations",
     "outbox_etl": "spark_etl/outbox_etl",
 }
@@ -123,7 +124,9 @@ def test_host_gets_four_names_and_no_common_one(service: Environment) -> None:
     program = "import json, os, sysconfig; print(json.dumps(os.listdir(sysconfig.get_path('purelib'))))"
     names = set(json.loads(service.python(program)))
     assert set(PACKAGES) <= names
-    assert names.isdisjoint({"relay", "migrations", "spark_etl", "tests", "bench", "docs", "requirements"})
+    assert names.isdisjoint(
+        {"relay", "local", "migrations", "spark_etl", "tests", "bench", "docs", "requirements"}
+    )
 
 
 def test_host_may_have_its_own_relay_and_migrations(service: Environment) -> None:

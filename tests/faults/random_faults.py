@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until
 from tests.writers import Writers

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.checker import compare, read_topic
 from tests.faults.conftest import Tell
 from tests.reading import narrow_partitions

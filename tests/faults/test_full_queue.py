@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.checker import compare, read_topic
 from tests.relay_process import RelayProcess
 from tests.relay_thread import RelayThread

@@ -11,7 +11,7 @@ from threading import Event, Thread
 
 import pytest
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.checker import compare, read_topic
 from tests.reading import narrow_partitions
 from tests.relay_process import RelayProcess

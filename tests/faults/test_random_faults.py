@@ -16,7 +16,7 @@ import sys
 
 import pytest
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.checker import TopicReader, by_key_and_version, compare
 from tests.faults.random_faults import RandomFaults, Relays
 from tests.reading import narrow_partitions

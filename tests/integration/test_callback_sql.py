@@ -11,9 +11,9 @@ import psycopg
 import pytest
 
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
+from outbox_local.stack.api import Stack
 from outbox_relay.checker.callback import SqlCallback, read_callback
 from outbox_relay.checker.sql import SqlAsker
-from outbox_relay.stack.api import Stack
 from tests.callback_peer import a_view
 from tests.waiting import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.callback_peer import Line, Peer, answering, reply
 from tests.checker_process import CheckerProcess, Groups
 from tests.waiting import wait_until

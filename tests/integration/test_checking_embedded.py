@@ -13,7 +13,7 @@ from outbox.checking import GroupChecker, ListenerAsker
 from outbox.errors import ConfigurationError
 from outbox.half import MessageView
 from outbox.listeners import Listeners
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until
 from tests.writing import connect

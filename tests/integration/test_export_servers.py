@@ -12,7 +12,7 @@ import pytest
 
 from outbox_etl.source import SQL
 from outbox_etl.statements import statement
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.publications import value
 from tests.standbys import has_replayed, standby
 from tests.waiting import wait_until

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from outbox_local.stack.api import Stack
 from outbox_relay.retention import ranges
 from outbox_relay.retention.removal import Removal
-from outbox_relay.stack.api import Stack
 from tests.cli import Ran, outbox
 from tests.history import History
 from tests.promotion import promote

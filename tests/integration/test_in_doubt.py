@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from psycopg.errors import CheckViolation
 
+from outbox_local.stack.api import Stack
 from outbox_relay.publisher.session import Session
-from outbox_relay.stack.api import Stack
 from tests.checker import read_topic
 from tests.cli import outbox, succeed
 from tests.locks import holding

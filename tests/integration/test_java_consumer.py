@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from outbox_local.stack import survey
 from outbox_relay.downloads.jars import kafka_jars
 from outbox_relay.downloads.wheels import java_from_wheel
-from outbox_relay.stack import survey
 from tests.checker import Record, read_topic
 from tests.relay_in_process import publish
 from tests.writing import connect, insert, insert_numbered

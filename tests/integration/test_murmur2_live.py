@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from outbox.murmur2 import murmur2
+from outbox_local.stack import survey
 from outbox_relay.downloads.jars import kafka_jars
 from outbox_relay.downloads.wheels import java_from_wheel
-from outbox_relay.stack import survey
 
 DATA = Path(__file__).parent / "data"
 KEYS = 5000

@@ -17,7 +17,7 @@ import pytest
 
 from outbox import Message, Outbox
 from outbox.transactions import TransactionMQProducer
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.checker import read_topic
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until

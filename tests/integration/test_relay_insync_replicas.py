@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from outbox_local.stack.api import Stack
 from outbox_relay.operations.stopped_lanes import everything
-from outbox_relay.stack.api import Stack
 from tests.checker import compare, read_topic
 from tests.relay_process import RelayProcess
 from tests.relay_thread import RelayThread

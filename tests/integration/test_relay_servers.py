@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.checker import compare, read_topic
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from psycopg.errors import CheckViolation
 
+from outbox_local.stack.api import Stack
 from outbox_relay.publisher.service import UnsettledError
-from outbox_relay.stack.api import Stack
 from tests.checker import compare, message_ids, read_topic
 from tests.relay_thread import RelayThread
 from tests.second_broker import SecondBroker

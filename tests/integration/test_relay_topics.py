@@ -17,12 +17,12 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from outbox_local.stack.api import Stack
 from outbox_relay.publisher import topics
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.kafka import new_admin, producer_settings
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Topic, TopicBook
-from outbox_relay.stack.api import Stack
 from tests.checker import compare, read_topic
 from tests.locks import holding
 from tests.relay_thread import RelayThread

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_etl.session import start
-from outbox_relay.stack.state import State
+from outbox_local.stack.state import State
 from outbox_relay.warehouse import prepare
 from tests.databases import Databases
 from tests.servers import MakeDatabase, own_postgres

@@ -7,11 +7,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from outbox_relay.demo import board, journal
-from outbox_relay.demo.children import Child, Children
-from outbox_relay.demo.flights import Flight
-from outbox_relay.demo.journal import Entry
-from outbox_relay.demo.producer import SQL, Work
+from outbox_local.demo import board, journal
+from outbox_local.demo.children import Child, Children
+from outbox_local.demo.flights import Flight
+from outbox_local.demo.journal import Entry
+from outbox_local.demo.producer import SQL, Work
 from tests.writing import connect
 
 SEED = 7
@@ -56,7 +56,7 @@ class Office:
             for number, path in enumerate(self._journals(topic)):
                 work = Work(topic, number, SEED, rate, str(path)).as_argument()
                 name = f"producer {topic} {number} {share.start}"
-                yield children.start(name, "-m", "outbox_relay.demo.producer", work, stdin=file.fileno())
+                yield children.start(name, "-m", "outbox_local.demo.producer", work, stdin=file.fileno())
 
     def _topic(self, flight: Flight) -> str:
         return self.topics[zlib.crc32(flight.aircraft.encode()) % len(self.topics)]

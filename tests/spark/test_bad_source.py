@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.spark.bad_input import Job, MakeWorld, in_mid_read
 from tests.spark.marks import MARKS
 from tests.writing import connect, insert

@@ -19,7 +19,7 @@ from outbox_etl.failures import explained
 from outbox_etl.reconcile import Wish, reconcile
 from outbox_etl.revocation import ALL
 from outbox_etl.source import Ids, Source
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.promotion import promote
 from tests.reading import narrow_partitions
 from tests.servers import MakeDatabase, MakeTopic

@@ -16,9 +16,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from outbox_relay.demo.flights import read_flights
-from outbox_relay.demo.history import Tables, prove_history
-from outbox_relay.demo.journal import Outcome
+from outbox_local.demo.flights import read_flights
+from outbox_local.demo.history import Tables, prove_history
+from outbox_local.demo.journal import Outcome
 from tests.flight_tables import WRECKS
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic

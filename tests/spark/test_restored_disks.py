@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outbox_etl.errors import OtherClusterError
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.publications import value
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS

@@ -12,7 +12,7 @@ from outbox_etl.errors import SourceError
 from outbox_etl.export import export
 from outbox_etl.failures import explained
 from outbox_etl.source import Source
-from outbox_relay.stack.api import Stack
+from outbox_local.stack.api import Stack
 from tests.publications import value
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS

@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
 
-from outbox_relay.demo.flights import Flight, read_flights
-from outbox_relay.demo.journal import Crash, Entry, Outcome, Record
-from outbox_relay.demo.producer import body_of
-from outbox_relay.demo.proof import prove
-from outbox_relay.demo.verdict import Verdict
+from outbox_local.demo.flights import Flight, read_flights
+from outbox_local.demo.journal import Crash, Entry, Outcome, Record
+from outbox_local.demo.producer import body_of
+from outbox_local.demo.proof import prove
+from outbox_local.demo.verdict import Verdict
 
 PARTITIONS = 3
 KILLED_AT = 1_000.0

@@ -21,9 +21,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = "outbox"
 SERVICE = "relay/outbox_relay"
+LOCAL = "local/outbox_local"
 MIGRATIONS = "migrations/outbox_migrations"
 WAREHOUSE = "spark_etl/outbox_etl"
-PYTHON = (LIBRARY, SERVICE, MIGRATIONS, WAREHOUSE, "tests", "bench", "requirements")
+PYTHON = (LIBRARY, SERVICE, LOCAL, MIGRATIONS, WAREHOUSE, "tests", "bench", "requirements")
 LONGEST = 400
 CODE = {".py", ".sql"}
 STATEMENT = re.compile(
@@ -188,9 +189,9 @@ def test_no_product_code_imports_tests_or_bench() -> None:
     report(
         [
             f"{name}:{line} imports {module}, which is not in the wheel"
-            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS, WAREHOUSE)
+            for name, tree in sources(LIBRARY, SERVICE, LOCAL, MIGRATIONS, WAREHOUSE)
             for line, module in imports(tree)
-            if module in {"tests", "bench", "relay", "migrations", "spark_etl"}
+            if module in {"tests", "bench", "relay", "local", "migrations", "spark_etl"}
         ]
     )
 
@@ -199,11 +200,19 @@ def test_every_package_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
     names = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in declared}
-    known = {*sys.stdlib_module_names, *names, LIBRARY, "outbox_relay", "outbox_migrations", "outbox_etl"}
+    known = {
+        *sys.stdlib_module_names,
+        *names,
+        LIBRARY,
+        "outbox_relay",
+        "outbox_local",
+        "outbox_migrations",
+        "outbox_etl",
+    }
     report(
         [
             f"{name}:{line} imports {module}: declare it in pyproject.toml, it is here by accident"
-            for name, tree in sources(LIBRARY, SERVICE, MIGRATIONS, WAREHOUSE)
+            for name, tree in sources(LIBRARY, SERVICE, LOCAL, MIGRATIONS, WAREHOUSE)
             for line, module in imports(tree)
             if module not in known
         ]
@@ -251,7 +260,7 @@ def test_tests_do_not_sleep() -> None:
 
 def test_statements_live_in_sql_files() -> None:
     faults = []
-    for name, tree in sources(LIBRARY, SERVICE, WAREHOUSE):
+    for name, tree in sources(LIBRARY, SERVICE, LOCAL, WAREHOUSE):
         prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         faults += [
             f"{name}:{node.lineno} holds a statement: name and explain it in a .sql file"

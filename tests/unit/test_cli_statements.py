@@ -56,8 +56,9 @@ def test_an_unknown_name_says_which_there_are(load: Load) -> None:
 
 
 def test_every_sql_file_of_the_service_is_readable() -> None:
-    root = Path(str(resources.files("outbox_relay")))
-    files = sorted(root.rglob("*.sql"))
-    assert files
-    for file in files:
-        assert len(Statements(str(file.relative_to(root)))) > 0, file
+    for package in ("outbox_relay", "outbox_local"):
+        root = Path(str(resources.files(package)))
+        files = sorted(root.rglob("*.sql"))
+        assert files
+        for file in files:
+            assert len(Statements(str(file.relative_to(root)), package=package)) > 0, file

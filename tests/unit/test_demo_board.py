@@ -7,10 +7,10 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from outbox_relay.demo import board
-from outbox_relay.demo.flights import read_flights
+from outbox_local.demo import board
+from outbox_local.demo.flights import read_flights
 
-TAKER = "import sys; from outbox_relay.demo import board; print(*[f.number for f in board.turns(0)])"
+TAKER = "import sys; from outbox_local.demo import board; print(*[f.number for f in board.turns(0)])"
 
 
 def test_processes_that_share_the_board_get_each_flight_once(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from outbox_relay.demo.chart import bars, chart
-from outbox_relay.demo.figures import Figures, measure
-from outbox_relay.demo.journal import Crash, Entry, Outcome, Record
+from outbox_local.demo.chart import bars, chart
+from outbox_local.demo.figures import Figures, measure
+from outbox_local.demo.journal import Crash, Entry, Outcome, Record
 
 
 def entry(flight: int, ending: float, *, producer: int = 0, aircraft: str | None = None) -> Entry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.demo.flights import (
+from outbox_local.demo.flights import (
     JANUARY,
     TWO_WEEKS,
     WHOLE_YEAR,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from outbox_relay.demo.history import Tables, prove_history
-from outbox_relay.demo.verdict import Verdict
+from outbox_local.demo.history import Tables, prove_history
+from outbox_local.demo.verdict import Verdict
 from tests.flight_tables import WRECKS
 from tests.unit.demo_tables import TOPIC, tables
 from tests.unit.demo_world import World, world

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outbox_relay.demo import journal
-from outbox_relay.demo.journal import Crash, Entry, Outcome, Record, Tail
+from outbox_local.demo import journal
+from outbox_local.demo.journal import Crash, Entry, Outcome, Record, Tail
 
 texts = st.none() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 

@@ -11,10 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from outbox_relay.demo.figures import measure
-from outbox_relay.demo.history import prove_history
-from outbox_relay.demo.outcome import Outcome
-from outbox_relay.demo.report import write_report
+from outbox_local.demo.figures import measure
+from outbox_local.demo.history import prove_history
+from outbox_local.demo.outcome import Outcome
+from outbox_local.demo.report import write_report
 from tests.unit.demo_tables import tables
 from tests.unit.demo_world import World, world
 

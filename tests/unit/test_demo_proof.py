@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox_relay.demo.journal import Outcome
-from outbox_relay.demo.proof import prove
+from outbox_local.demo.journal import Outcome
+from outbox_local.demo.proof import prove
 from tests.unit.demo_world import World, world
 
 chances = st.integers(0, 2**32)

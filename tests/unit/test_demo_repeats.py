@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox_relay.demo.journal import Crash, Record
-from outbox_relay.demo.verdict import Verdict
+from outbox_local.demo.journal import Crash, Record
+from outbox_local.demo.verdict import Verdict
 from tests.unit.demo_world import KILLED_AT, World, world
 
 RESTARTED_MS = int(KILLED_AT * 1000) + 500

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox_relay.demo.sabotage import NothingToSabotageError, Sabotage, sabotage
+from outbox_local.demo.sabotage import NothingToSabotageError, Sabotage, sabotage
 from tests.unit.demo_world import world
 
 CLAIM = {Sabotage.DROP: "arrived", Sabotage.DOUBLE: "once", Sabotage.SWAP: "order"}

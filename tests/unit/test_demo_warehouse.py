@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from outbox_relay.demo.warehouse import Warehouse
+from outbox_local.demo.warehouse import Warehouse
 from outbox_relay.errors import OperatorError
 
 

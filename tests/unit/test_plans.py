@@ -22,7 +22,7 @@ COMMANDS = {
         ["relay/outbox_relay/operations/database_checks.sql", "relay/outbox_relay/operations/partitions.sql"],
         "what `outbox db` asks once; partitions are made ahead by a function of the schema",
     ),
-    "relay/outbox_relay/demo": "tables of the demo",
+    **dict.fromkeys(["local/outbox_local/demo/demo.sql"], "tables of the demo"),
     **dict.fromkeys(
         ["relay/outbox_relay/operations/groups.sql"],
         "what `outbox group` asks once; a row per producer group",

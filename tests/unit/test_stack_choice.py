@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from outbox_local.stack.choice import Choice, Kind, Probe, Wanted, choose
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.stack.choice import Choice, Kind, Probe, Wanted, choose
 
 ENGINE = Probe(found="the Docker engine 28.1 answers")
 NO_ENGINE = Probe(missing="no Docker engine answers")

@@ -15,7 +15,7 @@ from outbox_relay.cli import main
 from outbox_relay.downloads.jars import KAFKA_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVERS = ROOT / "relay" / "outbox_relay" / "stack" / "compose.yml"
+SERVERS = ROOT / "local" / "outbox_local" / "stack" / "compose.yml"
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from outbox_relay.stack.ports import LOOPBACK, Reservation, listens
+from outbox_local.stack.ports import LOOPBACK, Reservation, listens
 
 
 def test_server_binds_over_the_reservation_again_and_again() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from outbox_local.stack.prepare import refuse_other_version
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.stack.prepare import refuse_other_version
 
 
 @pytest.fixture

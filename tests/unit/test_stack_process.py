@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.stack.process import Identity, boot_id, family
+from outbox_local.stack.process import Identity, boot_id, family
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from outbox_local.stack.choice import Kind
+from outbox_local.stack.lifecycle import bring_down, running_stack
+from outbox_local.stack.process import Identity
+from outbox_local.stack.state import ServerState, State, state_directory, state_path
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.stack.choice import Kind
-from outbox_relay.stack.lifecycle import bring_down, running_stack
-from outbox_relay.stack.process import Identity
-from outbox_relay.stack.state import ServerState, State, state_directory, state_path
 
 
 def a_state(directory: Path) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from outbox_relay.stack.storage import cluster_id
+from outbox_local.stack.storage import cluster_id
 
 
 def test_a_cluster_id_is_never_taken_for_an_option() -> None:

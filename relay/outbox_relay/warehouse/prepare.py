@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from outbox_local.stack import survey
 from outbox_relay.downloads import wheels
-from outbox_relay.stack import survey
 from outbox_relay.warehouse.errors import EtlError
 from outbox_relay.warehouse.jars import etl_jars
 from outbox_relay.warehouse.runtime import fetched_home

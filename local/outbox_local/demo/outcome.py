@@ -1,0 +1,127 @@
+"""The outcome of a demo: what was played, the verdict and the figures, for people and for machines."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from outbox_local.demo.chart import chart
+from outbox_local.demo.figures import Figures, Latency
+from outbox_local.demo.verdict import Claim, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a demo has to say at its end."""
+
+    flights: int
+    producers: int
+    seed: int
+    sabotage: str | None
+    verdict: Verdict
+    figures: Figures | None
+    """None when nothing was read."""
+    seconds: float
+    """All in all, with the servers' start."""
+    journals: Path | None
+    """Where the journals are; None when they were removed."""
+    history: Verdict | None = None
+    """What was proven of the warehouse; None when none was made."""
+    warehouse: Path | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether all that was to be proven holds."""
+        return self.verdict.holds and (self.history is None or self.history.holds)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        verdict = self.verdict
+        return {
+            "proven": self.holds,
+            "flights": self.flights,
+            "producers": self.producers,
+            "seed": self.seed,
+            "sabotage": self.sabotage,
+            "counts": {
+                "committed": verdict.committed,
+                "rolled_back": verdict.rolled_back,
+                "unknown": verdict.unknown,
+                "aircraft": verdict.aircraft,
+                "read": verdict.read,
+                "repeated_after_the_kill": verdict.repeated,
+            },
+            "claims": _claims(verdict),
+            "warehouse": None
+            if self.history is None
+            else {"directory": str(self.warehouse), "claims": _claims(self.history)},
+            "figures": asdict(self.figures) if self.figures else None,
+            "seconds": round(self.seconds, 1),
+            "journals": str(self.journals) if self.journals else None,
+        }
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Lines to print, each with a style of rich."""
+        lines = [("", "")]
+        if self.figures is not None:
+            lines += [(line, "") for line in [*chart(self.figures.course), "", *_figures(self.figures), ""]]
+        verdict = self.verdict
+        lines.append(
+            (
+                f"{self.flights:,} flights: {verdict.committed:,} committed, {verdict.rolled_back:,} rolled back"
+                + (f", {verdict.unknown:,} unknown" if verdict.unknown else "")
+                + f"; {verdict.read:,} records read, {verdict.repeated:,} of them again after the kill",
+                "",
+            )
+        )
+        if self.sabotage is not None:
+            lines.append((f"sabotaged: the transport was told to {self.sabotage} one message", "yellow"))
+        claims = list(verdict.claims.values())
+        for claim in claims:
+            lines += _claim(claim)
+        if self.history is not None:
+            lines += [("", ""), (f"the warehouse in {self.warehouse}:", "")]
+            for claim in self.history.claims.values():
+                lines += _claim(claim)
+            claims += self.history.claims.values()
+        lines.append(("", ""))
+        if self.holds:
+            lines.append((f"PROVEN in {self.seconds:.0f} s", "bold green"))
+        else:
+            broken = sum(claim.broken for claim in claims)
+            lines.append((f"NOT PROVEN: {broken:,} offences", "bold red"))
+        return lines
+
+
+def _claims(verdict: Verdict) -> dict[str, Any]:
+    return {name: {**asdict(claim), "holds": claim.holds} for name, claim in verdict.claims.items()}
+
+
+def _claim(claim: Claim) -> list[tuple[str, str]]:
+    if claim.holds:
+        return [(f"  ✓ {claim.text} ({claim.checked:,})", "green")]
+    lines = [(f"  ✗ {claim.text}: broken {claim.broken:,} times of {claim.checked:,}", "red")]
+    lines += [(f"      {offender}", "red") for offender in claim.offenders]
+    if claim.broken > len(claim.offenders):
+        lines.append((f"      … and {claim.broken - len(claim.offenders):,} more", "red"))
+    return lines
+
+
+def _figures(figures: Figures) -> list[str]:
+    recovery = "no relay after the kill" if figures.recovery_s is None else f"{figures.recovery_s:.2f} s"
+    transactions = f"{figures.transactions_per_s:,.0f}/s, {figures.committed_per_s:,.0f}/s of them committed"
+    return [
+        f"transactions  {transactions}; {figures.contended:,} met another for the same aircraft",
+        f"published     {figures.published_per_s:,.0f}/s",
+        f"consumed      {figures.read_per_s:,.0f}/s, at best {figures.read_per_s_at_best:,.0f}/s",
+        f"latency       {latency_text(figures.steady)} (COMMIT sent → consumer has it)",
+        f"recovery      {recovery} from the kill to the next message; {figures.held_up:,} messages waited",
+    ]
+
+
+def latency_text(latency: Latency | None) -> str:
+    """The percentiles in one line."""
+    if latency is None:
+        return "none outside of the kill"
+    return f"p50 {latency.p50:.1f} ms, p95 {latency.p95:.1f} ms, p99 {latency.p99:.1f} ms"

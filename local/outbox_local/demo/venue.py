@@ -1,0 +1,156 @@
+"""The venue: real servers for one performance, and on them a database and a topic of its own.
+
+Nothing that was there before is touched: the database and the topic get names that nobody has, and are
+removed at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+from confluent_kafka import KafkaException
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
+from outbox_local.demo.producer import SQL
+from outbox_local.stack.api import Stack
+from outbox_local.stack.lifecycle import bring_up, running_stack
+from outbox_local.stack.prepare import Wish
+from outbox_migrations import api as migrations
+from outbox_relay.database import connections
+from outbox_relay.downloads.errors import StackError
+from outbox_relay.errors import OperatorError
+from outbox_relay.operations import partitions, topics
+from outbox_relay.operations.kafka_topics import KafkaTopics
+from outbox_relay.publisher.kafka import new_admin, producer_settings
+
+Report = Callable[[str], None]
+PARTITIONS = 8
+OWN = "its own"
+"""Servers that end with the demo."""
+DAYS_AHEAD = 3
+DROP_S = 30.0
+
+
+class VenueError(OperatorError):
+    """The servers do not let the demo have a database and a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Venue:
+    """Where a performance takes place."""
+
+    dsn: str
+    """Of the demo's own database."""
+    bootstrap_servers: str
+    database: str
+    topic: str
+    partitions: int
+    servers: str
+    """Where the servers come from, for people."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What points every process at it."""
+        return {"OUTBOX_DSN": self.dsn, "OUTBOX_BOOTSTRAP_SERVERS": self.bootstrap_servers}
+
+
+@contextlib.contextmanager
+def venue(directory: Path, wish: Wish, *, keep: bool, report: Report) -> Iterator[Venue]:
+    """Have servers, a database and a topic; they are removed again unless they are to be kept.
+
+    Servers: those given; else those of the stack that runs in `directory`; else a stack of the demo's own, which
+    ends with it (with `keep`: one in `directory`, which stays).
+
+    Raises:
+        StackError: servers could not be had.
+        VenueError: they refuse a database or a topic.
+    """
+    with contextlib.ExitStack() as cleanup:
+        dsn, bootstrap_servers, servers = _servers(cleanup, directory, wish, keep=keep, report=report)
+        kafka = KafkaTopics(bootstrap_servers)
+        number = _make_database(dsn, taken=kafka.counts().keys())
+        database, topic = f"outbox_demo_{number}", f"flights-{number}"
+        if not keep and servers != OWN:
+            cleanup.callback(_drop_database, dsn, database)
+            cleanup.callback(_drop_topic, bootstrap_servers, topic, report)
+        # The record's time has to be the relay's: the proof places repeats by it.
+        kafka.create(topic, PARTITIONS, -1, {"message.timestamp.type": "CreateTime"})
+        own_dsn = make_conninfo(dsn, dbname=database)
+        _furnish(own_dsn, topic)
+        report(f"database {database} and topic {topic} ({PARTITIONS} partitions) are the demo's own")
+        yield Venue(own_dsn, bootstrap_servers, database, topic, PARTITIONS, servers)
+
+
+def _servers(
+    cleanup: contextlib.ExitStack, directory: Path, wish: Wish, *, keep: bool, report: Report
+) -> tuple[str, str, str]:
+    if wish.dsn and wish.bootstrap_servers:
+        report(f"servers: given, {connections.place(wish.dsn)}; Kafka at {wish.bootstrap_servers}")
+        return wish.dsn, wish.bootstrap_servers, "given"
+    if not wish.dsn and not wish.bootstrap_servers:
+        with contextlib.suppress(StackError):
+            running = running_stack(directory)
+            report(f"servers: the stack that runs in {directory}")
+            return running.postgres.address, running.kafka.address, f"the stack in {directory}"
+        if keep:
+            state, _ = bring_up(directory, wish, report=report)
+            return state.postgres.address, state.kafka.address, f"the stack in {directory}"
+    own = cleanup.enter_context(Stack.start(wish=wish, report=report))
+    partly = wish.dsn or wish.bootstrap_servers
+    return own.dsn, own.bootstrap_servers, "partly given" if partly else OWN
+
+
+def _make_database(dsn: str, taken: Collection[str]) -> int:
+    """Create the first `outbox_demo_<n>` for which neither the database nor the topic is there; answer n."""
+    with connections.connect(dsn, application_name="outbox demo") as admin:
+        for number in itertools.count(1):
+            if f"flights-{number}" in taken:
+                continue
+            name = sql.Identifier(f"outbox_demo_{number}")
+            try:
+                admin.execute(sql.SQL("create database {} template template0 encoding 'UTF8'").format(name))
+            except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+                continue
+            except psycopg.errors.InsufficientPrivilege as error:
+                raise VenueError(
+                    f"the demo makes a database of its own and may not: {error.diag.message_primary}\n"
+                    "use a role with CREATEDB, or no --dsn: then the demo starts a PostgreSQL of its own"
+                ) from None
+            return number
+    raise AssertionError("the numbers do not end")
+
+
+def _drop_database(dsn: str, name: str) -> None:
+    with connections.connect(dsn, application_name="outbox demo") as admin:
+        admin.execute(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
+
+
+def _drop_topic(bootstrap_servers: str, topic: str, report: Report) -> None:
+    admin = new_admin(producer_settings(bootstrap_servers))
+    try:
+        admin.delete_topics([topic], operation_timeout=DROP_S)[topic].result(DROP_S + 5)
+    except (KafkaException, TimeoutError) as error:
+        report(f"topic {topic} could not be removed, it is yours to delete: {error}")
+
+
+def _furnish(dsn: str, topic: str) -> None:
+    """Bring the outbox's schema, the business tables and the topic's registration."""
+    migrations.upgrade(dsn)
+    with connections.connect(dsn, application_name="outbox demo") as conn:
+        partitions.ensure(conn, DAYS_AHEAD)
+        conn.execute(SQL["create"])
+        topics.add(
+            conn,
+            topic,
+            message_type="FIFO",
+            partitions=PARTITIONS,
+            selector=None,
+            max_message_bytes=DEFAULT_MAX_MESSAGE_BYTES,
+        )
