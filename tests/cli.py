@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 
-from outbox_relay.cli import main
+from outbox_relay.cli.main import main
 
 CLEAN = {"OUTBOX_DSN": None, "OUTBOX_BOOTSTRAP_SERVERS": None, "OUTBOX_JSON": None, "COLUMNS": "200"}
 

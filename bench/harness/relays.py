@@ -31,7 +31,7 @@ class RelayProcess:
         self.began = time.time()
         self._process: subprocess.Popen[bytes] = spawn(
             [
-                *(sys.executable, "-m", "outbox_relay.cli", "relay", "run"),
+                *(sys.executable, "-m", "outbox_relay.cli.main", "relay", "run"),
                 *("--dsn", dsn, "--bootstrap-servers", servers.bootstrap_servers),
             ],
             log=self.log,

@@ -100,7 +100,7 @@ class Warehouse:
     def _command(self, name: str, *options: str) -> Ran:
         place = ["--warehouse", str(self.path), "--master", MASTER]
         return run(
-            [sys.executable, "-m", "outbox_relay.cli", "etl", name, *place, *options, "--json"],
+            [sys.executable, "-m", "outbox_relay.cli.main", "etl", name, *place, *options, "--json"],
             environment={**os.environ, "OUTBOX_DSN": self._dsn},
             limit=LIMIT,
         )

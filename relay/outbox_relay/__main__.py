@@ -28,7 +28,7 @@ def main() -> None:
         SystemExit: with the command's exit code; with 1 and the install command when an extra is missing.
     """
     try:
-        from outbox_relay.cli import main as command_line  # noqa: PLC0415 - it imports click
+        from outbox_relay.cli.main import main as command_line  # noqa: PLC0415 - it imports click
 
         command_line()
     except ModuleNotFoundError as error:

@@ -89,7 +89,7 @@ class StackCommand:
 
     def words(self, *arguments: str) -> list[str]:
         """The command line that runs `outbox` with these arguments."""
-        return [sys.executable, "-P", "-m", "outbox_relay.cli", *arguments]
+        return [sys.executable, "-P", "-m", "outbox_relay.cli.main", *arguments]
 
 
 def _working_in(entry: Path, places: list[str]) -> Identity | None:

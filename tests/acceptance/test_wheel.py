@@ -146,7 +146,7 @@ def test_command_tells_its_version_and_its_commands(service: Environment) -> Non
 
 
 def test_every_command_is_there(service: Environment) -> None:
-    names = service.python("from outbox_relay.cli import LazyGroup; print(*LazyGroup.sources)").split()
+    names = service.python("from outbox_relay.cli.main import LazyGroup; print(*LazyGroup.sources)").split()
     failed = [
         (name, run.stderr) for name in names if (run := service.run("outbox", name, "--help")).returncode
     ]

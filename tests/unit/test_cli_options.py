@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from outbox_relay.cli import main
-from outbox_relay.commands.options import Command, Group, explain
+from outbox_relay.cli.main import main
+from outbox_relay.cli.options import Command, Group, explain
 from outbox_relay.errors import OperatorError
 from tests.cli import outbox
 
@@ -108,7 +108,7 @@ def test_help_and_env_load_no_broker_client_and_no_migrations(
     arguments: list[str], allowed: set[str]
 ) -> None:
     code = (
-        "import sys\nfrom outbox_relay.cli import main\n"
+        "import sys\nfrom outbox_relay.cli.main import main\n"
         f"try:\n    main({arguments!r})\nexcept SystemExit:\n    pass\n"
         "heavy = {'psycopg', 'confluent_kafka', 'alembic', 'sqlalchemy', 'pandas', 'numpy'} & set(sys.modules)\n"
         f"heavy -= set({sorted(allowed)!r})\n"

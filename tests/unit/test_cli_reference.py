@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
-from outbox_relay.cli import main
+from outbox_relay.cli.main import main
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 SAID_BY_HELP = {"demo"}

@@ -11,8 +11,8 @@ import click
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from outbox_relay.cli import main
-from outbox_relay.commands.types import Number, check_brokers
+from outbox_relay.cli.main import main
+from outbox_relay.cli.types import Number, check_brokers
 from outbox_relay.publisher.kafka import KafkaSettingError, new_producer, producer_settings, readable
 from tests.cli import outbox
 from tests.unit.test_cli_options import commands

@@ -12,7 +12,7 @@ from tests.features import ROOT
 
 
 def test_missing_package_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "outbox_relay.cli", raising=False)
+    monkeypatch.delitem(sys.modules, "outbox_relay.cli.main", raising=False)
     monkeypatch.setitem(sys.modules, "click", None)
     with pytest.raises(SystemExit) as exit_:
         main()
@@ -23,7 +23,7 @@ def test_missing_package_names_the_extra_that_brings_it(monkeypatch: pytest.Monk
 
 
 def test_error_of_our_own_is_not_taken_for_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "outbox_relay.cli", None)
+    monkeypatch.setitem(sys.modules, "outbox_relay.cli.main", None)
     with pytest.raises(ModuleNotFoundError):
         main()
 

@@ -18,9 +18,9 @@ import pytest
 from rich.console import Console
 
 from outbox_etl.main import parser
+from outbox_relay.cli.etl.progress import SAID, Progress
 from outbox_relay.warehouse import child, jars, prepare
 from outbox_relay.warehouse.job import STAGES
-from outbox_relay.warehouse.progress import SAID, Progress
 from tests.cli import Ran, outbox
 from tests.waiting import wait_until
 

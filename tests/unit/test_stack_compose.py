@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from outbox_relay.cli import main
+from outbox_relay.cli.main import main
 from outbox_relay.downloads.jars import KAFKA_VERSION
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -121,7 +121,7 @@ class _Performance:
                 raise ChildError(f"{child.name} ended before its time:\n{child.last_lines()}")
 
     def _start_relay(self, name: str) -> Child:
-        return self._children.start(name, "-m", "outbox_relay.cli", "relay", "run")
+        return self._children.start(name, "-m", "outbox_relay.cli.main", "relay", "run")
 
     def _start_producer(self, number: int, board_file: int) -> Child:
         piece = self._piece

@@ -14,10 +14,10 @@ from rich.console import Console
 from outbox_local.demo.history import Tables
 from outbox_local.demo.producer import SQL
 from outbox_local.demo.venue import Venue
+from outbox_relay.cli.etl.progress import Progress
 from outbox_relay.database import connections
 from outbox_relay.errors import OperatorError
 from outbox_relay.warehouse import child, prepare
-from outbox_relay.warehouse.progress import Progress
 
 TABLES = ("message_history", "mart_throughput", "mart_latency", "mart_key_skew", "mart_gaps")
 PATIENCE_S = 30.0

@@ -15,7 +15,7 @@ from outbox_local.stack.lifecycle import bring_down, bring_up, running_stack
 from outbox_local.stack.options import from_option, state_option
 from outbox_local.stack.prepare import Wish
 from outbox_local.stack.state import State, state_directory
-from outbox_relay.commands.options import Command
+from outbox_relay.cli.options import Command
 
 _state_option = state_option("Directory of the stack: data, logs and state file.")
 _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON, for machines.")

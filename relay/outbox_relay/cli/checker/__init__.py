@@ -1,0 +1,1 @@
+"""`outbox checker` runs the checker."""

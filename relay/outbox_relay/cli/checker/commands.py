@@ -1,0 +1,184 @@
+"""`outbox checker`: runs the service that asks about half messages nobody decided."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, TypeVar
+
+import click
+
+from outbox_relay import logs, output
+from outbox_relay.checker.allow_list import AllowList
+from outbox_relay.checker.askers import Askers, trust
+from outbox_relay.checker.inspect import Finding, inspect
+from outbox_relay.checker.service import Checker, CheckerOptions
+from outbox_relay.cli.options import Group, dsn_option, json_option, log_options
+from outbox_relay.cli.types import Number
+from outbox_relay.database.connections import connect
+from outbox_relay.database.schema import require_current
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(cls=Group)
+def checker() -> None:
+    """Ask the producers of half messages that nobody decided."""
+
+
+def callback_options(command: F) -> F:
+    """Add what the operator permits callbacks: hosts, networks, certificate authorities."""
+    command = click.option(
+        "--callback-ca",
+        type=click.Path(exists=True, dir_okay=False),
+        envvar="OUTBOX_CALLBACK_CA",
+        show_envvar=True,
+        metavar="FILE",
+        help="Certificates (PEM) of authorities to trust beside the system's.",
+    )(command)
+    command = click.option(
+        "--allow-network",
+        "networks",
+        multiple=True,
+        envvar="OUTBOX_ALLOW_NETWORK",
+        show_envvar=True,
+        metavar="CIDR",
+        help="Network of addresses that are not public and may be called all the same, such as 10.20.0.0/16; "
+        "repeatable (in the environment: separated by spaces).",
+    )(command)
+    return click.option(
+        "--allow-callback",
+        "hosts",
+        multiple=True,
+        envvar="OUTBOX_ALLOW_CALLBACK",
+        show_envvar=True,
+        metavar="HOST[:PORT]",
+        help="Host that may be called; without PORT only at its scheme's own. Repeatable (in the environment: "
+        "separated by spaces).",
+    )(command)
+
+
+def group_option(command: F) -> F:
+    """Add `--group`: only these."""
+    return click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        envvar="OUTBOX_CHECKER_GROUP",
+        show_envvar=True,
+        metavar="NAME",
+        help="Look after this producer group only; repeatable. Without it: all.",
+    )(command)
+
+
+def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callback_ca: str | None) -> Askers:
+    try:
+        allowed = AllowList.read(hosts, networks)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    try:
+        tls = trust(callback_ca)
+    except OSError as error:
+        raise click.UsageError(f"--callback-ca {callback_ca}: no usable certificates: {error}") from error
+    return Askers(dsn, allowed, os.environ, tls)
+
+
+@checker.command()
+@dsn_option
+@callback_options
+@group_option
+@click.option(
+    "--connections",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    envvar="OUTBOX_CHECKER_CONNECTIONS",
+    show_envvar=True,
+    metavar="COUNT",
+    help="Connections to PostgreSQL that groups share, beside the one that looks for groups.",
+)
+@click.option(
+    "--shutdown-timeout",
+    type=Number(0, 3600),
+    default=10.0,
+    show_default=True,
+    envvar="OUTBOX_SHUTDOWN_TIMEOUT",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="How long to wait for answers after SIGTERM.",
+)
+@log_options
+def run(
+    *,
+    dsn: str,
+    hosts: tuple[str, ...],
+    networks: tuple[str, ...],
+    callback_ca: str | None,
+    groups: tuple[str, ...],
+    connections: int,
+    shutdown_timeout: float,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Run the checker until SIGTERM or SIGINT.
+
+    It asks groups that have a callback (`outbox group set`), over HTTP or by a query, and applies every group's age
+    limit, also of those that ask themselves in their application. It may start before PostgreSQL does and outlives
+    its restarts; several may run side by side. HTTP callbacks are called only at hosts given here, with the secret in
+    OUTBOX_CALLBACK_SECRET_<GROUP> or OUTBOX_CALLBACK_SECRET. Exit codes: 0 stopped, 1 failed, 2 wrong options.
+
+    \b
+    Examples:
+      outbox checker run --allow-callback shop.example.com
+      outbox checker run --allow-callback shop.internal:8443 --allow-network 10.20.0.0/16 --log-format json
+      outbox checker run --group payments --group orders
+    """
+    logs.setup(log_format, log_level)
+    askers = _askers(dsn, hosts, networks, callback_ca)
+    service = Checker(CheckerOptions(dsn, groups, connections, shutdown_timeout), askers)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        service.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    service.run()
+
+
+@checker.command()
+@dsn_option
+@callback_options
+@group_option
+@json_option
+def check(
+    *,
+    dsn: str,
+    hosts: tuple[str, ...],
+    networks: tuple[str, ...],
+    callback_ca: str | None,
+    groups: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Tell whether a checker with these options could ask each registered group; asks nobody.
+
+    Looks at the callback as it is registered, the allow-list, the addresses that the host resolves to now, and whether
+    a secret or the other database's address is in the environment. Exit codes: 0 all can be asked, 1 some cannot.
+
+    \b
+    Example:
+      outbox checker check --allow-callback shop.example.com
+    """
+    askers = _askers(dsn, hosts, networks, callback_ca)
+    with connect(dsn, application_name="outbox checker check") as conn:
+        require_current(conn)
+        findings = inspect(conn, askers, groups)
+    if as_json:
+        output.emit_json([finding._asdict() for finding in findings])
+    elif findings:
+        output.table(Finding._fields, findings)
+    else:
+        click.echo("No group has a callback: register one with outbox group set.")
+    if any(finding.problem for finding in findings):
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,1 @@
+"""`outbox db` creates, upgrades and checks the schema."""

@@ -1,0 +1,176 @@
+"""`outbox db`: create, upgrade and check the schema, and look after its partitions."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+
+import click
+import sqlalchemy as sa
+
+from outbox_migrations import api, sql_files
+from outbox_relay import output
+from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.database import connections, schema
+from outbox_relay.operations import database_checks, partitions
+
+DAYS = 7
+
+
+@click.group(cls=Group)
+def db() -> None:
+    """Create, upgrade and check the schema.
+
+    Everything lives in the PostgreSQL schema "outbox", with a version table of its own there: the alembic of the
+    application beside it is left alone.
+    """
+
+
+@db.command()
+@dsn_option
+@json_option
+def upgrade(dsn: str, as_json: bool) -> None:
+    """Bring the schema to this version, and make partitions for the coming days.
+
+    One transaction: after a failure nothing has changed. Two upgrades at once do the work once. Run it before
+    starting a new version of the relay.
+
+    \b
+      outbox db upgrade --dsn postgresql://owner@host/shop
+    """
+    with connections.connect(dsn) as conn:
+        _refuse_newer(conn)
+    try:
+        before = api.upgrade(dsn)
+    except (api.UnsupportedServerError, api.UnknownRevisionError) as error:
+        raise click.ClickException(str(error)) from None
+    except sa.exc.DBAPIError as error:
+        raise (error.orig or error) from None
+    with connections.connect(dsn) as conn:
+        added = partitions.ensure(conn, DAYS)
+        found = partitions.read(conn)
+    if before.current is None:
+        added = len(found.all)
+    result = {
+        "database": connections.place(dsn),
+        "from": before.current,
+        "to": before.head,
+        "partitions_added": added,
+        "partitions": len(found.all),
+        "last_id": found.all[-1].upper - 1,
+    }
+    if as_json:
+        output.emit_json(result)
+        return
+    click.echo(result["database"])
+    if before.is_current:
+        click.echo(f"schema      {before.head}, nothing to do")
+    else:
+        click.echo(f"schema      {before.current or 'none'} → {before.head}")
+    click.echo(
+        f"partitions  {len(found.all)}, {added} made now; room for {output.count(found.ids_left)} more messages"
+    )
+
+
+def _refuse_newer(conn: connections.Connection) -> None:
+    found = schema.revision(conn)
+    if found is not None and found > schema.REVISION:
+        schema.require_current(conn)
+
+
+@db.command()
+@dsn_option
+@json_option
+def check(dsn: str, as_json: bool) -> None:
+    """Say whether the database is fit for the outbox; exit with 1 when it is not.
+
+    Looks at the server's version, role and settings, the schema's version, the partitions ahead and the roles.
+    Each finding comes with the command that repairs it. A warning does not fail the check.
+    """
+    with connections.connect(dsn) as conn:
+        found = database_checks.run(conn)
+    failed = any(check.level == "FAILED" for check in found)
+    if as_json:
+        output.emit_json({"ok": not failed, "checks": [asdict(check) for check in found]})
+    else:
+        click.echo(connections.place(dsn))
+        output.table(
+            ["check", "result", "found"], [(check.name, check.level, check.found) for check in found]
+        )
+        for check in found:
+            if check.repair:
+                click.echo(f"{check.name}: {check.repair}")
+    sys.exit(1 if failed else 0)
+
+
+@db.command()
+@click.option("--from", "from_revision", metavar="REVISION", help="Only what is newer than this revision.")
+@click.option("--roles", is_flag=True, help="Only roles and grants; may be run again at any time.")
+def sql(from_revision: str | None, roles: bool) -> None:
+    """Print the DDL, for people who apply it themselves.
+
+    \b
+      outbox db sql > outbox.sql
+      psql -v ON_ERROR_STOP=1 -f outbox.sql "$OUTBOX_DSN"
+    """
+    try:
+        click.echo(sql_files.text("0001_roles.sql") if roles else api.sql(from_revision), nl=False)
+    except api.UnknownRevisionError as error:
+        raise click.UsageError(f"--from: {error}") from None
+
+
+@db.command("partitions")
+@dsn_option
+@click.option(
+    "--ensure",
+    "days",
+    type=click.IntRange(1, 60),
+    metavar="DAYS",
+    help="First make partitions for this many days at the present rate (relay and checker do it by themselves: 7).",
+)
+@json_option
+def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
+    """List the partitions: bounds, rows, size, and how long they last.
+
+    Rows are estimated from statistics. Sizes cover messages, publications and events with their indexes. A table
+    is named after its first id: outbox.message_p000000002000001 (--json has the names).
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        added = None if days is None else partitions.ensure(conn, days)
+        found = partitions.read(conn)
+    if as_json:
+        output.emit_json(
+            {
+                "added": added or 0,
+                "newest_id": found.newest_id,
+                "ids_per_second": found.per_second,
+                "ids_left": found.ids_left,
+                "seconds_left": found.seconds_until(found.newest_id + found.ids_left),
+                "ahead": found.ahead,
+                "partitions": [
+                    {**asdict(p), "place": found.place(p), "seconds_until_full": found.seconds_until(p.upper)}
+                    for p in found.all
+                ],
+            }
+        )
+        return
+    if added is not None:
+        click.echo(f"{output.many(added, 'partition')} added" if added else "nothing to add")
+    output.table(
+        ["place", "from id", "to id", "rows ~", "size", "full in"],
+        [
+            (
+                found.place(p),
+                output.count(p.lower),
+                output.count(p.upper - 1),
+                output.count(p.rows),
+                output.size(p.size),
+                None if found.place(p) == "full" else output.seconds(found.seconds_until(p.upper)),
+            )
+            for p in found.all
+        ],
+        right=("from id", "to id", "rows ~", "size", "full in"),
+    )
+    if found.ahead < 1:
+        click.echo("ALARM: the next partition is missing. run: outbox db partitions --ensure 7", err=True)

@@ -1,0 +1,1 @@
+"""`outbox etl` runs the warehouse job."""

@@ -1,0 +1,1 @@
+"""`outbox group` shows and changes producer groups."""

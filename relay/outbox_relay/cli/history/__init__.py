@@ -1,0 +1,1 @@
+"""`outbox history` lists and drops what retention allows."""

@@ -1,0 +1,1 @@
+"""`outbox lane` lists stopped lanes and requests retries."""

@@ -1,0 +1,89 @@
+"""`outbox lane`: which lanes are stopped, and trying them again now."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from outbox_relay import output
+from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.database import connections, schema
+from outbox_relay.errors import OperatorError
+from outbox_relay.operations import stopped_lanes
+from outbox_relay.publisher.lease import LANES
+
+
+@click.group(cls=Group)
+def lane() -> None:
+    """Which lanes are stopped, at what; try them again now.
+
+    All messages of one order key share one of eight lanes. A lane stops before a message that cannot be published; the
+    others go on.
+    """
+
+
+@lane.command("ls")
+@dsn_option
+@json_option
+def ls(dsn: str, as_json: bool) -> None:
+    """List the lanes; for a stopped one the message, the error and what to do."""
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        lanes = stopped_lanes.everything(conn)
+    if as_json:
+        output.emit_json([{**asdict(one), "repair": one.repair()} for one in lanes])
+        return
+    output.table(
+        ["lane", "condition", "since", "message", "topic", "error"],
+        [
+            (
+                one.lane,
+                one.condition,
+                one.stopped_at,
+                one.id if one.id is not None else one.message_id,
+                one.topic,
+                (one.error or "").partition(":")[0] or None,
+            )
+            for one in lanes
+        ],
+        right=("lane",),
+    )
+    for one in lanes:
+        if one.is_stopped:
+            click.secho(f"lane {one.lane}: {output.printable(one.error or '')}", fg="red")
+            for line in one.repair():
+                click.echo(f"  {line}")
+
+
+@lane.command()
+@click.argument("number", metavar="[LANE]", type=click.IntRange(0, LANES - 1), required=False)
+@click.option("--all", "everything", is_flag=True, help="Every lane that is stopped.")
+@dsn_option
+@json_option
+def retry(*, number: int | None, everything: bool, dsn: str, as_json: bool) -> None:
+    """Ask the relay to try a stopped lane again now, not at its next turn of up to a minute.
+
+    \b
+      outbox lane retry 4
+      outbox lane retry --all
+    """
+    if (number is None) is not everything:
+        raise click.UsageError("name one lane, 0 to 7, or give --all")
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        lanes = stopped_lanes.everything(conn)
+        if number is not None and not lanes[number].is_stopped:
+            raise OperatorError(f"lane {number} is not stopped; see: outbox lane ls")
+        asked = stopped_lanes.request_retry(conn, range(LANES) if number is None else [number])
+    if as_json:
+        output.emit_json({"requested": asked})
+        return
+    if not asked:
+        click.echo("no lane is stopped")
+        return
+    click.echo(
+        f"lane{'s' if len(asked) > 1 else ''} {', '.join(map(str, asked))} tried again within about a second"
+    )
+    if all(one.owner is None for one in lanes):
+        click.echo("no relay runs; it tries all lanes when it starts: outbox relay run", err=True)

@@ -1,0 +1,187 @@
+"""The `outbox` command: a lazy group, so that `outbox --help` imports no driver and no broker client."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, ClassVar, NoReturn
+
+import click
+
+DOCUMENTATION = "README.md and docs/ of the project; docs/reference/cli.md describes every command"
+
+
+class LazyGroup(click.Group):
+    """Loads a command when it is named; suggests the nearest name when none fits.
+
+    Why lazy: `outbox env` runs in every shell prompt and must not pay for Kafka's client.
+    """
+
+    sections: ClassVar[dict[str, dict[str, tuple[str, str]]]] = {
+        "On this machine": {
+            "up": ("outbox_local.stack.commands:up", "Start a local PostgreSQL and Kafka broker."),
+            "env": ("outbox_local.stack.commands:env", "Print the exports that point every command at them."),
+            "down": ("outbox_local.stack.commands:down", "Stop exactly what `outbox up` started."),
+            "demo": (
+                "outbox_local.demo.commands:demo",
+                "A year of flights through the outbox, proven at the end.",
+            ),
+        },
+        "Set up": {
+            "db": ("outbox_relay.cli.db.commands:db", "Create, upgrade and check the schema."),
+            "topic": (
+                "outbox_relay.cli.topic.commands:topic",
+                "Create and register topics: type, partitions, size limit.",
+            ),
+            "group": (
+                "outbox_relay.cli.group.commands:group",
+                "Producer groups: how their half messages are asked about.",
+            ),
+        },
+        "Run": {
+            "relay": ("outbox_relay.cli.relay.commands:relay", "Publish committed messages to Kafka."),
+            "checker": (
+                "outbox_relay.cli.checker.commands:checker",
+                "Ask the producers of half messages that nobody decided.",
+            ),
+        },
+        "Look and repair": {
+            "status": (
+                "outbox_relay.cli.status.commands:status",
+                "Healthy, or what is wrong and which command repairs it.",
+            ),
+            "message": (
+                "outbox_relay.cli.message.commands:message",
+                "Send, find, show, cancel; set aside what cannot be published.",
+            ),
+            "lane": (
+                "outbox_relay.cli.lane.commands:lane",
+                "Which lanes are stopped, at what; try them again now.",
+            ),
+            "tail": ("outbox_relay.cli.tail.commands:tail", "Read a topic's messages from Kafka."),
+            "tx": ("outbox_relay.cli.tx.commands:tx", "List, explain, check and decide half messages."),
+        },
+        "Archive": {
+            "etl": (
+                "outbox_relay.cli.etl.commands:etl",
+                "Export the history into a warehouse, and prove it complete.",
+            ),
+            "history": (
+                "outbox_relay.cli.history.commands:history",
+                "Drop what is exported, verified and old.",
+            ),
+        },
+    }
+    sources: ClassVar[dict[str, tuple[str, str]]] = {
+        name: source for commands in sections.values() for name, source in commands.items()
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Name the commands in the order a newcomer meets them."""
+        return list(self.sources)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command, or None when there is none of that name."""
+        if cmd_name not in self.sources:
+            return None
+        module, _, attribute = self.sources[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table above, importing none of them."""
+        for title, commands in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=12)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Turn an unknown command into an error that names the nearest one."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            near = difflib.get_close_matches(args[0], self.sources, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(self.sources)}."
+            raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from None
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line; with `--json`, errors are one line of JSON on standard error.
+
+        Raises:
+            SystemExit: with the exit code: 0 done, 1 refused or failed, 2 wrong options or values.
+        """
+        given = list(sys.argv[1:] if args is None else args)
+        if not standalone_mode or not _wants_json(given):
+            return super().main(given, prog_name, complete_var, standalone_mode, **extra)
+        try:
+            code = super().main(given, prog_name, complete_var, False, **extra)
+        except click.ClickException as error:
+            _fail(error.format_message(), "usage" if error.exit_code == 2 else "failed", error.exit_code)
+        except click.Abort:
+            _fail("aborted", "failed", 1)
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                raise
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _wants_json(args: Sequence[str]) -> bool:
+    """Tell before anything is parsed, because parsing is what may fail."""
+    return "--json" in args or os.environ.get("OUTBOX_JSON", "").lower() in {
+        "1",
+        "true",
+        "yes",
+        "on",
+        "t",
+        "y",
+    }
+
+
+def _fail(text: str, kind: str, code: int) -> NoReturn:
+    click.echo(json.dumps({"error": text, "kind": kind}, ensure_ascii=False), err=True)
+    sys.exit(code)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "OUTBOX"},
+    epilog=f"Documentation: {DOCUMENTATION}",
+)
+@click.version_option(package_name="outbox-kafka")
+def main() -> None:
+    """A transactional outbox on PostgreSQL that speaks Kafka.
+
+    \b
+    First steps:
+      outbox up                                     a PostgreSQL and a Kafka broker on this machine
+      eval "$(outbox env)"                          point every command at them
+      outbox db upgrade                             create the schema
+      outbox topic create orders                    create a topic
+      outbox relay run                              publish, in a terminal of its own
+      outbox message send orders --body hello       send a message in a transaction
+      outbox tail orders --from-beginning           read it from Kafka
+      outbox status                                 healthy, or what is wrong
+
+    \b
+    Every command takes its servers from options or from the environment:
+      OUTBOX_DSN                    PostgreSQL, such as postgresql://user@host:5432/shop
+      OUTBOX_BOOTSTRAP_SERVERS      Kafka, such as localhost:9092
+    """
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""`outbox message` sends, finds, shows and cancels messages."""

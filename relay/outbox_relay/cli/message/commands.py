@@ -1,0 +1,206 @@
+"""`outbox message`: send a message, find messages, show one's whole life, cancel a delayed one."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import click
+
+from outbox_relay import output
+from outbox_relay.cli.message import outcome as message_outcome
+from outbox_relay.cli.message import render
+from outbox_relay.cli.message.send import send
+from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.cli.tx.options import reason_option, wait_option
+from outbox_relay.cli.types import Choice
+from outbox_relay.database import connections, schema
+from outbox_relay.errors import OperatorError
+from outbox_relay.operations import cancel as halves_cancel
+from outbox_relay.operations import filters, messages
+from outbox_relay.operations.decide import checked_reason
+
+
+class Searching:
+    """Says at a terminal how far back a long search has come."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def note(self, id_: int) -> None:
+        """Say so once a second at most."""
+        if sys.stderr.isatty() and time.monotonic() - self._said > 1:
+            click.echo(f"searched back to id {id_:,} …", err=True)
+            self._said = time.monotonic()
+
+
+@click.group(cls=Group)
+def message() -> None:
+    """Send, find, explain and cancel messages.
+
+    Bodies and headers are shown by `outbox message show --body` alone; everything else needs no more than the
+    role outbox_reader.
+    """
+
+
+message.add_command(send)
+
+
+@message.command("ls")
+@click.option(
+    "--id",
+    "id_",
+    type=click.IntRange(1, filters.LARGEST_ID),
+    metavar="N",
+    help="The message's id (a number).",
+)
+@click.option("--message-id", metavar="UUID", help="The message id, as in the record header outbox-id.")
+@click.option("--topic", help="The topic.")
+@click.option("--key", metavar="TEXT", help="The record's key: UTF-8, or base64:… for bytes.")
+@click.option("--index-key", metavar="TEXT", help="One of its index keys.")
+@click.option("--tag", help="One of its tags.")
+@click.option(
+    "--status",
+    type=Choice(filters.STATUSES),
+    metavar="STATUS",
+    help=f"One of {', '.join(filters.STATUSES)}. COMMITTED: not yet published; UNKNOWN: a half message that nobody "
+    "has decided.",
+)
+@click.option("--group", "producer_group", metavar="NAME", help="The producer group.")
+@click.option("--transaction-id", metavar="TEXT", help="The application's name for its transaction.")
+@click.option("--checker", metavar="NAME", help="The checker that a half message names.")
+@click.option("--biz-type", metavar="TEXT", help="What kind of business it is about.")
+@click.option("--biz-id", metavar="TEXT", help="Which piece of business it is about.")
+@click.option("--since", metavar="TIME", help="Born at or after: 30s, 10m, 2h, 3d ago, or an ISO time.")
+@click.option("--until", metavar="TIME", help="Born before; as --since.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="How many at most.",
+)
+@dsn_option
+@json_option
+def ls(
+    *,
+    id_: int | None,
+    message_id: str | None,
+    topic: str | None,
+    key: str | None,
+    index_key: str | None,
+    tag: str | None,
+    status: str | None,
+    producer_group: str | None,
+    transaction_id: str | None,
+    checker: str | None,
+    biz_type: str | None,
+    biz_id: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    dsn: str,
+    as_json: bool,
+) -> None:
+    """List messages, the newest first; all filters must fit.
+
+    \b
+      outbox message ls --status UNKNOWN
+      outbox message ls --topic orders --key o-17
+      outbox message ls --index-key order-17 --since 2h
+      outbox message ls --status COMMITTED          committed, and not yet published
+    """
+    uuid = None
+    if message_id is not None:
+        number, uuid = filters.identity(message_id)
+        if number is not None:
+            raise filters.FilterError(
+                f"--message-id {message_id!r} is not a UUID; for a number use --id {number}"
+            )
+    begin, end = filters.period(since, until)
+    wanted = filters.Filters(
+        id=id_,
+        message_id=uuid,
+        topic=topic,
+        key=None if key is None else filters.key(key),
+        index_key=index_key,
+        tag=tag,
+        status=None if status is None else status.upper(),
+        producer_group=producer_group,
+        transaction_id=transaction_id,
+        checker=checker,
+        biz_type=biz_type,
+        biz_id=biz_id,
+        since=begin,
+        until=end,
+    )
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        # One more than asked for tells whether there are more.
+        rows = messages.search(conn, wanted, limit + 1, Searching().note)
+    more = len(rows) > limit
+    rows = rows[:limit]
+    if as_json:
+        output.emit_json([render.as_document(row) for row in rows])
+    elif rows:
+        render.show_list(rows, limit, more)
+    else:
+        click.echo("no message fits", err=True)
+
+
+@message.command()
+@click.argument("identity", metavar="ID")
+@click.option("--body", is_flag=True, help="Also show headers and body.")
+@dsn_option
+@json_option
+def show(*, identity: str, body: bool, dsn: str, as_json: bool) -> None:
+    """Show one message's whole life: born, checked, decided, waiting, published where.
+
+    ID is the message's id (a number) or its message id (a UUID, as in the record header outbox-id).
+
+    \b
+      outbox message show 4711
+      outbox message show 000000001267-8a3f-9d52-0c6c5f3a8e11 --body
+    """
+    number, uuid = filters.identity(identity)
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        life = messages.life(conn, filters.Filters(id=number, message_id=uuid), content=body)
+    if life is None:
+        raise OperatorError(
+            f"there is no message {identity} in {connections.place(dsn)}: it was never written, its transaction was "
+            "rolled back, or its partition has been dropped\nlook for it by key or time: outbox message ls --help"
+        )
+    if as_json:
+        output.emit_json(render.life_document(life))
+    else:
+        render.show_life(life)
+
+
+@message.command()
+@click.argument("identity", metavar="ID")
+@reason_option
+@wait_option
+@dsn_option
+@json_option
+def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
+    """Cancel a delayed message before it is delivered.
+
+    Exactly one of two things comes true: it is cancelled and never published, or it is too late and this says so
+    (exit code 1). Cancelling again is fine. A half message that nobody has committed is rolled back instead:
+    outbox tx rollback.
+
+    \b
+      outbox message cancel 4711 --reason "order withdrawn"
+    """
+    named = filters.identity(identity)
+    checked = checked_reason(reason)
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        outcome = halves_cancel.cancel(conn, named, checked, wait)
+    message_outcome.report(outcome, as_json=as_json)
+
+
+for command in (message_outcome.dead, message_outcome.skip, message_outcome.retry):
+    message.add_command(command)

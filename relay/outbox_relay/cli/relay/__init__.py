@@ -1,0 +1,1 @@
+"""`outbox relay` runs the relay."""

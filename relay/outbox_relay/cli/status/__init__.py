@@ -1,0 +1,1 @@
+"""`outbox status` shows whether the outbox is healthy."""

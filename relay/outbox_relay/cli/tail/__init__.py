@@ -1,0 +1,1 @@
+"""`outbox tail` reads a topic from Kafka."""

@@ -1,0 +1,1 @@
+"""`outbox topic` creates and registers topics."""

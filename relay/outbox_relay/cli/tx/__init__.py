@@ -1,0 +1,1 @@
+"""`outbox tx` lists, explains and decides half messages."""

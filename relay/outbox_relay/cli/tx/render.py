@@ -1,0 +1,237 @@
+"""Shows half messages: a page of them, one with all its facts, or one's whole life."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from outbox_relay import output
+from outbox_relay.cli.message.render import as_document
+from outbox_relay.operations import group_callbacks, half_message_story
+from outbox_relay.operations.half_message_life import HalfLife
+from outbox_relay.operations.half_messages import OVERDUE_S
+from outbox_relay.operations.messages import Row
+
+WIDE = 120
+"""Columns from which a list also shows topic and business."""
+LONGEST_CELL = 28
+_SECOND_UNIT = re.compile(r"(\d (?:min|h|d)) \d+ \w+$")
+
+
+def half_document(row: Row, now: Any) -> dict[str, Any]:
+    """One half message of a list, for machines; ages in seconds."""
+    due = row["due_at"]
+    document = dict(row)
+    document["key"] = output.bytes_for_json(row["key"])
+    document["message_id"] = str(row["message_id"])
+    document["age_seconds"] = round(document.pop("age"), 3)
+    document["overdue"] = due is not None and (now - due).total_seconds() > OVERDUE_S
+    return document
+
+
+def show_list(rows: Sequence[Row], now: Any) -> None:
+    """Print half messages as a table, the oldest first; a wide terminal or a pipe gets all columns."""
+    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
+    columns = ["id", "state", "group", "age", "checks", "next check", "last answer"]
+    if wide:
+        columns[3:3] = ["topic", "checker", "business"]
+    output.table(columns, [_cells(row, now, wide=wide) for row in rows], right=("id", "age", "checks"))
+
+
+def _cells(row: Row, now: Any, *, wide: bool) -> list[Any]:
+    checks = row["checks"] or 0
+    age, due = output.seconds(row["age"]), _next_check(row, now)
+    if not wide:
+        # One unit of time is enough to see what is old.
+        age, due = _one_unit(age), _one_unit(due)
+    cells: list[Any] = [row["id"], row["state"], _short(row["producer_group"]), age]
+    if wide:
+        cells[3:3] = [row["topic"], row["checker"], _business(row)]
+    cells += [
+        f"{checks} of {row['max_checks']}" if row["state"] == "UNKNOWN" else checks,
+        due,
+        _answer(row) if wide else row["last_answer"],
+    ]
+    return cells
+
+
+def _one_unit(text: str) -> str:
+    """Drop the second unit of a duration at the end: `overdue 3 min 20 s` becomes `overdue 3 min`."""
+    return _SECOND_UNIT.sub(r"\1", text)
+
+
+def _short(text: str | None) -> str | None:
+    return text if text is None or len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
+
+
+def _business(row: Row) -> str | None:
+    return " ".join(filter(None, (row["biz_type"], row["biz_id"]))) or None
+
+
+def _answer(row: Row) -> str | None:
+    if row["last_answer"] is None:
+        return None
+    return f"{row['last_answer']}: {row['last_remark']}" if row["last_remark"] else str(row["last_answer"])
+
+
+def _next_check(row: Row, now: Any) -> str:
+    if row["state"] != "UNKNOWN":
+        return "operator decides"
+    if row["being_asked_by"] is not None:
+        return "being asked"
+    late = (now - row["due_at"]).total_seconds()
+    if late > OVERDUE_S:
+        return f"overdue {output.seconds(late)}"
+    return "now" if late >= 0 else f"in {output.seconds(-late)}"
+
+
+def show_one(told: HalfLife) -> None:
+    """Print the facts of one half message."""
+    half, message, group = told.half, told.life.message, told.group
+    undecided = half["state"] == "UNKNOWN"
+    output.pairs(
+        [
+            ("message id", half["message_id"]),
+            ("id", half["id"]),
+            ("status", f"{message['status']}, {half_message_story.LEFT[message['status']]}"),
+            ("remark", half["remark"]),
+            (
+                "producer group",
+                group.name if group.registered else f"{group.name} (not registered: defaults)",
+            ),
+            ("type", group.message_type),
+            ("checker", half["checker"]),
+            ("business", _business(half)),
+            ("transaction id", half["transaction_id"]),
+            ("topic", half["topic"]),
+            ("partition", message["partition"]),
+            ("offset", message["offset"]),
+            ("key", half["key"]),
+            ("tags", half["tags"] or None),
+            ("index keys", half["index_keys"] or None),
+            ("born", f"{output.cell(half['born_at'])}, {output.seconds(half['age'])} ago"),
+            ("deliver at", half["deliver_at"]),
+            ("decided", half["decided_at"]),
+            ("checks", f"{half['checks'] or 0} of {half['max_checks']}" if undecided else half["checks"]),
+            ("last answer", _answer(half)),
+            ("answered", half["answered_at"]),
+            ("answered by", half["answered_by"]),
+            ("not asked", half["not_asked"]),
+            ("being asked", None if half["being_asked_by"] is None else f"by {half['being_asked_by']}"),
+            (
+                "next check",
+                f"{output.cell(half['due_at'])}, {_next_check(half, told.now)}" if undecided else None,
+            ),
+            ("is asked", group_callbacks.who(group, half["checker"]) if undecided else None),
+            ("schedule", group_callbacks.schedule(group) if undecided else None),
+            ("policy", f"{half['policy']}, by {output.cell(half['expires_at'])}" if undecided else None),
+            ("locked", None if told.locker is None else f"by {told.locker.describe()}"),
+            *(
+                (f"ALARM {alarm.kind}", f"since {output.cell(alarm.since)}: {alarm.detail}")
+                for alarm in told.alarms
+            ),
+        ]
+    )
+
+
+def explain(told: HalfLife) -> None:
+    """Print the life of one half message in order of time, and what happens next."""
+    half = told.half
+    status = told.life.message["status"]
+    business = "" if _business(half) is None else f" about {output.printable(_business(half) or '')}"
+    _line(
+        "",
+        f"half message {half['id']} ({half['message_id']}){business} for topic {half['topic']}: "
+        f"{status}, {half_message_story.LEFT[status]}",
+    )
+    if not told.group.registered and status == "UNKNOWN":
+        _line(
+            "",
+            f"group {told.group.name!r} is not registered, has the defaults: {group_callbacks.schedule(told.group)}",
+        )
+    elif status == "UNKNOWN":
+        _line(
+            "",
+            f"group {told.group.name!r}: {group_callbacks.schedule(told.group)}; policy {told.group.policy}",
+        )
+    click.echo()
+    for number, entry in enumerate(half_message_story.past(told)):
+        after = (entry.at - half["born_at"]).total_seconds()
+        passed = "" if number == 0 else f"+{output.seconds(after)}"
+        _line(f"{output.moment(entry.at)}  {passed:>12}  ", entry.text)
+    steps = half_message_story.future(told)
+    if not steps:
+        return
+    click.echo()
+    for number, step in enumerate(steps):
+        label = "next  " if number == 0 else "      "
+        _line(label, step.text, fg="red" if step.alarm else None)
+
+
+def _line(label: str, text: str, *, fg: str | None = None) -> None:
+    """Print a text beside its label; at a terminal it is broken at the right edge and kept in its column."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 10_000
+    paragraphs = []
+    for part in text.split("\n"):
+        paragraphs += textwrap.wrap(
+            part,
+            max(width - len(label), 30),
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+    for number, line in enumerate(paragraphs):
+        shown = line if fg is None else click.style(line, fg=fg)
+        click.echo((label if number == 0 else " " * len(label)) + shown)
+
+
+def life_document(told: HalfLife) -> dict[str, Any]:
+    """One half message's life for machines."""
+    locker = told.locker
+    return {
+        **half_document(told.half, told.now),
+        "status": told.life.message["status"],
+        "partition": told.life.message["partition"],
+        "offset": told.life.message["offset"],
+        "published_at": told.life.message["published_at"],
+        "waiting": told.life.message["waiting"],
+        "registered": told.group.registered,
+        "asked": group_callbacks.who(told.group, told.half["checker"]),
+        "locked_by": None
+        if locker is None
+        else {
+            "pid": locker.pid,
+            "since": locker.xact_start or locker.prepared,
+            "application_name": locker.application_name,
+            "user": locker.usename,
+            "address": locker.address,
+            "prepared_transaction": locker.gid,
+        },
+        "alarms": [
+            {"kind": one.kind, "detail": one.detail, "since": one.since, "seen_at": one.seen_at}
+            for one in told.alarms
+        ],
+        "events": told.life.events,
+        "publications": told.life.publications,
+        "schedule": durations_of(told),
+        **half_message_story.document(told),
+        "message": as_document(told.life.message),
+    }
+
+
+def durations_of(told: HalfLife) -> dict[str, Any]:
+    """The group's schedule, in seconds."""
+    group = told.group
+    return {
+        "check_after_seconds": group.check_after.total_seconds(),
+        "check_interval_seconds": group.check_interval.total_seconds(),
+        "max_check_interval_seconds": group.max_check_interval.total_seconds(),
+        "max_checks": group.max_checks,
+        "max_age_seconds": group.max_age.total_seconds(),
+        "policy": group.policy,
+    }

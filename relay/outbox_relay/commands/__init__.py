@@ -1,1 +1,0 @@
-"""The commands of `outbox`, one module per subject, imported only when named."""
