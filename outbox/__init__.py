@@ -34,9 +34,9 @@ from outbox.groups import ProducerGroup
 from outbox.half import HalfMessage, MessageView
 from outbox.message import Message
 from outbox.outbox import AsyncOutbox, Outbox
+from outbox.partitioning.selectors import MessageQueueSelector, partition_of
 from outbox.receipt import Receipt
 from outbox.resolution import Answer, LocalTransactionState, TransactionResolution
-from outbox.selectors import MessageQueueSelector, partition_of
 from outbox.topics import MessageType, Topic
 
 __all__ = [

@@ -12,10 +12,10 @@ from outbox.decisions import AnyMessage, Decision, Verdict, decide, join
 from outbox.errors import ConfigurationError, InvalidMessageError
 from outbox.half import HalfMessage
 from outbox.idempotency import prepare_once, require_key
-from outbox.lanes import lane_of
 from outbox.message import Message
+from outbox.partitioning.lanes import lane_of
+from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.rows import Row
-from outbox.selectors import MessageQueueSelector
 from outbox.sending import Sending
 from outbox.spans import Span, interval, text_of
 from outbox.statements import Plan, Statement, load
@@ -39,7 +39,7 @@ class Halves(Sending):
         Args:
             producer_group: Who sends: goes with every message; half messages need it, for it says who is asked about
                 them. Idempotency keys are unique within it.
-            selectors: Custom message queue selectors by name, see `outbox.selectors`.
+            selectors: Custom message queue selectors by name, see `outbox.partitioning.selectors`.
             topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
 
         Raises:

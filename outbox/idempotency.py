@@ -7,8 +7,8 @@ from struct import pack
 from typing import Any
 
 from outbox.errors import ConfigurationError, IdempotencyConflictError
-from outbox.lanes import lane_of
 from outbox.message import Message
+from outbox.partitioning.lanes import lane_of
 from outbox.receipt import Receipt
 from outbox.rows import Row
 from outbox.statements import Plan, Statement, load

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from outbox import checks, headers
 from outbox.errors import InvalidMessageError
-from outbox.selectors import MODULO, MURMUR2, Arg, whole_number
+from outbox.partitioning.selectors import MODULO, MURMUR2, Arg, whole_number
 
 LARGEST_QUEUE = 2**31 - 1
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")

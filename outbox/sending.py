@@ -12,12 +12,12 @@ from outbox import topics
 from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
 from outbox.groups import require_name
 from outbox.idempotency import require_key, send_once
-from outbox.lanes import lane_of
 from outbox.message import Message
 from outbox.ordering import MOST_ORDERED_KEYS, lock_order_keys, recount, too_many_keys
+from outbox.partitioning.lanes import lane_of
+from outbox.partitioning.selectors import MessageQueueSelector, Selectors
 from outbox.receipt import Receipt
 from outbox.rows import Row, columns_of, row_of
-from outbox.selectors import MessageQueueSelector, Selectors
 from outbox.size import require_fitting
 from outbox.statements import Plan, Statement, TextArray, load
 from outbox.topics import KNOWN_FOR, MessageType, Topic, TopicCache
@@ -54,7 +54,7 @@ class Sending:
 
         Args:
             producer_group: Who sends: goes with every message; idempotency keys are unique within it.
-            selectors: Custom message queue selectors by name, see `outbox.selectors`.
+            selectors: Custom message queue selectors by name, see `outbox.partitioning.selectors`.
             topic_ttl: Seconds for which a topic's registration is remembered.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from outbox import checks
 from outbox.errors import InvalidTopicError, OutboxError, WrongMessageTypeError
 from outbox.message import LARGEST_QUEUE, Message
-from outbox.selectors import BUILT_IN, MURMUR2
+from outbox.partitioning.selectors import BUILT_IN, MURMUR2
 from outbox.statements import Plan, Rows, Statement, TextArray, load
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from bench.harness.cpu import Meter
 from bench.load.backlog import STATEMENTS
-from outbox.selectors import partition_of
+from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.finder import COLUMNS, PAGE, PAGE_BYTES
 from outbox_relay.publisher.kafka import producer_settings
 

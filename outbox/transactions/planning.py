@@ -5,7 +5,7 @@ from __future__ import annotations
 from outbox.half import HalfMessage
 from outbox.halves import Halves
 from outbox.message import Message
-from outbox.selectors import MODULO, MURMUR2, partition_of
+from outbox.partitioning.selectors import MODULO, MURMUR2, partition_of
 from outbox.topics import Topic
 from outbox.transactions.results import MessageQueue
 

@@ -23,7 +23,7 @@ from outbox.errors import ConfigurationError
 from outbox.half import HalfMessage
 from outbox.listeners import Listeners
 from outbox.message import Message
-from outbox.selectors import MessageQueueSelector
+from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.transactions.errors import ProducerStateError
 from outbox.transactions.identity import new_transaction_id
 from outbox.transactions.io import perform, perform_async
@@ -188,7 +188,7 @@ class Producer(_Produces, BlockingLife):
             checker: Who answers: an object with `check(message_view)`, or a function.
             topics: The topics it may send to; others are refused. None: all.
             listeners: A registry of many checkers, instead of one.
-            selectors: Custom message queue selectors by name, see `outbox.selectors`.
+            selectors: Custom message queue selectors by name, see `outbox.partitioning.selectors`.
             connections: How many of them are open at a time, where `connect` is no pool.
             connection_timeout: Seconds to wait for one.
             check: Whether this process answers the checks of its group.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from outbox.outbox import AsyncOutbox, Outbox
-from outbox.selectors import MessageQueueSelector
+from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.transactions.connections import AsyncConnections, Connections
 from outbox.transactions.io import AwaitingIO, BlockingIO, perform, perform_async
 from outbox.transactions.lifecycle import Life, refuse_async

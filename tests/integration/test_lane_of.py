@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
-from outbox.lanes import LANES, lane_of
+from outbox.partitioning.lanes import LANES, lane_of
 from tests.writing import Connection
 
 COMPUTED = """

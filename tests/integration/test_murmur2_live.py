@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox.murmur2 import murmur2
+from outbox.partitioning.murmur2 import murmur2
 from outbox_local.stack import survey
 from outbox_relay.downloads.jars import kafka_jars
 from outbox_relay.downloads.wheels import java_from_wheel

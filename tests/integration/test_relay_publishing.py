@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from outbox.murmur2 import murmur2
+from outbox.partitioning.murmur2 import murmur2
 from tests.checker import by_key_and_version, compare, message_ids, read_topic
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic

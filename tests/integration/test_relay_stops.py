@@ -17,7 +17,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from outbox.lanes import lane_of
+from outbox.partitioning.lanes import lane_of
 from tests.checker import compare, read_topic
 from tests.relay_process import RelayProcess
 from tests.servers import MakeTopic

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outbox import partition_of
-from outbox.murmur2 import murmur2
+from outbox.partitioning.murmur2 import murmur2
 
 DATA = Path(__file__).parent / "data" / "murmur2.json"
 VECTORS = {bytes.fromhex(key): hash for key, hash in json.loads(DATA.read_text(encoding="utf-8"))["vectors"]}

@@ -18,7 +18,7 @@ from typing import NoReturn
 from confluent_kafka import KafkaError, KafkaException
 
 from outbox import wire
-from outbox.selectors import partition_of
+from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
 from outbox_relay.publisher.doubts import Handed, in_doubt
 from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable

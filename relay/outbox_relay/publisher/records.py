@@ -14,7 +14,7 @@ from confluent_kafka import KafkaException
 
 from outbox import wire
 from outbox.errors import SelectorError
-from outbox.selectors import partition_of
+from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.topics import Topic
 

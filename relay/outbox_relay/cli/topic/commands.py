@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from outbox.selectors import BUILT_IN
+from outbox.partitioning.selectors import BUILT_IN
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_relay import output
 from outbox_relay.cli.options import (

@@ -9,7 +9,7 @@ import click
 
 from outbox import checks
 from outbox.errors import OutboxError
-from outbox.selectors import BUILT_IN
+from outbox.partitioning.selectors import BUILT_IN
 from outbox.topics import MessageType
 from outbox_relay.cli.types import Choice
 

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from outbox.errors import ConfigurationError, SelectorError
-from outbox.murmur2 import murmur2
+from outbox.partitioning.murmur2 import murmur2
 
 if TYPE_CHECKING:
     from outbox.message import Message
