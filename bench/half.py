@@ -128,8 +128,8 @@ def _script(name: str) -> list[str]:
     values = {column: f":{column}" for column in columns}
     values |= {"key": ":account", "index_keys": ":no_tags", "producer_group": ":group", "lane": ":lane"}
     send = inserting(load("send.sql")["send"], values)
-    half = inserting(load("halves.sql")["prepare"], values) + pgbench.INTO_VARIABLES
-    decisions = load("decisions.sql")
+    half = inserting(load("prepare.sql")["prepare"], values) + pgbench.INTO_VARIABLES
+    decisions = load("decide.sql")
     named = {1: ":id", 2: ":message_id"}
     join = filling(decisions["join"], named)
     decide = filling(decisions["decide"], {**named, 3: "'COMMITTED'", 4: "NULL"})

@@ -181,8 +181,8 @@ def _settings(bench: Bench, dsn: str, topic: str, namesrv: str) -> dict[str, str
 
 def _statements() -> dict[str, str]:
     """The library's statements in JDBC's form."""
-    send, prepare = load("send.sql")["send"], load("halves.sql")["prepare"]
-    decisions = load("decisions.sql")
+    send, prepare = load("send.sql")["send"], load("prepare.sql")["prepare"]
+    decisions = load("decide.sql")
     message = dict.fromkeys(("topic", "key", "body", "headers", "tags", "producer_group", "lane"), "?")
     message["index_keys"] = "'{}'"
     named = {1: "?", 2: "?"}

@@ -8,7 +8,6 @@
 The message is published to Kafka if and only if that transaction commits. `AsyncOutbox` is the same for asyncio.
 """
 
-from outbox.decisions import Decision
 from outbox.errors import (
     ConfigurationError,
     DecidedOtherwiseError,
@@ -30,14 +29,15 @@ from outbox.errors import (
     UnknownMessageError,
     WrongMessageTypeError,
 )
-from outbox.groups import ProducerGroup
 from outbox.half import HalfMessage, MessageView
 from outbox.message import Message
+from outbox.operations.decide import Decision
+from outbox.operations.groups import ProducerGroup
+from outbox.operations.topics import MessageType, Topic
 from outbox.outbox import AsyncOutbox, Outbox
 from outbox.partitioning.selectors import MessageQueueSelector, partition_of
 from outbox.receipt import Receipt
 from outbox.resolution import Answer, LocalTransactionState, TransactionResolution
-from outbox.topics import MessageType, Topic
 
 __all__ = [
     "Answer",

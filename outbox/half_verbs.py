@@ -6,11 +6,11 @@ from typing import Any
 
 import psycopg
 
-from outbox.decisions import AnyMessage, Decision
 from outbox.drivers import psycopg_async, psycopg_sync
 from outbox.half import HalfMessage
-from outbox.halves import Halves
 from outbox.message import Message
+from outbox.operations.decide import AnyMessage, Decision
+from outbox.operations.prepare import Halves
 from outbox.spans import Span
 
 

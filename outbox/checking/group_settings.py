@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outbox.groups import DEFAULTS
+from outbox.operations.groups import DEFAULTS
 
 LONGEST = 100 * 365 * 86_400.0
 """Seconds that any duration is cut to: PostgreSQL adds them to timestamps, which must stay in range."""

@@ -1,7 +1,7 @@
 -- How a delayed message is cancelled. The relay, which releases it when it is due, and a cancellation race for its row in
 -- outbox.waiting: the trigger make_transition refuses the one that comes second (constraint message_is_waiting).
 --
--- state || '' is for the planner, as in decisions.sql: with a plain state a plan that is made while a partition is empty
+-- state || '' is for the planner, as in decide.sql: with a plain state a plan that is made while a partition is empty
 -- takes the finder's index, and reads all of it later.
 
 -- name: cancel

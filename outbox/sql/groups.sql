@@ -1,4 +1,4 @@
--- The producer group registry as the library uses it. Intervals go out as whole microseconds, see decisions.sql.
+-- The producer group registry as the library uses it. Intervals go out as whole microseconds, see decide.sql.
 
 -- name: read_registry
 -- The registered ones among the topics ($1), and in the same round trip the producer group ($2), as a row without a name.

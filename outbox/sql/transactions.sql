@@ -2,7 +2,7 @@
 
 -- name: note_remark
 -- Says in a half message ($1 id, $2 message id) that is still undecided why it is ($3). No transition: the row keeps its
--- xid and position, and no audit is written. (state || '': see decisions.sql.)
+-- xid and position, and no audit is written. (state || '': see decide.sql.)
 UPDATE outbox.message
 SET remark = $3
 WHERE id = $1::bigint AND message_id = $2::uuid AND state || '' = 'UNKNOWN'

@@ -19,8 +19,8 @@ from outbox.checking import GroupChecker, ListenerAsker
 from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
 from outbox.listeners import Listeners, check_of, name_of
 from outbox.message import Message
+from outbox.operations.topics import MessageType
 from outbox.statements import Plan, Statement, TextArray, load
-from outbox.topics import MessageType
 from outbox.transactions.counts import Counts
 from outbox.transactions.errors import ProducerStateError
 from outbox.transactions.io import IO, Flow

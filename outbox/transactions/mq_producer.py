@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from outbox.errors import ConfigurationError
-from outbox.halves import Halves
 from outbox.listeners import Listeners, name_of
 from outbox.message import Message
+from outbox.operations.prepare import Halves
 from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.transactions.identity import identified, new_transaction_id
 from outbox.transactions.io import Flow, perform, perform_async

@@ -18,11 +18,11 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Self
 
-from outbox.decisions import Decision
 from outbox.errors import ConfigurationError
 from outbox.half import HalfMessage
 from outbox.listeners import Listeners
 from outbox.message import Message
+from outbox.operations.decide import Decision
 from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.transactions.errors import ProducerStateError
 from outbox.transactions.identity import new_transaction_id

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 
-from outbox.decisions import Decision
 from outbox.errors import DecidedOtherwiseError, OutboxError, UnknownMessageError
 from outbox.half import HalfMessage
 from outbox.message import Message
+from outbox.operations.decide import Decision
 from outbox.resolution import answer_of_error
 from outbox.statements import load
 from outbox.transactions.counts import Counts

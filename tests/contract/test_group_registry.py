@@ -16,7 +16,7 @@ from outbox import (
     MessageType,
     ProducerGroup,
 )
-from outbox.groups import MOST_CHECKS, MOST_WORKERS
+from outbox.operations.groups import MOST_CHECKS, MOST_WORKERS
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import Session, count
 

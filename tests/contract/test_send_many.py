@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from outbox import InvalidMessageError, Message, MessageTooLargeError, SelectorError
-from outbox.sending import CHUNK_MESSAGES
+from outbox.operations.send import CHUNK_MESSAGES
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import Session, count
 

@@ -57,11 +57,11 @@ def plan_of(
 @pytest.mark.parametrize(
     ("file", "name", "state", "more"),
     [
-        ("decisions.sql", "decide", "UNKNOWN", ["COMMITTED", "why"]),
-        ("decisions.sql", "decide", "UNKNOWN", ["ROLLED_BACK", None]),
-        ("decisions.sql", "read_decision", "ROLLED_BACK", []),
-        ("decisions.sql", "join", "UNKNOWN", []),
-        ("decisions.sql", "lock_order_key_of", "UNKNOWN", []),
+        ("decide.sql", "decide", "UNKNOWN", ["COMMITTED", "why"]),
+        ("decide.sql", "decide", "UNKNOWN", ["ROLLED_BACK", None]),
+        ("decide.sql", "read_decision", "ROLLED_BACK", []),
+        ("decide.sql", "join", "UNKNOWN", []),
+        ("decide.sql", "lock_order_key_of", "UNKNOWN", []),
         ("cancel.sql", "cancel", "COMMITTED", ["why"]),
         ("cancel.sql", "cancel_overdue", "COMMITTED", ["why"]),
         ("cancel.sql", "read_cancelled", "ROLLED_BACK", []),
@@ -83,10 +83,10 @@ def test_row_is_found_by_its_primary_key_in_one_partition(
     assert sum(node.get("Rows Removed by Filter", 0) for node in read) <= 1
 
 
-@pytest.mark.plan("outbox/sql/decisions.sql", "find_foreign")
+@pytest.mark.plan("outbox/sql/decide.sql", "find_foreign")
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 def test_own_id_of_the_application_is_found_by_its_index(conn: Connection, mode: str) -> None:
-    ran = plan_of(conn, "decisions.sql", "find_foreign", ["4bf92f35-77b3-4da6-a3ce-929d0e0e4736"], mode)
+    ran = plan_of(conn, "decide.sql", "find_foreign", ["4bf92f35-77b3-4da6-a3ce-929d0e0e4736"], mode)
     read = [node for node in ran if "Scan" in node["Node Type"] and "Relation Name" in node]
     assert len(read) == PARTITIONS
     assert {node["Node Type"] for node in read} <= {

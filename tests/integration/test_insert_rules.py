@@ -17,7 +17,7 @@ from psycopg.types.json import Jsonb
 
 from outbox import Message, Outbox
 from outbox.errors import OutboxError
-from outbox.size import record_size
+from outbox.operations.size import record_size
 from tests.insert_fuzzing import FORGERIES
 
 Columns = dict[str, Any]

@@ -21,10 +21,10 @@ pytestmark = pytest.mark.xdist_group("plans prepared early")
 WIDTH, PARTITIONS = 2_000, 4
 ONE = "SELECT id::text, message_id::text FROM outbox.message WHERE state = %s ORDER BY id DESC OFFSET 777 LIMIT 1"
 MESSAGE: dict[str, tuple[str, str, list[str]]] = {
-    "decide": ("decisions.sql", "UNKNOWN", ["COMMITTED", "why"]),
-    "join": ("decisions.sql", "UNKNOWN", []),
-    "read_decision": ("decisions.sql", "UNKNOWN", []),
-    "lock_order_key_of": ("decisions.sql", "UNKNOWN", []),
+    "decide": ("decide.sql", "UNKNOWN", ["COMMITTED", "why"]),
+    "join": ("decide.sql", "UNKNOWN", []),
+    "read_decision": ("decide.sql", "UNKNOWN", []),
+    "lock_order_key_of": ("decide.sql", "UNKNOWN", []),
     "cancel": ("cancel.sql", "COMMITTED", ["why"]),
     "cancel_overdue": ("cancel.sql", "COMMITTED", ["why"]),
     "read_cancelled": ("cancel.sql", "COMMITTED", []),
@@ -78,7 +78,7 @@ def conns(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, Early]]:
         for name, (file, _, more) in MESSAGE.items():
             early.prepare(file, name, 2 + len(more))
         early.prepare("send.sql", "send_once", 19)
-        early.prepare("halves.sql", "prepare_once", 20)
+        early.prepare("prepare.sql", "prepare_once", 20)
         early.prepare("groups.sql", "read_registry", 2)
         early.prepare("topics.sql", "read_topics", 1)
         filling.execute(FILL_HALVES, [PARTITIONS * WIDTH - 100])
@@ -97,7 +97,7 @@ def conns(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, Early]]:
 
 
 @pytest.mark.feature("S-50")
-@pytest.mark.plan("outbox/sql/decisions.sql", "decide", "join", "read_decision", "lock_order_key_of")
+@pytest.mark.plan("outbox/sql/decide.sql", "decide", "join", "read_decision", "lock_order_key_of")
 @pytest.mark.plan("outbox/sql/cancel.sql", "cancel", "cancel_overdue", "read_cancelled")
 @pytest.mark.plan("outbox/sql/transactions.sql", "note_remark", "read_state")
 @pytest.mark.parametrize("name", MESSAGE)
@@ -114,7 +114,7 @@ def test_a_statement_about_one_message_reads_that_row_alone(
 
 
 @pytest.mark.plan("outbox/sql/send.sql", "send_once")
-@pytest.mark.plan("outbox/sql/halves.sql", "prepare_once")
+@pytest.mark.plan("outbox/sql/prepare.sql", "prepare_once")
 @pytest.mark.parametrize(("name", "more"), [("send_once", []), ("prepare_once", [None])])
 @pytest.mark.parametrize("key", ["key-7777", "a new one"])
 def test_an_idempotency_key_is_looked_up_by_its_index(

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from outbox import Message, MessageTooLargeError, Outbox
-from outbox.size import record_size
+from outbox.operations.size import record_size
 from outbox.wire import record_bytes
 from tests.checker import read_topic
 from tests.relay_thread import RelayThread

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from outbox.topics import DEFAULT_MAX_MESSAGE_BYTES
+from outbox.operations.topics import DEFAULT_MAX_MESSAGE_BYTES
 from tests.cli import Ran, outbox, succeed
 from tests.servers import MakeTopic
 from tests.writing import connect

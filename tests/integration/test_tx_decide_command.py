@@ -12,8 +12,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox import Outbox
-from outbox.decisions import Verdict
 from outbox.errors import DecidedOtherwiseError
+from outbox.operations.decide import Verdict
 from outbox_relay.database import connections
 from outbox_relay.operations import bulk_decisions
 from outbox_relay.operations.half_messages import Wanted

@@ -12,7 +12,7 @@ from outbox.statements import load
 from outbox_relay.downloads.jars import listed
 
 
-@pytest.mark.parametrize(("file", "name"), [("send.sql", "send"), ("halves.sql", "prepare")])
+@pytest.mark.parametrize(("file", "name"), [("send.sql", "send"), ("prepare.sql", "prepare")])
 def test_a_message_is_inserted_with_the_columns_that_have_a_value(file: str, name: str) -> None:
     text = inserting(load(file)[name], {"topic": "'t'", "key": ":key"})
     assert "$" not in text
@@ -33,7 +33,7 @@ def test_every_numbered_parameter_needs_a_value() -> None:
 
 
 def test_the_decision_of_the_library_takes_four_parameters() -> None:
-    text = filling(load("decisions.sql")["decide"], {1: "1", 2: "'u'", 3: "'COMMITTED'", 4: "NULL"})
+    text = filling(load("decide.sql")["decide"], {1: "1", 2: "'u'", 3: "'COMMITTED'", 4: "NULL"})
     assert "SET state = 'COMMITTED', remark = NULL" in text
 
 

@@ -19,14 +19,14 @@ from outbox import (
     OutboxError,
     Receipt,
 )
-from outbox.cancelling import cancel
-from outbox.decisions import Verdict, decide, join
+from outbox.operations.cancel import cancel
+from outbox.operations.decide import Verdict, decide, join
 from outbox.spans import interval, text_of
 from outbox.statements import Plan, Rows, load
 
 OURS = UUID("00000000-0007-8abc-8000-000000000001")
 FOREIGN = UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
-SQL = {text: name for file in ("decisions.sql", "cancel.sql", "halves.sql", "send.sql", "groups.sql")
+SQL = {text: name for file in ("decide.sql", "cancel.sql", "prepare.sql", "send.sql", "groups.sql")
        for name, text in load(file).items()}  # fmt: skip
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AT = int(NOON.timestamp()) * 1_000_000

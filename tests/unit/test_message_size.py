@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox import InvalidMessageError, Message, MessageTooLargeError
-from outbox.size import record_size, require_fitting
+from outbox.operations.size import record_size, require_fitting
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -70,7 +70,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["settings", "raise_alarm", "clear_alarm"], REGISTRY),
     },
     "outbox/sql/groups.sql": dict.fromkeys(["add_group", "configure_group", "read_group"], REGISTRY),
-    "outbox/sql/halves.sql": dict.fromkeys(["prepare", "prepare_with_message_id"], INSERTS),
+    "outbox/sql/prepare.sql": dict.fromkeys(["prepare", "prepare_with_message_id"], INSERTS),
     "outbox/sql/send.sql": {
         **dict.fromkeys(["send", "send_with_message_id", "send_ordered"], INSERTS),
         **dict.fromkeys(["send_many", "send_many_with_message_id", "refuse_unlocked_key"], INSERTS),

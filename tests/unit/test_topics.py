@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outbox import InvalidTopicError, Message, MessageType, Topic, WrongMessageTypeError
+from outbox.operations.topics import TopicCache, register, require_type, type_of
 from outbox.statements import Plan, Rows, Statement, TextArray
-from outbox.topics import TopicCache, register, require_type, type_of
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 PLAIN = Message("t")
@@ -111,7 +111,7 @@ def test_all_topics_of_a_call_are_read_in_one_statement_and_remembered() -> None
 
 def test_a_remembered_topic_is_read_again_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("outbox.topics.time.monotonic", lambda: now)
+    monkeypatch.setattr("outbox.operations.topics.time.monotonic", lambda: now)
     cache = TopicCache()
     looked_up(cache, [ROW], "a", "b")
     now += 5.1

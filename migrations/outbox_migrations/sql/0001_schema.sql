@@ -242,7 +242,7 @@ CREATE TABLE outbox.topic (
 -- is not here has the defaults. A callback says how the checker asks; without one the application asks itself.
 -- It holds no secrets, and no message can change it.
 CREATE TABLE outbox.producer_group (
-    -- Names, limits and defaults as in outbox/groups.py.
+    -- Names, limits and defaults as in outbox/operations/groups.py.
     name               text        PRIMARY KEY CHECK (length(name) BETWEEN 1 AND 255)
                                    CHECK (name !~ '[[:space:][:cntrl:]]'),
     message_type       text        NOT NULL DEFAULT 'MIXED'

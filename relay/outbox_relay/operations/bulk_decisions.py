@@ -11,7 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from outbox.decisions import Verdict
+from outbox.operations.decide import Verdict
 from outbox_relay.operations.decide import STATEMENTS, deciding
 from outbox_relay.operations.half_messages import Wanted
 

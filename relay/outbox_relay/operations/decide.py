@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 
-from outbox.decisions import Decision, Verdict
 from outbox.errors import DecidedOtherwiseError, ExhaustedError, NotAHalfMessageError, UnknownMessageError
 from outbox.half import HalfMessage
+from outbox.operations.decide import Decision, Verdict
 from outbox.outbox import Outbox
 from outbox.resolution import LONGEST_REMARK
 from outbox_relay import output

@@ -13,10 +13,10 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from outbox import groups
 from outbox.errors import InvalidGroupError
-from outbox.groups import DEFAULTS, GROUP_TYPES, POLICIES, require_consistent
-from outbox.topics import MessageType
+from outbox.operations import groups
+from outbox.operations.groups import DEFAULTS, GROUP_TYPES, POLICIES, require_consistent
+from outbox.operations.topics import MessageType
 from outbox_relay import durations
 from outbox_relay.database.statements import Statements
 from outbox_relay.operations.group_errors import GroupError

@@ -1,6 +1,7 @@
 """Reads and changes `outbox.topic`: message type, pinned partition count, selector, size limit.
 
-Rows are written by the library's own operation (`outbox.topics`): one rule holds for applications and operators. The
+Rows are written by the library's own operation (`outbox.operations.topics`): one rule holds for applications and
+operators. The
 partition count and the selector decide where a key goes. They are pinned: changing them sends keys to other partitions,
 where their later messages may overtake the earlier ones, so it has to be asked for by name.
 """
@@ -14,9 +15,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outbox import topics
 from outbox.drivers import psycopg_sync
 from outbox.errors import InvalidTopicError
+from outbox.operations import topics
 from outbox_relay.database.statements import Statements
 from outbox_relay.operations.topic_errors import TopicError, did_you_mean
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from outbox.groups import MOST_CHECKS, MOST_WORKERS
+from outbox.operations.groups import MOST_CHECKS, MOST_WORKERS
 from outbox_relay import output
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
 from outbox_relay.checker.sql import SqlAsker

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from outbox.errors import InvalidGroupError
-from outbox.groups import require_name
+from outbox.operations.groups import require_name
 from outbox.spans import LONGEST
 from outbox_relay import durations
 from outbox_relay.checker.callback import validate_callback

@@ -9,8 +9,8 @@ import click
 
 from outbox import checks
 from outbox.errors import OutboxError
+from outbox.operations.topics import MessageType
 from outbox.partitioning.selectors import BUILT_IN
-from outbox.topics import MessageType
 from outbox_relay.cli.types import Choice
 
 Decorator = Callable[[Any], Any]

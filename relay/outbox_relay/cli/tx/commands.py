@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from outbox.decisions import Verdict
+from outbox.operations.decide import Verdict
 from outbox_relay import output
 from outbox_relay.cli.options import Group, dsn_option, json_option
 from outbox_relay.cli.tx import deciding, render, report

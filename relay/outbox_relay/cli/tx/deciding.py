@@ -9,7 +9,7 @@ from typing import Any
 import click
 from psycopg.rows import dict_row
 
-from outbox.decisions import Verdict
+from outbox.operations.decide import Verdict
 from outbox_relay import output
 from outbox_relay.cli.tx import report
 from outbox_relay.cli.tx.options import given, wanted

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from outbox import topics
 from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
-from outbox.groups import require_name
-from outbox.idempotency import require_key, send_once
 from outbox.message import Message
-from outbox.ordering import MOST_ORDERED_KEYS, lock_order_keys, recount, too_many_keys
+from outbox.operations import topics
+from outbox.operations.groups import require_name
+from outbox.operations.idempotency import require_key, send_once
+from outbox.operations.ordering import MOST_ORDERED_KEYS, lock_order_keys, recount, too_many_keys
+from outbox.operations.rows import Row, columns_of, row_of
+from outbox.operations.size import require_fitting
+from outbox.operations.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import MessageQueueSelector, Selectors
 from outbox.receipt import Receipt
-from outbox.rows import Row, columns_of, row_of
-from outbox.size import require_fitting
 from outbox.statements import Plan, Statement, TextArray, load
-from outbox.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 
 _SQL = load("send.sql")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outbox.decisions import AnyMessage, Decision, Named, checked_remark, named, time_of, unknown
 from outbox.errors import DecidedOtherwiseError, NotDelayedError, OutboxError, TooLateError
+from outbox.operations.decide import AnyMessage, Decision, Named, checked_remark, named, time_of, unknown
 from outbox.statements import Plan, Rows, Statement, load
 
 _SQL = load("cancel.sql")

@@ -8,13 +8,13 @@ from typing import Any
 
 from outbox.errors import ConfigurationError, IdempotencyConflictError
 from outbox.message import Message
+from outbox.operations.rows import Row
 from outbox.partitioning.lanes import lane_of
 from outbox.receipt import Receipt
-from outbox.rows import Row
 from outbox.statements import Plan, Statement, load
 
 _SQL = load("send.sql")
-_PREPARE_ONCE = load("halves.sql")["prepare_once"]
+_PREPARE_ONCE = load("prepare.sql")["prepare_once"]
 LONGEST_KEY = 255
 
 

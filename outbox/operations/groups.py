@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from outbox import checks
 from outbox.errors import GroupTypeError, InvalidGroupError, InvalidMessageError
+from outbox.operations.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 from outbox.spans import LONGEST, Span, interval, text_of
 from outbox.statements import Plan, Rows, Statement, TextArray, load
-from outbox.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 
 _SQL = load("groups.sql")
 _READ_REGISTRY = _SQL["read_registry"]

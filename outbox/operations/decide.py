@@ -22,7 +22,7 @@ from outbox.receipt import Receipt
 from outbox.resolution import shortened
 from outbox.statements import Plan, Rows, Statement, load
 
-_SQL = load("decisions.sql")
+_SQL = load("decide.sql")
 _DECIDE, _READ, _JOIN = _SQL["decide"], _SQL["read_decision"], _SQL["join"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

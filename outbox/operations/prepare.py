@@ -6,22 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from outbox import groups, topics
-from outbox.cancelling import cancel
-from outbox.decisions import AnyMessage, Decision, Verdict, decide, join
 from outbox.errors import ConfigurationError, InvalidMessageError
 from outbox.half import HalfMessage
-from outbox.idempotency import prepare_once, require_key
 from outbox.message import Message
+from outbox.operations import groups, topics
+from outbox.operations.cancel import cancel
+from outbox.operations.decide import AnyMessage, Decision, Verdict, decide, join
+from outbox.operations.idempotency import prepare_once, require_key
+from outbox.operations.rows import Row
+from outbox.operations.send import Sending
+from outbox.operations.topics import KNOWN_FOR, MessageType, Topic
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import MessageQueueSelector
-from outbox.rows import Row
-from outbox.sending import Sending
 from outbox.spans import Span, interval, text_of
 from outbox.statements import Plan, Statement, load
-from outbox.topics import KNOWN_FOR, MessageType, Topic
 
-_SQL = load("halves.sql")
+_SQL = load("prepare.sql")
 
 
 class Halves(Sending):

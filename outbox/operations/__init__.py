@@ -1,0 +1,1 @@
+"""What the library does, as plans without I/O: send, prepare, decide, cancel, topics, groups."""
