@@ -17,7 +17,7 @@ from uuid import UUID
 import psycopg
 
 from outbox import Message
-from outbox.transactions import AsyncTransactionMQProducer, TransactionMQProducer, TransactionSendResult
+from outbox.rocketmq import AsyncTransactionMQProducer, TransactionMQProducer, TransactionSendResult
 
 T = TypeVar("T")
 

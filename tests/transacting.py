@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from outbox.transactions import AsyncProducer, Producer
+from outbox.rocketmq import AsyncProducer, Producer
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import psycopg
 from bench.load import messages
 from outbox import Message, Outbox
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import LocalMessage, TransactionMQProducer
+from outbox.rocketmq import LocalMessage, TransactionMQProducer
 from outbox_relay.database.statements import Statements
 
 WRITES = Statements("sql/half.sql", package="bench")

@@ -16,7 +16,7 @@ import psycopg
 from outbox import Message
 from outbox.half import MessageView
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import LocalMessage, TransactionMQProducer
+from outbox.rocketmq import LocalMessage, TransactionMQProducer
 from tests.relay_entry import die_with
 
 GROUP = "payments"

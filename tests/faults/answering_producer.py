@@ -9,7 +9,7 @@ import psycopg
 
 from outbox.half import MessageView
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import TransactionMQProducer
+from outbox.rocketmq import TransactionMQProducer
 from tests.relay_entry import die_with
 
 LONGEST_LOCAL_TRANSACTION = "2 s"

@@ -18,7 +18,7 @@ import psycopg
 
 from outbox import Message, Outbox
 from outbox.half import MessageView
-from outbox.transactions import LocalMessage, Producer, TransactionMQProducer
+from outbox.rocketmq import LocalMessage, Producer, TransactionMQProducer
 from tests.relay_entry import die_with
 
 TABLES = """

@@ -11,7 +11,7 @@ import pytest
 
 from outbox import Message, Outbox
 from outbox.errors import DecidedOtherwiseError
-from outbox.transactions import LocalMessage, TransactionMQProducer
+from outbox.rocketmq import LocalMessage, TransactionMQProducer
 from tests.checker_process import CheckerProcess, Groups
 from tests.waiting import wait_until
 

@@ -28,8 +28,8 @@ MESSAGE: dict[str, tuple[str, str, list[str]]] = {
     "cancel": ("cancel.sql", "COMMITTED", ["why"]),
     "cancel_overdue": ("cancel.sql", "COMMITTED", ["why"]),
     "read_cancelled": ("cancel.sql", "COMMITTED", []),
-    "note_remark": ("transactions.sql", "UNKNOWN", ["why"]),
-    "read_state": ("transactions.sql", "UNKNOWN", []),
+    "note_remark": ("rocketmq.sql", "UNKNOWN", ["why"]),
+    "read_state": ("rocketmq.sql", "UNKNOWN", []),
 }
 """Statements about one message, by name: file, the state of the message, and values behind its two ids."""
 COLUMNS = ["t", "\\x6b", "\\x62", None, None, None, None, "{}", "{}", "orders", *[None] * 6, "1"]
@@ -99,7 +99,7 @@ def conns(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, Early]]:
 @pytest.mark.feature("S-50")
 @pytest.mark.plan("outbox/sql/decide.sql", "decide", "join", "read_decision", "lock_order_key_of")
 @pytest.mark.plan("outbox/sql/cancel.sql", "cancel", "cancel_overdue", "read_cancelled")
-@pytest.mark.plan("outbox/sql/transactions.sql", "note_remark", "read_state")
+@pytest.mark.plan("outbox/sql/rocketmq.sql", "note_remark", "read_state")
 @pytest.mark.parametrize("name", MESSAGE)
 def test_a_statement_about_one_message_reads_that_row_alone(
     conns: tuple[Connection, Early], name: str

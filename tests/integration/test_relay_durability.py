@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from outbox import Message, Outbox
-from outbox.transactions import TransactionMQProducer
+from outbox.rocketmq import TransactionMQProducer
 from outbox_local.stack.api import Stack
 from tests.checker import read_topic
 from tests.relay_process import RelayProcess

@@ -77,7 +77,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["lock_order_keys", "recount_order_keys", "lock_idempotency_key"], NO_TABLE),
     },
     "outbox/sql/topics.sql": {"register_topic": "inserts one row, by the primary key"},
-    "outbox/sql/transactions.sql": dict.fromkeys(["hurry", "wait_briefly"], NO_TABLE),
+    "outbox/sql/rocketmq.sql": dict.fromkeys(["hurry", "wait_briefly"], NO_TABLE),
     "relay/outbox_relay/checker/query.sql": dict.fromkeys(["limits", "role", "leave_nothing"], NO_TABLE),
     "relay/outbox_relay/checker/registered.sql": dict.fromkeys(
         ["registered", "with_callback"], "reads a table with a row per producer group, every few seconds"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import outbox.transactions
+import outbox.rocketmq
 from outbox import LocalTransactionState, Message, TransactionResolution
-from outbox.transactions.counts import COUNTERS, Counts
-from outbox.transactions.identity import identified, new_transaction_id
-from outbox.transactions.io import Flow, perform, perform_async
-from outbox.transactions.results import SendStatus
+from outbox.rocketmq.counts import COUNTERS, Counts
+from outbox.rocketmq.identity import identified, new_transaction_id
+from outbox.rocketmq.io import Flow, perform, perform_async
+from outbox.rocketmq.results import SendStatus
 
 FULL = Message(
     "orders:a||b||c",
@@ -62,14 +62,14 @@ def test_send_statuses_are_rocketmqs() -> None:
 
 @pytest.mark.feature("S-19")
 def test_there_is_no_way_to_send_a_half_message_without_waiting_for_it() -> None:
-    producer = outbox.transactions.TransactionMQProducer
+    producer = outbox.rocketmq.TransactionMQProducer
     assert [name for name in dir(producer) if "send" in name and not name.startswith("_")] == [
         "send_message_in_transaction"
     ]
 
 
 def test_everything_public_is_there() -> None:
-    assert all(hasattr(outbox.transactions, name) for name in outbox.transactions.__all__)
+    assert all(hasattr(outbox.rocketmq, name) for name in outbox.rocketmq.__all__)
 
 
 def test_counters_begin_at_zero_and_are_read_at_one_moment() -> None:

@@ -13,7 +13,7 @@ from outbox import Message, Outbox
 from outbox.half import MessageView
 from outbox.listeners import Listeners
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import MessageQueue, SendStatus
+from outbox.rocketmq import MessageQueue, SendStatus
 from tests.producers import MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
@@ -70,7 +70,7 @@ def test_an_exception_is_unknown_with_its_remark_and_no_rows(
     make_app: MakeApp, truth: Truth, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app(answer=ValueError("no such card"))
-    with caplog.at_level(logging.WARNING, "outbox.transactions"):
+    with caplog.at_level(logging.WARNING, "outbox.rocketmq"):
         result = app.send(MESSAGE)
     remark = "executeLocalTransactionBranch exception: ValueError: no such card"
     assert (result.local_transaction_state, result.remark) == (UNKNOWN, remark)

@@ -11,7 +11,7 @@ import pytest
 
 from outbox import Message
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import (
+from outbox.rocketmq import (
     AsyncTransactionMQProducer,
     NoConnectionError,
     TransactionMQProducer,

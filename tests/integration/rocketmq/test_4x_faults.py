@@ -11,10 +11,7 @@ import pytest
 from outbox import Message
 from outbox.errors import DecidedOtherwiseError
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import (
-    SendStatus,
-    TransactionSendResult,
-)
+from outbox.rocketmq import SendStatus, TransactionSendResult
 from tests.producers import App, AsyncApp, Cut, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
@@ -107,7 +104,7 @@ def test_a_decision_that_failed_is_warned_of_counted_and_left_to_the_check(
 ) -> None:
     app = make_app()
     app.producer._io = Cut(app.producer._io, 8, before=lambda conn: truth.kill(conn.info.backend_pid))
-    with caplog.at_level(logging.WARNING, "outbox.transactions"):
+    with caplog.at_level(logging.WARNING, "outbox.rocketmq"):
         result = app.send(MESSAGE)
     assert app.producer._io.struck == "commit"
     assert result.local_transaction_state is UNKNOWN

@@ -11,7 +11,7 @@ from outbox import Message, MessageType, Outbox
 from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
 from outbox.listeners import Listeners
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import ProducerStateError, TransactionMQProducer
+from outbox.rocketmq import ProducerStateError, TransactionMQProducer
 from tests.producers import AsyncApp, Listener, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState

@@ -10,10 +10,7 @@ import pytest
 
 from outbox import Message
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import (
-    SendStatus,
-    TransactionMQProducer,
-)
+from outbox.rocketmq import SendStatus, TransactionMQProducer
 from tests.producers import Listener, Truth
 from tests.waiting import wait_until
 

@@ -14,7 +14,7 @@ from outbox.errors import (
     DecidedOtherwiseError,
     UnknownMessageError,
 )
-from outbox.transactions import AmbiguousHalfError
+from outbox.rocketmq import AmbiguousHalfError
 from tests.producers import Cut, Truth
 from tests.transacting import AsyncApp, MakeApp5x
 

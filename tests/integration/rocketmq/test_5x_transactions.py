@@ -15,7 +15,7 @@ from outbox.errors import (
     InvalidMessageError,
     WrongMessageTypeError,
 )
-from outbox.transactions import AmbiguousHalfError, AsyncProducer, Producer, ProducerStateError
+from outbox.rocketmq import AmbiguousHalfError, AsyncProducer, Producer, ProducerStateError
 from tests.producers import Cut, Truth
 from tests.transacting import Checker, MakeApp5x
 

@@ -19,7 +19,7 @@ from outbox.checking import GroupChecker, ListenerAsker
 from outbox.errors import ConfigurationError
 from outbox.listeners import Listeners
 from outbox.resolution import LocalTransactionState, TransactionResolution
-from outbox.transactions import (
+from outbox.rocketmq import (
     AsyncProducer,
     AsyncTransactionMQProducer,
     Producer,

@@ -10,8 +10,8 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from outbox import Message
 from outbox.resolution import LocalTransactionState
-from outbox.transactions import AsyncTransactionMQProducer, TransactionMQProducer
-from outbox.transactions.connections import AsyncConnections, Connections
+from outbox.rocketmq import AsyncTransactionMQProducer, TransactionMQProducer
+from outbox.rocketmq.connections import AsyncConnections, Connections
 from tests.producers import Truth
 
 MESSAGE = Message("orders", key="o-7", body=b"seven")

@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from outbox.errors import ConfigurationError
-from outbox.transactions.errors import NoConnectionError
+from outbox.rocketmq.errors import NoConnectionError
 
 ALLOWED = "a DSN, a callable that returns a new connection, or a pool with `.connection()`"
 

@@ -14,11 +14,11 @@ import psycopg
 from outbox.errors import DecidedOtherwiseError, OutboxError
 from outbox.half import HalfMessage
 from outbox.resolution import Answer, LocalTransactionState, shortened
-from outbox.transactions.counts import Counts
-from outbox.transactions.io import Flow
-from outbox.transactions.log import log, told
-from outbox.transactions.session import Session
-from outbox.transactions.storing import hurry, note
+from outbox.rocketmq.counts import Counts
+from outbox.rocketmq.io import Flow
+from outbox.rocketmq.log import log, told
+from outbox.rocketmq.session import Session
+from outbox.rocketmq.storing import hurry, note
 
 _STATES = {
     "UNKNOWN": LocalTransactionState.UNKNOWN,

@@ -6,7 +6,7 @@ import logging
 
 from outbox.describing import describe
 
-log = logging.getLogger("outbox.transactions")
+log = logging.getLogger("outbox.rocketmq")
 
 
 def told(error: BaseException) -> str:

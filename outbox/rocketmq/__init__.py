@@ -7,10 +7,10 @@ around its own local transaction; a `TransactionChecker` answers later.
 Under both lie `Outbox.prepare`, `join`, `commit` and `rollback`, which mix freely with them.
 """
 
-from outbox.transactions.errors import AmbiguousHalfError, NoConnectionError, ProducerStateError
-from outbox.transactions.listener import LocalMessage, TransactionChecker, TransactionListener
-from outbox.transactions.mq_producer import AsyncTransactionMQProducer, TransactionMQProducer
-from outbox.transactions.producer import (
+from outbox.rocketmq.errors import AmbiguousHalfError, NoConnectionError, ProducerStateError
+from outbox.rocketmq.listener import LocalMessage, TransactionChecker, TransactionListener
+from outbox.rocketmq.mq_producer import AsyncTransactionMQProducer, TransactionMQProducer
+from outbox.rocketmq.producer import (
     AsyncBusinessTransaction,
     AsyncProducer,
     AsyncTransaction,
@@ -18,7 +18,7 @@ from outbox.transactions.producer import (
     Producer,
     Transaction,
 )
-from outbox.transactions.results import MessageQueue, SendStatus, TransactionSendResult
+from outbox.rocketmq.results import MessageQueue, SendStatus, TransactionSendResult
 
 __all__ = [
     "AmbiguousHalfError",

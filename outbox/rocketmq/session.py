@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 
+from outbox.rocketmq.connections import Lease
+from outbox.rocketmq.io import IO, Flow
 from outbox.statements import Plan, Rows, Statement
-from outbox.transactions.connections import Lease
-from outbox.transactions.io import IO, Flow
 
 _STANDBY_WAIT = "SyncRepWaitForLSN"
 """The server's function that waits for a standby, and warns when it gives up: the warning has no code of its own, and

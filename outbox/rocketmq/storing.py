@@ -15,14 +15,14 @@ import psycopg
 from outbox.errors import OutboxError
 from outbox.half import HalfMessage
 from outbox.message import Message
+from outbox.rocketmq.counts import Counts
+from outbox.rocketmq.io import Flow
+from outbox.rocketmq.log import log, told
+from outbox.rocketmq.results import SendStatus
+from outbox.rocketmq.session import Session, one, standby_warnings
 from outbox.statements import Plan, Rows, load
-from outbox.transactions.counts import Counts
-from outbox.transactions.io import Flow
-from outbox.transactions.log import log, told
-from outbox.transactions.results import SendStatus
-from outbox.transactions.session import Session, one, standby_warnings
 
-_SQL = load("transactions.sql")
+_SQL = load("rocketmq.sql")
 
 
 class Stored(NamedTuple):

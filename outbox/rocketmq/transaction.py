@@ -18,17 +18,17 @@ from outbox.half import HalfMessage
 from outbox.message import Message
 from outbox.operations.decide import Decision
 from outbox.resolution import answer_of_error
+from outbox.rocketmq.counts import Counts
+from outbox.rocketmq.errors import AmbiguousHalfError, ProducerStateError
+from outbox.rocketmq.identity import identified
+from outbox.rocketmq.io import IO, Flow
+from outbox.rocketmq.log import log, told
+from outbox.rocketmq.results import SendStatus
+from outbox.rocketmq.session import Session, one
+from outbox.rocketmq.storing import note, store_half
 from outbox.statements import load
-from outbox.transactions.counts import Counts
-from outbox.transactions.errors import AmbiguousHalfError, ProducerStateError
-from outbox.transactions.identity import identified
-from outbox.transactions.io import IO, Flow
-from outbox.transactions.log import log, told
-from outbox.transactions.results import SendStatus
-from outbox.transactions.session import Session, one
-from outbox.transactions.storing import note, store_half
 
-_SQL = load("transactions.sql")
+_SQL = load("rocketmq.sql")
 _OLD_SNAPSHOT = (
     "The half message was stored by another connection after this transaction's snapshot was taken. Under REPEATABLE "
     "READ and SERIALIZABLE send before the block's first statement, or use READ COMMITTED"

@@ -24,12 +24,12 @@ from outbox.listeners import Listeners
 from outbox.message import Message
 from outbox.operations.decide import Decision
 from outbox.partitioning.selectors import MessageQueueSelector
-from outbox.transactions.errors import ProducerStateError
-from outbox.transactions.identity import new_transaction_id
-from outbox.transactions.io import perform, perform_async
-from outbox.transactions.lifecycle import Life
-from outbox.transactions.running import AwaitingLife, BlockingLife
-from outbox.transactions.transaction import Block, Halves
+from outbox.rocketmq.errors import ProducerStateError
+from outbox.rocketmq.identity import new_transaction_id
+from outbox.rocketmq.io import perform, perform_async
+from outbox.rocketmq.lifecycle import Life
+from outbox.rocketmq.running import AwaitingLife, BlockingLife
+from outbox.rocketmq.transaction import Block, Halves
 
 
 class _Produces(Life):

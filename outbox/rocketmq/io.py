@@ -14,8 +14,8 @@ import psycopg
 
 from outbox.drivers import psycopg_async, psycopg_sync
 from outbox.outbox import AsyncOutbox, Outbox
+from outbox.rocketmq.connections import AsyncConnections, Connections, Lease
 from outbox.statements import Plan
-from outbox.transactions.connections import AsyncConnections, Connections, Lease
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from outbox.outbox import AsyncOutbox, Outbox
 from outbox.partitioning.selectors import MessageQueueSelector
-from outbox.transactions.connections import AsyncConnections, Connections
-from outbox.transactions.io import AwaitingIO, BlockingIO, perform, perform_async
-from outbox.transactions.lifecycle import Life, refuse_async
+from outbox.rocketmq.connections import AsyncConnections, Connections
+from outbox.rocketmq.io import AwaitingIO, BlockingIO, perform, perform_async
+from outbox.rocketmq.lifecycle import Life, refuse_async
 
 
 class BlockingLife(Life):

@@ -17,14 +17,14 @@ from outbox.listeners import Listeners, name_of
 from outbox.message import Message
 from outbox.operations.prepare import Halves
 from outbox.partitioning.selectors import MessageQueueSelector
-from outbox.transactions.identity import identified, new_transaction_id
-from outbox.transactions.io import Flow, perform, perform_async
-from outbox.transactions.lifecycle import Life, refuse_async
-from outbox.transactions.listener import LocalMessage
-from outbox.transactions.local import LocalTransaction
-from outbox.transactions.planning import planned
-from outbox.transactions.results import TransactionSendResult
-from outbox.transactions.running import AwaitingLife, BlockingLife
+from outbox.rocketmq.identity import identified, new_transaction_id
+from outbox.rocketmq.io import Flow, perform, perform_async
+from outbox.rocketmq.lifecycle import Life, refuse_async
+from outbox.rocketmq.listener import LocalMessage
+from outbox.rocketmq.local import LocalTransaction
+from outbox.rocketmq.planning import planned
+from outbox.rocketmq.results import TransactionSendResult
+from outbox.rocketmq.running import AwaitingLife, BlockingLife
 
 Execute = Callable[[LocalMessage, Any], Any]
 

@@ -20,11 +20,11 @@ from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageErro
 from outbox.listeners import Listeners, check_of, name_of
 from outbox.message import Message
 from outbox.operations.topics import MessageType
+from outbox.rocketmq.counts import Counts
+from outbox.rocketmq.errors import ProducerStateError
+from outbox.rocketmq.io import IO, Flow
+from outbox.rocketmq.session import Session
 from outbox.statements import Plan, Statement, TextArray, load
-from outbox.transactions.counts import Counts
-from outbox.transactions.errors import ProducerStateError
-from outbox.transactions.io import IO, Flow
-from outbox.transactions.session import Session
 
 _GROUPS, _TOPICS = load("groups.sql"), load("topics.sql")
 _TAKEN = (MessageType.TRANSACTION, MessageType.MIXED)

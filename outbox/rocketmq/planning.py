@@ -7,7 +7,7 @@ from outbox.message import Message
 from outbox.operations.prepare import Halves
 from outbox.operations.topics import Topic
 from outbox.partitioning.selectors import MODULO, MURMUR2, partition_of
-from outbox.transactions.results import MessageQueue
+from outbox.rocketmq.results import MessageQueue
 
 _BY_KEY = (None, MURMUR2, MODULO)
 

@@ -22,17 +22,17 @@ from outbox.errors import DecidedOtherwiseError, OutboxError
 from outbox.half import HalfMessage
 from outbox.message import Message
 from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error, shortened
+from outbox.rocketmq.confirming import not_confirmed, rolled_back, state_of
+from outbox.rocketmq.counts import Counts
+from outbox.rocketmq.io import IO, Flow
+from outbox.rocketmq.listener import LocalMessage, local_message
+from outbox.rocketmq.log import log, told
+from outbox.rocketmq.results import MessageQueue, SendStatus, TransactionSendResult
+from outbox.rocketmq.session import Session, one
+from outbox.rocketmq.storing import fence, note, remarking, store_half
 from outbox.statements import load
-from outbox.transactions.confirming import not_confirmed, rolled_back, state_of
-from outbox.transactions.counts import Counts
-from outbox.transactions.io import IO, Flow
-from outbox.transactions.listener import LocalMessage, local_message
-from outbox.transactions.log import log, told
-from outbox.transactions.results import MessageQueue, SendStatus, TransactionSendResult
-from outbox.transactions.session import Session, one
-from outbox.transactions.storing import fence, note, remarking, store_half
 
-_SQL = load("transactions.sql")
+_SQL = load("rocketmq.sql")
 COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT,
     LocalTransactionState.ROLLBACK,
