@@ -8,6 +8,7 @@
 The message is published to Kafka if and only if that transaction commits. `AsyncOutbox` is the same for asyncio.
 """
 
+from outbox.client import AsyncOutbox, Outbox
 from outbox.errors import (
     ConfigurationError,
     DecidedOtherwiseError,
@@ -29,14 +30,13 @@ from outbox.errors import (
     UnknownMessageError,
     WrongMessageTypeError,
 )
-from outbox.half import HalfMessage, MessageView
 from outbox.message import Message
 from outbox.operations.decide import Decision
 from outbox.operations.groups import ProducerGroup
 from outbox.operations.topics import MessageType, Topic
-from outbox.outbox import AsyncOutbox, Outbox
 from outbox.partitioning.selectors import MessageQueueSelector, partition_of
 from outbox.receipt import Receipt
+from outbox.records import HalfMessage, MessageView
 from outbox.resolution import Answer, LocalTransactionState, TransactionResolution
 
 __all__ = [

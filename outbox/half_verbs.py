@@ -7,11 +7,11 @@ from typing import Any
 import psycopg
 
 from outbox.drivers import psycopg_async, psycopg_sync
-from outbox.half import HalfMessage
+from outbox.durations import Span
 from outbox.message import Message
 from outbox.operations.decide import AnyMessage, Decision
 from outbox.operations.prepare import Halves
-from outbox.spans import Span
+from outbox.records import HalfMessage
 
 
 class HalfVerbs(Halves):

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from outbox import checks
+from outbox import validation
 from outbox.errors import InvalidMessageError
 from outbox.wire import RESERVED_PREFIX, TRACEPARENT, is_reserved
 
@@ -41,7 +41,7 @@ def _name(name: Any) -> str:
         raise InvalidMessageError("headers", f"name {name!r} is {type(name).__name__}", "names of type str")
     if not name:
         raise InvalidMessageError("headers", "contains an empty name", "names of at least one character")
-    checks.storable("headers", name)
+    validation.storable("headers", name)
     if is_reserved(name):
         if name.lower() == TRACEPARENT:
             raise InvalidMessageError("headers", f"{name!r} has a field of its own", "Message(traceparent=…)")
@@ -63,5 +63,5 @@ def _value(name: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidMessageError(argument, f"is {type(value).__name__}", "str, bytes in UTF-8 or None")
     if value:
-        checks.storable(argument, value)
+        validation.storable(argument, value)
     return value

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar, overload
 
-from outbox import checks
+from outbox import validation
 from outbox.errors import ConfigurationError, InvalidMessageError
-from outbox.half import MessageView
+from outbox.records import MessageView
 
 L = TypeVar("L")
 
@@ -186,10 +186,10 @@ def _place(checker: str | None, topic: str | None, tag: str | None) -> Place:
         raise ConfigurationError(f"tag: {tag!r} comes without its topic; allowed: topic=…, tag=…")
     try:
         if topic is not None:
-            checks.topic_name(topic)
+            validation.topic_name(topic)
         for argument, value in (("checker", checker), ("tag", tag)):
             if value is not None:
-                checks.text(argument, value)
+                validation.text(argument, value)
     except InvalidMessageError as error:
         raise ConfigurationError(str(error)) from None
     return Place(checker, topic, tag)

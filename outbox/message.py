@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from outbox import checks, headers
+from outbox import headers, validation
 from outbox.errors import InvalidMessageError
 from outbox.partitioning.selectors import MODULO, MURMUR2, Arg, whole_number
 
@@ -68,10 +68,10 @@ class Message:
             raise TypeError("Message cannot be subclassed: pack what is yours into body or headers")
         put = object.__setattr__
         topic, tags = _destination(self.topic, self.tags)
-        put(self, "topic", checks.topic_name(topic))
+        put(self, "topic", validation.topic_name(topic))
         put(self, "tags", tags)
-        put(self, "key_bytes", checks.content("key", self.key))
-        put(self, "body_bytes", checks.content("body", self.body))
+        put(self, "key_bytes", validation.content("key", self.key))
+        put(self, "body_bytes", validation.content("body", self.body))
         put(self, "order_key_bytes", _order_key(self.order_key))
         given = None if self.headers is None else headers.checked(self.headers)
         put(self, "headers", given)
@@ -79,7 +79,7 @@ class Message:
         if self.index_keys != ():
             put(self, "index_keys", _index_keys(self.index_keys))
         if self.selector is not None:
-            _check_arg(checks.text("selector", self.selector), self.arg_bytes)
+            _check_arg(validation.text("selector", self.selector), self.arg_bytes)
         if self.queue is not None:
             _check_queue(self.queue, self.selector)
         if self.deliver_at is not None:
@@ -89,13 +89,13 @@ class Message:
         if self.traceparent is not None:
             _check_traceparent(self.traceparent)
         if self.transaction_id is not None:
-            checks.text("transaction_id", self.transaction_id)
+            validation.text("transaction_id", self.transaction_id)
         if self.checker is not None:
-            checks.text("checker", self.checker)
+            validation.text("checker", self.checker)
         if self.biz_type is not None:
-            checks.text("biz_type", self.biz_type)
+            validation.text("biz_type", self.biz_type)
         if self.biz_id is not None:
-            checks.text("biz_id", self.biz_id)
+            validation.text("biz_id", self.biz_id)
 
     @property
     def arg(self) -> Arg:
@@ -121,17 +121,17 @@ def _destination(topic: Any, tags: Any) -> tuple[Any, tuple[str, ...]]:
         return topic, ()
     if isinstance(tags, str):
         tags = tuple(tag.strip() for tag in tags.split("||"))
-    return topic, checks.labels("tags", tags, separator="|")
+    return topic, validation.labels("tags", tags, separator="|")
 
 
 def _order_key(value: Any) -> bytes | None:
     if type(value) is int:
         return str(value).encode()
     if value is None or isinstance(value, bytes | str):
-        content = checks.content("order_key", value)
-        if content is not None and len(content) > checks.LONGEST_ORDER_KEY:
+        content = validation.content("order_key", value)
+        if content is not None and len(content) > validation.LONGEST_ORDER_KEY:
             raise InvalidMessageError(
-                "order_key", f"takes {len(content):,} bytes", f"up to {checks.LONGEST_ORDER_KEY:,} bytes"
+                "order_key", f"takes {len(content):,} bytes", f"up to {validation.LONGEST_ORDER_KEY:,} bytes"
             )
         return content
     raise InvalidMessageError("order_key", f"is {type(value).__name__}", "bytes, str (UTF-8), int or None")
@@ -140,7 +140,7 @@ def _order_key(value: Any) -> bytes | None:
 def _index_keys(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):  # one key or several? the letters of it for sure not
         raise InvalidMessageError("index_keys", "is str", "a sequence of str")
-    return checks.labels("index_keys", value, separator=" ")
+    return validation.labels("index_keys", value, separator=" ")
 
 
 def _check_queue(queue: Any, selector: str | None) -> None:
@@ -191,7 +191,7 @@ def _check_message_id(value: Any) -> None:
 
 
 def _check_traceparent(value: Any) -> None:
-    if not _TRACEPARENT.fullmatch(checks.text("traceparent", value)):
+    if not _TRACEPARENT.fullmatch(validation.text("traceparent", value)):
         raise InvalidMessageError(
             "traceparent", f"{value[:80]!r} is no W3C traceparent", "version-traceid-parentid-flags"
         )

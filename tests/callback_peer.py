@@ -15,7 +15,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from outbox.callbacks import Secrets
-from outbox.half import MessageView
+from outbox.records import MessageView
 
 SECRET = "0123456789abcdef-of-a-test"
 

@@ -15,7 +15,7 @@ from outbox.checking.finding import adopt, settings
 from outbox.checking.rounds import Step
 from outbox.checking.settling import expire
 from outbox.checking.transaction import transaction
-from outbox.half import MessageView
+from outbox.records import MessageView
 from tests.writing import Connection, connect
 
 GROUP = "payments"

@@ -10,7 +10,7 @@ import psycopg
 from psycopg import sql
 
 from outbox import Message, Outbox
-from outbox.half import HalfMessage
+from outbox.records import HalfMessage
 from tests.callback_peer import SECRET
 from tests.relay_process import RelayProcess
 from tests.waiting import wait_until

@@ -21,7 +21,7 @@ from outbox.checking.group_settings import GroupSettings
 from outbox.checking.settling import Reply, Settled, expire, settle
 from outbox.checking.transaction import transaction
 from outbox.errors import DecidedOtherwiseError
-from outbox.half import HalfMessage
+from outbox.records import HalfMessage
 from outbox.resolution import Answer, LocalTransactionState
 from tests.locks import see_blocked
 from tests.models.half_model import COMMITTED, EXHAUSTED, ROLLED_BACK, UNBORN, UNKNOWN, State, Step, Variant

@@ -12,7 +12,7 @@ import time
 from array import array
 from multiprocessing.connection import Connection
 
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.askers import Askers, RegisteredAsker, Registration

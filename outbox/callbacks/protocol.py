@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from outbox.errors import OutboxError
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
 
 CONTENT_TYPE = "application/json"

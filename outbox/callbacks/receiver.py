@@ -28,8 +28,8 @@ from outbox.callbacks.signing import (
     SignatureError,
     SignedHead,
 )
-from outbox.half import MessageView
 from outbox.listeners import Listeners, check_of
+from outbox.records import MessageView
 from outbox.resolution import Answer, answer_of, answer_of_error
 
 Scope = MutableMapping[str, Any]

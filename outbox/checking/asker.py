@@ -9,8 +9,8 @@ from inspect import isawaitable
 from typing import Any, Protocol
 
 from outbox.errors import ConfigurationError
-from outbox.half import MessageView
 from outbox.listeners import Listeners, check_of
+from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
 
 WHERE = "checkLocalTransactionState"

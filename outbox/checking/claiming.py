@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from outbox.checking.group_settings import LEASE_SLACK, GroupSettings
 from outbox.checking.transaction import SQL
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.statements import Plan, Rows, Statement
 
 LOCKED_PAUSE = 1.0

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from outbox.callbacks.protocol import NoCheckerError
 from outbox.checking.asker import WHERE, Asker
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
 
 MOST_HANGING = 16

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from outbox import checks
+from outbox import validation
 from outbox.errors import (
     ConfigurationError,
     DecidedOtherwiseError,
@@ -17,8 +17,8 @@ from outbox.errors import (
     OutboxError,
     UnknownMessageError,
 )
-from outbox.half import HalfMessage, MessageView
 from outbox.receipt import Receipt
+from outbox.records import HalfMessage, MessageView
 from outbox.resolution import shortened
 from outbox.statements import Plan, Rows, Statement, load
 
@@ -217,7 +217,7 @@ def _uuid(argument: str, value: Any) -> UUID:
         return value
     if isinstance(value, str):
         try:
-            return UUID(checks.text(argument, value))
+            return UUID(validation.text(argument, value))
         except ValueError:
             pass
         raise UnknownMessageError(

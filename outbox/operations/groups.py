@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from outbox import checks
+from outbox import validation
+from outbox.durations import LONGEST, Span, interval, text_of
 from outbox.errors import GroupTypeError, InvalidGroupError, InvalidMessageError
 from outbox.operations.topics import KNOWN_FOR, MessageType, Topic, TopicCache
-from outbox.spans import LONGEST, Span, interval, text_of
 from outbox.statements import Plan, Rows, Statement, TextArray, load
 
 _SQL = load("groups.sql")
@@ -25,7 +25,7 @@ POLICIES = ("ROLLBACK", "EXHAUSTED")
 MOST_CHECKS = 1_000_000
 MOST_WORKERS = 64
 SHORTEST = timedelta(milliseconds=1)
-NAME_ALLOWED = f"1 to {checks.LONGEST_TEXT} characters without white space and control characters"
+NAME_ALLOWED = f"1 to {validation.LONGEST_TEXT} characters without white space and control characters"
 _NOT_IN_NAMES = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
@@ -59,7 +59,7 @@ def require_name(argument: str, value: Any) -> str:
         InvalidGroupError: naming the argument, and what is allowed.
     """
     try:
-        checks.text(argument, value)
+        validation.text(argument, value)
     except InvalidMessageError as error:
         raise InvalidGroupError(str(error)) from None
     if _NOT_IN_NAMES.search(value):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from outbox.durations import Span, interval, text_of
 from outbox.errors import ConfigurationError, InvalidMessageError
-from outbox.half import HalfMessage
 from outbox.message import Message
 from outbox.operations import groups, topics
 from outbox.operations.cancel import cancel
@@ -18,7 +18,7 @@ from outbox.operations.send import Sending
 from outbox.operations.topics import KNOWN_FOR, MessageType, Topic
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import MessageQueueSelector
-from outbox.spans import Span, interval, text_of
+from outbox.records import HalfMessage
 from outbox.statements import Plan, Statement, load
 
 _SQL = load("prepare.sql")

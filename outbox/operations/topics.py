@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from outbox import checks
+from outbox import validation
 from outbox.errors import InvalidTopicError, OutboxError, WrongMessageTypeError
 from outbox.message import LARGEST_QUEUE, Message
 from outbox.partitioning.selectors import BUILT_IN, MURMUR2
@@ -204,7 +204,7 @@ def _checked(
 ) -> tuple[str | None, ...]:
     """Check a registration, and return it as the statement takes it."""
     try:
-        checks.topic_name(name)
+        validation.topic_name(name)
         wanted = None if message_type is None else MessageType(message_type)
     except OutboxError as error:
         raise InvalidTopicError(str(error)) from None

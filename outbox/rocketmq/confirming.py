@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from outbox.errors import DecidedOtherwiseError, OutboxError
-from outbox.half import HalfMessage
+from outbox.records import HalfMessage
 from outbox.resolution import Answer, LocalTransactionState, shortened
 from outbox.rocketmq.counts import Counts
 from outbox.rocketmq.io import Flow

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
 
+from outbox.client import AsyncOutbox, Outbox
 from outbox.drivers import psycopg_async, psycopg_sync
-from outbox.outbox import AsyncOutbox, Outbox
 from outbox.rocketmq.connections import AsyncConnections, Connections, Lease
 from outbox.statements import Plan
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from outbox import checks
+from outbox import validation
 from outbox.checking import GroupChecker, ListenerAsker
 from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
 from outbox.listeners import Listeners, check_of, name_of
@@ -44,9 +44,9 @@ class Life:
                 "which makes it the default"
             )
         try:
-            self.producer_group = checks.text("producer_group", producer_group)
+            self.producer_group = validation.text("producer_group", producer_group)
             names = [topics] if isinstance(topics, str) else topics
-            self.topics = frozenset(checks.topic_name(name) for name in names)
+            self.topics = frozenset(validation.topic_name(name) for name in names)
         except InvalidMessageError as error:
             raise ConfigurationError(str(error)) from None
         self.listeners = Listeners() if listeners is None else listeners

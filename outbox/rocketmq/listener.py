@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol, runtime_checkable
 
-from outbox.half import HalfMessage, MessageView
 from outbox.message import Message
+from outbox.records import HalfMessage, MessageView
 
 
 @dataclass(frozen=True, slots=True)

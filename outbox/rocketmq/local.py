@@ -19,8 +19,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from outbox.errors import DecidedOtherwiseError, OutboxError
-from outbox.half import HalfMessage
 from outbox.message import Message
+from outbox.records import HalfMessage
 from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error, shortened
 from outbox.rocketmq.confirming import not_confirmed, rolled_back, state_of
 from outbox.rocketmq.counts import Counts

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from outbox.half import HalfMessage
 from outbox.message import Message
 from outbox.operations.prepare import Halves
 from outbox.operations.topics import Topic
 from outbox.partitioning.selectors import MODULO, MURMUR2, partition_of
+from outbox.records import HalfMessage
 from outbox.rocketmq.results import MessageQueue
 
 _BY_KEY = (None, MURMUR2, MODULO)

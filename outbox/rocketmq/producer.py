@@ -19,11 +19,11 @@ from datetime import timedelta
 from typing import Any, Self
 
 from outbox.errors import ConfigurationError
-from outbox.half import HalfMessage
 from outbox.listeners import Listeners
 from outbox.message import Message
 from outbox.operations.decide import Decision
 from outbox.partitioning.selectors import MessageQueueSelector
+from outbox.records import HalfMessage
 from outbox.rocketmq.errors import ProducerStateError
 from outbox.rocketmq.identity import new_transaction_id
 from outbox.rocketmq.io import perform, perform_async

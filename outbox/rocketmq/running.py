@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self
 
-from outbox.outbox import AsyncOutbox, Outbox
+from outbox.client import AsyncOutbox, Outbox
 from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.rocketmq.connections import AsyncConnections, Connections
 from outbox.rocketmq.io import AwaitingIO, BlockingIO, perform, perform_async

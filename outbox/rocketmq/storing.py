@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import psycopg
 
 from outbox.errors import OutboxError
-from outbox.half import HalfMessage
 from outbox.message import Message
+from outbox.records import HalfMessage
 from outbox.rocketmq.counts import Counts
 from outbox.rocketmq.io import Flow
 from outbox.rocketmq.log import log, told

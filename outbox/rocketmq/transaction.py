@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 
 from outbox.errors import DecidedOtherwiseError, OutboxError, UnknownMessageError
-from outbox.half import HalfMessage
 from outbox.message import Message
 from outbox.operations.decide import Decision
+from outbox.records import HalfMessage
 from outbox.resolution import answer_of_error
 from outbox.rocketmq.counts import Counts
 from outbox.rocketmq.errors import AmbiguousHalfError, ProducerStateError

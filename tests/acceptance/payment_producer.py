@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 
 from outbox import Message
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import LocalMessage, TransactionMQProducer
 from tests.relay_entry import die_with

@@ -7,7 +7,7 @@ import sys
 
 import psycopg
 
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import TransactionMQProducer
 from tests.relay_entry import die_with

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import psycopg
 
 from outbox import Message, Outbox
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.rocketmq import LocalMessage, Producer, TransactionMQProducer
 from tests.relay_entry import die_with
 

@@ -19,8 +19,8 @@ from starlette.routing import Mount
 
 from outbox.callbacks import CallbackReceiver, Secrets
 from outbox.callbacks.protocol import NoCheckerError
-from outbox.half import MessageView
 from outbox.listeners import Listeners
+from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from tests.callback_asking import make_asker
 from tests.callback_peer import SECRET, a_view

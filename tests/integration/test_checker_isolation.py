@@ -11,7 +11,7 @@ from outbox import Outbox
 from outbox.checking.claiming import Claimed, claim
 from outbox.checking.group_settings import GroupSettings
 from outbox.checking.transaction import transaction
-from outbox.half import HalfMessage
+from outbox.records import HalfMessage
 from outbox.statements import Plan
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.database import connections

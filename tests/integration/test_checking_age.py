@@ -11,7 +11,7 @@ import pytest
 
 from outbox.callbacks.protocol import NoCheckerError
 from outbox.checking.group_settings import GRACE
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from tests.check_stage import CheckStage, Script
 from tests.writing import connect

@@ -11,8 +11,8 @@ import pytest
 
 from outbox.checking import GroupChecker, ListenerAsker
 from outbox.errors import ConfigurationError
-from outbox.half import MessageView
 from outbox.listeners import Listeners
+from outbox.records import MessageView
 from outbox_local.stack.api import Stack
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until

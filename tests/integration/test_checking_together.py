@@ -12,7 +12,7 @@ from outbox.checking.claiming import claim
 from outbox.checking.finding import groups, settings
 from outbox.checking.settling import Reply, expire, settle
 from outbox.checking.transaction import SQL, transaction
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until

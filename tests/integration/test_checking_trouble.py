@@ -10,7 +10,7 @@ import pytest
 from outbox.callbacks.protocol import NoCheckerError
 from outbox.checking import GroupRound, group_alarms
 from outbox.checking.breaker import FIRST_PAUSE, LONGEST_PAUSE, Breaker
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from tests.check_stage import GROUP, CheckStage, Script
 from tests.waiting import wait_until

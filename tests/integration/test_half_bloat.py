@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from outbox.checking import GroupChecker
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 from tests.writing import Connection, connect
 

@@ -10,7 +10,7 @@ import pytest
 
 from outbox import Outbox
 from outbox.checking import GroupChecker
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 from tests.cli import outbox, succeed
 from tests.publications import own_lanes, positions, record, snapshot, value

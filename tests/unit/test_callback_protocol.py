@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outbox.callbacks import protocol
 from outbox.callbacks.protocol import NoCheckerError, ProtocolError
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))

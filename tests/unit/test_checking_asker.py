@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from outbox.checking import FailedAnswer, ListenerAsker
-from outbox.half import MessageView
 from outbox.listeners import Listeners
+from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 
 STATE = LocalTransactionState

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outbox.checking.workers import Task, Workers
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from tests.waiting import wait_until
 

@@ -19,9 +19,9 @@ from outbox import (
     OutboxError,
     Receipt,
 )
+from outbox.durations import interval, text_of
 from outbox.operations.cancel import cancel
 from outbox.operations.decide import Verdict, decide, join
-from outbox.spans import interval, text_of
 from outbox.statements import Plan, Rows, load
 
 OURS = UUID("00000000-0007-8abc-8000-000000000001")

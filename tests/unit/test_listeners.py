@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from outbox import ConfigurationError, Message
-from outbox.half import MessageView
 from outbox.listeners import Listeners, check_of
+from outbox.records import MessageView
 
 
 class Listener:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from outbox.checking.asker import Asker
 from outbox.errors import ConfigurationError
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer
 from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback

@@ -22,7 +22,7 @@ from outbox.callbacks.signing import (
     SignedHead,
 )
 from outbox.errors import OutboxError
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
 from outbox_relay.checker.allow_list import AllowList, RefusedAddressError
 from outbox_relay.checker.bounded import Bounded

@@ -20,7 +20,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from outbox.describing import describe
-from outbox.half import MessageView
+from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, shortened
 from outbox_relay.checker.bounded import Bounded, DeadlineError, left
 from outbox_relay.checker.callback import PARAMETERS, SqlCallback

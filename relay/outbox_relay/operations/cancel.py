@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
+from outbox.client import Outbox
 from outbox.errors import DecidedOtherwiseError, NotDelayedError, TooLateError, UnknownMessageError
-from outbox.half import HalfMessage
-from outbox.outbox import Outbox
+from outbox.records import HalfMessage
 from outbox_relay import output
 from outbox_relay.operations import half_messages, messages
 from outbox_relay.operations.decide import Outcome, deciding

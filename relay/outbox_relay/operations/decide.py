@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 
+from outbox.client import Outbox
 from outbox.errors import DecidedOtherwiseError, ExhaustedError, NotAHalfMessageError, UnknownMessageError
-from outbox.half import HalfMessage
 from outbox.operations.decide import Decision, Verdict
-from outbox.outbox import Outbox
+from outbox.records import HalfMessage
 from outbox.resolution import LONGEST_REMARK
 from outbox_relay import output
 from outbox_relay.database.statements import Statements

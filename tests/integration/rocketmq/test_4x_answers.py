@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
-from outbox.half import MessageView
 from outbox.listeners import Listeners
+from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import MessageQueue, SendStatus
 from tests.producers import MakeApp, Truth

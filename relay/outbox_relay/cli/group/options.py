@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
+from outbox.durations import LONGEST
 from outbox.errors import InvalidGroupError
 from outbox.operations.groups import require_name
-from outbox.spans import LONGEST
 from outbox_relay import durations
 from outbox_relay.checker.callback import validate_callback
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from outbox import checks
+from outbox import validation
 from outbox.errors import OutboxError
 from outbox.operations.topics import MessageType
 from outbox.partitioning.selectors import BUILT_IN
@@ -55,7 +55,7 @@ SELECTOR_HELP = (
 def legal_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Check Kafka's rule for topic names."""
     try:
-        return checks.topic_name(value)
+        return validation.topic_name(value)
     except OutboxError as error:
         raise click.BadParameter(str(error), ctx, param) from None
 

@@ -8,12 +8,12 @@ from typing import Any
 import psycopg
 
 from outbox.drivers import psycopg_async, psycopg_sync
+from outbox.durations import Span
 from outbox.half_verbs import AsyncHalfVerbs, HalfVerbs
 from outbox.message import Message
 from outbox.operations.groups import ProducerGroup
 from outbox.operations.topics import MessageType, Topic
 from outbox.receipt import Receipt
-from outbox.spans import Span
 
 
 class Outbox(HalfVerbs):
