@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.export_report import Outcome
 from bench.harness.report import Section, Table
 from bench.harness.statistics import median
-from outbox_etl.source import MOST_RANGE
+from outbox_etl.source.reader import MOST_RANGE
 
 MESSAGES = 10_000_000_000
 PER_DAY = MESSAGES / 30

@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl import rows
 from outbox_etl.dsn import parse
+from outbox_etl.options import Settings
 from outbox_etl.session import DRIVER, start
-from outbox_etl.settings import Settings
-from outbox_etl.source import SQL, Ids, Source
+from outbox_etl.source.reader import SQL, Ids, Source
+from outbox_etl.source.window import following
 from outbox_etl.statements import statement
-from outbox_etl.tables import MESSAGE_HISTORY
-from outbox_etl.target import open_target
-from outbox_etl.window import following
+from outbox_etl.warehouse import rows
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
+from outbox_etl.warehouse.target import open_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

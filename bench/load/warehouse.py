@@ -16,7 +16,7 @@ from psycopg import sql
 
 from bench.harness.command import Ran, run
 from bench.load.history import STATEMENTS
-from outbox_etl.source import SQL
+from outbox_etl.source.reader import SQL
 from outbox_etl.statements import statement
 from outbox_relay.warehouse import prepare
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from outbox_etl.dsn import parse
 from outbox_etl.errors import EtlError, SettingsError
-from outbox_etl.settings import CATALOGS, FORMATS, SCHEME, Settings
+from outbox_etl.options import CATALOGS, FORMATS, SCHEME, Settings
 
 SECRETIVE = ("password", "secret", "credential", "token", "key")
 """A setting whose name holds one of these has a value that is shown nowhere."""

@@ -18,21 +18,22 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from outbox_etl import rows, standing
-from outbox_etl.changes import all_changes, of_older, published, with_checks, with_publications
 from outbox_etl.errors import ConcurrentRunError
 from outbox_etl.marts import forget
-from outbox_etl.revocation import revoke
-from outbox_etl.source import Ids, Source, lies_among
-from outbox_etl.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.target import Merging
-from outbox_etl.window import Horizon, Watermark, Window, again, following
+from outbox_etl.source import partition_guard
+from outbox_etl.source.reader import Ids, Source, lies_among
+from outbox_etl.source.revocation import revoke
+from outbox_etl.source.window import Horizon, Watermark, Window, again, following
+from outbox_etl.warehouse import rows
+from outbox_etl.warehouse.changes import all_changes, of_older, published, with_checks, with_publications
+from outbox_etl.warehouse.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.warehouse.target import Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
+    from outbox_etl.options import Settings
+    from outbox_etl.warehouse.target import Target
 
 Say = Callable[[str], None]
 
@@ -80,7 +81,7 @@ def _run(
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target):
-        stands, cluster = standing.look(source), source.cluster()
+        stands, cluster = partition_guard.look(source), source.cluster()
         target.prepare(*CORE, origin=Watermark(0, 0, cluster))
         mark = target.watermark()
         # Before a row is written: a warehouse of an older state that goes on looks like one that was never behind.
@@ -105,7 +106,7 @@ class Run:
         say: Say,
         *,
         mark: Watermark | None,
-        stands: standing.Standing,
+        stands: partition_guard.Standing,
     ) -> None:
         self._stands = stands
         self._source, self._target, self._window, self._mark = source, target, window, mark
@@ -294,7 +295,7 @@ class Run:
         """
         if self._target.watermark() != self._mark:
             raise ConcurrentRunError("another run has moved the watermark meanwhile; run again")
-        standing.still(self._source, self._stands)
+        partition_guard.still(self._source, self._stands)
 
 
 def _slices(ids: Ids, rows_each: int) -> list[Ids]:

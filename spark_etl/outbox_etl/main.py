@@ -19,11 +19,11 @@ if __package__ in (None, ""):  # run as a file by spark-submit: the package lies
 from outbox_etl.arguments import Parser, check, secrets
 from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained, masked
-from outbox_etl.maintain import add_maintain_options, maintain, upkeep
-from outbox_etl.reconcile import add_reconcile_options, reconcile, wish
-from outbox_etl.report.telling import Telling, add_report_option
-from outbox_etl.settings import Settings, add_options, from_arguments
+from outbox_etl.options import Settings, add_options, from_arguments
+from outbox_etl.reconcile.run import add_reconcile_options, reconcile, wish
+from outbox_etl.report.writer import Telling, add_report_option
 from outbox_etl.terminal import printable
+from outbox_etl.warehouse.maintain import add_maintain_options, maintain, upkeep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,7 +79,7 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     from outbox_etl.export import backfill, export  # noqa: PLC0415  (settings are checked before Spark is loaded)
     from outbox_etl.marts import refresh  # noqa: PLC0415
     from outbox_etl.session import start  # noqa: PLC0415
-    from outbox_etl.target import open_target  # noqa: PLC0415
+    from outbox_etl.warehouse.target import open_target  # noqa: PLC0415
 
     wanted = wish(given) if given.command == "reconcile" else None
     kept = upkeep(given) if given.command == "maintain" else None

@@ -15,17 +15,26 @@ from datetime import date, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from outbox_etl.mart_tables import CHECKS, DAYS, DECISIONS, GAPS, KEY_SKEW, LATENCY, MARTS, THROUGHPUT
-from outbox_etl.source import Source
+from outbox_etl.source.reader import Source
 from outbox_etl.statements import statement
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.warehouse.mart_tables import (
+    CHECKS,
+    DAYS,
+    DECISIONS,
+    GAPS,
+    KEY_SKEW,
+    LATENCY,
+    MARTS,
+    THROUGHPUT,
+)
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
-    from outbox_etl.window import Watermark
+    from outbox_etl.options import Settings
+    from outbox_etl.source.window import Watermark
+    from outbox_etl.warehouse.target import Target
 
 SQL = "marts.sql"
 VIEWS = {"history": MESSAGE_HISTORY, "events": TRANSACTION_EVENTS, "publications": PUBLICATIONS}

@@ -14,7 +14,7 @@ from outbox_etl.errors import SettingsError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.settings import Settings
+    from outbox_etl.options import Settings
 
 CATALOG = "outbox"
 NAMESPACE = "outbox"

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_etl.source import KNOWN, Ids, part, query
-from outbox_etl.window import Cluster, Window
+from outbox_etl.source.reader import KNOWN, Ids, part, query
+from outbox_etl.source.window import Cluster, Window
 from tests.plans import Plan, Prepared, nodes, removed, scans
 from tests.reading import narrow_partitions
 from tests.writing import Connection, connect

@@ -10,7 +10,7 @@ import psycopg
 import psycopg.rows
 import pytest
 
-from outbox_etl.source import SQL
+from outbox_etl.source.reader import SQL
 from outbox_etl.statements import statement
 from outbox_local.stack.api import Stack
 from tests.publications import value

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_etl.source import SQL, query
+from outbox_etl.source.reader import SQL, query
+from outbox_etl.source.window import Cluster, Window
 from outbox_etl.statements import statement
-from outbox_etl.window import Cluster, Window
 from tests.publications import positions, record, snapshot, value
 from tests.writing import Connection, connect, insert
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 from outbox_etl.errors import SourceError
-from outbox_etl.kafka import Broker, KafkaReadError, Range, digest, records_of
+from outbox_etl.reconcile.kafka import Broker, KafkaReadError, Range, digest, records_of
 from tests.kafka_transactions import kafka_transaction
 from tests.waiting import wait_until
 

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 
 from outbox_etl import marts, session
 from outbox_etl.main import main
-from outbox_etl.settings import Settings
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.options import Settings
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.spark.exporting import Exports, Rows
 from tests.spark.streams import Stream
 from tests.waiting import wait_until

@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from outbox_etl.dsn import parse
 from outbox_etl.export import Report, backfill, export
+from outbox_etl.options import Settings
 from outbox_etl.session import use_catalog
-from outbox_etl.settings import Settings
-from outbox_etl.source import Ids
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.target import Merging, Target, open_target
-from outbox_etl.window import Watermark
+from outbox_etl.source.reader import Ids
+from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.warehouse.target import Merging, Target, open_target
 from outbox_relay.warehouse.jars import etl_jars
 from tests.small_spark import QUICK
 

@@ -10,7 +10,7 @@ import duckdb
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
-from outbox_etl.manifest import LocalManifests
+from outbox_etl.warehouse.manifest import LocalManifests
 
 Rows = list[dict[str, Any]]
 Look = Callable[[Path, str], Rows]

@@ -11,13 +11,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from outbox_etl.dsn import parse
-from outbox_etl.manifest import FOLDER
 from outbox_etl.marts import Refresh
+from outbox_etl.options import Settings
 from outbox_etl.session import start
-from outbox_etl.settings import Settings
-from outbox_etl.tables import CORE, MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.target import Target, open_target
-from outbox_etl.window import Cluster, Watermark
+from outbox_etl.source.window import Cluster, Watermark
+from outbox_etl.warehouse.manifest import FOLDER
+from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.warehouse.target import Target, open_target
 from tests.small_spark import QUICK
 from tests.spark.exporting import jars
 
@@ -91,7 +91,7 @@ class Warehouse:
 
     def make(self, window_hi: int, *, cluster: Cluster = HERE, everything: bool = False) -> list[date]:
         """Make the marts up to a window; answer the days."""
-        from outbox_etl.mart_tables import DAYS, MARTS
+        from outbox_etl.warehouse.mart_tables import DAYS, MARTS
 
         target = self.target
         target.prepare(*MARTS, DAYS)

@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from outbox_etl.dsn import parse
 from outbox_etl.export import export
-from outbox_etl.findings import Finding
-from outbox_etl.reconcile import Outcome, Wish, reconcile
+from outbox_etl.options import Settings
+from outbox_etl.reconcile.findings import Finding
+from outbox_etl.reconcile.run import Outcome, Wish, reconcile
 from outbox_etl.session import use_catalog
-from outbox_etl.settings import Settings
-from outbox_etl.target import Target, open_target
+from outbox_etl.warehouse.target import Target, open_target
 from tests.databases import Databases
 from tests.kafka_transactions import kafka_transaction
 from tests.publications import record, snapshot

@@ -7,9 +7,9 @@ from datetime import date
 
 import pytest
 
-from outbox_etl.mart_tables import DAYS
 from outbox_etl.marts import refresh
-from outbox_etl.tables import PUBLICATIONS
+from outbox_etl.warehouse.mart_tables import DAYS
+from outbox_etl.warehouse.tables import PUBLICATIONS
 from tests.spark.exporting import Exports, KilledError
 from tests.spark.marks import MARKS
 from tests.spark.streams import Stream, differences

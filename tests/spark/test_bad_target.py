@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_etl.dsn import parse
-from outbox_etl.manifest import Manifest
+from outbox_etl.options import Settings
 from outbox_etl.session import use_catalog
-from outbox_etl.settings import Settings
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.warehouse.manifest import Manifest
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.spark.bad_input import SECRET, Job, MakeWorld
 from tests.spark.disks import mounted
 from tests.spark.exporting import NOWHERE

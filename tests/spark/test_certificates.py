@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from outbox_etl import certificate
-from outbox_etl.certificate import Certificate
 from outbox_etl.errors import OtherClusterError, SourceError, TargetError
 from outbox_etl.export import backfill, export
 from outbox_etl.failures import explained
-from outbox_etl.reconcile import Wish, reconcile
-from outbox_etl.revocation import ALL
-from outbox_etl.source import Ids, Source
+from outbox_etl.reconcile.run import Wish, reconcile
+from outbox_etl.source import certificate
+from outbox_etl.source.certificate import Certificate
+from outbox_etl.source.reader import Ids, Source
+from outbox_etl.source.revocation import ALL
 from outbox_local.stack.api import Stack
 from tests.promotion import promote
 from tests.reading import narrow_partitions

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from outbox_etl.mart_tables import DAYS, MARTS
 from outbox_etl.marts import refresh
+from outbox_etl.warehouse.mart_tables import DAYS, MARTS
 from tests.reading import narrow_partitions
 from tests.spark.exporting import Exports, Rows, plain
 from tests.spark.marks import MARKS

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from outbox_etl import maintain_iceberg, maintain_parquet
 from outbox_etl.errors import ConcurrentRunError, TargetError
-from outbox_etl.iceberg import name_of
-from outbox_etl.maintain import Outcome, Upkeep, maintain
-from outbox_etl.manifest import FOLDER, LocalManifests, Manifest
-from outbox_etl.mart_tables import THROUGHPUT
-from outbox_etl.source import Source
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS
-from outbox_etl.window import Cluster, Watermark
+from outbox_etl.source.reader import Source
+from outbox_etl.source.window import Cluster, Watermark
+from outbox_etl.warehouse import maintain_iceberg, maintain_parquet
+from outbox_etl.warehouse.iceberg import name_of
+from outbox_etl.warehouse.maintain import Outcome, Upkeep, maintain
+from outbox_etl.warehouse.manifest import FOLDER, LocalManifests, Manifest
+from outbox_etl.warehouse.mart_tables import THROUGHPUT
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
 from tests.spark.exporting import Exports, KilledError
 from tests.spark.marks import MARKS
 from tests.spark.running import running

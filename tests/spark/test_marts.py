@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from outbox_etl.mart_tables import CHECKS, DAYS, DECISIONS, GAPS, KEY_SKEW, LATENCY, MARTS, THROUGHPUT
 from outbox_etl.marts import Refresh, forget
-from outbox_etl.window import Cluster, Watermark
+from outbox_etl.source.window import Cluster, Watermark
+from outbox_etl.warehouse.mart_tables import (
+    CHECKS,
+    DAYS,
+    DECISIONS,
+    GAPS,
+    KEY_SKEW,
+    LATENCY,
+    MARTS,
+    THROUGHPUT,
+)
 from tests.spark.marks import MARKS
 from tests.spark.marting import DAY, HERE, NEXT, Warehouse, at, event, message, publication
 

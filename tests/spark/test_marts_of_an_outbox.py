@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.table import StaticTable
 
 from outbox_etl.main import main
-from outbox_etl.manifest import LocalManifests
+from outbox_etl.warehouse.manifest import LocalManifests
 from tests.publications import positions, record, snapshot
 from tests.spark.exporting import jars
 from tests.spark.marks import MARKS

@@ -12,9 +12,9 @@ import pytest
 from pyiceberg.table import StaticTable
 from pyspark.sql import SparkSession
 
-from outbox_etl.mart_tables import DAYS, DECISIONS, LATENCY, MARTS
-from outbox_etl.tables import CORE, Table
-from outbox_etl.window import Cluster, Watermark
+from outbox_etl.source.window import Cluster, Watermark
+from outbox_etl.warehouse.mart_tables import DAYS, DECISIONS, LATENCY, MARTS
+from outbox_etl.warehouse.tables import CORE, Table
 from tests.spark.exporting import NOWHERE, Exports
 from tests.spark.lookers import duckdb_parquet, iceberg_arrow, parquet_files
 from tests.spark.marks import MARKS

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from outbox_etl.source import Source
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.source.reader import Source
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.reading import narrow_partitions
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from outbox_etl.export import backfill, export
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.reading import narrow_partitions
 from tests.servers import MakeTopic
 from tests.spark.exporting import KilledError, Watched, kill

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from outbox_etl.findings import Finding
-from outbox_etl.reconcile import Outcome
+from outbox_etl.reconcile.findings import Finding
+from outbox_etl.reconcile.run import Outcome
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene

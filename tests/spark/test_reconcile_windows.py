@@ -9,8 +9,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from outbox_etl import findings
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.reconcile import findings
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.publications import value
 from tests.servers import MakeTopic
 from tests.spark.marks import MARKS

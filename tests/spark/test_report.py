@@ -14,7 +14,7 @@ from outbox_etl.errors import SourceError
 from outbox_etl.main import parser
 from outbox_etl.report import gather
 from outbox_etl.report.facts import DAYS
-from outbox_etl.report.telling import Telling
+from outbox_etl.report.writer import Telling
 from tests.spark.marks import MARKS
 from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication
 

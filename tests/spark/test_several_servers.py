@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from outbox_etl import source
 from outbox_etl.errors import SourceError
 from outbox_etl.export import export
 from outbox_etl.failures import explained
-from outbox_etl.source import Source
+from outbox_etl.source import reader
+from outbox_etl.source.reader import Source
 from outbox_local.stack.api import Stack
 from tests.publications import value
 from tests.spark.exporting import Exports
@@ -78,14 +78,14 @@ def test_rows_are_not_taken_from_a_standby_that_is_behind_the_horizon(
         stream.send()
         stream.settle()
         before = warehouse.target.watermark()
-        monkeypatch.setattr(source, "PATIENCE", 1)
+        monkeypatch.setattr(reader, "PATIENCE", 1)
         with pytest.raises(Exception, match="outbox-etl: a session came to a server") as raised:
             run()
         known = explained(raised.value)
         assert isinstance(known, SourceError)
         assert "--dsn leads to several servers" in str(known)
         assert warehouse.target.watermark() == before
-        monkeypatch.setattr(source, "PATIENCE", 60)
+        monkeypatch.setattr(reader, "PATIENCE", 60)
         there.execute("SELECT pg_wal_replay_resume()")
         run()
         assert not differences(warehouse.tables(), stream.truth())

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outbox_etl.certificate import Certificate, covered, standing
-from outbox_etl.revocation import ALL, doubt, latest
-from outbox_etl.window import Cluster, Watermark
+from outbox_etl.source.certificate import Certificate, covered, standing
+from outbox_etl.source.revocation import ALL, doubt, latest
+from outbox_etl.source.window import Cluster, Watermark
 
 
 def given(*windows: tuple[int, int, int, str]) -> list[Certificate]:

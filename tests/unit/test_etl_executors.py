@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-from outbox_etl import kafka
+from outbox_etl.reconcile import kafka
 
 LOADS = """
 import sys

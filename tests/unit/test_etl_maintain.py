@@ -8,7 +8,7 @@ import pytest
 
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
-from outbox_etl.maintain import Outcome, Tended, Upkeep, upkeep
+from outbox_etl.warehouse.maintain import Outcome, Tended, Upkeep, upkeep
 from outbox_relay.cli.etl.render import show
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
-from outbox_etl.manifest import FOLDER, DataFile, Files, LocalManifests, Manifest
+from outbox_etl.warehouse.manifest import FOLDER, DataFile, Files, LocalManifests, Manifest
 
 FIRST = Manifest(
     1, {"outbox.window-hi": "7"}, {"t": Files("`id` bigint", (DataFile("t/a/f.parquet", 2, 1, 9),))}

@@ -8,7 +8,7 @@ import pytest
 
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
-from outbox_etl.settings import Settings, add_options, from_arguments
+from outbox_etl.options import Settings, add_options, from_arguments
 
 GIVEN = ("status", "--dsn=postgresql://localhost/shop", "--warehouse=/w")
 OWN = {"--dsn": "OUTBOX_DSN", "--warehouse": "OUTBOX_WAREHOUSE"}

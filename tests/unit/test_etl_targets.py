@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outbox_etl.dsn import parse
-from outbox_etl.settings import Settings
+from outbox_etl.options import Settings
 
 DSN = "postgresql://app:secret@db:5432/shop?sslmode=require"
 

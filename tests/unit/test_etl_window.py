@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox_etl.errors import OtherClusterError, SourceError
-from outbox_etl.window import Cluster, Horizon, Watermark, again, following
+from outbox_etl.source.window import Cluster, Horizon, Watermark, again, following
 
 
 def now(database: int, *, wal: int = 0, standby: bool = False) -> Horizon:

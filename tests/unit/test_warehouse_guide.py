@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import duckdb
 import pytest
 
-from outbox_etl.mart_tables import DAYS, MARTS
-from outbox_etl.tables import CORE
+from outbox_etl.warehouse.mart_tables import DAYS, MARTS
+from outbox_etl.warehouse.tables import CORE
 from tests.warehouse_guide import blocks
 
 TYPES = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outbox_etl.mart_tables import DAYS, MARTS
-from outbox_etl.tables import CORE, Table
+from outbox_etl.warehouse.mart_tables import DAYS, MARTS
+from outbox_etl.warehouse.tables import CORE, Table
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "warehouse.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\S+) \| (.*) \|$", re.MULTILINE)

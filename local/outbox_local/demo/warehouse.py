@@ -73,7 +73,7 @@ class Warehouse:
     def read(self) -> Tables:
         """Read the files that the manifest names, as anybody may."""
         parquet: Any = import_module("pyarrow.parquet")
-        manifests = import_module("outbox_etl.manifest").LocalManifests(self.directory)
+        manifests = import_module("outbox_etl.warehouse.manifest").LocalManifests(self.directory)
         tables = manifests.newest().tables
         found = [
             [

@@ -6,21 +6,21 @@ from dataclasses import asdict
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl import certificate
-from outbox_etl.mart_tables import DAYS as MADE
-from outbox_etl.mart_tables import MARTS
 from outbox_etl.marts import within
 from outbox_etl.report.facts import DAYS, MOST, Figures, step_of
-from outbox_etl.source import Source
+from outbox_etl.source import certificate
+from outbox_etl.source.reader import Source
 from outbox_etl.statements import statement
-from outbox_etl.tables import MESSAGE_HISTORY
+from outbox_etl.warehouse.mart_tables import DAYS as MADE
+from outbox_etl.warehouse.mart_tables import MARTS
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
-    from outbox_etl.window import Watermark
+    from outbox_etl.options import Settings
+    from outbox_etl.source.window import Watermark
+    from outbox_etl.warehouse.target import Target
 
 SQL = "report.sql"
 CLOSE = 3

@@ -9,8 +9,8 @@ import pytest
 
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
-from outbox_etl.report.telling import Telling
-from outbox_etl.settings import from_arguments
+from outbox_etl.options import from_arguments
+from outbox_etl.report.writer import Telling
 from outbox_relay.warehouse import child, prepare
 from tests.cli import outbox
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from outbox_etl import arguments as job
-from outbox_etl.settings import CATALOGS, DRIVER_MEMORY, FETCH_SIZE, FORMATS, LIMITS, SLICE_ROWS
+from outbox_etl.options import CATALOGS, DRIVER_MEMORY, FETCH_SIZE, FORMATS, LIMITS, SLICE_ROWS
 
 F = TypeVar("F", bound=Callable[..., Any])
 

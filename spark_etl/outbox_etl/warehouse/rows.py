@@ -7,7 +7,7 @@ import uuid
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
 _END = uuid.uuid4().hex
 BODY_JSON = f"""CASE WHEN is_valid_utf8(cast(body AS string)) AND try_variant_get(

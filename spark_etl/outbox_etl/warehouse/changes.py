@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from outbox_etl.rows import first_publications
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
+from outbox_etl.warehouse.rows import first_publications
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from outbox_etl.target import Target
-    from outbox_etl.window import Window
+    from outbox_etl.source.window import Window
+    from outbox_etl.warehouse.target import Target
 
 IDENTITY = ("id", "message_id")
 """ids can be given out again after a fail-over, message ids are not; the id finds the file."""

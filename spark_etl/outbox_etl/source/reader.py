@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 
 from outbox_etl.errors import ConcurrentRunError, SourceError
+from outbox_etl.source.window import Cluster, Horizon, Window
 from outbox_etl.statements import statement
-from outbox_etl.window import Cluster, Horizon, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.settings import Settings
+    from outbox_etl.options import Settings
 
 SQL = "source.sql"
 DRIVER = "org.postgresql.Driver"

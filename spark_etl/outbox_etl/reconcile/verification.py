@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
-from outbox_etl import certificate as certificates
-from outbox_etl import order, revocation, standing, strays, unproven
-from outbox_etl.against_kafka import (
+from outbox_etl.errors import SettingsError, SourceError
+from outbox_etl.reconcile import order, orphans, unverified
+from outbox_etl.reconcile.against_kafka import (
     KafkaComparison,
     bounds,
     expected,
@@ -28,21 +28,22 @@ from outbox_etl.against_kafka import (
     ranges,
     resumed,
 )
-from outbox_etl.against_warehouse import WarehouseComparison
-from outbox_etl.certificate import Certificate
-from outbox_etl.errors import SettingsError, SourceError
-from outbox_etl.findings import Finding, Findings
-from outbox_etl.reconcile import Outcome, Wish
-from outbox_etl.sides import Reader, Side, postgres, warehouse, with_lost
-from outbox_etl.source import Source
-from outbox_etl.window import Horizon, Watermark, Window
+from outbox_etl.reconcile.against_warehouse import WarehouseComparison
+from outbox_etl.reconcile.findings import Finding, Findings
+from outbox_etl.reconcile.run import Outcome, Wish
+from outbox_etl.reconcile.sources import Reader, Side, postgres, warehouse, with_lost
+from outbox_etl.source import certificate as certificates
+from outbox_etl.source import partition_guard, revocation
+from outbox_etl.source.certificate import Certificate
+from outbox_etl.source.reader import Source
+from outbox_etl.source.window import Horizon, Watermark, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.kafka import Broker
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
+    from outbox_etl.options import Settings
+    from outbox_etl.reconcile.kafka import Broker
+    from outbox_etl.warehouse.target import Target
 
 FOREVER = 1 << 62
 
@@ -62,7 +63,7 @@ class Verification:
     """The verification of one window."""
 
     def __init__(
-        self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon, stands: standing.Standing
+        self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon, stands: partition_guard.Standing
     ) -> None:
         self._spark, self._settings = stores.spark, stores.settings
         self._target, self._broker, self._say = stores.target, stores.broker, stores.say
@@ -94,7 +95,7 @@ class Verification:
         later = self._kept(self._reader.later(window.hi))
         self._against_warehouse(source, stored, window, later)
         partitions, held = self._against_kafka(kafka, source, later)
-        standing.still(self._source, self._stands)
+        partition_guard.still(self._source, self._stands)
         return self._conclude(window, total, partitions, {**ends, **_ends(marks, held, ends)}, began)
 
     def _sides(self, window: Window) -> tuple[Side, Side, tuple[int, str]]:
@@ -160,7 +161,7 @@ class Verification:
             if each.cluster and each.cluster.system_identifier == self._cluster.system_identifier
             if not each.problems and each.warehouse == self._warehouse
         ]
-        unproven.look(stored, window, held, proven, self._found, accept=self._wanted.accept_dropped)
+        unverified.look(stored, window, held, proven, self._found, accept=self._wanted.accept_dropped)
 
     def _against_kafka(
         self, kafka: KafkaComparison, source: Side, later: DataFrame
@@ -170,7 +171,7 @@ class Verification:
         each = kafka.messages(states)
         self._found.settle()
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
-        held = strays.look(each, self._found, self._reader, self._target, shared=self._wanted.shared_topics)
+        held = orphans.look(each, self._found, self._reader, self._target, shared=self._wanted.shared_topics)
         behind = order.inversions(kafka.records, kafka.places)
         order.judge(behind, source, self._reader, self._found, self._cut)
         partitions = kafka.totals()
@@ -206,7 +207,7 @@ class Verification:
             doubled=found.notes["doubled"],
             warehouse=self._warehouse,
             held=self._source.ids(FOREVER),
-            unproven=found.notes[unproven.NOTE],
+            unproven=found.notes[unverified.NOTE],
         )
         certificates.write(self._source, self._settings.target, self._cluster, certificate)
         return Outcome(

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from outbox_etl.settings import Settings
-from outbox_etl.source import Ids, lies_among
-from outbox_etl.tables import Table
-from outbox_etl.window import Watermark
+from outbox_etl.options import Settings
+from outbox_etl.source.reader import Ids, lies_among
+from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +78,7 @@ class Target(Protocol):
         """
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
-        """Merge changes (see outbox_etl.changes) into message_history; the watermark is part of the commit.
+        """Merge changes (see outbox_etl.warehouse.changes) into message_history; the watermark is part of the commit.
 
         Raises:
             ConcurrentRunError: another run wrote such rows since this one began.
@@ -92,10 +92,10 @@ class Target(Protocol):
 
 def open_target(spark: SparkSession, settings: Settings) -> Target:
     """The warehouse that the settings name."""
-    from outbox_etl.iceberg import IcebergTarget  # noqa: PLC0415  (one of the two is loaded)
+    from outbox_etl.warehouse.iceberg import IcebergTarget  # noqa: PLC0415  (one of the two is loaded)
 
     if settings.format == "iceberg":
         return IcebergTarget(spark)
-    from outbox_etl.parquet import ParquetTarget  # noqa: PLC0415
+    from outbox_etl.warehouse.parquet import ParquetTarget  # noqa: PLC0415
 
     return ParquetTarget(spark, settings)

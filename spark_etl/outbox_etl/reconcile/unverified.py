@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
-    from outbox_etl.certificate import Certificate
-    from outbox_etl.findings import Findings
-    from outbox_etl.sides import Side
-    from outbox_etl.source import Ids
-    from outbox_etl.window import Window
+    from outbox_etl.reconcile.findings import Findings
+    from outbox_etl.reconcile.sources import Side
+    from outbox_etl.source.certificate import Certificate
+    from outbox_etl.source.reader import Ids
+    from outbox_etl.source.window import Window
 
 NOTE = "never_verified_and_accepted"
 DETAIL = "PostgreSQL dropped it before it was verified here; --accept-dropped lets it pass"

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from outbox_etl.kafka import Range
-from outbox_etl.sides import PLACE
+from outbox_etl.reconcile.kafka import Range
+from outbox_etl.reconcile.sources import PLACE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from outbox_etl.findings import Findings
-    from outbox_etl.sides import Side
+    from outbox_etl.reconcile.findings import Findings
+    from outbox_etl.reconcile.sources import Side
 
 Watermarks = Mapping[tuple[str, int], tuple[int, int]]
 Ends = Mapping[str, Mapping[str, int]]

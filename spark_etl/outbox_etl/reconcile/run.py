@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import SettingsError, TargetError
-from outbox_etl.kafka import Broker
-from outbox_etl.window import following
+from outbox_etl.reconcile.kafka import Broker
+from outbox_etl.source.window import following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.findings import Finding
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
+    from outbox_etl.options import Settings
+    from outbox_etl.reconcile.findings import Finding
+    from outbox_etl.warehouse.target import Target
 
 LIMIT, MOST_LISTED = 100, 100_000
 """Findings of one kind that are listed unless another number is given, and the most that can be."""
@@ -183,15 +183,15 @@ def reconcile(
     Raises:
         EtlError: it cannot be verified; no certificate was written.
     """
-    from outbox_etl import standing  # noqa: PLC0415
-    from outbox_etl.revocation import revoke  # noqa: PLC0415
-    from outbox_etl.source import Source  # noqa: PLC0415  (options are read before Spark is loaded)
-    from outbox_etl.verification import Stores, Verification  # noqa: PLC0415
+    from outbox_etl.reconcile.verification import Stores, Verification  # noqa: PLC0415
+    from outbox_etl.source import partition_guard  # noqa: PLC0415
+    from outbox_etl.source.reader import Source  # noqa: PLC0415  (options are read before Spark is loaded)
+    from outbox_etl.source.revocation import revoke  # noqa: PLC0415
 
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target), ExitStack() as stack:
-        stands = standing.look(source)
+        stands = partition_guard.look(source)
         mark, warehouse = target.watermark(), target.identity()
         revoke(source, settings.target, source.cluster(), say, warehouse=warehouse, mark=mark)
         if mark is None:

@@ -7,18 +7,18 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
-from outbox_etl.iceberg import name_of
-from outbox_etl.maintain import ALL, FILE, SMALL, Tended, Upkeep
 from outbox_etl.session import CATALOG
+from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.window import Watermark
+from outbox_etl.warehouse.iceberg import name_of
+from outbox_etl.warehouse.maintain import ALL, FILE, SMALL, Tended, Upkeep
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
+    from outbox_etl.options import Settings
+    from outbox_etl.warehouse.target import Target
 
 SQL = "maintain.sql"
 GROUP = 32 << 30

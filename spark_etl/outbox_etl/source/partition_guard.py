@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from outbox_etl.errors import SourceError
 
 if TYPE_CHECKING:
-    from outbox_etl.source import Source
+    from outbox_etl.source.reader import Source
 
 Standing = frozenset[tuple[str, str]]
 """The tables of all partitions, each with the transaction that attached it."""

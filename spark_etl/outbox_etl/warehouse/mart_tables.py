@@ -5,7 +5,7 @@ Days are of UTC. Every time is the clock of the PostgreSQL server.
 
 from __future__ import annotations
 
-from outbox_etl.tables import Column, Table
+from outbox_etl.warehouse.tables import Column, Table
 
 
 def _mart(name: str, comment: str, *rows: tuple[str, str, str]) -> Table:

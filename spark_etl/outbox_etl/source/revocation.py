@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from outbox_etl import certificate as certificates
-from outbox_etl.certificate import Certificate
+from outbox_etl.source import certificate as certificates
+from outbox_etl.source.certificate import Certificate
 
 if TYPE_CHECKING:
-    from outbox_etl.source import Source
-    from outbox_etl.window import Cluster, Watermark
+    from outbox_etl.source.reader import Source
+    from outbox_etl.source.window import Cluster, Watermark
 
 ALL = (1 << 63) - 1
 """The end of its window: above every xid that fits into a bigint."""

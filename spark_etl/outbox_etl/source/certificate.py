@@ -17,13 +17,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import OtherClusterError
-from outbox_etl.source import SQL as SOURCE_SQL
-from outbox_etl.source import Ids
+from outbox_etl.source.reader import SQL as SOURCE_SQL
+from outbox_etl.source.reader import Ids
+from outbox_etl.source.window import Cluster
 from outbox_etl.statements import statement
-from outbox_etl.window import Cluster
 
 if TYPE_CHECKING:
-    from outbox_etl.source import Source
+    from outbox_etl.source.reader import Source
 
 SQL = "reconcile.sql"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ class Certificate:
     held: Sequence[Ids] = ()
     """The partitions that PostgreSQL had; not read back."""
     revoked: str = ""
-    """Why all that was certified before counts no more, if that is what it says (see outbox_etl.revocation)."""
+    """Why all that was certified before counts no more, if that is what it says (see outbox_etl.source.revocation)."""
     unproven: int = 0
     """Messages of the warehouse that PostgreSQL had dropped before they were verified there, and that were accepted."""
 

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from outbox_etl.rows import first_publications
-from outbox_etl.source import lies_among
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS
+from outbox_etl.source.reader import lies_among
+from outbox_etl.warehouse.rows import first_publications
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column
 
-    from outbox_etl.findings import Findings
-    from outbox_etl.sides import Side
-    from outbox_etl.source import Ids
-    from outbox_etl.target import Target
-    from outbox_etl.window import Window
+    from outbox_etl.reconcile.findings import Findings
+    from outbox_etl.reconcile.sources import Side
+    from outbox_etl.source.reader import Ids
+    from outbox_etl.source.window import Window
+    from outbox_etl.warehouse.target import Target
 
 KIND = "CASE WHEN mine > theirs THEN 'missing' WHEN mine = 0 THEN 'extra' ELSE 'doubled' END"
 NAMES = ("id", "message_id", "topic", "xid")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
-from outbox_etl.findings import Finding, chunks
+from outbox_etl.reconcile.findings import Finding, chunks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from outbox_etl.findings import Findings
-    from outbox_etl.sides import Reader, Side
+    from outbox_etl.reconcile.findings import Findings
+    from outbox_etl.reconcile.sources import Reader, Side
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from outbox_etl.changes import IDENTITY, merged
 from outbox_etl.errors import DamagedError, TargetError
 from outbox_etl.known_failures import HEAL
-from outbox_etl.manifest import DataFile, Files, LocalManifests, RemoteManifests
-from outbox_etl.source import Ids
-from outbox_etl.tables import CORE, MESSAGE_HISTORY, Table
-from outbox_etl.target import Merging
-from outbox_etl.window import Watermark
+from outbox_etl.source.reader import Ids
+from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse.changes import IDENTITY, merged
+from outbox_etl.warehouse.manifest import DataFile, Files, LocalManifests, RemoteManifests
+from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, Table
+from outbox_etl.warehouse.target import Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.settings import Settings
+    from outbox_etl.options import Settings
 
 
 class ParquetTarget:

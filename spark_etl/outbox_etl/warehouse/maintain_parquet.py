@@ -9,15 +9,15 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
-from outbox_etl.maintain import ALL, FILE, SMALL, Tended, Upkeep
-from outbox_etl.manifest import FOLDER, DataFile, Manifest
-from outbox_etl.parquet import ParquetTarget
-from outbox_etl.tables import Table
+from outbox_etl.warehouse.maintain import ALL, FILE, SMALL, Tended, Upkeep
+from outbox_etl.warehouse.manifest import FOLDER, DataFile, Manifest
+from outbox_etl.warehouse.parquet import ParquetTarget
+from outbox_etl.warehouse.tables import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.settings import Settings
+    from outbox_etl.options import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from outbox_etl import rows
-from outbox_etl.kafka import DIGEST
-from outbox_etl.source import SQL as SOURCE_SQL
-from outbox_etl.source import Ids, Source, lies_among
+from outbox_etl.reconcile.kafka import DIGEST
+from outbox_etl.source.reader import SQL as SOURCE_SQL
+from outbox_etl.source.reader import Ids, Source, lies_among
 from outbox_etl.statements import statement
-from outbox_etl.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
+from outbox_etl.warehouse import rows
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame, Row
 
-    from outbox_etl.target import Target
-    from outbox_etl.window import Window
+    from outbox_etl.source.window import Window
+    from outbox_etl.warehouse.target import Target
 
 SQL = "reconcile.sql"
 JOINED = {"status", "published_at", "partition", "offset", "checks", "window_hi", "body_json", "headers"}

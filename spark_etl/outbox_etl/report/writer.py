@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Self
 from outbox_etl.arguments import secrets
 from outbox_etl.errors import SourceError
 from outbox_etl.failures import explained, masked
-from outbox_etl.report import place
+from outbox_etl.report import output_path
 from outbox_etl.report.facts import Facts, Run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
+    from outbox_etl.options import Settings
+    from outbox_etl.warehouse.target import Target
 
 LONGEST = 4_000
 """Characters of an error that nobody foresaw: Java's may have thousands of lines."""
@@ -53,7 +53,7 @@ class Telling:
         """
         self._path = Path(given.report).expanduser() if given.report else None
         if self._path:
-            place.check(self._path)
+            output_path.check(self._path)
         self._given, self._settings, self._say = given, settings, say
         self._started, self._began = datetime.now(UTC), monotonic()
         self._spark: SparkSession | None = None
@@ -86,7 +86,7 @@ class Telling:
         try:
             from outbox_etl.report.page import page  # noqa: PLC0415  (draws: loaded when there is something to draw)
 
-            place.write(path, page(self._facts(run, error)))
+            output_path.write(path, page(self._facts(run, error)))
         except Exception as problem:  # noqa: BLE001  (the run's own outcome is what counts)
             told = self._told(problem)
             self._say(f"the report could not be written: {told}")

@@ -15,14 +15,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outbox_etl.errors import OtherClusterError, SettingsError, TargetError
-from outbox_etl.mart_tables import DAYS, MARTS
-from outbox_etl.tables import CORE
+from outbox_etl.warehouse.mart_tables import DAYS, MARTS
+from outbox_etl.warehouse.tables import CORE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.settings import Settings
-    from outbox_etl.target import Target
+    from outbox_etl.options import Settings
+    from outbox_etl.warehouse.target import Target
 
 ALL = (*CORE, *MARTS, DAYS)
 FILE = 128 << 20
@@ -135,7 +135,7 @@ def maintain(
         TargetError: the warehouse is empty, or cannot be written.
         OtherClusterError: the database is not the one whose lock keeps runs away.
     """
-    from outbox_etl.source import Source  # noqa: PLC0415  (options are read before Spark is loaded)
+    from outbox_etl.source.reader import Source  # noqa: PLC0415  (options are read before Spark is loaded)
 
     source, began = Source(spark, settings), monotonic()
     with source.lock(settings.target):
@@ -159,9 +159,9 @@ def _maintenance(
     spark: SparkSession, settings: Settings, target: Target, wanted: Upkeep, say: Callable[[str], None]
 ) -> Maintenance:
     if settings.format == "iceberg":
-        from outbox_etl.maintain_iceberg import IcebergMaintenance  # noqa: PLC0415  (one of the two is loaded)
+        from outbox_etl.warehouse.maintain_iceberg import IcebergMaintenance  # noqa: PLC0415  (one of the two is loaded)
 
         return IcebergMaintenance(spark, settings, target, wanted, say)
-    from outbox_etl.maintain_parquet import ParquetMaintenance  # noqa: PLC0415
+    from outbox_etl.warehouse.maintain_parquet import ParquetMaintenance  # noqa: PLC0415
 
     return ParquetMaintenance(spark, settings, wanted, say)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from outbox_etl.findings import Finding, chunks
-from outbox_etl.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
+from outbox_etl.reconcile.findings import Finding, chunks
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from outbox_etl.findings import Findings
-    from outbox_etl.sides import Reader
-    from outbox_etl.target import Target
+    from outbox_etl.reconcile.findings import Findings
+    from outbox_etl.reconcile.sources import Reader
+    from outbox_etl.warehouse.target import Target
 
 
 def look(

@@ -6,14 +6,14 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.changes import merged
 from outbox_etl.errors import TargetError
 from outbox_etl.session import CATALOG, NAMESPACE
-from outbox_etl.source import Ids
+from outbox_etl.source.reader import Ids
+from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
-from outbox_etl.tables import MESSAGE_HISTORY, Table
-from outbox_etl.target import Merging
-from outbox_etl.window import Watermark
+from outbox_etl.warehouse.changes import merged
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY, Table
+from outbox_etl.warehouse.target import Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -1,0 +1,1 @@
+"""Reconcile: PostgreSQL, Kafka and the warehouse compared, window by window."""

@@ -1,0 +1,1 @@
+"""The warehouse: its tables, kept as Iceberg or as Parquet, written and maintained."""
