@@ -44,7 +44,7 @@ check: venv-test ## Format, lint, types and the tests without servers, in half a
 	@$(PYTEST) tests/unit $(UNIT_PARALLEL) $(ARGS)
 
 features: venv-test ## Which rows of docs/features.md are proven, and by which tests
-	@$(BIN)/python -m tests.features $(ARGS)
+	@$(BIN)/python -m tests.support.features $(ARGS)
 
 faults: venv-test ## Kill, pause and cut every part, look for lost messages (TIER=quick: the short ones)
 	@$(PYTEST) tests/faults $(if $(filter quick,$(TIER)),-m "not long") $(ARGS)

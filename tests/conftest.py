@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ("tests.servers", "tests.logins")
+pytest_plugins = ("tests.support.servers", "tests.support.logins")

@@ -11,7 +11,7 @@ import sys
 import psycopg
 
 from outbox import Message, Outbox
-from tests.relay_entry import die_with
+from tests.support.relay_entry import die_with
 
 TAGS = ("创建订单", "支付", "发货", "收货", "五星好评")
 

@@ -17,7 +17,7 @@ from outbox import Message
 from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import LocalMessage, TransactionMQProducer
-from tests.relay_entry import die_with
+from tests.support.relay_entry import die_with
 
 GROUP = "payments"
 

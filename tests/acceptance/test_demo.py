@@ -21,7 +21,7 @@ from outbox_local.demo.flights import read_flights
 from outbox_local.demo.proof import prove
 from outbox_local.demo.sabotage import Sabotage, sabotage
 from outbox_local.stack.process import Identity, family
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 FLIGHTS = 2_000
 SEED = 7

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.ordered_producer import TAGS
-from tests.checker import read_topic
-from tests.child import Child, run
-from tests.relay_process import RelayProcess
-from tests.servers import MakeDatabase
-from tests.waiting import wait_until
-from tests.writing import connect, wait_published
+from tests.support.child import Child, run
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import connect, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeDatabase
+from tests.support.waiting import wait_until
 
 HERE = Path(__file__).parent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 from confluent_kafka import Consumer, Producer
 
-from tests.servers import MakeDatabase
+from tests.support.servers import MakeDatabase
 
 
 def test_each_test_has_a_migrated_database_of_its_own(database: str, make_database: MakeDatabase) -> None:

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.acceptance.stack_command import StackCommand
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # One process runs them all: they share a stack.
 pytestmark = pytest.mark.xdist_group("stack command")

@@ -15,7 +15,7 @@ from outbox_local.stack.process import Identity, boot_id
 from outbox_local.stack.state import State
 from outbox_local.stack.users import postgres_user
 from tests.acceptance.stack_command import StackCommand, kill
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 # One process runs these: they share a stack.
 SHARED = pytest.mark.xdist_group("stack crash")

@@ -10,7 +10,7 @@ from confluent_kafka import Producer
 
 from outbox_local.stack.users import postgres_user, reaches
 from tests.acceptance.stack_command import StackCommand
-from tests.topics import Topics
+from tests.support.topics import Topics
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from pyiceberg.table import StaticTable
 
 from outbox import Message, Outbox
 from outbox_relay.warehouse import prepare
-from tests.checker import read_topic
-from tests.relay_process import RelayProcess
-from tests.servers import MakeTopic
-from tests.small_spark import SMALL
-from tests.writing import connect, decide, insert, wait_published
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import connect, decide, insert, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
+from tests.support.small_spark import SMALL
 
 PROGRAM = Path(__file__).with_name("warehouse_job.py")
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.servers import MakeDatabase
+from tests.support.servers import MakeDatabase
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 # Where each package lies in the checkout, by its name in the wheel.

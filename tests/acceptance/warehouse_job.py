@@ -10,7 +10,7 @@ import json
 import sys
 
 from outbox_etl.main import main
-from tests.relay_entry import die_with
+from tests.support.relay_entry import die_with
 
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))

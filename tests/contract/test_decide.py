@@ -21,7 +21,7 @@ from outbox import (
 )
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import Session
-from tests.stopping import ERROR, STOP
+from tests.support.stopping import ERROR, STOP
 
 PAYMENT = Message("payments", key="p-7", body="charged")
 NOBODY = UUID("00000000-0001-8000-8000-000000000000")

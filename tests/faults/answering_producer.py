@@ -10,7 +10,7 @@ import psycopg
 from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import TransactionMQProducer
-from tests.relay_entry import die_with
+from tests.support.relay_entry import die_with
 
 LONGEST_LOCAL_TRANSACTION = "2 s"
 PAID = f"""

@@ -19,7 +19,7 @@ import psycopg
 from outbox import Message, Outbox
 from outbox.records import MessageView
 from outbox.rocketmq import LocalMessage, Producer, TransactionMQProducer
-from tests.relay_entry import die_with
+from tests.support.relay_entry import die_with
 
 TABLES = """
     CREATE TABLE IF NOT EXISTS payment (biz_id text PRIMARY KEY, state text NOT NULL)

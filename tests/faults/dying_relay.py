@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from outbox_relay.publisher.finder import Poll
-from tests.relay_entry import die_with
+from tests.support.relay_entry import die_with
 
 
 def die() -> NoReturn:

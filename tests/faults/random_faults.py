@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Self
 
 from outbox_local.stack.api import Stack
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writers import Writers
+from tests.support.postgres_writers import Writers
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 LEASE_S = 2
 

@@ -15,13 +15,13 @@ from collections.abc import Callable
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.checker import compare, read_topic
 from tests.faults.conftest import Tell
-from tests.reading import narrow_partitions
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writers import Writers
-from tests.writing import connect, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writers import Writers
+from tests.support.postgres_writing import connect, wait_published
+from tests.support.reading import narrow_partitions
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 LEASE = "2"

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.checker import compare, read_topic
-from tests.relay_process import RelayProcess
-from tests.relay_thread import RelayThread
-from tests.waiting import wait_until
-from tests.writing import connect, insert_numbered, numbered, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writing import connect, insert_numbered, numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.relay_thread import RelayThread
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.half_stage import HalfStage
-from tests.models.half_model import (
+from tests.support.half_stage import HalfStage
+from tests.support.models.half_model import (
     APART,
     APART_LOCAL_FIRST,
     EXHAUSTED,
@@ -15,8 +15,8 @@ from tests.models.half_model import (
     ROLLED_BACK,
     Variant,
 )
-from tests.models.half_search import covering, schedules
-from tests.servers import MakeDatabase
+from tests.support.models.half_search import covering, schedules
+from tests.support.servers import MakeDatabase
 
 pytestmark = pytest.mark.long
 

@@ -15,11 +15,11 @@ from confluent_kafka import Consumer, TopicPartition
 from psycopg import sql
 
 from outbox_relay.publisher.finder import Finder
-from tests.reading import Reading
-from tests.relay_process import RelayProcess
-from tests.servers import MakeDatabase, MakeTopic
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, insert_numbered
+from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
+from tests.support.reading import Reading
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeDatabase, MakeTopic
+from tests.support.waiting import wait_until
 
 PART = 500
 """Messages of one transaction."""

@@ -9,9 +9,9 @@ import os
 import secrets
 
 from tests.faults.conftest import Tell
-from tests.insert_fuzzing import publish, verify, write_rows
-from tests.logins import Logins
-from tests.servers import MakeTopic
+from tests.support.insert_fuzzing import publish, verify, write_rows
+from tests.support.logins import Logins
+from tests.support.servers import MakeTopic
 
 ROWS = 10_000
 

@@ -12,12 +12,12 @@ from threading import Event, Thread
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.checker import compare, read_topic
-from tests.reading import narrow_partitions
-from tests.relay_process import RelayProcess
-from tests.servers import MakeDatabase, MakeTopic
-from tests.waiting import wait_until
-from tests.writing import connect, decide, insert, insert_numbered, numbered, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writing import connect, decide, insert, insert_numbered, numbered, wait_published
+from tests.support.reading import narrow_partitions
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeDatabase, MakeTopic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 

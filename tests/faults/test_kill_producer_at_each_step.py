@@ -13,14 +13,14 @@ import pytest
 
 from outbox import Outbox
 from outbox.checking.walk import WHOLE_PAUSE
-from tests.checker import message_ids, read_topic
-from tests.checker_process import CheckerProcess
-from tests.child import Child
 from tests.faults.dying_producers import TABLES
-from tests.relay_process import RelayProcess
-from tests.servers import MakeDatabase
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, wait_published
+from tests.support.checker_process import CheckerProcess
+from tests.support.child import Child
+from tests.support.kafka_records import message_ids, read_topic
+from tests.support.postgres_writing import Connection, connect, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeDatabase
+from tests.support.waiting import wait_until
 
 HERE = Path(__file__).parent
 QUERY = "SELECT EXISTS (SELECT FROM payment WHERE biz_id = %(biz_id)s AND state = 'paid')"

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from outbox_relay.publisher.listing import AT_ONCE
-from tests.checker import compare, read_topic
-from tests.reading import Reading
-from tests.relay_process import RelayProcess
-from tests.writing import connect, insert_numbered, numbered, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writing import connect, insert_numbered, numbered, wait_published
+from tests.support.reading import Reading
+from tests.support.relay_process import RelayProcess
 
 ENTRY = str(Path(__file__).with_name("dying_relay.py"))
 ROWS = 2 * AT_ONCE + 1_001

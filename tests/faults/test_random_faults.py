@@ -17,12 +17,12 @@ import sys
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.checker import TopicReader, by_key_and_version, compare
 from tests.faults.random_faults import RandomFaults, Relays
-from tests.reading import narrow_partitions
-from tests.waiting import wait_until
-from tests.writers import Writers
-from tests.writing import PENDING, connect
+from tests.support.kafka_records import TopicReader, by_key_and_version, compare
+from tests.support.postgres_writers import Writers
+from tests.support.postgres_writing import PENDING, connect
+from tests.support.reading import narrow_partitions
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 

@@ -11,7 +11,7 @@ from outbox_relay.publisher.recorder import Recorder
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.relay_entry import die_with
+from tests.support.relay_entry import die_with
 
 
 def commit(self: Recorder, *args: Any, **options: Any) -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from outbox.resolution import Answer, LocalTransactionState
-from tests.callback_asking import SLACK_S, UNKNOWN, ask, ask_peer, make_asker, resolves_to
-from tests.callback_peer import Line, Peer, a_view, answering, reply
+from tests.support.callback_asking import SLACK_S, UNKNOWN, ask, ask_peer, make_asker, resolves_to
+from tests.support.callback_peer import Line, Peer, a_view, answering, reply
 
 
 @pytest.fixture

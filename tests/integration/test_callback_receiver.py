@@ -22,9 +22,9 @@ from outbox.callbacks.protocol import NoCheckerError
 from outbox.listeners import Listeners
 from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
-from tests.callback_asking import make_asker
-from tests.callback_peer import SECRET, a_view
-from tests.waiting import wait_until
+from tests.support.callback_asking import make_asker
+from tests.support.callback_peer import SECRET, a_view
+from tests.support.waiting import wait_until
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 NO_STATE = "answer is not a state: expected COMMIT, ROLLBACK or UNKNOWN, got"

@@ -9,9 +9,9 @@ import pytest
 
 from outbox.callbacks.protocol import LARGEST_REPLY
 from outbox.resolution import Answer, LocalTransactionState
-from tests.callback_asking import SLACK_S, UNKNOWN, ask, ask_peer, make_asker
-from tests.callback_peer import Line, Peer, a_view, answering, reply
-from tests.waiting import wait_until
+from tests.support.callback_asking import SLACK_S, UNKNOWN, ask, ask_peer, make_asker
+from tests.support.callback_peer import Line, Peer, a_view, answering, reply
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.parametrize(

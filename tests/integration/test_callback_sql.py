@@ -14,8 +14,8 @@ from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from outbox_local.stack.api import Stack
 from outbox_relay.checker.callback import SqlCallback, read_callback
 from outbox_relay.checker.sql import SqlAsker
-from tests.callback_peer import a_view
-from tests.waiting import wait_until
+from tests.support.callback_peer import a_view
+from tests.support.waiting import wait_until
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 NO_STATE = "answer is not a state: expected COMMIT, ROLLBACK or UNKNOWN, got"

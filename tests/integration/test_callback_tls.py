@@ -9,8 +9,8 @@ import pytest
 import trustme
 
 from outbox.resolution import LocalTransactionState
-from tests.callback_asking import UNKNOWN, ask, make_asker, resolves_to
-from tests.callback_peer import Line, Peer, a_view, answering
+from tests.support.callback_asking import UNKNOWN, ask, make_asker, resolves_to
+from tests.support.callback_peer import Line, Peer, a_view, answering
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,11 @@ import pytest
 from outbox import Outbox
 from outbox.errors import TooLateError
 from outbox_relay.publisher.delayed import STATEMENTS
-from tests.checker import message_ids, read_topic
-from tests.locks import see_blocked
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writing import Connection, clock, connect, insert, wait_published
+from tests.support.kafka_records import message_ids, read_topic
+from tests.support.locks import see_blocked
+from tests.support.postgres_writing import Connection, clock, connect, insert, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 CANCEL = "UPDATE outbox.message SET state = 'CANCELLED', remark = 'test' WHERE message_id = %s AND state = 'COMMITTED'"
 RACES = 100

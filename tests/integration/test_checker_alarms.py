@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from outbox.callbacks import protocol
-from tests.callback_peer import Line, Peer, reply
-from tests.checker_process import CheckerProcess, Groups
-from tests.waiting import wait_until
+from tests.support.callback_peer import Line, Peer, reply
+from tests.support.checker_process import CheckerProcess, Groups
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.feature("S-49")

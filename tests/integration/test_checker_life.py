@@ -6,9 +6,9 @@ import threading
 from collections import Counter
 
 from outbox_local.stack.api import Stack
-from tests.callback_peer import Line, Peer, answering, reply
-from tests.checker_process import CheckerProcess, Groups
-from tests.waiting import wait_until
+from tests.support.callback_peer import Line, Peer, answering, reply
+from tests.support.checker_process import CheckerProcess, Groups
+from tests.support.waiting import wait_until
 
 
 class Counting:

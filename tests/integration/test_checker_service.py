@@ -13,10 +13,10 @@ from psycopg.conninfo import make_conninfo
 from outbox import Message, Outbox
 from outbox.callbacks import CallbackReceiver, Secrets
 from outbox.listeners import Listeners
-from tests.callback_peer import SECRET, Line, Peer, Question, answering, reply
-from tests.checker_process import CheckerProcess, Groups
-from tests.cli import outbox as command
-from tests.waiting import wait_until
+from tests.support.callback_peer import SECRET, Line, Peer, Question, answering, reply
+from tests.support.checker_process import CheckerProcess, Groups
+from tests.support.cli import outbox as command
+from tests.support.waiting import wait_until
 
 
 def by_http(peer: Peer, path: str = "/outbox") -> dict[str, str]:

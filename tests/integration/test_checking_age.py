@@ -13,8 +13,8 @@ from outbox.callbacks.protocol import NoCheckerError
 from outbox.checking.group_settings import GRACE
 from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
-from tests.check_stage import CheckStage, Script
-from tests.writing import connect
+from tests.support.check_stage import CheckStage, Script
+from tests.support.postgres_writing import connect
 
 UNKNOWN = LocalTransactionState.UNKNOWN
 OLD = 72 * 3600.0 + 60

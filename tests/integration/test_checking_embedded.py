@@ -14,9 +14,9 @@ from outbox.errors import ConfigurationError
 from outbox.listeners import Listeners
 from outbox.records import MessageView
 from outbox_local.stack.api import Stack
-from tests.check_stage import GROUP, CheckStage, Script
-from tests.waiting import wait_until
-from tests.writing import connect
+from tests.support.check_stage import GROUP, CheckStage, Script
+from tests.support.postgres_writing import connect
+from tests.support.waiting import wait_until
 
 END_OTHERS = """
     SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity

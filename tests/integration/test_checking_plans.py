@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from outbox.checking.transaction import SQL
-from tests.plans import Plan, Prepared, buffers, nodes, scans
-from tests.reading import narrow_partitions
-from tests.writing import Connection, connect
+from tests.support.plans import Plan, Prepared, buffers, nodes, scans
+from tests.support.postgres_writing import Connection, connect
+from tests.support.reading import narrow_partitions
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("checking plans")

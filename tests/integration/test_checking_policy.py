@@ -13,9 +13,9 @@ from outbox.checking.settling import Expired, Reply, expire, settle
 from outbox.checking.transaction import transaction
 from outbox.resolution import Answer, LocalTransactionState
 from outbox.statements import Plan, Statement
-from tests.check_stage import GROUP, CheckStage
-from tests.locks import see_blocked
-from tests.writing import connect
+from tests.support.check_stage import GROUP, CheckStage
+from tests.support.locks import see_blocked
+from tests.support.postgres_writing import connect
 
 GIVEN = "unnest($1::text[]) AS g (id)"
 STALLED = (

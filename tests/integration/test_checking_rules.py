@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from outbox.resolution import Answer, LocalTransactionState
-from tests.check_stage import CheckStage, Script
-from tests.writing import connect
+from tests.support.check_stage import CheckStage, Script
+from tests.support.postgres_writing import connect
 
 COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT,

@@ -14,9 +14,9 @@ from outbox.checking.settling import Reply, expire, settle
 from outbox.checking.transaction import SQL, transaction
 from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
-from tests.check_stage import GROUP, CheckStage, Script
-from tests.waiting import wait_until
-from tests.writing import connect
+from tests.support.check_stage import GROUP, CheckStage, Script
+from tests.support.postgres_writing import connect
+from tests.support.waiting import wait_until
 
 COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT,

@@ -12,9 +12,9 @@ from outbox.checking import GroupRound, group_alarms
 from outbox.checking.breaker import FIRST_PAUSE, LONGEST_PAUSE, Breaker
 from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
-from tests.check_stage import GROUP, CheckStage, Script
-from tests.waiting import wait_until
-from tests.writing import connect
+from tests.support.check_stage import GROUP, CheckStage, Script
+from tests.support.postgres_writing import connect
+from tests.support.waiting import wait_until
 
 UNKNOWN = LocalTransactionState.UNKNOWN
 

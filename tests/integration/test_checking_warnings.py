@@ -8,7 +8,7 @@ import pytest
 
 from outbox.checking import ending
 from outbox.resolution import Answer, LocalTransactionState
-from tests.check_stage import CheckStage, Script
+from tests.support.check_stage import CheckStage, Script
 
 _, ROLLBACK, UNKNOWN = LocalTransactionState
 

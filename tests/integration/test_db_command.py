@@ -18,10 +18,10 @@ from alembic.runtime.migration import MigrationContext
 from outbox_migrations import api
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks
-from tests.cli import outbox, succeed
-from tests.databases import with_database
-from tests.servers import MakeDatabase
-from tests.writing import connect, insert
+from tests.support.cli import outbox, succeed
+from tests.support.databases import with_database
+from tests.support.postgres_writing import connect, insert
+from tests.support.servers import MakeDatabase
 
 CATALOGUE = """
     SELECT c.relkind::text, c.relname::text, coalesce(pg_get_viewdef(c.oid), '') FROM pg_class c

@@ -8,9 +8,9 @@ import pytest
 
 from outbox_etl.source.reader import KNOWN, Ids, part, query
 from outbox_etl.source.window import Cluster, Window
-from tests.plans import Plan, Prepared, nodes, removed, scans
-from tests.reading import narrow_partitions
-from tests.writing import Connection, connect
+from tests.support.plans import Plan, Prepared, nodes, removed, scans
+from tests.support.postgres_writing import Connection, connect
+from tests.support.reading import narrow_partitions
 
 WIDTH = 10_000
 PARTITIONS = 3

@@ -13,10 +13,10 @@ import pytest
 from outbox_etl.source.reader import SQL
 from outbox_etl.statements import statement
 from outbox_local.stack.api import Stack
-from tests.publications import value
-from tests.standbys import has_replayed, standby
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.publications import value
+from tests.support.standbys import has_replayed, standby
+from tests.support.waiting import wait_until
 
 WAITS = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
 

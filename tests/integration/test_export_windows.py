@@ -9,8 +9,8 @@ import pytest
 from outbox_etl.source.reader import SQL, query
 from outbox_etl.source.window import Cluster, Window
 from outbox_etl.statements import statement
-from tests.publications import positions, record, snapshot, value
-from tests.writing import Connection, connect, insert
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.publications import positions, record, snapshot, value
 
 AHEAD = 1_000_000
 """How far the other cluster was ahead of this one, in transactions."""

@@ -16,9 +16,9 @@ from outbox_relay.publisher.finder import BODY, POSITION, RawRow, Row
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
-from tests.publications import positions
-from tests.reading import Reading
-from tests.writing import Connection, decide, insert, insert_numbered, keys_of_lanes
+from tests.support.postgres_writing import Connection, decide, insert, insert_numbered, keys_of_lanes
+from tests.support.publications import positions
+from tests.support.reading import Reading
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.publications import positions
-from tests.reading import Reading, narrow_partitions
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, decide, insert, insert_numbered
+from tests.support.postgres_writing import Connection, connect, decide, insert, insert_numbered
+from tests.support.publications import positions
+from tests.support.reading import Reading, narrow_partitions
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

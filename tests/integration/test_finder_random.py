@@ -16,8 +16,8 @@ from outbox_relay.publisher import listing
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import POSITION, WAITING
 from outbox_relay.publisher.lane_groups import Group
-from tests.reading import Reading
-from tests.writing import Connection, decide, insert
+from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.reading import Reading
 
 FAR = "2999-01-01"
 # The last one is another one in each run; one id for it, since every test process collects for itself.

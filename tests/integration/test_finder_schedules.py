@@ -14,8 +14,8 @@ import pytest
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.snapshot import Snapshot
-from tests.schedules import Schedule, Stage, Transaction, interleavings, sample
-from tests.writing import connect, insert
+from tests.support.postgres_writing import connect, insert
+from tests.support.schedules import Schedule, Stage, Transaction, interleavings, sample
 
 LANES = range(8)
 A = (["SC", "SC"], "ab")

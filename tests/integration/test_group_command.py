@@ -7,9 +7,9 @@ import pytest
 from outbox_relay.database import connections
 from outbox_relay.operations import groups
 from outbox_relay.operations.groups import ProducerGroup
-from tests.cli import outbox, succeed
-from tests.publications import value
-from tests.writing import Connection, decide, insert
+from tests.support.cli import outbox, succeed
+from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.publications import value
 
 
 def test_the_defaults_of_a_group_that_is_not_registered_are_the_tables(

@@ -10,7 +10,7 @@ import pytest
 from outbox.checking import GroupChecker
 from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
-from tests.writing import Connection, connect
+from tests.support.postgres_writing import Connection, connect
 
 CHECKS = 15
 INSERT = """

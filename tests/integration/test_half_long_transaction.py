@@ -12,8 +12,8 @@ import pytest
 from outbox import Message, Outbox
 from outbox.errors import DecidedOtherwiseError
 from outbox.rocketmq import LocalMessage, TransactionMQProducer
-from tests.checker_process import CheckerProcess, Groups
-from tests.waiting import wait_until
+from tests.support.checker_process import CheckerProcess, Groups
+from tests.support.waiting import wait_until
 
 LOCKED = "a local transaction holds the half message"
 LOOKS = """

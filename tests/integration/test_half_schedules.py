@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.half_stage import HalfStage
-from tests.models.half_model import (
+from tests.support.half_stage import HalfStage
+from tests.support.models.half_model import (
     APART,
     APART_LOCAL_FIRST,
     JOINED,
@@ -21,8 +21,8 @@ from tests.models.half_model import (
     ROLLED_BACK,
     Variant,
 )
-from tests.models.half_search import covering, schedules
-from tests.servers import MakeDatabase
+from tests.support.models.half_search import covering, schedules
+from tests.support.servers import MakeDatabase
 
 ROLLBACK = "rollback"
 ALL = {

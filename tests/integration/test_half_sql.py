@@ -11,7 +11,7 @@ from psycopg import sql
 
 from outbox import DecidedOtherwiseError, Message, Outbox
 from tests.integration.test_plain_sql import example
-from tests.writing import Connection
+from tests.support.postgres_writing import Connection
 
 PREPARE = """
     INSERT INTO outbox.message (topic, key, body, producer_group, checker, biz_id, check_after, state)

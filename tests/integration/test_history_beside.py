@@ -11,12 +11,12 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tests.cli import outbox, succeed
-from tests.history import WIDTH, History, table
-from tests.publications import value
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writing import insert, insert_numbered, wait_published
+from tests.support.cli import outbox, succeed
+from tests.support.history import WIDTH, History, table
+from tests.support.postgres_writing import insert, insert_numbered, wait_published
+from tests.support.publications import value
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 WAITING_FOR_HISTORY = """
     SELECT a.application_name, a.query FROM pg_stat_activity a

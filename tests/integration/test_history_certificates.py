@@ -10,12 +10,12 @@ import pytest
 from outbox_local.stack.api import Stack
 from outbox_relay.retention import ranges
 from outbox_relay.retention.removal import Removal
-from tests.cli import Ran, outbox
-from tests.history import History
-from tests.promotion import promote
-from tests.publications import value
-from tests.stopping import set_aside
-from tests.writing import decide, insert
+from tests.support.cli import Ran, outbox
+from tests.support.history import History
+from tests.support.postgres_writing import decide, insert
+from tests.support.promotion import promote
+from tests.support.publications import value
+from tests.support.stopping import set_aside
 
 BOUNDS = """
     SELECT min(x::text::bigint), max(x::text::bigint)

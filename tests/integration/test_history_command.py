@@ -8,12 +8,12 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tests.cli import Ran, outbox, succeed
-from tests.history import WIDTH, History, table
-from tests.publications import value
-from tests.stopping import set_aside
-from tests.waiting import wait_until
-from tests.writing import connect, decide, insert
+from tests.support.cli import Ran, outbox, succeed
+from tests.support.history import WIDTH, History, table
+from tests.support.postgres_writing import connect, decide, insert
+from tests.support.publications import value
+from tests.support.stopping import set_aside
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher.upkeep import SWEEP
-from tests.cli import Ran, outbox
-from tests.history import WIDTH, History, table
-from tests.publications import value
-from tests.reading import Reading
-from tests.relay_process import RelayProcess
-from tests.stopping import set_aside
-from tests.waiting import wait_until
-from tests.writing import connect, insert
+from tests.support.cli import Ran, outbox
+from tests.support.history import WIDTH, History, table
+from tests.support.postgres_writing import connect, insert
+from tests.support.publications import value
+from tests.support.reading import Reading
+from tests.support.relay_process import RelayProcess
+from tests.support.stopping import set_aside
+from tests.support.waiting import wait_until
 
 SESSIONS = """
     SELECT count(*) FROM pg_stat_activity

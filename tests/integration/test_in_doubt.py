@@ -17,16 +17,16 @@ from psycopg.errors import CheckViolation
 
 from outbox_local.stack.api import Stack
 from outbox_relay.publisher.session import Session
-from tests.checker import read_topic
-from tests.cli import outbox, succeed
-from tests.locks import holding
-from tests.relay_process import RelayProcess
-from tests.relay_session import relay_session, turn_until
-from tests.relay_thread import RelayThread
-from tests.second_broker import SecondBroker
-from tests.servers import MakeTopic
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, keys_of_lanes, wait_published
+from tests.support.cli import outbox, succeed
+from tests.support.kafka_records import read_topic
+from tests.support.locks import holding
+from tests.support.postgres_writing import Connection, connect, insert, keys_of_lanes, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_thread import RelayThread
+from tests.support.second_broker import SecondBroker
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
 
 CHANGE = "UPDATE outbox.message SET state = %s, remark = 'by hand' WHERE message_id = %s"
 SPOIL = "UPDATE outbox.message SET queue = 99 WHERE message_id = %s"

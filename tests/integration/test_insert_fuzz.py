@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from tests.insert_fuzzing import publish, verify, write_rows
-from tests.logins import Logins
-from tests.servers import MakeTopic
+from tests.support.insert_fuzzing import publish, verify, write_rows
+from tests.support.logins import Logins
+from tests.support.servers import MakeTopic
 
 SEED = int(os.environ.get("OUTBOX_FUZZ_SEED") or secrets.randbelow(1_000_000))
 

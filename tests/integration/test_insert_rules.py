@@ -18,7 +18,7 @@ from psycopg.types.json import Jsonb
 from outbox import Message, Outbox
 from outbox.errors import OutboxError
 from outbox.operations.size import record_size
-from tests.insert_fuzzing import FORGERIES
+from tests.support.insert_fuzzing import FORGERIES
 
 Columns = dict[str, Any]
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

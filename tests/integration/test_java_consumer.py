@@ -10,9 +10,9 @@ import pytest
 from outbox_local.stack import survey
 from outbox_relay.downloads.jars import kafka_jars
 from outbox_relay.downloads.wheels import java_from_wheel
-from tests.checker import Record, read_topic
-from tests.relay_in_process import publish
-from tests.writing import connect, insert, insert_numbered
+from tests.support.kafka_records import Record, read_topic
+from tests.support.postgres_writing import connect, insert, insert_numbered
+from tests.support.relay_in_process import publish
 
 DATA = Path(__file__).parent / "data"
 LIMIT_S = 60.0

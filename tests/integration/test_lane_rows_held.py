@@ -18,10 +18,10 @@ from confluent_kafka.cimpl import NewTopic
 from psycopg.errors import CheckViolation
 
 from outbox_relay.publisher.session import Session
-from tests.checker import read_topic
-from tests.locks import holding
-from tests.relay_session import relay_session, turn_until
-from tests.writing import Connection, connect, insert, keys_of_lanes
+from tests.support.kafka_records import read_topic
+from tests.support.locks import holding
+from tests.support.postgres_writing import Connection, connect, insert, keys_of_lanes
+from tests.support.relay_session import relay_session, turn_until
 
 LANE, OTHER = 5, 6
 HOLD = f"SELECT FROM outbox.lane WHERE lane = {LANE} FOR UPDATE"

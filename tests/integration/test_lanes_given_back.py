@@ -6,9 +6,9 @@ import pytest
 from psycopg.errors import CheckViolation
 
 from outbox_relay.publisher import lease
-from tests.locks import holding
-from tests.stopping import stop_lane
-from tests.writing import Connection, insert, keys_of_lanes
+from tests.support.locks import holding
+from tests.support.postgres_writing import Connection, insert, keys_of_lanes
+from tests.support.stopping import stop_lane
 
 LANE, OTHER = 5, 6
 DIE = "UPDATE outbox.lease SET leased_until = '-infinity'"

@@ -6,9 +6,9 @@ from typing import Any
 
 import psycopg
 
-from tests.cli import outbox, succeed
-from tests.publications import own_lanes, positions, record, snapshot, value
-from tests.writing import Connection, decide, insert
+from tests.support.cli import outbox, succeed
+from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.publications import own_lanes, positions, record, snapshot, value
 
 
 def delayed(conn: Connection, **columns: Any) -> str:

@@ -8,10 +8,17 @@ from collections.abc import Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.cli import Ran, outbox, succeed
-from tests.publications import own_lanes, positions, record, snapshot, value
-from tests.relay_process import RelayProcess
-from tests.writing import Connection, connect, decide, insert, insert_numbered, wait_published
+from tests.support.cli import Ran, outbox, succeed
+from tests.support.postgres_writing import (
+    Connection,
+    connect,
+    decide,
+    insert,
+    insert_numbered,
+    wait_published,
+)
+from tests.support.publications import own_lanes, positions, record, snapshot, value
+from tests.support.relay_process import RelayProcess
 
 SECRET = "the-body-is-nobody's-business"
 

@@ -11,9 +11,9 @@ from psycopg import sql
 
 from outbox_relay.operations import messages, progress
 from outbox_relay.operations.filters import Filters
-from tests.publications import own_lanes, positions, record, snapshot
-from tests.reading import narrow_partitions
-from tests.writing import Connection, connect, insert, insert_numbered
+from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
+from tests.support.publications import own_lanes, positions, record, snapshot
+from tests.support.reading import narrow_partitions
 
 # All in one process: its databases take longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("private stack")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.cli import Ran, outbox, outbox_reading, succeed
-from tests.publications import own_lanes
-from tests.writing import Connection
+from tests.support.cli import Ran, outbox, outbox_reading, succeed
+from tests.support.postgres_writing import Connection
+from tests.support.publications import own_lanes
 
 ROWS = "SELECT topic, key, body, headers, tags, state, producer_group FROM outbox.message ORDER BY id"
 

@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.cli import outbox, succeed
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert
+from tests.support.cli import outbox, succeed
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.waiting import wait_until
 
 BOUNDS = "SELECT lower, upper FROM outbox.partition ORDER BY lower"
 TABLES = "SELECT count(*) FROM pg_class WHERE relnamespace = 'outbox'::regnamespace"

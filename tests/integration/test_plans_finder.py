@@ -15,9 +15,9 @@ from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.publisher.upkeep import SWEEP
-from tests.plans import Plan, Prepared, buffers, nodes, removed, scans
-from tests.reading import Reading, narrow_partitions
-from tests.writing import Connection, connect, insert, insert_numbered
+from tests.support.plans import Plan, Prepared, buffers, nodes, removed, scans
+from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
+from tests.support.reading import Reading, narrow_partitions
 
 POLL = {"lanes": "smallint[]", "xmax": "xid8", "xip": "xid8[]", "page": "bigint", "bytes": "bigint",
         "row_bytes": "bigint"}  # fmt: skip

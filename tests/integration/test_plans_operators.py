@@ -10,10 +10,10 @@ import pytest
 
 from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
 from outbox_relay.operations.stopped_lanes import STATEMENTS as STOPPED
-from tests.plans import Plan, nodes, rows_read, scans
-from tests.publications import own_lanes, positions, record, snapshot
-from tests.reading import narrow_partitions
-from tests.writing import Connection, connect, insert
+from tests.support.plans import Plan, nodes, rows_read, scans
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.publications import own_lanes, positions, record, snapshot
+from tests.support.reading import narrow_partitions
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("plans of operators")

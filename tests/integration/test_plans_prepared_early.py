@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from outbox.statements import load
-from tests.plans import FILL_HALVES, Plan, rows_read
-from tests.reading import narrow_partitions
-from tests.writing import Connection, connect
+from tests.support.plans import FILL_HALVES, Plan, rows_read
+from tests.support.postgres_writing import Connection, connect
+from tests.support.reading import narrow_partitions
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("plans prepared early")

@@ -19,10 +19,10 @@ from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
 from outbox_relay.publisher.upkeep import SWEEP
-from tests.plans import Plan, Prepared, nodes, rows_read, scans
-from tests.publications import own_lanes, positions, record, snapshot
-from tests.reading import narrow_partitions
-from tests.writing import Connection, connect, insert_numbered
+from tests.support.plans import Plan, Prepared, nodes, rows_read, scans
+from tests.support.postgres_writing import Connection, connect, insert_numbered
+from tests.support.publications import own_lanes, positions, record, snapshot
+from tests.support.reading import narrow_partitions
 
 WIDTH, COUNT = 1_000, 10
 ALL_LANES = list(range(8))

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.servers import MakeDatabase
-from tests.topics import Topics
+from tests.support.servers import MakeDatabase
+from tests.support.topics import Topics
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer
 
 from outbox_etl.errors import SourceError
 from outbox_etl.reconcile.kafka import Broker, KafkaReadError, Range, digest, records_of
-from tests.kafka_transactions import kafka_transaction
-from tests.waiting import wait_until
+from tests.support.kafka_transactions import kafka_transaction
+from tests.support.waiting import wait_until
 
 BODY = b"body"
 

@@ -12,10 +12,10 @@ from confluent_kafka import KafkaError, Producer
 from outbox import Message, MessageTooLargeError, Outbox
 from outbox.operations.size import record_size
 from outbox.wire import record_bytes
-from tests.checker import read_topic
-from tests.relay_thread import RelayThread
-from tests.servers import MakeTopic
-from tests.writing import connect, insert, wait_published
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import connect, insert, wait_published
+from tests.support.relay_thread import RelayThread
+from tests.support.servers import MakeTopic
 
 LIMIT = 20_000
 GROUP = "größe"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.relay_in_process import publish
-from tests.writing import connect, insert_numbered
+from tests.support.postgres_writing import connect, insert_numbered
+from tests.support.relay_in_process import publish
 
 MESSAGES = 3_000
 

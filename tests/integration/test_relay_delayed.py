@@ -7,10 +7,10 @@ from datetime import timedelta
 import psycopg
 import pytest
 
-from tests.checker import read_topic
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writing import Connection, clock, connect, insert, insert_numbered, wait_published
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import Connection, clock, connect, insert, insert_numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 STATUS = "SELECT status, waiting FROM outbox.message_status WHERE message_id = %s"
 

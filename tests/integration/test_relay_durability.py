@@ -18,10 +18,10 @@ import pytest
 from outbox import Message, Outbox
 from outbox.rocketmq import TransactionMQProducer
 from outbox_local.stack.api import Stack
-from tests.checker import read_topic
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, wait_published
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import Connection, connect, insert, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 LONG_LEASE = ("--lease", "300")

@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from outbox_local.stack.api import Stack
 from outbox_relay.operations.stopped_lanes import everything
-from tests.checker import compare, read_topic
-from tests.relay_process import RelayProcess
-from tests.relay_thread import RelayThread
-from tests.second_broker import SecondBroker
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, keys_of_lanes, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writing import Connection, connect, insert, keys_of_lanes, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.relay_thread import RelayThread
+from tests.support.second_broker import SecondBroker
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 

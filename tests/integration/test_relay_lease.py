@@ -17,10 +17,10 @@ from outbox_relay.publisher.lease import LanesHeldError, Lease, LeaseLostError
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
-from tests.checker import read_topic
-from tests.locks import holding
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, insert_numbered
+from tests.support.kafka_records import read_topic
+from tests.support.locks import holding
+from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
+from tests.support.waiting import wait_until
 
 LEASED = "SELECT extract(epoch FROM max(leased_until)) FROM outbox.lease"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.checker import compare, read_topic
-from tests.relay_process import RelayProcess
-from tests.servers import MakeDatabase
-from tests.writers import Writers
-from tests.writing import connect, decide, insert, insert_numbered, numbered, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writers import Writers
+from tests.support.postgres_writing import connect, decide, insert, insert_numbered, numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeDatabase
 
 
 def test_a_second_relay_is_refused_and_told_who_holds_the_lanes(

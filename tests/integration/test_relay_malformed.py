@@ -11,10 +11,10 @@ import pytest
 
 from outbox_relay.publisher.batch import Batch, Publication, Slot, ignore
 from outbox_relay.publisher.errors import OutOfOrderError
-from tests.checker import read_topic
-from tests.relay_thread import RelayThread
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, wait_published
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import Connection, connect, insert, wait_published
+from tests.support.relay_thread import RelayThread
+from tests.support.waiting import wait_until
 
 DEEP = '{"a": ' + "[" * 1_500 + "]" * 1_500 + "}"
 

@@ -10,9 +10,9 @@ import pytest
 
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
-from tests.checker import read_topic
-from tests.locks import holding
-from tests.writing import Connection, connect, decide, insert
+from tests.support.kafka_records import read_topic
+from tests.support.locks import holding
+from tests.support.postgres_writing import Connection, connect, decide, insert
 
 RECORDED = "SELECT count(*) FROM outbox.publication p, unnest(p.positions)"
 

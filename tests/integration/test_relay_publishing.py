@@ -8,10 +8,10 @@ from datetime import datetime
 import pytest
 
 from outbox.partitioning.murmur2 import murmur2
-from tests.checker import by_key_and_version, compare, message_ids, read_topic
-from tests.relay_process import RelayProcess
-from tests.servers import MakeTopic
-from tests.writing import connect, insert, insert_numbered, numbered, wait_published
+from tests.support.kafka_records import by_key_and_version, compare, message_ids, read_topic
+from tests.support.postgres_writing import connect, insert, insert_numbered, numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 

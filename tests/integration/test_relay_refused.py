@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.checker import read_topic
-from tests.relay_thread import RelayThread
-from tests.servers import MakeTopic
-from tests.waiting import wait_until
-from tests.writing import connect, insert, keys_of_lanes
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import connect, insert, keys_of_lanes
+from tests.support.relay_thread import RelayThread
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.feature("S-38")

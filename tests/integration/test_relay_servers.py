@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.checker import compare, read_topic
-from tests.relay_process import RelayProcess
-from tests.servers import MakeTopic
-from tests.waiting import wait_until
-from tests.writers import Writers
-from tests.writing import connect, insert, insert_numbered, numbered, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writers import Writers
+from tests.support.postgres_writing import connect, insert, insert_numbered, numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 

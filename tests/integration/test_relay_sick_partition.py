@@ -10,11 +10,8 @@ from psycopg.errors import CheckViolation
 
 from outbox_local.stack.api import Stack
 from outbox_relay.publisher.service import UnsettledError
-from tests.checker import compare, message_ids, read_topic
-from tests.relay_thread import RelayThread
-from tests.second_broker import SecondBroker
-from tests.waiting import wait_until
-from tests.writing import (
+from tests.support.kafka_records import compare, message_ids, read_topic
+from tests.support.postgres_writing import (
     Connection,
     connect,
     insert,
@@ -23,6 +20,9 @@ from tests.writing import (
     numbered,
     wait_published,
 )
+from tests.support.relay_thread import RelayThread
+from tests.support.second_broker import SecondBroker
+from tests.support.waiting import wait_until
 
 PENDING_ELSEWHERE = """
     SELECT count(*) FROM outbox.message_status s JOIN outbox.message m USING (id)

@@ -18,11 +18,8 @@ from confluent_kafka.admin import (
 )
 
 from outbox.partitioning.lanes import lane_of
-from tests.checker import compare, read_topic
-from tests.relay_process import RelayProcess
-from tests.servers import MakeTopic
-from tests.waiting import wait_until
-from tests.writing import (
+from tests.support.kafka_records import compare, read_topic
+from tests.support.postgres_writing import (
     Connection,
     connect,
     insert,
@@ -32,6 +29,9 @@ from tests.writing import (
     stopped,
     wait_published,
 )
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
 
 
 def register(

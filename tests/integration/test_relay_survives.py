@@ -17,9 +17,9 @@ from outbox_relay.database.schema import SchemaError
 from outbox_relay.publisher import service
 from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.service import Relay, RelayOptions
-from tests.checker import read_topic
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, wait_published
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import Connection, connect, insert, wait_published
+from tests.support.waiting import wait_until
 
 REFUSED = "PostgreSQL refused, trying again"
 AWAY = "PostgreSQL is away"

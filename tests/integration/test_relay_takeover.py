@@ -10,7 +10,7 @@ import pytest
 
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
-from tests.checker import read_topic
+from tests.support.kafka_records import read_topic
 
 Connection = psycopg.Connection[tuple[object, ...]]
 

@@ -23,13 +23,13 @@ from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.kafka import new_admin, producer_settings
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Topic, TopicBook
-from tests.checker import compare, read_topic
-from tests.locks import holding
-from tests.relay_thread import RelayThread
-from tests.second_broker import SecondBroker
-from tests.topics import Topics
-from tests.waiting import wait_until
-from tests.writing import Connection, connect, insert, numbered, wait_published
+from tests.support.kafka_records import compare, read_topic
+from tests.support.locks import holding
+from tests.support.postgres_writing import Connection, connect, insert, numbered, wait_published
+from tests.support.relay_thread import RelayThread
+from tests.support.second_broker import SecondBroker
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 MANY = 300
 HANGING = """

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from outbox.describing import describe
-from tests.check_stage import CheckStage, Script
-from tests.writing import Connection
+from tests.support.check_stage import CheckStage, Script
+from tests.support.postgres_writing import Connection
 
 VALUE = "alice@example.com"
 UNIQUE = "UniqueViolation (SQLSTATE 23505, constraint payer_email_key)"

@@ -8,7 +8,7 @@ import pytest
 from outbox import Message, Outbox
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
-from tests.logins import Logins
+from tests.support.logins import Logins
 
 
 @pytest.mark.parametrize("idempotency_key", [None, "once"])

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.cli import outbox, succeed
-from tests.locks import holding
-from tests.logins import Logins
-from tests.publications import own_lanes, positions, record, snapshot, value
-from tests.stopping import go_on, set_aside, stop_lane
-from tests.writing import Connection, insert, keys_of_lanes
+from tests.support.cli import outbox, succeed
+from tests.support.locks import holding
+from tests.support.logins import Logins
+from tests.support.postgres_writing import Connection, insert, keys_of_lanes
+from tests.support.publications import own_lanes, positions, record, snapshot, value
+from tests.support.stopping import go_on, set_aside, stop_lane
 
 MISSING = "UNKNOWN_TOPIC_OR_PART: topic 'orders': no such topic; create it with: outbox topic create orders"
 STATE = "SELECT state FROM outbox.message WHERE id = %s"

@@ -17,9 +17,9 @@ from confluent_kafka.cimpl import NewTopic
 from psycopg.errors import CheckViolation
 
 from outbox_relay.publisher.session import Session
-from tests.checker import read_topic
-from tests.relay_session import relay_session, turn_until
-from tests.writing import Connection, connect, insert, keys_of_lanes
+from tests.support.kafka_records import read_topic
+from tests.support.postgres_writing import Connection, connect, insert, keys_of_lanes
+from tests.support.relay_session import relay_session, turn_until
 
 SET_ASIDE = "UPDATE outbox.message SET state = 'DEAD', remark = 'by hand' WHERE message_id = %s"
 STATUS = "SELECT status FROM outbox.message_status WHERE message_id = %s"

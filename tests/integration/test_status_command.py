@@ -17,11 +17,11 @@ from psycopg.conninfo import make_conninfo
 from outbox_relay.database import connections
 from outbox_relay.operations import progress
 from outbox_relay.operations.status import STATEMENTS, Status, look
-from tests.cli import succeed
-from tests.publications import own_lanes, positions, record, snapshot, value
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writing import Connection, decide, insert, insert_numbered, wait_published
+from tests.support.cli import succeed
+from tests.support.postgres_writing import Connection, decide, insert, insert_numbered, wait_published
+from tests.support.publications import own_lanes, positions, record, snapshot, value
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 TRUTH = """
     SELECT count(*) FILTER (WHERE m.deliver_at IS NULL OR m.deliver_at <= clock_timestamp()),

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.cli import outbox, succeed
-from tests.publications import own_lanes
-from tests.writing import Connection, insert
+from tests.support.cli import outbox, succeed
+from tests.support.postgres_writing import Connection, insert
+from tests.support.publications import own_lanes
 
 
 def verdict(database: str, *options: str) -> tuple[int, list[str]]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from tests.cli import Ran, outbox
-from tests.servers import MakeTopic
+from tests.support.cli import Ran, outbox
+from tests.support.servers import MakeTopic
 
 TAIL = [sys.executable, "-m", "outbox_relay", "tail"]
 

@@ -9,9 +9,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from outbox.operations.topics import DEFAULT_MAX_MESSAGE_BYTES
-from tests.cli import Ran, outbox, succeed
-from tests.servers import MakeTopic
-from tests.writing import connect
+from tests.support.cli import Ran, outbox, succeed
+from tests.support.postgres_writing import connect
+from tests.support.servers import MakeTopic
 
 
 @pytest.fixture

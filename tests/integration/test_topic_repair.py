@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.cli import Ran, outbox, succeed
-from tests.locks import holding
-from tests.publications import value
-from tests.relay_session import relay_session, turn_until
-from tests.stopping import stop_lane
-from tests.waiting import wait_until
-from tests.writing import Connection, insert, keys_of_lanes, stopped
+from tests.support.cli import Ran, outbox, succeed
+from tests.support.locks import holding
+from tests.support.postgres_writing import Connection, insert, keys_of_lanes, stopped
+from tests.support.publications import value
+from tests.support.relay_session import relay_session, turn_until
+from tests.support.stopping import stop_lane
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
 
 from outbox import Message, Outbox
-from tests.logins import Logins
-from tests.stopping import set_aside, stop_lane
-from tests.writing import Connection, connect, insert
+from tests.support.logins import Logins
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.stopping import set_aside, stop_lane
 
 CHANGE = "UPDATE outbox.message SET state = %s, remark = 'why' WHERE id = %s"
 STATE = "SELECT state FROM outbox.message WHERE id = %s"

@@ -17,11 +17,11 @@ from outbox.operations.decide import Verdict
 from outbox_relay.database import connections
 from outbox_relay.operations import bulk_decisions
 from outbox_relay.operations.half_messages import Wanted
-from tests.cli import outbox, succeed
-from tests.publications import value
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
-from tests.writing import Connection, decide, insert, wait_published
+from tests.support.cli import outbox, succeed
+from tests.support.postgres_writing import Connection, decide, insert, wait_published
+from tests.support.publications import value
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 USER = pwd.getpwuid(os.getuid()).pw_name
 

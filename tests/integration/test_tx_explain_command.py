@@ -12,9 +12,9 @@ from outbox import Outbox
 from outbox.checking import GroupChecker
 from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
-from tests.cli import outbox, succeed
-from tests.publications import own_lanes, positions, record, snapshot, value
-from tests.writing import Connection, decide, insert
+from tests.support.cli import outbox, succeed
+from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.publications import own_lanes, positions, record, snapshot, value
 
 
 class Scripted:

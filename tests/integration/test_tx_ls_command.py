@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.cli import outbox, succeed
-from tests.publications import value
-from tests.writing import Connection, decide, insert
+from tests.support.cli import outbox, succeed
+from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.publications import value
 
 FIELDS: dict[str, Any] = {
     "tags": ["paid"],

@@ -10,8 +10,8 @@ from psycopg import sql
 from outbox_relay.operations import bulk_decisions, half_messages
 from outbox_relay.operations.decide import STATEMENTS as DECIDE
 from outbox_relay.operations.half_messages import STATEMENTS, Wanted
-from tests.plans import Plan, buffers, nodes, scans
-from tests.writing import Connection, connect
+from tests.support.plans import Plan, buffers, nodes, scans
+from tests.support.postgres_writing import Connection, connect
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("tx plans")

@@ -8,10 +8,10 @@ import time
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.relay_process import RelayProcess
-from tests.servers import MakeDatabase, MakeTopic
-from tests.waiting import wait_until
-from tests.writing import connect, insert_numbered
+from tests.support.postgres_writing import connect, insert_numbered
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeDatabase, MakeTopic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.scale
 

@@ -19,8 +19,8 @@ from outbox_etl.options import Settings
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.spark.exporting import Exports, Rows
 from tests.spark.streams import Stream
-from tests.waiting import wait_until
-from tests.writing import connect
+from tests.support.postgres_writing import connect
+from tests.support.waiting import wait_until
 
 SECRET = "s3cr3t-Pa55"
 WAITS = """

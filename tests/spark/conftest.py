@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 from outbox_etl.session import start
 from outbox_local.stack.state import State
 from outbox_relay.warehouse import prepare
-from tests.databases import Databases
-from tests.servers import MakeDatabase, own_postgres
 from tests.spark.bad_input import Job, World
 from tests.spark.exporting import Exports, base_settings
 from tests.spark.marting import Warehouse, start_spark
 from tests.spark.reconciling import MakeWorld, worlds
+from tests.support.databases import Databases
+from tests.support.servers import MakeDatabase, own_postgres
 
 
 @pytest.fixture(scope="session")

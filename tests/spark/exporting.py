@@ -21,7 +21,7 @@ from outbox_etl.source.window import Watermark
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.warehouse.target import Merging, Target, open_target
 from outbox_relay.warehouse.jars import etl_jars
-from tests.small_spark import QUICK
+from tests.support.small_spark import QUICK
 
 NOWHERE = "postgresql://nobody@localhost:1/none"
 Rows = list[tuple[Any, ...]]

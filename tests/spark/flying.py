@@ -12,7 +12,7 @@ from outbox_local.demo.children import Child, Children
 from outbox_local.demo.flights import Flight
 from outbox_local.demo.journal import Entry
 from outbox_local.demo.producer import SQL, Work
-from tests.writing import connect
+from tests.support.postgres_writing import connect
 
 SEED = 7
 EACH = 2

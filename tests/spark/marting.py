@@ -18,8 +18,8 @@ from outbox_etl.source.window import Cluster, Watermark
 from outbox_etl.warehouse.manifest import FOLDER
 from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.warehouse.target import Target, open_target
-from tests.small_spark import QUICK
 from tests.spark.exporting import jars
+from tests.support.small_spark import QUICK
 
 HERE = Cluster("7", 1)
 DAY = date(2026, 3, 1)

@@ -18,10 +18,10 @@ from outbox_etl.reconcile.findings import Finding
 from outbox_etl.reconcile.run import Outcome, Wish, reconcile
 from outbox_etl.session import use_catalog
 from outbox_etl.warehouse.target import Target, open_target
-from tests.databases import Databases
-from tests.kafka_transactions import kafka_transaction
-from tests.publications import record, snapshot
-from tests.writing import Connection, connect, insert
+from tests.support.databases import Databases
+from tests.support.kafka_transactions import kafka_transaction
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.publications import record, snapshot
 
 Told = tuple[str, str | None, int | None]
 """A finding: its kind, the message id, the offset."""

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from psycopg import sql
 
-from tests.small_spark import SMALL
 from tests.spark.bad_input import waiting
-from tests.waiting import wait_until
-from tests.writing import Connection, connect
+from tests.support.postgres_writing import Connection, connect
+from tests.support.small_spark import SMALL
+from tests.support.waiting import wait_until
 
 SESSIONS = """
     SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outbox-etl' AND datname = current_database()

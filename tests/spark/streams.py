@@ -12,10 +12,10 @@ from typing import Any
 
 from psycopg.types.json import Jsonb
 
-from tests.publications import record, snapshot
 from tests.spark.exporting import Rows, plain
-from tests.stopping import set_aside
-from tests.writing import Connection, connect, insert
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.publications import record, snapshot
+from tests.support.stopping import set_aside
 
 BODIES: tuple[bytes | None, ...] = (
     None, b"", b'{"a": 1}', b'{"a": 1} and more', b"5 apples", b"5", b"\xff\x00", b"[1, [2, null]]", b"not json",

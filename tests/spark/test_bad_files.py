@@ -13,8 +13,8 @@ from tests.spark.bad_input import Job, MakeWorld
 from tests.spark.damaging import empty, flip, truncate
 from tests.spark.disks import mounted
 from tests.spark.marks import MARKS
-from tests.stopping import set_aside
-from tests.writing import connect, insert
+from tests.support.postgres_writing import connect, insert
+from tests.support.stopping import set_aside
 
 pytestmark = MARKS
 Damages = tuple[tuple[Callable[[Path], None], str], ...]

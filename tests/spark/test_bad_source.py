@@ -9,7 +9,7 @@ import psycopg
 from outbox_local.stack.api import Stack
 from tests.spark.bad_input import Job, MakeWorld, in_mid_read
 from tests.spark.marks import MARKS
-from tests.writing import connect, insert
+from tests.support.postgres_writing import connect, insert
 
 pytestmark = MARKS
 

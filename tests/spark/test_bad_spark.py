@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.small_spark import QUICK
 from tests.spark.bad_input import MakeWorld, World, in_mid_read
 from tests.spark.disks import mounted
 from tests.spark.exporting import jars
 from tests.spark.marks import MARKS
+from tests.support.small_spark import QUICK
 
 pytestmark = MARKS
 DRIVER = b"org.apache.spark.deploy.SparkSubmit"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli import outbox
 from tests.spark.exporting import jars
+from tests.support.cli import outbox
 
 pytestmark = pytest.mark.spark
 Environment = dict[str, str]

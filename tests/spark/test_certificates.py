@@ -20,12 +20,12 @@ from outbox_etl.source.certificate import Certificate
 from outbox_etl.source.reader import Ids, Source
 from outbox_etl.source.revocation import ALL
 from outbox_local.stack.api import Stack
-from tests.promotion import promote
-from tests.reading import narrow_partitions
-from tests.servers import MakeDatabase, MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, World
-from tests.writing import connect
+from tests.support.postgres_writing import connect
+from tests.support.promotion import promote
+from tests.support.reading import narrow_partitions
+from tests.support.servers import MakeDatabase, MakeTopic
 
 pytestmark = MARKS
 KINDS = ("message", "publication", "event")

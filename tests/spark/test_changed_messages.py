@@ -9,8 +9,8 @@ import pytest
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS, first_in_gate
 from tests.spark.streams import Stream, differences
-from tests.stopping import set_aside
-from tests.writing import Connection, connect, insert
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.stopping import set_aside
 
 pytestmark = MARKS
 WAYS = (

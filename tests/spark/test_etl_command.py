@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import MakeTopic
 from tests.spark.running import alive, below
-from tests.waiting import wait_until
-from tests.writing import connect, insert_numbered
+from tests.support.postgres_writing import connect, insert_numbered
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

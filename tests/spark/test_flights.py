@@ -19,10 +19,6 @@ import pytest
 from outbox_local.demo.flights import read_flights
 from outbox_local.demo.history import Tables, prove_history
 from outbox_local.demo.journal import Outcome
-from tests.flight_tables import WRECKS
-from tests.relay_process import RelayProcess
-from tests.servers import MakeTopic
-from tests.small_spark import SMALL
 from tests.spark.flying import SEED, Office
 from tests.spark.lookers import (
     Look,
@@ -32,7 +28,11 @@ from tests.spark.lookers import (
     duckdb_parquet,
     iceberg_arrow,
 )
-from tests.writing import connect, wait_published
+from tests.support.flight_tables import WRECKS
+from tests.support.postgres_writing import connect, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
+from tests.support.small_spark import SMALL
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

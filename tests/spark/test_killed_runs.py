@@ -10,12 +10,12 @@ import pytest
 
 from outbox_etl.marts import refresh
 from outbox_etl.warehouse.mart_tables import DAYS, MARTS
-from tests.reading import narrow_partitions
 from tests.spark.exporting import Exports, Rows, plain
 from tests.spark.marks import MARKS
 from tests.spark.running import Run, running, unread, wait_until_sessions_are_gone
 from tests.spark.streams import Stream, differences
-from tests.writing import insert
+from tests.support.postgres_writing import insert
+from tests.support.reading import narrow_partitions
 
 pytestmark = MARKS
 FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])

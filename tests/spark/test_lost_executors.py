@@ -11,7 +11,6 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.reading import narrow_partitions
 from tests.spark.bad_input import waiting
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS
@@ -24,8 +23,9 @@ from tests.spark.running import (
     wait_until_sessions_are_gone,
 )
 from tests.spark.streams import Stream, differences
-from tests.waiting import wait_until
-from tests.writing import Connection, insert
+from tests.support.postgres_writing import Connection, insert
+from tests.support.reading import narrow_partitions
+from tests.support.waiting import wait_until
 
 pytestmark = MARKS
 TWO_EXECUTORS = ("--master", "local-cluster[2,1,1024]")

@@ -18,7 +18,7 @@ from outbox_etl.warehouse.tables import CORE, Table
 from tests.spark.exporting import NOWHERE, Exports
 from tests.spark.lookers import duckdb_parquet, iceberg_arrow, parquet_files
 from tests.spark.marks import MARKS
-from tests.warehouse_guide import blocks
+from tests.support.warehouse_guide import blocks
 
 pytestmark = MARKS
 ALL = (*CORE, *MARTS, DAYS)

@@ -8,12 +8,12 @@ import pytest
 
 from outbox_etl.source.reader import Source
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from tests.reading import narrow_partitions
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS
 from tests.spark.streams import Stream, differences
-from tests.waiting import wait_until
-from tests.writing import connect, insert
+from tests.support.postgres_writing import connect, insert
+from tests.support.reading import narrow_partitions
+from tests.support.waiting import wait_until
 
 pytestmark = MARKS
 READ = """

@@ -7,11 +7,11 @@ import json
 import pytest
 
 from outbox_etl.errors import SourceError
-from tests.relay_process import RelayProcess
-from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, told
-from tests.writing import insert_numbered, wait_published
+from tests.support.postgres_writing import insert_numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
 
 pytestmark = MARKS
 

@@ -8,11 +8,11 @@ import pytest
 
 from outbox_etl.export import backfill, export
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from tests.reading import narrow_partitions
-from tests.servers import MakeTopic
 from tests.spark.exporting import KilledError, Watched, kill
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Sent, World
+from tests.support.reading import narrow_partitions
+from tests.support.servers import MakeTopic
 
 pytestmark = MARKS
 

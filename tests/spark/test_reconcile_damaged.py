@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import MakeTopic
 from tests.spark.bad_input import Job
 from tests.spark.damaging import empty, flip, truncate
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, World
+from tests.support.servers import MakeTopic
 
 pytestmark = MARKS
 DAMAGES = (

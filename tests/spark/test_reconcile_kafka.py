@@ -14,10 +14,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox_etl.reconcile.run import Outcome
-from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Told, told
-from tests.writing import connect
+from tests.support.postgres_writing import connect
+from tests.support.servers import MakeTopic
 
 pytestmark = MARKS
 

@@ -11,9 +11,9 @@ import pytest
 
 from outbox_etl.reconcile.findings import Finding
 from outbox_etl.reconcile.run import Outcome
-from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene
+from tests.support.servers import MakeTopic
 
 pytestmark = MARKS
 

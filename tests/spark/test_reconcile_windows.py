@@ -11,13 +11,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from outbox_etl.reconcile import findings
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from tests.publications import value
-from tests.servers import MakeTopic
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Sent, told
-from tests.stopping import go_on, stop_lane
-from tests.waiting import wait_until
-from tests.writing import connect, insert
+from tests.support.postgres_writing import connect, insert
+from tests.support.publications import value
+from tests.support.servers import MakeTopic
+from tests.support.stopping import go_on, stop_lane
+from tests.support.waiting import wait_until
 
 pytestmark = MARKS
 

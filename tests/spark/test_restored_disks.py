@@ -11,11 +11,11 @@ import pytest
 
 from outbox_etl.errors import OtherClusterError
 from outbox_local.stack.api import Stack
-from tests.publications import value
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS
 from tests.spark.streams import Stream, differences
-from tests.writing import Connection, connect, insert
+from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.publications import value
 
 pytestmark = MARKS
 NEXT = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"

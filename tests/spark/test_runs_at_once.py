@@ -14,7 +14,7 @@ from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS
 from tests.spark.running import running, unread
 from tests.spark.streams import Stream, differences
-from tests.writing import connect
+from tests.support.postgres_writing import connect
 
 pytestmark = MARKS
 FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])

@@ -13,13 +13,13 @@ from outbox_etl.failures import explained
 from outbox_etl.source import reader
 from outbox_etl.source.reader import Source
 from outbox_local.stack.api import Stack
-from tests.publications import value
 from tests.spark.exporting import Exports
 from tests.spark.marks import MARKS
 from tests.spark.streams import Stream, differences
-from tests.standbys import Crossing, at, has_replayed, standby
-from tests.waiting import wait_until
-from tests.writing import connect
+from tests.support.postgres_writing import connect
+from tests.support.publications import value
+from tests.support.standbys import Crossing, at, has_replayed, standby
+from tests.support.waiting import wait_until
 
 pytestmark = MARKS
 

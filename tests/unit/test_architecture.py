@@ -254,7 +254,7 @@ def test_tests_do_not_sleep() -> None:
                 case _:
                     continue
             if sleeps:
-                faults.append(f"{name}:{node.lineno} sleeps: use wait_until of tests.waiting")
+                faults.append(f"{name}:{node.lineno} sleeps: use wait_until of tests.support.waiting")
     report(faults)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from outbox_relay.checker.bounded import Bounded, DeadlineError
 from outbox_relay.checker.watchdog import Watchdog
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_a_late_call_is_cut_off_at_its_deadline() -> None:

@@ -13,7 +13,7 @@ import pytest
 from outbox.checking.workers import Task, Workers
 from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class Calls:

@@ -12,7 +12,7 @@ import pytest
 from outbox_relay.cli.main import main
 from outbox_relay.cli.options import Command, Group, explain
 from outbox_relay.errors import OperatorError
-from tests.cli import outbox
+from tests.support.cli import outbox
 
 
 def commands(

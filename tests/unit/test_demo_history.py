@@ -8,7 +8,7 @@ import pytest
 
 from outbox_local.demo.history import Tables, prove_history
 from outbox_local.demo.verdict import Verdict
-from tests.flight_tables import WRECKS
+from tests.support.flight_tables import WRECKS
 from tests.unit.demo_tables import TOPIC, tables
 from tests.unit.demo_world import World, world
 

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 
 from outbox_relay.__main__ import EXTRAS, main
-from tests.features import ROOT
+from tests.support.features import ROOT
 
 
 def test_missing_package_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

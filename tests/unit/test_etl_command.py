@@ -21,8 +21,8 @@ from outbox_etl.main import parser
 from outbox_relay.cli.etl.progress import SAID, Progress
 from outbox_relay.warehouse import child, jars, prepare
 from outbox_relay.warehouse.job import STAGES
-from tests.cli import Ran, outbox
-from tests.waiting import wait_until
+from tests.support.cli import Ran, outbox
+from tests.support.waiting import wait_until
 
 SECRET = "s3cr3t-Pa55"
 DSN = f"postgresql://etl:{SECRET}@localhost:5432/shop"

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.features import ROOT, Collector, Proof, Row, listing, page, read_rows
+from tests.support.features import ROOT, Collector, Proof, Row, listing, page, read_rows
 
 # A group, and so begun first: the page asks for a collection of all tests.
 pytestmark = pytest.mark.xdist_group("features")
@@ -20,7 +20,7 @@ def run(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
     pytester.makeini("[pytest]\nmarkers =\n    feature(*ids): rows\n")
     pytester.makepyfile(source)
     return pytester.runpytest_inprocess(
-        "--disable-plugin-autoload", "-p", "tests.features", "-p", "no:cacheprovider"
+        "--disable-plugin-autoload", "-p", "tests.support.features", "-p", "no:cacheprovider"
     )
 
 
@@ -128,7 +128,12 @@ def test_marks_name_the_target_that_runs_a_test(pytester: pytest.Pytester) -> No
     )
     collector = Collector()
     pytester.inline_run(
-        "--disable-plugin-autoload", "-p", "tests.features", "-p", "no:cacheprovider", plugins=[collector]
+        "--disable-plugin-autoload",
+        "-p",
+        "tests.support.features",
+        "-p",
+        "no:cacheprovider",
+        plugins=[collector],
     )
     found = {(proof.test.partition("::")[2], proof.target) for proof in collector.proofs["S-13"]}
     assert found == {
@@ -141,7 +146,7 @@ def test_marks_name_the_target_that_runs_a_test(pytester: pytest.Pytester) -> No
 
 
 def test_features_page_is_up_to_date() -> None:
-    command = [sys.executable, "-m", "tests.features", "--check"]
+    command = [sys.executable, "-m", "tests.support.features", "--check"]
     result = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )

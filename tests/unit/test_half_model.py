@@ -6,10 +6,10 @@ from itertools import pairwise
 
 import pytest
 
-from tests.models.half_model import JOINED, ROLLED_BACK, Variant, start
-from tests.models.half_search import schedules, search, table
-from tests.models.half_steps import steps
-from tests.models.half_variants import BROKEN, SOUND
+from tests.support.models.half_model import JOINED, ROLLED_BACK, Variant, start
+from tests.support.models.half_search import schedules, search, table
+from tests.support.models.half_steps import steps
+from tests.support.models.half_variants import BROKEN, SOUND
 
 
 @pytest.mark.feature("S-07", "S-42")

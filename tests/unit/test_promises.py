@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.features import ROOT
+from tests.support.features import ROOT
 
 PLACE = re.compile(r"`(tests/[^`]+)`")
 TARGET = re.compile(r"`make ([a-z]+)`")

@@ -12,7 +12,7 @@ from outbox_relay.downloads.cache import cache_directory, cached, locked
 from outbox_relay.downloads.download import download
 from outbox_relay.downloads.errors import StackError
 from outbox_relay.downloads.jars import Jar, pinned
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_wait_returns_the_first_true_answer() -> None:

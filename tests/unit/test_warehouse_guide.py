@@ -9,7 +9,7 @@ import pytest
 
 from outbox_etl.warehouse.mart_tables import DAYS, MARTS
 from outbox_etl.warehouse.tables import CORE
-from tests.warehouse_guide import blocks
+from tests.support.warehouse_guide import blocks
 
 TYPES = {
     "string": "VARCHAR",

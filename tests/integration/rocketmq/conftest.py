@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests import producers, transacting
-from tests.producers import KINDS, MakeApp, Truth
-from tests.transacting import Checker, MakeApp5x
+from tests.support import producers, transacting
+from tests.support.producers import KINDS, MakeApp, Truth
+from tests.support.transacting import Checker, MakeApp5x
 
 
 @pytest.fixture

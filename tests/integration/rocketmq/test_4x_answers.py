@@ -14,7 +14,7 @@ from outbox.listeners import Listeners
 from outbox.records import MessageView
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import MessageQueue, SendStatus
-from tests.producers import MakeApp, Truth
+from tests.support.producers import MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message(

@@ -17,7 +17,7 @@ from outbox.rocketmq import (
     TransactionMQProducer,
     TransactionSendResult,
 )
-from tests.producers import AsyncApp, AsyncListener, Listener, MakeApp, Truth
+from tests.support.producers import AsyncApp, AsyncListener, Listener, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")

@@ -12,7 +12,7 @@ from outbox import Message
 from outbox.errors import DecidedOtherwiseError
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import SendStatus, TransactionSendResult
-from tests.producers import App, AsyncApp, Cut, MakeApp, Truth
+from tests.support.producers import App, AsyncApp, Cut, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")

@@ -12,7 +12,7 @@ from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageErro
 from outbox.listeners import Listeners
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import ProducerStateError, TransactionMQProducer
-from tests.producers import AsyncApp, Listener, MakeApp, Truth
+from tests.support.producers import AsyncApp, Listener, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message(

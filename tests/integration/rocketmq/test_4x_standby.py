@@ -11,8 +11,8 @@ import pytest
 from outbox import Message
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import SendStatus, TransactionMQProducer
-from tests.producers import Listener, Truth
-from tests.waiting import wait_until
+from tests.support.producers import Listener, Truth
+from tests.support.waiting import wait_until
 
 ROLLBACK = LocalTransactionState.ROLLBACK
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")

@@ -15,8 +15,8 @@ from outbox.errors import (
     UnknownMessageError,
 )
 from outbox.rocketmq import AmbiguousHalfError
-from tests.producers import Cut, Truth
-from tests.transacting import AsyncApp, MakeApp5x
+from tests.support.producers import Cut, Truth
+from tests.support.transacting import AsyncApp, MakeApp5x
 
 T = TypeVar("T")
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")

@@ -16,8 +16,8 @@ from outbox.errors import (
     WrongMessageTypeError,
 )
 from outbox.rocketmq import AmbiguousHalfError, AsyncProducer, Producer, ProducerStateError
-from tests.producers import Cut, Truth
-from tests.transacting import Checker, MakeApp5x
+from tests.support.producers import Cut, Truth
+from tests.support.transacting import Checker, MakeApp5x
 
 T = TypeVar("T")
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")

@@ -27,8 +27,8 @@ from outbox.rocketmq import (
     TransactionListener,
     TransactionMQProducer,
 )
-from tests.producers import AsyncListener, Listener, Truth
-from tests.waiting import wait_until
+from tests.support.producers import AsyncListener, Listener, Truth
+from tests.support.waiting import wait_until
 
 MESSAGE = Message("orders:created", key="o-7", body=b"seven", biz_type="order", biz_id="7")
 

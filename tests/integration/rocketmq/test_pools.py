@@ -12,7 +12,7 @@ from outbox import Message
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import AsyncTransactionMQProducer, TransactionMQProducer
 from outbox.rocketmq.connections import AsyncConnections, Connections
-from tests.producers import Truth
+from tests.support.producers import Truth
 
 MESSAGE = Message("orders", key="o-7", body=b"seven")
 

@@ -12,7 +12,7 @@ from outbox_etl.main import parser
 from outbox_etl.options import from_arguments
 from outbox_etl.report.writer import Telling
 from outbox_relay.warehouse import child, prepare
-from tests.cli import outbox
+from tests.support.cli import outbox
 
 DSN = "postgresql://etl:s3cr3t-Pa55@localhost:5432/shop"
 GIVEN = ("--warehouse", "/data/warehouse", "--dsn", DSN)

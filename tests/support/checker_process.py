@@ -11,9 +11,9 @@ from psycopg import sql
 
 from outbox import Message, Outbox
 from outbox.records import HalfMessage
-from tests.callback_peer import SECRET
-from tests.relay_process import RelayProcess
-from tests.waiting import wait_until
+from tests.support.callback_peer import SECRET
+from tests.support.relay_process import RelayProcess
+from tests.support.waiting import wait_until
 
 
 class CheckerProcess(RelayProcess):

@@ -23,11 +23,20 @@ from outbox.checking.transaction import transaction
 from outbox.errors import DecidedOtherwiseError
 from outbox.records import HalfMessage
 from outbox.resolution import Answer, LocalTransactionState
-from tests.locks import see_blocked
-from tests.models.half_model import COMMITTED, EXHAUSTED, ROLLED_BACK, UNBORN, UNKNOWN, State, Step, Variant
-from tests.waiting import wait_until
-from tests.writing import Connection
-from tests.writing import connect as connect_plainly
+from tests.support.locks import see_blocked
+from tests.support.models.half_model import (
+    COMMITTED,
+    EXHAUSTED,
+    ROLLED_BACK,
+    UNBORN,
+    UNKNOWN,
+    State,
+    Step,
+    Variant,
+)
+from tests.support.postgres_writing import Connection
+from tests.support.postgres_writing import connect as connect_plainly
+from tests.support.waiting import wait_until
 
 STATES = {UNKNOWN: "UNKNOWN", COMMITTED: "COMMITTED", ROLLED_BACK: "ROLLED_BACK", EXHAUSTED: "EXHAUSTED"}
 ANSWERS = {UNKNOWN: "UNKNOWN", COMMITTED: "COMMIT", ROLLED_BACK: "ROLLBACK"}

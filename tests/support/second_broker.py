@@ -23,8 +23,8 @@ from outbox_local.stack.jvm import ClassArchive, java_command
 from outbox_local.stack.ports import Reservation
 from outbox_local.stack.state import State
 from outbox_local.stack.storage import storage_template
-from tests.checker import read_topic
-from tests.waiting import wait_until
+from tests.support.kafka_records import read_topic
+from tests.support.waiting import wait_until
 
 NODE = 2
 # The kernel kills the broker when the test's process ends, however that ends.

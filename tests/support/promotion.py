@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from outbox_local.stack.api import Stack
-from tests.publications import value
-from tests.writing import connect
+from tests.support.postgres_writing import connect
+from tests.support.publications import value
 
 TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer"
 

@@ -13,7 +13,7 @@ from typing import Self
 class Child:
     """Starts `python PROGRAM ARGUMENTS… PARENT_PID` at once; killed at the end of its `with` block if it still runs.
 
-    Its last argument lets it die with the test that started it (`tests.relay_entry.die_with`).
+    Its last argument lets it die with the test that started it (`tests.support.relay_entry.die_with`).
     """
 
     def __init__(self, program: Path, *arguments: str) -> None:

@@ -16,7 +16,7 @@ from outbox.checking.rounds import Step
 from outbox.checking.settling import expire
 from outbox.checking.transaction import transaction
 from outbox.records import MessageView
-from tests.writing import Connection, connect
+from tests.support.postgres_writing import Connection, connect
 
 GROUP = "payments"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
-from tests.writing import Connection
+from tests.support.postgres_writing import Connection
 
 Plan = dict[str, Any]
 

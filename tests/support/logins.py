@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.writing import Connection
+from tests.support.postgres_writing import Connection
 
 
 class Logins:

@@ -11,9 +11,9 @@ from typing import Any, Self
 import psycopg
 
 from outbox_relay.database.statements import Statements
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
-SQL = Statements("writers.sql", package="tests")
+SQL = Statements("postgres_writers.sql", package="tests.support")
 TIMEOUT_MS = 20_000
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.models.half_model import (
+from tests.support.models.half_model import (
     COMMITTED,
     EXHAUSTED,
     ROLLED_BACK,

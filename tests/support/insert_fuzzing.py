@@ -14,7 +14,7 @@ from psycopg import sql
 
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
-from tests.checker import read_topic
+from tests.support.kafka_records import read_topic
 
 Columns = dict[str, Any]
 PARTITIONS = 4

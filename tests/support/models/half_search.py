@@ -1,6 +1,7 @@
 """Searches the model of half messages: every state and every way there, or every complete schedule of a small one.
 
-Run as `python -m tests.models.half_search` it prints a table; with `--trace` the shortest schedule of each violation.
+Run as `python -m tests.support.models.half_search` it prints a table; with `--trace` the shortest schedule of each
+violation.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.models.half_model import State, Step, Variant, start
-from tests.models.half_steps import Next, steps, verdict
-from tests.models.half_variants import BROKEN, SOUND
+from tests.support.models.half_model import State, Step, Variant, start
+from tests.support.models.half_steps import Next, steps, verdict
+from tests.support.models.half_variants import BROKEN, SOUND
 
 Schedule = tuple[Next, ...]
 

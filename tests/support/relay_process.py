@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 ENTRY = Path(__file__).with_name("relay_entry.py")
 Event = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any, Self
 from outbox_relay.logs import ROOT
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
-from tests.relay_process import Event
-from tests.waiting import wait_until
+from tests.support.relay_process import Event
+from tests.support.waiting import wait_until
 
 
 class RelayThread(logging.Handler):

@@ -38,10 +38,10 @@ from outbox_local.stack.lifecycle import bring_down, bring_up
 from outbox_local.stack.prepare import Wish
 from outbox_local.stack.process import Identity
 from outbox_local.stack.state import State
-from tests import groups
-from tests.containers import Containers, engine_answers
-from tests.databases import Databases, spare_the_disk
-from tests.topics import Topics
+from tests.support import xdist_groups
+from tests.support.containers import Containers, engine_answers
+from tests.support.databases import Databases, spare_the_disk
+from tests.support.topics import Topics
 
 
 class MakeDatabase(Protocol):
@@ -146,14 +146,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("servers")
         if "_private_stack" in names and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(PRIVATE))
-    groups.note(items, config.stash[_RUN].directory)
+    xdist_groups.note(items, config.stash[_RUN].directory)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Keep groups together; None: this run does not group its tests."""
     wanted = config.getoption("dist") == "loadgroup"
-    return groups.scheduling(config, log, config.stash[_RUN].directory) if wanted else None
+    return xdist_groups.scheduling(config, log, config.stash[_RUN].directory) if wanted else None
 
 
 @pytest.hookimpl(optionalhook=True)

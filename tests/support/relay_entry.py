@@ -1,6 +1,6 @@
 """Starts the `outbox` command in a process that dies with the test that started it.
 
-Run as `python tests/relay_entry.py PARENT_PID relay run …`; what runs is the command itself. A test that is
+Run as `python tests/support/relay_entry.py PARENT_PID relay run …`; what runs is the command itself. A test that is
 killed must not leave a relay behind that publishes into the next test's topics.
 """
 

@@ -1,12 +1,12 @@
 """The feature table: which row of docs/features.toml is proven by which test.
 
-A test names the rows it proves with `@pytest.mark.feature("S-13")`. As a pytest plugin (`-p tests.features`,
+A test names the rows it proves with `@pytest.mark.feature("S-13")`. As a pytest plugin (`-p tests.support.features`,
 set in pyproject.toml) this module refuses ids that are not in the table, so that a typing error cannot pass
 as a proof. As a program it collects all tests, runs none, and prints the table:
 
-    python -m tests.features            # print it
-    python -m tests.features --write    # bring docs/features.md up to date
-    python -m tests.features --check    # exit 1 when docs/features.md is not up to date
+    python -m tests.support.features            # print it
+    python -m tests.support.features --write    # bring docs/features.md up to date
+    python -m tests.support.features --check    # exit 1 when docs/features.md is not up to date
 
 A row counts as proven when a test of the gate proves it, that is one that `.ci/run` runs for every change. Tests
 marked `spark` (unless they are marked `gate` too), `scale` or `long` run in longer tiers; a row that only they
@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 DATA = ROOT / "docs" / "features.toml"
 PAGE = ROOT / "docs" / "features.md"
 HEAD = """\

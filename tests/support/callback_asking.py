@@ -15,7 +15,7 @@ from outbox.resolution import Answer, LocalTransactionState
 from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.callback import HttpCallback, read_callback
 from outbox_relay.checker.http import HttpAsker
-from tests.callback_peer import SECRET, Line, Peer, a_view
+from tests.support.callback_peer import SECRET, Line, Peer, a_view
 
 UNKNOWN = LocalTransactionState.UNKNOWN
 SLACK_S = 1.0

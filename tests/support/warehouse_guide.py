@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-GUIDE = Path(__file__).parents[1] / "docs" / "how-to" / "warehouse.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "warehouse.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

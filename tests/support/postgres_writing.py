@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Connection = psycopg.Connection[Any]
 
@@ -47,7 +47,9 @@ def insert(
 
 
 def insert_numbered(conn: Connection, topic: str, count: int, *, keys: int = 50, start: int = 0) -> None:
-    """Write `count` messages in one transaction; bodies are `key:version` as `tests.checker` reads them."""
+    """Write `count` messages in one transaction; bodies are `key:version` as `tests.support.kafka_records` reads
+    them.
+    """
     conn.execute(
         """
         INSERT INTO outbox.message (topic, key, body)

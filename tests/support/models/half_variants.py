@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.models.half_model import (
+from tests.support.models.half_model import (
     APART,
     APART_LOCAL_FIRST,
     EXHAUSTED,

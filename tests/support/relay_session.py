@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 LIMIT = 60.0
 """Seconds for a relay to take the lanes, or to end."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from tests.writing import connect, insert
+from tests.support.postgres_writing import connect, insert
 
 Schedule = tuple[int, ...]
 ENDS = "CRK"
