@@ -62,7 +62,7 @@ def test_the_most_specific_listener_is_found(listeners: Listeners, message: Mess
 
 @pytest.mark.feature("S-63")
 @pytest.mark.parametrize(
-    "name", ["os.system", "builtins:eval", "tests.unit.test_listeners.Listener", "Payment"]
+    "name", ["os.system", "builtins:eval", "tests.unit.library.test_listeners.Listener", "Payment"]
 )
 def test_a_checker_nobody_registered_finds_nobody(listeners: Listeners, name: str) -> None:
     message = Message("orders:created", checker=name)

@@ -11,7 +11,7 @@ import pytest
 
 from outbox_relay.cli.main import main
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 SAID_BY_HELP = {"demo"}
 """Commands whose options are left to their --help."""
 

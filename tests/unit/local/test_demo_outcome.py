@@ -15,8 +15,8 @@ from outbox_local.demo.figures import measure
 from outbox_local.demo.history import prove_history
 from outbox_local.demo.outcome import Outcome
 from outbox_local.demo.report import write_report
-from tests.unit.demo_tables import tables
-from tests.unit.demo_world import World, world
+from tests.unit.local.demo_tables import tables
+from tests.unit.local.demo_world import World, world
 
 
 def outcome_of(made: World) -> Outcome:

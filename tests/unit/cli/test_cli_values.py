@@ -15,7 +15,7 @@ from outbox_relay.cli.main import main
 from outbox_relay.cli.types import Number, check_brokers
 from outbox_relay.publisher.kafka import KafkaSettingError, new_producer, producer_settings, readable
 from tests.support.cli import outbox
-from tests.unit.test_cli_options import commands
+from tests.unit.cli.test_cli_options import commands
 
 NOWHERE = "postgresql://u@127.0.0.1:1/x"
 NOT_UTF8 = b"o-\xff".decode("utf-8", "surrogateescape")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from outbox_local.demo.history import Tables
-from tests.unit.demo_world import World
+from tests.unit.local.demo_world import World
 
 Row = dict[str, Any]
 TOPIC = "flights-1"

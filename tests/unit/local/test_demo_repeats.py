@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outbox_local.demo.journal import Crash, Record
 from outbox_local.demo.verdict import Verdict
-from tests.unit.demo_world import KILLED_AT, World, world
+from tests.unit.local.demo_world import KILLED_AT, World, world
 
 RESTARTED_MS = int(KILLED_AT * 1000) + 500
 

@@ -124,7 +124,7 @@ def test_a_section_measured_alone_takes_its_place_among_those_of_an_earlier_run(
 
 
 def test_the_document_takes_the_figures_and_keeps_its_words() -> None:
-    document = Path(__file__).parents[2] / "docs" / "operations" / "warehouse-scale.md"
+    document = Path(__file__).parents[3] / "docs" / "operations" / "warehouse-scale.md"
     once = copied(report("export").json(), document.read_text())
     assert "a rate of the cluster: A / O x 64" in once
     assert "1,600,000 messages/s" in once

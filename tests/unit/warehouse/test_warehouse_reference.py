@@ -10,7 +10,7 @@ import pytest
 from outbox_etl.warehouse.mart_tables import DAYS, MARTS
 from outbox_etl.warehouse.tables import CORE, Table
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "reference" / "warehouse.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "warehouse.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\S+) \| (.*) \|$", re.MULTILINE)
 
 

@@ -14,7 +14,7 @@ import yaml
 from outbox_relay.cli.main import main
 from outbox_relay.downloads.jars import KAFKA_VERSION
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SERVERS = ROOT / "local" / "outbox_local" / "stack" / "compose.yml"
 
 

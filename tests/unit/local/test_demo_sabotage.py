@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox_local.demo.sabotage import NothingToSabotageError, Sabotage, sabotage
-from tests.unit.demo_world import world
+from tests.unit.local.demo_world import world
 
 CLAIM = {Sabotage.DROP: "arrived", Sabotage.DOUBLE: "once", Sabotage.SWAP: "order"}
 

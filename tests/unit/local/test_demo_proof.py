@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outbox_local.demo.journal import Outcome
 from outbox_local.demo.proof import prove
-from tests.unit.demo_world import World, world
+from tests.unit.local.demo_world import World, world
 
 chances = st.integers(0, 2**32)
 

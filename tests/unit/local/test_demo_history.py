@@ -9,8 +9,8 @@ import pytest
 from outbox_local.demo.history import Tables, prove_history
 from outbox_local.demo.verdict import Verdict
 from tests.support.flight_tables import WRECKS
-from tests.unit.demo_tables import TOPIC, tables
-from tests.unit.demo_world import World, world
+from tests.unit.local.demo_tables import TOPIC, tables
+from tests.unit.local.demo_world import World, world
 
 
 @pytest.fixture
