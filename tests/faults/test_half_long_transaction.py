@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.integration.test_half_long_transaction import hold_two
+from tests.integration.library.test_half_long_transaction import hold_two
 
 
 @pytest.mark.long

@@ -1,4 +1,5 @@
-"""Ten thousand random rows of a producer, plain SQL; the short form is in tests/integration/test_insert_fuzz.py.
+"""Ten thousand random rows of a producer, plain SQL; the short form is in
+tests/integration/publisher/test_insert_fuzz.py.
 
 OUTBOX_FUZZ_SEED=… throws the same dice again.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.test_half_bloat import check_often
+from tests.integration.library.test_half_bloat import check_often
 
 COUNT = 100_000
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from outbox_relay.publisher.recorder import Recorder
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.support.relay_entry import die_with
 

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from outbox import InvalidConnectionError, Message, Outbox
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "library.md"
+PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "reference" / "library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 

@@ -114,7 +114,7 @@ def test_the_sweep_publishes_what_was_only_recorded(
     assert values(bootstrap_servers, topic) == list(range(10))
 
 
-RUNNING = Path(__file__).resolve().parent.parent.parent / "docs" / "operations" / "running.md"
+RUNNING = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "operations" / "running.md"
 
 
 def test_a_copy_by_logical_replication_goes_on_after_the_pages_statement(

@@ -10,7 +10,7 @@ import pytest
 from psycopg import sql
 
 from outbox import DecidedOtherwiseError, Message, Outbox
-from tests.integration.test_plain_sql import example
+from tests.integration.database.test_plain_sql import example
 from tests.support.postgres_writing import Connection
 
 PREPARE = """

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "reference" / "sql.md"
+PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "reference" / "sql.md"
 EXAMPLES = re.findall(r"^```sql\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 COLUMN = re.compile(r"^\| (`[a-z_`, ]+`) \|", re.MULTILINE)
 OWN = {"xid", "position", "id", "born_at", "decided_at", "remark"}
