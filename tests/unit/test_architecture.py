@@ -163,6 +163,18 @@ def test_a_service_has_packages_of_its_own_and_imports_no_other_service(service:
     )
 
 
+def test_the_service_does_not_import_the_local_servers() -> None:
+    # cli/main.py names the modules of `outbox up`, `down`, `env` and `demo` as texts and loads them on demand.
+    report(
+        [
+            f"{name}:{line} imports outbox_local: move what both need to outbox_relay"
+            for name, tree in sources(SERVICE)
+            for line, module in imports(tree)
+            if module == "outbox_local"
+        ]
+    )
+
+
 def test_migrations_import_no_application_code() -> None:
     report(
         [

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from outbox_relay.downloads.errors import StackError
+from outbox_relay.downloads.java import Probe
 
 
 class Kind(StrEnum):
@@ -42,17 +43,6 @@ ORIGINS = {
     Wanted.WHEELS: (Kind.WHEEL,),
 }
 """Which origins each wish allows for a server that is not given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What looking for something found (`found`, for people), or why it is not to be had (`missing`)."""
-
-    found: str = ""
-    missing: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.found)
 
 
 @dataclass(frozen=True, slots=True)

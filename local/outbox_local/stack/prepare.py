@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outbox_local.stack import survey
-from outbox_local.stack.choice import ORIGINS, Choice, Kind, Probe, Wanted, choose
+from outbox_local.stack.choice import ORIGINS, Choice, Kind, Wanted, choose
 from outbox_local.stack.given import check_kafka, check_postgres
 from outbox_local.stack.state import ServerState, State
 from outbox_local.stack.storage import storage_template
 from outbox_local.stack.users import ServiceUser, postgres_user, reaches
 from outbox_relay.downloads.errors import StackError
 from outbox_relay.downloads.jars import KAFKA_VERSION, kafka_jars
+from outbox_relay.downloads.java import Probe, find_java
 from outbox_relay.downloads.wheels import JAVA_WHEEL, POSTGRES_WHEEL, java_from_wheel, postgres_from_wheel
 
 Report = Callable[[str], None]
@@ -103,7 +104,7 @@ class Preparation:
         return server
 
     def _kafka(self) -> ServerState:
-        machine = survey.java()
+        machine = find_java()
         choice = self._choose("Kafka", machine.probe, JAVA_WHEEL)
         server = ServerState(choice.kind, choice.reason)
         if choice.kind.embedded:

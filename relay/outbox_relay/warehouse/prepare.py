@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from outbox_local.stack import survey
 from outbox_relay.downloads import wheels
+from outbox_relay.downloads.java import find_java
 from outbox_relay.warehouse.errors import EtlError
 from outbox_relay.warehouse.jars import etl_jars
 from outbox_relay.warehouse.runtime import fetched_home
@@ -37,7 +37,7 @@ def java_home(report: Callable[[str], None]) -> str | None:
 
     Answers what JAVA_HOME shall be for the job, or None where a Java on the PATH serves as it is.
     """
-    found = survey.java()
+    found = find_java()
     if found.path is not None:
         # Spark takes $JAVA_HOME unseen: one that is too old must not come before the one that was found.
         given = os.environ.get("JAVA_HOME")

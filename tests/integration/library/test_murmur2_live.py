@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from outbox.partitioning.murmur2 import murmur2
-from outbox_local.stack import survey
 from outbox_relay.downloads.jars import kafka_jars
+from outbox_relay.downloads.java import find_java
 from outbox_relay.downloads.wheels import java_from_wheel
 
 DATA = Path(__file__).parent / "data"
@@ -23,7 +23,7 @@ def test_new_keys_hash_as_kafkas_java_class_hashes_them() -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     source = random.Random(seed)
     keys = [source.randbytes(int(source.expovariate(1 / 20))) for _ in range(KEYS)]
-    java = survey.java().path or java_from_wheel()
+    java = find_java().path or java_from_wheel()
     jars = kafka_jars(lambda done, of: None)
     done = subprocess.run(
         [java, "-cp", f"{DATA}:{jars}/*", "Murmur2Vectors"],

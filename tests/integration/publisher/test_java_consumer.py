@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outbox_local.stack import survey
 from outbox_relay.downloads.jars import kafka_jars
+from outbox_relay.downloads.java import find_java
 from outbox_relay.downloads.wheels import java_from_wheel
 from tests.support.kafka_records import Record, read_topic
 from tests.support.postgres_writing import connect, insert, insert_numbered
@@ -20,7 +20,7 @@ LIMIT_S = 60.0
 
 def read_with_java(bootstrap_servers: str, topic: str, partitions: int, count: int) -> list[Record]:
     """Read so many records of a topic with Kafka's Java client."""
-    java = survey.java().path or java_from_wheel()
+    java = find_java().path or java_from_wheel()
     jars = kafka_jars(lambda done, of: None)
     arguments = [bootstrap_servers, topic, str(partitions), str(count)]
     done = subprocess.run(

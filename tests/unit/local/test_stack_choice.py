@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_local.stack.choice import Choice, Kind, Probe, Wanted, choose
+from outbox_local.stack.choice import Choice, Kind, Wanted, choose
 from outbox_relay.downloads.errors import StackError
+from outbox_relay.downloads.java import Probe
 
 ENGINE = Probe(found="the Docker engine 28.1 answers")
 NO_ENGINE = Probe(missing="no Docker engine answers")
