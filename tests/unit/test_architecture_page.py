@@ -1,0 +1,36 @@
+"""docs/concepts/architecture.md describes the code as it is: its drawings are current, its paths exist."""
+
+from __future__ import annotations
+
+import re
+
+from tests.support.drawing import PAGE, drawn
+from tests.support.rooms import PACKAGES, ROOT
+
+PATH = re.compile(r"`((?:outbox|relay|local|spark_etl|migrations|tests|docs|bench)/[\w./-]*)`")
+
+
+def test_the_drawings_are_made_from_the_sources() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert drawn(text) == text, "run .venv/bin/python -m tests.support.drawing --write"
+
+
+def test_each_path_on_the_page_exists() -> None:
+    named = PATH.findall(PAGE.read_text(encoding="utf-8"))
+    assert len(named) > 80, "the paths were read"
+    missing = sorted({path for path in named if not (ROOT / path).exists()})
+    assert not missing, f"{PAGE.name} names what is not there (moved? then name its new place): {missing}"
+
+
+def test_each_room_that_is_a_folder_is_on_the_page() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    rooms = [
+        path.parent.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        if package != "migrations/outbox_migrations"
+        for path in sorted((ROOT / package).glob("*/*.py"))
+        if path.name == "__init__.py"
+    ]
+    assert rooms
+    missing = [room for room in rooms if f"`{room}/`" not in text]
+    assert not missing, f"describe each in one line of {PAGE.name}: {missing}"
