@@ -20,8 +20,8 @@ from outbox_etl.source.reader import SQL, Ids, Source
 from outbox_etl.source.window import following
 from outbox_etl.statements import statement
 from outbox_etl.warehouse import rows
+from outbox_etl.warehouse.opening import open_target
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from outbox_etl.warehouse.target import open_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.harness.servers import Say
 from outbox_relay.downloads.cache import cached
 from outbox_relay.downloads.download import download
-from outbox_relay.downloads.jars import listed
+from outbox_relay.downloads.jar_list import listed
 
 VERSION = "5.5.0"
 DRIVER = "pgjdbc 42.7.14"

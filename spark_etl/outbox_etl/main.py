@@ -20,10 +20,10 @@ from outbox_etl.arguments import Parser, check, secrets
 from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained, masked
 from outbox_etl.options import Settings, add_options, from_arguments
-from outbox_etl.reconcile.run import add_reconcile_options, reconcile, wish
+from outbox_etl.reconcile.request import add_reconcile_options, requested
 from outbox_etl.report.writer import Telling, add_report_option
 from outbox_etl.terminal import printable
-from outbox_etl.warehouse.maintain import add_maintain_options, maintain, upkeep
+from outbox_etl.warehouse.upkeep import add_maintain_options, upkeep
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,10 +78,12 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     """Do what was asked in a Spark session; answer what was done."""
     from outbox_etl.export import backfill, export  # noqa: PLC0415  (settings are checked before Spark is loaded)
     from outbox_etl.marts import refresh  # noqa: PLC0415
+    from outbox_etl.reconcile.run import reconcile  # noqa: PLC0415
     from outbox_etl.session import start  # noqa: PLC0415
-    from outbox_etl.warehouse.target import open_target  # noqa: PLC0415
+    from outbox_etl.warehouse.maintain import maintain  # noqa: PLC0415
+    from outbox_etl.warehouse.opening import open_target  # noqa: PLC0415
 
-    wanted = wish(given) if given.command == "reconcile" else None
+    wanted = requested(given) if given.command == "reconcile" else None
     kept = upkeep(given) if given.command == "maintain" else None
     with ExitStack() as last, Telling(given, settings, say) as told:
         spark = start(settings)

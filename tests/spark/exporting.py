@@ -18,8 +18,9 @@ from outbox_etl.options import Settings
 from outbox_etl.session import use_catalog
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse.opening import open_target
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.warehouse.target import Merging, Target, open_target
+from outbox_etl.warehouse.target import Merging, Target
 from outbox_relay.warehouse.jars import etl_jars
 from tests.support.small_spark import QUICK
 

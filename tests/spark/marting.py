@@ -16,8 +16,9 @@ from outbox_etl.options import Settings
 from outbox_etl.session import start
 from outbox_etl.source.window import Cluster, Watermark
 from outbox_etl.warehouse.manifest import FOLDER
+from outbox_etl.warehouse.opening import open_target
 from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.warehouse.target import Target, open_target
+from outbox_etl.warehouse.target import Target
 from tests.spark.exporting import jars
 from tests.support.small_spark import QUICK
 

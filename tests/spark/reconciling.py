@@ -15,9 +15,11 @@ from outbox_etl.dsn import parse
 from outbox_etl.export import export
 from outbox_etl.options import Settings
 from outbox_etl.reconcile.findings import Finding
-from outbox_etl.reconcile.run import Outcome, Wish, reconcile
+from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
+from outbox_etl.reconcile.run import reconcile
 from outbox_etl.session import use_catalog
-from outbox_etl.warehouse.target import Target, open_target
+from outbox_etl.warehouse.opening import open_target
+from outbox_etl.warehouse.target import Target
 from tests.support.databases import Databases
 from tests.support.kafka_transactions import kafka_transaction
 from tests.support.postgres_writing import Connection, connect, insert
@@ -75,10 +77,10 @@ class World:
         """Fill the warehouse."""
         export(self.spark, self.settings, self.target, self.said.append)
 
-    def reconcile(self, **wanted: Any) -> Outcome:
+    def reconcile(self, **wanted: Any) -> ReconcileResult:
         """Verify."""
-        wish = Wish(self.bootstrap_servers, **wanted)
-        return reconcile(self.spark, self.settings, self.target, wish, self.said.append)
+        request = ReconcileRequest(self.bootstrap_servers, **wanted)
+        return reconcile(self.spark, self.settings, self.target, request, self.said.append)
 
     def sql(self, text: str) -> None:
         """Change the warehouse behind everybody's back; `{history}` and `{publications}` are its tables."""

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from outbox_etl.errors import OtherClusterError, SourceError, TargetError
 from outbox_etl.export import backfill, export
 from outbox_etl.failures import explained
-from outbox_etl.reconcile.run import Wish, reconcile
+from outbox_etl.reconcile.request import ReconcileRequest
+from outbox_etl.reconcile.run import reconcile
 from outbox_etl.source import certificate
 from outbox_etl.source.certificate import Certificate
 from outbox_etl.source.reader import Ids, Source
@@ -99,9 +100,11 @@ def test_no_run_passes_by_a_range_that_is_out_of_sight(scene: Scene) -> None:
     with pytest.raises(SourceError, match="is detached"):
         world.reconcile()
     attach(world)
-    wish = Wish(world.bootstrap_servers)
+    request = ReconcileRequest(world.bootstrap_servers)
     with pytest.raises(SourceError, match="or detached for a time"):
-        reconcile(world.spark, world.settings, world.target, wish, at(world, "Kafka read", away_for_a_moment))
+        reconcile(
+            world.spark, world.settings, world.target, request, at(world, "Kafka read", away_for_a_moment)
+        )
     assert given(world) == []
     assert world.reconcile().exit_code == 0
     held = world.conn.execute("SELECT held::text, warehouse FROM outbox.certificate").fetchone()
@@ -247,10 +250,10 @@ def test_a_verification_that_a_promotion_interrupts_certifies_nothing_and_a_reba
     scene.publish(scene.write(1, start=4))
     world.export()
     # A client whose address leads to whoever is the primary: what the lost one had is certified to the new one.
-    wish = Wish(world.bootstrap_servers)
+    request = ReconcileRequest(world.bootstrap_servers)
     say = at(world, "Kafka read", lambda: promote(private_stack))
     with pytest.raises(Exception, match="a session came to a server on timeline 2") as raised:
-        reconcile(world.spark, world.settings, world.target, wish, say)
+        reconcile(world.spark, world.settings, world.target, request, say)
     told = explained(raised.value)
     assert isinstance(told, SourceError)
     assert "a standby was promoted meanwhile" in str(told)

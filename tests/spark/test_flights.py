@@ -17,8 +17,9 @@ import duckdb
 import pytest
 
 from outbox_local.demo.flights import read_flights
-from outbox_local.demo.history import Tables, prove_history
+from outbox_local.demo.history import prove_history
 from outbox_local.demo.journal import Outcome
+from outbox_local.demo.tables import Tables
 from tests.spark.flying import SEED, Office
 from tests.spark.lookers import (
     Look,

@@ -17,10 +17,11 @@ from outbox_etl.source.reader import Source
 from outbox_etl.source.window import Cluster, Watermark
 from outbox_etl.warehouse import maintain_iceberg, maintain_parquet
 from outbox_etl.warehouse.iceberg import name_of
-from outbox_etl.warehouse.maintain import Outcome, Upkeep, maintain
+from outbox_etl.warehouse.maintain import maintain
 from outbox_etl.warehouse.manifest import FOLDER, LocalManifests, Manifest
 from outbox_etl.warehouse.mart_tables import THROUGHPUT
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
+from outbox_etl.warehouse.upkeep import MaintenanceResult, Upkeep
 from tests.spark.exporting import Exports, KilledError
 from tests.spark.marks import MARKS
 from tests.spark.running import running
@@ -32,7 +33,7 @@ MakeExports = Callable[..., Exports]
 NOTHING_OLD = Upkeep(keep=timedelta(0), newest=1)
 
 
-def tend(exports: Exports, wanted: Upkeep | None = None) -> Outcome:
+def tend(exports: Exports, wanted: Upkeep | None = None) -> MaintenanceResult:
     """Maintain a warehouse of the test."""
     return maintain(exports.spark, exports.settings, exports.target, wanted or Upkeep(), exports.said.append)
 

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from outbox_etl.reconcile.run import Outcome
+from outbox_etl.reconcile.request import ReconcileResult
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene, Told, told
 from tests.support.postgres_writing import connect
@@ -205,8 +205,8 @@ class Judged:
     """What was expected of each topic, and the outcomes: of at-least-once, and of exactly once in shared topics."""
 
     expected: dict[str, tuple[Scene, Expected]]
-    outcome: Outcome
-    strict: Outcome
+    outcome: ReconcileResult
+    strict: ReconcileResult
     certificates: list[Any]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from outbox_etl.reconcile.findings import Finding
-from outbox_etl.reconcile.run import Outcome
+from outbox_etl.reconcile.request import ReconcileResult
 from tests.spark.marks import MARKS
 from tests.spark.reconciling import MakeWorld, Scene
 from tests.support.servers import MakeTopic
@@ -81,13 +81,13 @@ EVENTS = """
 class Judged:
     """Who was done what to, and what was found."""
 
-    before: Outcome
+    before: ReconcileResult
     victims: dict[str, list[str]]
     found: dict[str, set[str]]
     """Kinds of findings in the warehouse, by message id."""
     in_kafka: list[Finding]
-    after: Outcome
-    again: Outcome
+    after: ReconcileResult
+    again: ReconcileResult
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from outbox_local.demo.history import Tables
+from outbox_local.demo.tables import Tables
 
 Row = dict[str, Any]
 Wreck = Callable[[Tables], Tables]

@@ -4,9 +4,9 @@
     python -m tests.support.rooms --floors relay/outbox_relay # what each room imports, from the top floor down
 
 A room is a module or a folder directly inside of a package. An arrow is an import from one room to another, also
-inside of functions and under TYPE_CHECKING. A room's floor is one above the highest room that it imports, where all
-rooms of a circle count as one. An `__init__` that only hands names on, and a short module that no import ties to the
-rest, are no rooms.
+inside of functions, under TYPE_CHECKING and by `import_module`. A room's floor is one above the highest room that it
+imports, where all rooms of a circle count as one. An `__init__` that only hands names on, and a short module that no
+import ties to the rest, are no rooms.
 """
 
 from __future__ import annotations
@@ -65,8 +65,14 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 def imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
-    """The known modules that a module imports, wherever the statement stands."""
+    """The known modules that a module imports, wherever the statement stands; also by `import_module("…")`."""
     for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(value=str(name)), *_],
+            ) if name in known:
+                yield name
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

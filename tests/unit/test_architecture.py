@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import rooms
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = "outbox"
 SERVICE = "relay/outbox_relay"
@@ -193,6 +195,16 @@ def test_the_warehouse_job_imports_nothing_of_ours() -> None:
             for name, tree in sources(WAREHOUSE)
             for line, module in imports(tree)
             if module in {LIBRARY, "outbox_migrations"}
+        ]
+    )
+
+
+@pytest.mark.parametrize("package", [SERVICE, LOCAL, MIGRATIONS, WAREHOUSE])
+def test_no_files_import_each_other(package: str) -> None:
+    report(
+        [
+            f"{', '.join(circle)} import each other: move what both need into a file of its own"
+            for circle in rooms.picture(ROOT / package).circles
         ]
     )
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from outbox_local.demo.expected import Expected, expect
 from outbox_local.demo.flights import Flight
@@ -19,10 +17,9 @@ from outbox_local.demo.journal import Entry, Record
 from outbox_local.demo.marts import prove_marts
 from outbox_local.demo.producer import body_of
 from outbox_local.demo.proof import prove
+from outbox_local.demo.tables import Row, Tables
 from outbox_local.demo.verdict import Claim, Verdict
 
-Row = Mapping[str, Any]
-"""One row of a table, by its columns' names: bytes for what is binary, datetime for times, date for days."""
 CLOCKS_S = 60.0
 """How far the clocks of producers and PostgreSQL may be apart where nobody says better."""
 TEXTS = {
@@ -32,22 +29,6 @@ TEXTS = {
     "nothing else": "nothing else is there",
     "once": "none is there twice",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What somebody read of a warehouse, of one topic."""
-
-    history: Sequence[Row]
-    throughput: Sequence[Row]
-    latency: Sequence[Row]
-    key_skew: Sequence[Row]
-    gaps: Sequence[Row]
-
-    def of(self, topic: str) -> Tables:
-        """The rows of one topic."""
-        names = ("history", "throughput", "latency", "key_skew", "gaps")
-        return Tables(*([row for row in getattr(self, name) if row["topic"] == topic] for name in names))
 
 
 def prove_history(

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outbox_local.demo.expected import Expected
 from outbox_local.demo.journal import Entry
 from outbox_local.demo.producer import body_of
+from outbox_local.demo.tables import Row, Tables
 from outbox_local.demo.verdict import Claim
-
-if TYPE_CHECKING:
-    from outbox_local.demo.history import Row, Tables
 
 Days = Mapping[int, date]
 """The day, by PostgreSQL's clock and in UTC, on which each flight was entered."""

@@ -14,13 +14,14 @@ from rich.console import Console
 from outbox_local.demo.children import ChildError
 from outbox_local.demo.figures import Figures, measure
 from outbox_local.demo.flights import read_flights
-from outbox_local.demo.history import Tables, prove_history
+from outbox_local.demo.history import prove_history
 from outbox_local.demo.outcome import Outcome
 from outbox_local.demo.performance import play
 from outbox_local.demo.piece import Piece
 from outbox_local.demo.proof import prove
 from outbox_local.demo.sabotage import Sabotage, sabotage
 from outbox_local.demo.show import Show
+from outbox_local.demo.tables import Tables
 from outbox_local.demo.venue import Venue, venue
 from outbox_local.demo.warehouse import Warehouse, WarehouseError
 from outbox_local.stack.prepare import Wish

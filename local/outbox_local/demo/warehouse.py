@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from outbox_local.demo.history import Tables
 from outbox_local.demo.producer import SQL
+from outbox_local.demo.tables import Tables
 from outbox_local.demo.venue import Venue
 from outbox_relay.cli.etl.progress import Progress
 from outbox_relay.database import connections

@@ -16,7 +16,7 @@ import certifi
 from maven_artifact import Downloader
 
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.downloads.jars import Jar
+from outbox_relay.downloads.jar_list import Jar
 
 ATTEMPTS = 3
 PARALLEL = 8

@@ -6,46 +6,19 @@ import functools
 import hashlib
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from outbox_relay.downloads.cache import cached
+from outbox_relay.downloads.jar_list import Jar, listed
 
 KAFKA_VERSION = "4.4.0"
-
-
-@dataclass(frozen=True, slots=True)
-class Jar:
-    """One line of the pinned list."""
-
-    group: str
-    artifact: str
-    version: str
-    sha256: str
-
-    @property
-    def file_name(self) -> str:
-        """The name of the file, as every Maven repository calls it."""
-        return f"{self.artifact}-{self.version}.jar"
-
-    @property
-    def path(self) -> str:
-        """The place of the file in every Maven repository."""
-        return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
 
 
 @functools.cache
 def pinned() -> tuple[Jar, ...]:
     """Read the list of jars that a broker needs."""
     return listed((files("outbox_relay.downloads") / "kafka-jars.txt").read_text())
-
-
-def listed(text: str) -> tuple[Jar, ...]:
-    """Read a pinned list: lines of group:artifact:version sha256, and comments."""
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    rows = (line.replace(":", " ").split() for line in lines)
-    return tuple(Jar(group, artifact, version, sha256) for group, artifact, version, sha256 in rows)
 
 
 def kafka_jars(progress: Callable[[int, int], None]) -> Path:

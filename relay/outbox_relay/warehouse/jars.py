@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from outbox_relay.downloads.cache import cached
-from outbox_relay.downloads.jars import Jar, listed
+from outbox_relay.downloads.jar_list import Jar, listed
 
 
 @functools.cache

@@ -1,193 +1,39 @@
-"""Reconcile: what is asked of a verification of PostgreSQL, Kafka and the warehouse, and what it answers."""
+"""Reconcile PostgreSQL, Kafka and the warehouse, under the lock of a run."""
 
 from __future__ import annotations
 
-import argparse
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from outbox_etl.errors import SettingsError, TargetError
+from outbox_etl.errors import TargetError
 from outbox_etl.reconcile.kafka import Broker
+from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
+from outbox_etl.reconcile.verification import Stores, Verification
+from outbox_etl.source import partition_guard
+from outbox_etl.source.reader import Source
+from outbox_etl.source.revocation import revoke
 from outbox_etl.source.window import following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from outbox_etl.options import Settings
-    from outbox_etl.reconcile.findings import Finding
     from outbox_etl.warehouse.target import Target
-
-LIMIT, MOST_LISTED = 100, 100_000
-"""Findings of one kind that are listed unless another number is given, and the most that can be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What a verification shall look at, and what it may let pass."""
-
-    bootstrap_servers: str
-    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Further settings of librdkafka; they may hold secrets."""
-    everything: bool = False
-    """From the first transaction on, not from the last certificate."""
-    exactly_once: bool = False
-    """Doubled records in Kafka are problems."""
-    shared_topics: bool = False
-    accept_dropped: bool = False
-    """What PostgreSQL dropped before it was verified here is told, not a problem."""
-    limit: int = LIMIT
-    """Findings of one kind that are listed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a verification found. `problems` = 0 is the proof, and the certificate says so."""
-
-    target: str
-    window_lo: int
-    window_hi: int
-    messages: int = 0
-    records: int = 0
-    problems: int = 0
-    totals: Mapping[str, int] = field(default_factory=dict)
-    """Problems by kind and store."""
-    found: tuple[Finding, ...] = ()
-    allowed: tuple[Finding, ...] = ()
-    """Doubled records, unless they are problems; at most as many as are listed of a kind."""
-    notes: Mapping[str, int] = field(default_factory=dict)
-    """What is no problem and should be known, counted."""
-    partitions: tuple[Mapping[str, Any], ...] = ()
-    sums: Mapping[str, str] = field(default_factory=dict)
-    certified: bool = False
-    revoked: str = ""
-    """Why the certificates before were taken back, by this run or by an export since the last verification."""
-    seconds: float = 0.0
-
-    @property
-    def exit_code(self) -> int:
-        """0: proven, or nothing new to prove; 1: there are problems, or what was proven before is not true any more."""
-        return 1 if self.problems or self.revoked else 0
-
-    def as_dict(self) -> dict[str, Any]:
-        """For machines."""
-        return {**asdict(self), "exit_code": self.exit_code}
-
-    def lines(self) -> list[str]:
-        """For people: a table of the partitions, then every finding that is listed, then the verdict."""
-        head = ("topic", "partition", "postgres", "kafka", "warehouse", "foreign", "expired", "checksum")
-        rows = [head]
-        for row in self.partitions:
-            sums = {row[f"{name}_checksum"] for name in ("postgres", "kafka", "warehouse")}
-            said = sums.pop() if len(sums) == 1 else "they differ"
-            counts = (
-                row[name]
-                for name in ("partition", "postgres", "kafka", "warehouse", "foreign", "no_longer_in_kafka")
-            )
-            rows.append((row["topic"], *(str(count) for count in counts), said))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
-        table = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-            for row in rows
-        ]
-        notes = [f"{count} {name.replace('_', ' ')}" for name, count in self.notes.items()]
-        verdict = f"{self.messages} messages of transactions {self.window_lo} to {self.window_hi} of {self.target}: "
-        verdict += (
-            f"{self.problems} problems"
-            if self.problems
-            else "proven"
-            if self.certified
-            else "nothing new to prove"
-        )
-        return [
-            *(table if self.partitions else ()),
-            *(f"! {finding}" for finding in self.found),
-            *(f"  allowed: {finding}" for finding in self.allowed),
-            *(f"  told: {note}" for note in notes),
-            *(f"  {count} x {name}" for name, count in self.totals.items()),
-            *((f"! all earlier certificates were taken back: {self.revoked}",) if self.revoked else ()),
-            verdict,
-        ]
-
-
-def add_reconcile_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that only reconcile has."""
-    env = os.environ.get
-    add = parser.add_argument
-    add(
-        "--bootstrap-servers",
-        default=env("OUTBOX_BOOTSTRAP_SERVERS", ""),
-        help="Kafka brokers to ask first [OUTBOX_BOOTSTRAP_SERVERS]",
-    )
-    add("--kafka-config", action="append", default=env("OUTBOX_KAFKA_CONFIG", "").split(), metavar="NAME=VALUE",
-        help="setting of librdkafka, such as security.protocol=SASL_SSL; repeatable [OUTBOX_KAFKA_CONFIG]")  # fmt: skip
-    add(
-        "--all",
-        action="store_true",
-        help="verify everything that PostgreSQL, Kafka and the warehouse still hold, not only what is new",
-    )
-    add(
-        "--exactly-once",
-        action="store_true",
-        help="count doubled records in Kafka as problems; else they are told: at-least-once allows them after a crash",
-    )
-    add(
-        "--shared-topics",
-        action="store_true",
-        help="other outboxes publish to these topics: records of unknown messages are theirs",
-    )
-    add(
-        "--accept-dropped",
-        action="store_true",
-        help="let messages pass that PostgreSQL dropped, by another target's certificates, before they were verified",
-    )
-    add(
-        "--limit",
-        type=int,
-        default=LIMIT,
-        help=f"findings of one kind that are listed [{LIMIT}]; all are counted",
-    )
-
-
-def wish(given: argparse.Namespace) -> Wish:
-    """Check what was given.
-
-    Raises:
-        SettingsError: naming the option and what is allowed.
-    """
-    if not given.bootstrap_servers:
-        raise SettingsError("no Kafka broker given: use --bootstrap-servers or set OUTBOX_BOOTSTRAP_SERVERS")
-    if any("=" not in pair for pair in given.kafka_config):
-        raise SettingsError("--kafka-config takes NAME=VALUE")  # not repeated: it may be half of a password
-    if not 0 <= given.limit <= MOST_LISTED:
-        raise SettingsError(f"--limit {given.limit} is out of range: 0 to {MOST_LISTED}")
-    config = dict(pair.split("=", 1) for pair in given.kafka_config)
-    return Wish(
-        given.bootstrap_servers,
-        config,
-        everything=given.all,
-        exactly_once=given.exactly_once,
-        shared_topics=given.shared_topics,
-        accept_dropped=given.accept_dropped,
-        limit=given.limit,
-    )
 
 
 def reconcile(
-    spark: SparkSession, settings: Settings, target: Target, wanted: Wish, say: Callable[[str], None]
-) -> Outcome:
+    spark: SparkSession,
+    settings: Settings,
+    target: Target,
+    wanted: ReconcileRequest,
+    say: Callable[[str], None],
+) -> ReconcileResult:
     """Verify what was exported since the last certificate, and certify it; take back what cannot be true any more.
 
     Raises:
         EtlError: it cannot be verified; no certificate was written.
     """
-    from outbox_etl.reconcile.verification import Stores, Verification  # noqa: PLC0415
-    from outbox_etl.source import partition_guard  # noqa: PLC0415
-    from outbox_etl.source.reader import Source  # noqa: PLC0415  (options are read before Spark is loaded)
-    from outbox_etl.source.revocation import revoke  # noqa: PLC0415
-
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target), ExitStack() as stack:

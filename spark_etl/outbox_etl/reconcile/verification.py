@@ -30,7 +30,7 @@ from outbox_etl.reconcile.against_kafka import (
 )
 from outbox_etl.reconcile.against_warehouse import WarehouseComparison
 from outbox_etl.reconcile.findings import Finding, Findings
-from outbox_etl.reconcile.run import Outcome, Wish
+from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
 from outbox_etl.reconcile.sources import Reader, Side, postgres, warehouse, with_lost
 from outbox_etl.source import certificate as certificates
 from outbox_etl.source import partition_guard, revocation
@@ -63,7 +63,12 @@ class Verification:
     """The verification of one window."""
 
     def __init__(
-        self, stores: Stores, wanted: Wish, mark: Watermark, now: Horizon, stands: partition_guard.Standing
+        self,
+        stores: Stores,
+        wanted: ReconcileRequest,
+        mark: Watermark,
+        now: Horizon,
+        stands: partition_guard.Standing,
     ) -> None:
         self._spark, self._settings = stores.spark, stores.settings
         self._target, self._broker, self._say = stores.target, stores.broker, stores.say
@@ -79,14 +84,14 @@ class Verification:
         self._revoked = revocation.latest(self._known)
         self._cut: set[tuple[str, int]] = set()
 
-    def run(self) -> Outcome:
+    def run(self) -> ReconcileResult:
         """Verify, certify, tell."""
         began, mark = monotonic(), self._mark
         reach, ends = certificates.covered(self._known, self._warehouse)
         lo, before = (0, {}) if self._wanted.everything else (reach, ends)
         if lo >= mark.hi:
             self._say(f"nothing to do: everything below transaction {mark.hi} has its certificate")
-            return Outcome(self._settings.target, lo, mark.hi)
+            return ReconcileResult(self._settings.target, lo, mark.hi)
         window = Window(lo, mark.hi, mark.top, 0, self._cluster)
         self._say(f"window of transactions {window.lo} to {window.hi}")
         source, stored, total = self._sides(window)
@@ -186,7 +191,7 @@ class Verification:
         partitions: list[dict[str, Any]],
         ends: Mapping[str, Mapping[str, int]],
         began: float,
-    ) -> Outcome:
+    ) -> ReconcileResult:
         messages, checksum = total
         names = ("postgres", "kafka", "warehouse")
         sums = {"messages": checksum}
@@ -210,7 +215,7 @@ class Verification:
             unproven=found.notes[unverified.NOTE],
         )
         certificates.write(self._source, self._settings.target, self._cluster, certificate)
-        return Outcome(
+        return ReconcileResult(
             self._settings.target,
             window.lo,
             window.hi,

@@ -11,8 +11,8 @@ from outbox_etl.session import CATALOG
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
 from outbox_etl.warehouse.iceberg import name_of
-from outbox_etl.warehouse.maintain import ALL, FILE, SMALL, Tended, Upkeep
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.warehouse.upkeep import ALL, FILE, SMALL, Tended, Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

@@ -9,10 +9,10 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
-from outbox_etl.warehouse.maintain import ALL, FILE, SMALL, Tended, Upkeep
 from outbox_etl.warehouse.manifest import FOLDER, DataFile, Manifest
 from outbox_etl.warehouse.parquet import ParquetTarget
 from outbox_etl.warehouse.tables import Table
+from outbox_etl.warehouse.upkeep import ALL, FILE, SMALL, Tended, Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from outbox_etl.options import Settings
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
 from outbox_etl.warehouse.tables import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +87,3 @@ class Target(Protocol):
         """Commit a watermark without rows: after a window without messages, and after a maintenance that expires the
         snapshot that had it.
         """
-
-
-def open_target(spark: SparkSession, settings: Settings) -> Target:
-    """The warehouse that the settings name."""
-    from outbox_etl.warehouse.iceberg import IcebergTarget  # noqa: PLC0415  (one of the two is loaded)
-
-    if settings.format == "iceberg":
-        return IcebergTarget(spark)
-    from outbox_etl.warehouse.parquet import ParquetTarget  # noqa: PLC0415
-
-    return ParquetTarget(spark, settings)

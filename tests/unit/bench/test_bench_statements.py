@@ -9,7 +9,7 @@ import pytest
 from bench.load.sql import filling, inserting
 from bench.rocketmq.client import properties
 from outbox.statements import load
-from outbox_relay.downloads.jars import listed
+from outbox_relay.downloads.jar_list import listed
 
 
 @pytest.mark.parametrize(("file", "name"), [("send.sql", "send"), ("prepare.sql", "prepare")])

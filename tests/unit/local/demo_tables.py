@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
-from outbox_local.demo.history import Tables
+from outbox_local.demo.tables import Tables
 from tests.unit.local.demo_world import World
 
 Row = dict[str, Any]

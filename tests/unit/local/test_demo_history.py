@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from outbox_local.demo.history import Tables, prove_history
+from outbox_local.demo.history import prove_history
+from outbox_local.demo.tables import Tables
 from outbox_local.demo.verdict import Verdict
 from tests.support.flight_tables import WRECKS
 from tests.unit.local.demo_tables import TOPIC, tables

@@ -11,7 +11,8 @@ import pytest
 from outbox_relay.downloads.cache import cache_directory, cached, locked
 from outbox_relay.downloads.download import download
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.downloads.jars import Jar, pinned
+from outbox_relay.downloads.jar_list import Jar
+from outbox_relay.downloads.jars import pinned
 from tests.support.waiting import wait_until
 
 

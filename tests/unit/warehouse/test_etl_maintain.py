@@ -8,7 +8,7 @@ import pytest
 
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
-from outbox_etl.warehouse.maintain import Outcome, Tended, Upkeep, upkeep
+from outbox_etl.warehouse.upkeep import MaintenanceResult, Tended, Upkeep, upkeep
 from outbox_relay.cli.etl.render import show
 
 
@@ -33,7 +33,7 @@ def test_files_of_today_are_never_old_enough(option: str, days: str) -> None:
 
 def test_the_answer_says_of_each_table_what_became_of_its_files(capsys: pytest.CaptureFixture[str]) -> None:
     table = Tended("message_history", 1_200, 3, 400_000_000, expired=2_016, deleted=1_234, orphans=5)
-    done = Outcome("/data/warehouse", (table,), 2_016, 61.5)
+    done = MaintenanceResult("/data/warehouse", (table,), 2_016, 61.5)
     show("maintain", done.as_dict())
     shown = capsys.readouterr().out
     for part in ("message_history", "1200", "400000000", "2016", "1234", "/data/warehouse", "1 min 1 s"):

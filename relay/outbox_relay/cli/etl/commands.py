@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from outbox_etl.reconcile.run import LIMIT, MOST_LISTED
-from outbox_etl.warehouse.maintain import KEEP, LEAST, MOST, ORPHANS
+from outbox_etl.reconcile.request import LIMIT, MOST_LISTED
+from outbox_etl.warehouse.upkeep import KEEP, LEAST, MOST, ORPHANS
 from outbox_relay import output
 from outbox_relay.cli.etl.options import F, arguments, etl_option, job_options, secrets
 from outbox_relay.cli.etl.progress import Progress

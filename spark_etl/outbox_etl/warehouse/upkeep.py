@@ -1,0 +1,106 @@
+"""What maintenance is asked for, and what it did; its options on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from outbox_etl.errors import SettingsError
+from outbox_etl.warehouse.mart_tables import DAYS, MARTS
+from outbox_etl.warehouse.tables import CORE
+
+ALL = (*CORE, *MARTS, DAYS)
+FILE = 128 << 20
+"""Bytes that a file shall have: large enough to be read in one go, small enough for one task."""
+SMALL = 48 << 20
+"""Bytes below which a file is joined with others. Less than half of FILE: what compaction writes is not small."""
+KEEP, ORPHANS, LEAST, MOST = 7, 3, 1, 3_650
+"""Days: both defaults, and the limits of both. A file younger than a day may belong to a run or a reader of today."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What maintenance shall leave."""
+
+    keep: timedelta = timedelta(days=KEEP)
+    """So long a state of the warehouse stays readable after it was replaced."""
+    orphans: timedelta = timedelta(days=ORPHANS)
+    """So long a file stays that nothing names."""
+    newest: int = 10
+    """So many of the newest states stay, however old they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """What was done to one table."""
+
+    table: str
+    files_before: int
+    files: int
+    bytes: int
+    """Of these files."""
+    expired: int = 0
+    """States that cannot be read any more; a Parquet warehouse has its states as a whole."""
+    deleted: int = 0
+    """Files that only such states named."""
+    orphans: int = 0
+    """Files that nothing named."""
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceResult:
+    """What was done."""
+
+    target: str
+    tables: tuple[Tended, ...]
+    expired: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For machines."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        return [
+            f"{self.target}: {self.expired} snapshots expired in {self.seconds:.1f} s",
+            *(
+                f"  {each.table}: {each.files_before} files, now {each.files} of {each.bytes} bytes; "
+                f"deleted {each.deleted}, and {each.orphans} orphans"
+                for each in self.tables
+            ),
+        ]
+
+
+def add_maintain_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that only maintain has."""
+    for name, default, text in (
+        ("keep", KEEP, "states of the warehouse that were replaced so many days ago cannot be read any more"),
+        ("orphans", ORPHANS, "files that nothing names, left by runs that died, are deleted at this age"),
+    ):
+        twin = f"OUTBOX_ETL_{name.upper()}"
+        parser.add_argument(
+            f"--{name}",
+            type=int,
+            default=os.environ.get(twin, str(default)),
+            metavar="DAYS",
+            help=f"{text} [{twin}; {default}]",
+        )
+
+
+def upkeep(given: argparse.Namespace) -> Upkeep:
+    """Check what was given.
+
+    Raises:
+        SettingsError: naming the option and what is allowed.
+    """
+    for option in ("keep", "orphans"):
+        days = getattr(given, option)
+        if not LEAST <= days <= MOST:
+            raise SettingsError(
+                f"--{option} {days} is out of range: {LEAST} to {MOST} days; younger files may be in use"
+            )
+    return Upkeep(timedelta(days=given.keep), timedelta(days=given.orphans))
