@@ -31,10 +31,11 @@ from outbox.errors import (
     WrongMessageTypeError,
 )
 from outbox.message import Message
+from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.decide import Decision
 from outbox.operations.groups import ProducerGroup
 from outbox.operations.topics import MessageType, Topic
-from outbox.partitioning.selectors import MessageQueueSelector, partition_of
+from outbox.partitioning.selectors import partition_of
 from outbox.receipt import Receipt
 from outbox.records import HalfMessage, MessageView
 from outbox.resolution import Answer, LocalTransactionState, TransactionResolution

@@ -11,13 +11,13 @@ from outbox.errors import ConfigurationError, InvalidMessageError
 from outbox.message import Message
 from outbox.operations import groups, topics
 from outbox.operations.cancel import cancel
+from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.decide import AnyMessage, Decision, Verdict, decide, join
 from outbox.operations.idempotency import prepare_once, require_key
 from outbox.operations.rows import Row
 from outbox.operations.send import Sending
 from outbox.operations.topics import KNOWN_FOR, MessageType, Topic
 from outbox.partitioning.lanes import lane_of
-from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.records import HalfMessage
 from outbox.statements import Plan, Statement, load
 
@@ -39,7 +39,7 @@ class Halves(Sending):
         Args:
             producer_group: Who sends: goes with every message; half messages need it, for it says who is asked about
                 them. Idempotency keys are unique within it.
-            selectors: Custom message queue selectors by name, see `outbox.partitioning.selectors`.
+            selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
             topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
 
         Raises:

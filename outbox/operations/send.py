@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
 from outbox.message import Message
 from outbox.operations import topics
+from outbox.operations.custom_selectors import MessageQueueSelector, Selectors
 from outbox.operations.groups import require_name
 from outbox.operations.idempotency import require_key, send_once
 from outbox.operations.ordering import MOST_ORDERED_KEYS, lock_order_keys, recount, too_many_keys
@@ -18,7 +19,6 @@ from outbox.operations.rows import Row, columns_of, row_of
 from outbox.operations.size import require_fitting
 from outbox.operations.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 from outbox.partitioning.lanes import lane_of
-from outbox.partitioning.selectors import MessageQueueSelector, Selectors
 from outbox.receipt import Receipt
 from outbox.statements import Plan, Statement, TextArray, load
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
@@ -54,7 +54,7 @@ class Sending:
 
         Args:
             producer_group: Who sends: goes with every message; idempotency keys are unique within it.
-            selectors: Custom message queue selectors by name, see `outbox.partitioning.selectors`.
+            selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
             topic_ttl: Seconds for which a topic's registration is remembered.
 
         Raises:

@@ -1,21 +1,16 @@
-"""Message queue selectors: which partition of its topic a message goes to.
+"""The built-in message queue selectors: which partition of its topic a message goes to.
 
-RocketMQ calls this `MessageQueueSelector.select(queues, message, arg)`. The built-in ones need nothing but the
-row, so the relay evaluates them, over the partition count pinned in `outbox.topic`. A custom one is Python of
-the application: it is evaluated when the message is sent, and its answer is stored in the row as `queue`.
+RocketMQ calls this `MessageQueueSelector.select(queues, message, arg)`. The built-in selectors need nothing but the
+row, so the relay evaluates them over the partition count pinned in `outbox.topic`. The application's own selectors are
+in `outbox.operations.custom_selectors`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
-from outbox.errors import ConfigurationError, SelectorError
+from outbox.errors import SelectorError
 from outbox.partitioning.murmur2 import murmur2
-
-if TYPE_CHECKING:
-    from outbox.message import Message
 
 MURMUR2 = "murmur2"
 MODULO = "modulo"
@@ -24,10 +19,6 @@ ROUND_ROBIN = "round_robin"
 BUILT_IN = (MURMUR2, MODULO, RANDOM, ROUND_ROBIN)
 
 Arg: TypeAlias = bytes | str | int | None
-MessageQueueSelector: TypeAlias = Callable[[int, "Message", Any], int]
-"""Called as (queues, message, arg): the number of partitions, the message, and its order key as it was given (its
-key, when it has no order key). Answers a partition, 0 … queues-1. It is called inside the caller's transaction
-and must be quick; the same arg should give the same answer, else order is lost."""
 
 
 def partition_of(selector: str | None, arg: bytes | None, partitions: int, spread: int = 0) -> int:
@@ -52,7 +43,7 @@ def partition_of(selector: str | None, arg: bytes | None, partitions: int, sprea
     if selector == RANDOM:
         return murmur2(spread.to_bytes(16, "little", signed=True)) % partitions
     raise SelectorError(
-        "selector", f"{selector!r} is no built-in and the row names no queue", _list(BUILT_IN)
+        "selector", f"{selector!r} is no built-in and the row names no queue", ", ".join(BUILT_IN)
     )
 
 
@@ -75,61 +66,3 @@ def whole_number(arg: bytes | None) -> int:
             "order_key", f"selector 'modulo' cannot divide {shown}", "a whole number in at most 40 digits"
         )
     return int(arg)
-
-
-class Selectors:
-    """The selectors that one `Outbox` knows: the built-in names and the application's own."""
-
-    def __init__(self, custom: Mapping[str, MessageQueueSelector] | None = None) -> None:
-        """Check names and callables once, so that a typing error stops the application's start, not a send.
-
-        Raises:
-            ConfigurationError: a name is taken, empty or no text, or its selector cannot be called.
-        """
-        self._custom = dict(custom or {})
-        for name, function in self._custom.items():
-            if not name or "\0" in name:
-                raise ConfigurationError(f"selectors: {name!r} is no name; allowed: text without NUL")
-            if name in BUILT_IN:
-                raise ConfigurationError(f"selectors: {name!r} is built in; choose another name")
-            if not callable(function):
-                raise ConfigurationError(
-                    f"selectors: {name!r} is {type(function).__name__}; allowed: a callable (queues, message, arg)"
-                )
-
-    def is_custom(self, name: str) -> bool:
-        """Whether the selector is evaluated at send."""
-        return name in self._custom
-
-    def require_usable(self, name: str, arg: bytes | None) -> None:
-        """Refuse a selector, the message's or its topic's, that could not place the message.
-
-        Raises:
-            SelectorError: the name is neither built in nor registered, or modulo is given no whole number.
-        """
-        known = (*BUILT_IN, *self._custom)
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise SelectorError("selector", f"{name!r} is not registered{hint}", _list(known))
-        if name == MODULO:
-            whole_number(arg)
-
-    def choose(self, name: str, queues: int, message: Message, arg: Arg) -> int:
-        """Call a custom selector; whatever it raises passes through.
-
-        Raises:
-            SelectorError: the answer is no partition of the topic.
-        """
-        queue: object = self._custom[name](queues, message, arg)
-        if isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue < queues:
-            raise SelectorError(
-                "selector",
-                f"{name!r} answered {queue!r} for topic {message.topic!r}",
-                f"a whole number from 0 to {queues - 1}",
-            )
-        return queue
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(names)

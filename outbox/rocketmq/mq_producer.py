@@ -15,8 +15,8 @@ from typing import Any
 from outbox.errors import ConfigurationError
 from outbox.listeners import Listeners, name_of
 from outbox.message import Message
+from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.prepare import Halves
-from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.rocketmq.identity import identified, new_transaction_id
 from outbox.rocketmq.io import Flow, perform, perform_async
 from outbox.rocketmq.lifecycle import Life, refuse_async
@@ -97,7 +97,7 @@ class TransactionMQProducer(_Sends, BlockingLife):
             listener: The one listener, or the default one.
             transaction_listener: The same by RocketMQ's name.
             listeners: A registry of many, instead.
-            selectors: Custom message queue selectors by name, see `outbox.partitioning.selectors`.
+            selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
             connections: How many local transactions run at a time, where `connect` is no pool.
             connection_timeout: Seconds for which the others wait.
             check: Whether this process answers the checks of its group. Not needed where `outbox checker run` asks

@@ -21,8 +21,8 @@ from typing import Any, Self
 from outbox.errors import ConfigurationError
 from outbox.listeners import Listeners
 from outbox.message import Message
+from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.decide import Decision
-from outbox.partitioning.selectors import MessageQueueSelector
 from outbox.records import HalfMessage
 from outbox.rocketmq.errors import ProducerStateError
 from outbox.rocketmq.identity import new_transaction_id
@@ -188,7 +188,7 @@ class Producer(_Produces, BlockingLife):
             checker: Who answers: an object with `check(message_view)`, or a function.
             topics: The topics it may send to; others are refused. None: all.
             listeners: A registry of many checkers, instead of one.
-            selectors: Custom message queue selectors by name, see `outbox.partitioning.selectors`.
+            selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
             connections: How many of them are open at a time, where `connect` is no pool.
             connection_timeout: Seconds to wait for one.
             check: Whether this process answers the checks of its group.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from outbox.client import AsyncOutbox, Outbox
-from outbox.partitioning.selectors import MessageQueueSelector
+from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.rocketmq.connections import AsyncConnections, Connections
 from outbox.rocketmq.io import AwaitingIO, BlockingIO, perform, perform_async
 from outbox.rocketmq.lifecycle import Life, refuse_async

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outbox import ConfigurationError, Message, Outbox, SelectorError, partition_of
+from outbox.operations.custom_selectors import Selectors
 from outbox.partitioning.murmur2 import murmur2
-from outbox.partitioning.selectors import Selectors
 
 
 @pytest.mark.feature("S-82")

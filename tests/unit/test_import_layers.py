@@ -1,0 +1,58 @@
+"""The directions of imports: no circles, and in the library each layer imports only what is below it.
+
+The rules for whole packages are in `test_architecture.py`. `python -m tests.support.rooms --floors outbox` prints what
+each room imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+
+import pytest
+
+from tests.support import rooms
+
+CIRCLE_FREE = rooms.PACKAGES
+
+MAY_IMPORT = {
+    "outbox.partitioning": ("outbox.errors", "outbox.partitioning"),
+}
+"""A layer of the library, and the only modules of the library that it may import."""
+
+
+@pytest.mark.parametrize("package", CIRCLE_FREE)
+def test_modules_do_not_import_each_other(package: str) -> None:
+    found = rooms.picture(rooms.ROOT / package)
+    faults = [
+        f"{package} imports in a circle: {', '.join(circle)}: move what all of them need below them"
+        for circle in [*found.loops, *found.circles]
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("layer", MAY_IMPORT)
+def test_a_layer_of_the_library_imports_only_what_is_below_it(layer: str) -> None:
+    faults = [
+        f"{importer} imports {module}: {layer} may import only {', '.join(MAY_IMPORT[layer])}"
+        for importer, modules in library_imports().items()
+        if within(importer, layer)
+        for module in sorted(modules)
+        if not any(within(module, allowed) for allowed in MAY_IMPORT[layer])
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@functools.cache
+def library_imports() -> dict[str, set[str]]:
+    """Each module of the library, and the modules of the library that it imports."""
+    known = rooms.modules(rooms.ROOT / "outbox")
+    return {
+        name: set(rooms.imported(ast.parse(path.read_text(encoding="utf-8")), known))
+        for name, path in known.items()
+    }
+
+
+def within(module: str, package: str) -> bool:
+    """Whether a module is the package or a part of it."""
+    return module == package or module.startswith(f"{package}.")
