@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-run venv-test demo test check features faults bench scale spark lock build clean
+.PHONY: help venv venv-run venv-test demo test check types features faults bench scale spark lock build clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,8 +40,11 @@ test: venv-test ## All tests but faults, scale, Spark and bench: units and real 
 check: venv-test ## Format, lint, types and the tests without servers, in half a minute
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format . puts the files above in order"; exit 1; }
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/mypy $(SOURCES)
+	@$(MAKE) --no-print-directory types
 	@$(PYTEST) tests/unit $(UNIT_PARALLEL) $(ARGS)
+
+types: venv-test ## Check the types
+	@$(BIN)/mypy $(SOURCES)
 
 features: venv-test ## Which rows of docs/features.md are proven, and by which tests
 	@$(BIN)/python -m tests.support.features $(ARGS)
