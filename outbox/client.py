@@ -1,27 +1,58 @@
-"""`Outbox` and `AsyncOutbox`: what applications call, thin skins of one core over psycopg's two connections."""
+"""`Outbox` and `AsyncOutbox`: what applications call. Each method runs one operation on a psycopg connection."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Unpack
 
 import psycopg
 
 from outbox.drivers import psycopg_async, psycopg_sync
 from outbox.durations import Span
-from outbox.half_verbs import AsyncHalfVerbs, HalfVerbs
 from outbox.message import Message
-from outbox.operations.groups import ProducerGroup
-from outbox.operations.topics import MessageType, Topic
+from outbox.operations.cancel import cancel
+from outbox.operations.custom_selectors import MessageQueueSelector
+from outbox.operations.decide import AnyMessage, Decision, commit, join, rollback
+from outbox.operations.groups import GroupOptions, ProducerGroup
+from outbox.operations.prepare import prepare
+from outbox.operations.send import send, send_many
+from outbox.operations.sender import Sender
+from outbox.operations.topics import KNOWN_FOR, MessageType, Topic
 from outbox.receipt import Receipt
+from outbox.records import HalfMessage
 
 
-class Outbox(HalfVerbs):
-    """Sends on the caller's `psycopg.Connection`, inside the caller's transaction; see `Halves` for its options.
+class Outbox:
+    """Sends on the caller's `psycopg.Connection`, inside the caller's transaction.
 
     It never commits and never wraps or swallows an error of the driver. It keeps nothing of a connection, so
     threads may share one outbox as long as each has its own connection.
     """
+
+    def __init__(
+        self,
+        producer_group: str | None = None,
+        *,
+        selectors: Mapping[str, MessageQueueSelector] | None = None,
+        topic_ttl: float = KNOWN_FOR,
+    ) -> None:
+        """Configure an outbox; it opens nothing and keeps no connection, so one serves any number of threads.
+
+        Args:
+            producer_group: Who sends: goes with every message; half messages need it, because the group's checker is
+                asked about them. Idempotency keys are unique within it.
+            selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
+            topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
+
+        Raises:
+            ConfigurationError: naming the argument.
+        """
+        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl)
+
+    @property
+    def producer_group(self) -> str | None:
+        """Who sends."""
+        return self._sender.producer_group
 
     def send(
         self,
@@ -51,7 +82,9 @@ class Outbox(HalfVerbs):
             GroupTypeError: the producer group is registered for half messages only.
             ConfigurationError: an option cannot work here.
         """
-        return psycopg_sync.run(conn, self._send(message, ordered=ordered, idempotency_key=idempotency_key))
+        return psycopg_sync.run(
+            conn, send(self._sender, message, ordered=ordered, idempotency_key=idempotency_key)
+        )
 
     def send_many(
         self, conn: psycopg.Connection[Any], messages: Iterable[Message], *, ordered: bool = False
@@ -65,7 +98,7 @@ class Outbox(HalfVerbs):
             InvalidMessageError: as for `send`; nothing of the list was written.
             TooManyOrderedKeysError: as for `send`; nothing of the list was written.
         """
-        return psycopg_sync.run(conn, self._send_many(messages, ordered=ordered))
+        return psycopg_sync.run(conn, send_many(self._sender, messages, ordered=ordered))
 
     def register_topic(
         self,
@@ -98,66 +131,156 @@ class Outbox(HalfVerbs):
         """
         return psycopg_sync.run(
             conn,
-            self._register_topic(
+            self._sender.registry.register_topic(
                 name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
             ),
         )
 
     def register_group(
-        self,
-        conn: psycopg.Connection[Any],
-        name: str,
-        *,
-        message_type: MessageType | str | None = None,
-        check_after: Span | None = None,
-        check_interval: Span | None = None,
-        max_check_interval: Span | None = None,
-        check_timeout: Span | None = None,
-        max_age: Span | None = None,
-        max_checks: int | None = None,
-        policy: str | None = None,
-        workers: int | None = None,
+        self, conn: psycopg.Connection[Any], name: str, **options: Unpack[GroupOptions]
     ) -> ProducerGroup:
         """Register a producer group, or change what is given of a registered one, inside the caller's transaction.
 
         A group that is not registered is MIXED and has the defaults. A producer's rights are enough for name and
-        type; how a group is asked about is the operator's to say. Times are seconds or timedeltas.
+        type; how a group is asked about is for the operator to decide. Times are seconds or timedeltas.
 
         Args:
             conn: A connection in, or able to begin, a transaction.
             name: 1 to 255 characters.
-            message_type: NORMAL (no half messages), TRANSACTION (nothing else) or MIXED; fixed once registered.
-            check_after: Until a half message is first asked about (6 s).
-            check_interval: Until it is asked again (30 s), doubled each time.
-            max_check_interval: What the interval grows to (10 min).
-            check_timeout: How long an answer is waited for (3 s).
-            max_age: After which a half message is not asked about any more (72 h).
-            max_checks: How often it is asked about (15).
-            policy: What happens then: ROLLBACK (the default), or EXHAUSTED, which leaves it to an operator.
-            workers: How many are asked about at the same time (4; 1 to 64).
+            options: See `outbox.operations.groups.GroupOptions`.
 
         Raises:
             GroupTypeError: the group is registered with another type.
             InvalidGroupError: an argument is wrong.
             NoTransactionError: as for `send`.
         """
-        plan = self._register_group(
-            name,
-            message_type,
+        return psycopg_sync.run(conn, self._sender.registry.register_group(name, options))
+
+    def prepare(
+        self,
+        conn: psycopg.Connection[Any],
+        message: Message,
+        *,
+        check_after: Span | None = None,
+        ordered: bool = False,
+        idempotency_key: str | None = None,
+    ) -> HalfMessage:
+        """Write a half message: durable when the caller's transaction commits, published only once it is committed.
+
+        Write it together with the first local write, so that a message without its business row cannot be; and
+        commit the transaction before the outside world is asked for anything.
+
+        Args:
+            conn: A connection in, or able to begin, a transaction.
+            message: What will be sent. Its `checker`, `biz_type` and `biz_id` say who is asked, and about what, when no
+                decision comes.
+            check_after: Seconds (or a timedelta) until it is first asked about; the group's if None (6 s).
+            ordered: Not here: a half message takes its place when it is committed, see `commit`.
+            idempotency_key: As for `send`: the same key again answers with the one half message, decided or not,
+                and `duplicate=True`.
+
+        Raises:
+            ConfigurationError: the outbox has no producer group, or an option cannot work.
+            InvalidMessageError: the topic does not take half messages, or not this one.
+            GroupTypeError: the producer group is registered for normal messages only.
+            NoTransactionError, IdempotencyConflictError: as for `send`.
+        """
+        plan = prepare(
+            self._sender,
+            message,
             check_after=check_after,
-            check_interval=check_interval,
-            max_check_interval=max_check_interval,
-            check_timeout=check_timeout,
-            max_age=max_age,
-            max_checks=max_checks,
-            policy=policy,
-            workers=workers,
+            ordered=ordered,
+            idempotency_key=idempotency_key,
         )
         return psycopg_sync.run(conn, plan)
 
+    def commit(
+        self,
+        conn: psycopg.Connection[Any],
+        half: AnyMessage,
+        *,
+        remark: str | None = None,
+        ordered: bool = False,
+    ) -> Decision:
+        """Decide that a half message is published, if and when the caller's transaction commits; one round trip.
 
-class AsyncOutbox(AsyncHalfVerbs):
+        Carry it inside the last local transaction. A decider that has not ended yet is waited for. If a checker or
+        an operator has rolled the message back, this raises, and the local transaction with it: let it pass.
+
+        Args:
+            conn: A connection in, or able to begin, a transaction.
+            half: What `prepare` answered, or the message id.
+            remark: Why, for the audit; 500 characters are kept.
+            ordered: Take the lock of (topic, order key) first, for callers whose transaction has not written a row
+                that serialises the key. One more round trip.
+
+        Returns:
+            The decision; the earlier one, `repeated`, if it was committed before.
+
+        Raises:
+            DecidedOtherwiseError: it was rolled back; the error says by whom, when and why.
+            ExhaustedError: its checks are used up and an operator must decide.
+            NotAHalfMessageError, UnknownMessageError: there is nothing to decide.
+            psycopg.errors.SerializationFailure: above READ COMMITTED, somebody decided meanwhile; run it all again.
+        """
+        return psycopg_sync.run(conn, commit(half, remark, ordered=ordered))
+
+    def rollback(
+        self, conn: psycopg.Connection[Any], half: AnyMessage, *, remark: str | None = None
+    ) -> Decision:
+        """Decide that a half message is never published, if and when the caller's transaction commits.
+
+        Raises:
+            DecidedOtherwiseError: it was committed before.
+            ExhaustedError, NotAHalfMessageError, UnknownMessageError: as for `commit`.
+        """
+        return psycopg_sync.run(conn, rollback(half, remark))
+
+    def join(self, conn: psycopg.Connection[Any], half: AnyMessage) -> None:
+        """Bind a half message to the local transaction that runs now; call it first in there.
+
+        It locks the half message until the transaction ends. A locked one is alive: no checker asks about it or
+        decides it, however long the transaction takes.
+
+        Raises:
+            DecidedOtherwiseError: it is decided already, so the local transaction comes too late.
+            ExhaustedError, NotAHalfMessageError, UnknownMessageError: as for `commit`.
+        """
+        psycopg_sync.run(conn, join(half))
+
+    def cancel(
+        self, conn: psycopg.Connection[Any], message_id: AnyMessage, *, remark: str | None = None
+    ) -> Decision:
+        """Withdraw a delayed message before it is delivered; cancelling twice is fine.
+
+        If the relay releases it at the same time, one of the two wins, and this tells which.
+
+        Raises:
+            TooLateError: it has been released to the relay; the transaction stays usable.
+            NotDelayedError: it has no `deliver_at`, or is an undecided half message.
+            DecidedOtherwiseError: it was rolled back.
+            UnknownMessageError: there is no such message.
+        """
+        return psycopg_sync.run(conn, cancel(message_id, remark))
+
+
+class AsyncOutbox:
     """`Outbox` for a `psycopg.AsyncConnection`: the same calls, awaited."""
+
+    def __init__(
+        self,
+        producer_group: str | None = None,
+        *,
+        selectors: Mapping[str, MessageQueueSelector] | None = None,
+        topic_ttl: float = KNOWN_FOR,
+    ) -> None:
+        """See `Outbox`."""
+        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl)
+
+    @property
+    def producer_group(self) -> str | None:
+        """Who sends."""
+        return self._sender.producer_group
 
     async def send(
         self,
@@ -169,14 +292,14 @@ class AsyncOutbox(AsyncHalfVerbs):
     ) -> Receipt:
         """See `Outbox.send`."""
         return await psycopg_async.run(
-            conn, self._send(message, ordered=ordered, idempotency_key=idempotency_key)
+            conn, send(self._sender, message, ordered=ordered, idempotency_key=idempotency_key)
         )
 
     async def send_many(
         self, conn: psycopg.AsyncConnection[Any], messages: Iterable[Message], *, ordered: bool = False
     ) -> list[Receipt]:
         """See `Outbox.send_many`."""
-        return await psycopg_async.run(conn, self._send_many(messages, ordered=ordered))
+        return await psycopg_async.run(conn, send_many(self._sender, messages, ordered=ordered))
 
     async def register_topic(
         self,
@@ -192,37 +315,59 @@ class AsyncOutbox(AsyncHalfVerbs):
         """See `Outbox.register_topic`."""
         return await psycopg_async.run(
             conn,
-            self._register_topic(
+            self._sender.registry.register_topic(
                 name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
             ),
         )
 
     async def register_group(
-        self,
-        conn: psycopg.AsyncConnection[Any],
-        name: str,
-        *,
-        message_type: MessageType | str | None = None,
-        check_after: Span | None = None,
-        check_interval: Span | None = None,
-        max_check_interval: Span | None = None,
-        check_timeout: Span | None = None,
-        max_age: Span | None = None,
-        max_checks: int | None = None,
-        policy: str | None = None,
-        workers: int | None = None,
+        self, conn: psycopg.AsyncConnection[Any], name: str, **options: Unpack[GroupOptions]
     ) -> ProducerGroup:
         """See `Outbox.register_group`."""
-        plan = self._register_group(
-            name,
-            message_type,
+        return await psycopg_async.run(conn, self._sender.registry.register_group(name, options))
+
+    async def prepare(
+        self,
+        conn: psycopg.AsyncConnection[Any],
+        message: Message,
+        *,
+        check_after: Span | None = None,
+        ordered: bool = False,
+        idempotency_key: str | None = None,
+    ) -> HalfMessage:
+        """See `Outbox.prepare`."""
+        plan = prepare(
+            self._sender,
+            message,
             check_after=check_after,
-            check_interval=check_interval,
-            max_check_interval=max_check_interval,
-            check_timeout=check_timeout,
-            max_age=max_age,
-            max_checks=max_checks,
-            policy=policy,
-            workers=workers,
+            ordered=ordered,
+            idempotency_key=idempotency_key,
         )
         return await psycopg_async.run(conn, plan)
+
+    async def commit(
+        self,
+        conn: psycopg.AsyncConnection[Any],
+        half: AnyMessage,
+        *,
+        remark: str | None = None,
+        ordered: bool = False,
+    ) -> Decision:
+        """See `Outbox.commit`."""
+        return await psycopg_async.run(conn, commit(half, remark, ordered=ordered))
+
+    async def rollback(
+        self, conn: psycopg.AsyncConnection[Any], half: AnyMessage, *, remark: str | None = None
+    ) -> Decision:
+        """See `Outbox.rollback`."""
+        return await psycopg_async.run(conn, rollback(half, remark))
+
+    async def join(self, conn: psycopg.AsyncConnection[Any], half: AnyMessage) -> None:
+        """See `Outbox.join`."""
+        await psycopg_async.run(conn, join(half))
+
+    async def cancel(
+        self, conn: psycopg.AsyncConnection[Any], message_id: AnyMessage, *, remark: str | None = None
+    ) -> Decision:
+        """See `Outbox.cancel`."""
+        return await psycopg_async.run(conn, cancel(message_id, remark))

@@ -118,6 +118,16 @@ def decide(
     raise _undecidable(name)
 
 
+def commit(half: AnyMessage, remark: str | None = None, *, ordered: bool = False) -> Plan[Decision]:
+    """Decide that a half message is published; see `decide`."""
+    return decide(half, Verdict.COMMITTED, remark, ordered=ordered)
+
+
+def rollback(half: AnyMessage, remark: str | None = None) -> Plan[Decision]:
+    """Decide that a half message is never published; see `decide`."""
+    return decide(half, Verdict.ROLLED_BACK, remark)
+
+
 def join(half: AnyMessage) -> Plan[None]:
     """Lock an undecided half message until the transaction ends.
 

@@ -9,7 +9,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from outbox import validation
 from outbox.durations import LONGEST, Span, interval, text_of
@@ -50,6 +50,29 @@ class ProducerGroup(NamedTuple):
 
 
 DEFAULTS = ProducerGroup("")
+
+
+class GroupOptions(TypedDict, total=False):
+    """What `Outbox.register_group` takes: None, or leaving an option out, keeps what is registered."""
+
+    message_type: MessageType | str | None
+    """NORMAL (no half messages), TRANSACTION (nothing else) or MIXED; fixed once registered."""
+    check_after: Span | None
+    """Until a half message is first asked about (6 s)."""
+    check_interval: Span | None
+    """Until it is asked about again (30 s), doubled each time."""
+    max_check_interval: Span | None
+    """What the interval grows to (10 min)."""
+    check_timeout: Span | None
+    """How long the checker waits for an answer (3 s)."""
+    max_age: Span | None
+    """The age after which a half message is not asked about any more (72 h)."""
+    max_checks: int | None
+    """How often it is asked about (15)."""
+    policy: str | None
+    """What happens then: ROLLBACK (the default), or EXHAUSTED, which leaves it to an operator."""
+    workers: int | None
+    """How many half messages are asked about at the same time (4; 1 to 64)."""
 
 
 def require_name(argument: str, value: Any) -> str:
@@ -127,8 +150,14 @@ class Registry(TopicCache):
             self._require(half=half)
         return found
 
+    def register_group(self, name: str, options: GroupOptions) -> Plan[ProducerGroup]:
+        """Register a group as `register` does, and read this sender's own group again at its next use."""
+        group = yield from register(name, **options)
+        self.forget_group()
+        return group
+
     def forget_group(self) -> None:
-        """Read the group anew at its next use."""
+        """Read the group again at its next use."""
         self._until = 0.0 if self._group is not None else float("inf")
 
     def _read(self, names: list[str]) -> Plan[Rows]:
@@ -154,16 +183,16 @@ class Registry(TopicCache):
 
 def register(
     name: str,
-    message_type: MessageType | str | None,
+    message_type: MessageType | str | None = None,
     *,
-    check_after: Span | None,
-    check_interval: Span | None,
-    max_check_interval: Span | None,
-    check_timeout: Span | None,
-    max_age: Span | None,
-    max_checks: int | None,
-    policy: str | None,
-    workers: int | None,
+    check_after: Span | None = None,
+    check_interval: Span | None = None,
+    max_check_interval: Span | None = None,
+    check_timeout: Span | None = None,
+    max_age: Span | None = None,
+    max_checks: int | None = None,
+    policy: str | None = None,
+    workers: int | None = None,
 ) -> Plan[ProducerGroup]:
     """Add a group, or change what is given of a registered one, but for its type.
 
@@ -183,7 +212,7 @@ def register(
             ("max_age", max_age, SHORTEST),
         )
     ]
-    options = (
+    changes = (
         *(text_of(span) for span in spans),
         _number("max_checks", max_checks, MOST_CHECKS),
         _policy(policy),
@@ -194,8 +223,8 @@ def register(
     require_consistent(_changed(before or ProducerGroup(name), spans))
     # Two that register at the same time: what the table's CHECKs then refuse is the second's error.
     yield Statement(_SQL["add_group"], (name, wanted))
-    if any(option is not None for option in options):
-        yield Statement(_SQL["configure_group"], (name, wanted, *options))
+    if any(change is not None for change in changes):
+        yield Statement(_SQL["configure_group"], (name, wanted, *changes))
     registered = yield from _read(name)
     _require_type(registered, wanted)
     return registered or ProducerGroup(name)

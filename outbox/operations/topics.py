@@ -72,8 +72,25 @@ class TopicCache:
             self._remember(found, missing, rows, now)
         return found
 
+    def register_topic(
+        self,
+        name: str,
+        partitions: int,
+        message_type: MessageType | str | None = None,
+        max_message_bytes: int | None = None,
+        selector: str | None = None,
+        *,
+        move_keys: bool = False,
+    ) -> Plan[Topic]:
+        """Register a topic as `register` does, and read it again at its next use."""
+        topic = yield from register(
+            name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
+        )
+        self.forget(name)
+        return topic
+
     def forget(self, name: str) -> None:
-        """Read the topic anew at its next use."""
+        """Read the topic again at its next use."""
         self._entries.pop(name, None)
 
     def _known(self, names: Iterable[str], now: float) -> tuple[dict[str, Topic | None], list[str]]:

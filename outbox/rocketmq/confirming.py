@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from outbox.errors import DecidedOtherwiseError, OutboxError
+from outbox.operations import decide
 from outbox.records import HalfMessage
 from outbox.resolution import Answer, LocalTransactionState, shortened
 from outbox.rocketmq.counts import Counts
@@ -44,7 +45,7 @@ def rolled_back(session: Session, counts: Counts, half: HalfMessage, answer: Ans
 
     def rollback(conn: Any) -> Flow[None]:
         remark = answer.remark or "the listener answered ROLLBACK"
-        yield partial(session.io.verb, "rollback", conn, half, remark=remark)
+        yield partial(session.io.run, conn, decide.rollback(half, remark))
 
     try:
         yield from session.apart(rollback)
@@ -81,7 +82,7 @@ def not_confirmed(
 def _look(session: Session, conn: Any, half: HalfMessage) -> Flow[None]:
     """See how a lost transaction ended: the row's lock waits until it has."""
     yield partial(session.io.run, conn, hurry())
-    yield partial(session.io.verb, "join", conn, half)
+    yield partial(session.io.run, conn, decide.join(half))
 
 
 def _failed(counts: Counts, half: HalfMessage, wanted: LocalTransactionState, error: Exception) -> str:

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import psycopg
 
-from outbox.client import AsyncOutbox, Outbox
 from outbox.drivers import psycopg_async, psycopg_sync
+from outbox.operations.sender import Sender
 from outbox.rocketmq.connections import AsyncConnections, Connections, Lease
 from outbox.statements import Plan
 
@@ -24,7 +24,10 @@ Flow: TypeAlias = Generator[Step, Any, T]
 
 
 class IO(Protocol):
-    """What flows ask for; the asynchronous driver's methods answer awaitables of the same."""
+    """What flows ask for; the asynchronous driver's methods return awaitables of the same."""
+
+    sender: Sender
+    """The producer's group, selectors and registry, for the operations that flows run."""
 
     def open(self, *, fresh: bool = False) -> Any:
         """Take a connection: a `Lease`."""
@@ -41,11 +44,8 @@ class IO(Protocol):
     def rollback(self, transaction: Any) -> Any:
         """End it with ROLLBACK; quietly where the connection is lost, which did it already."""
 
-    def verb(self, name: str, conn: Any, *args: Any, **options: Any) -> Any:
-        """Call a method of the outbox."""
-
     def run(self, conn: Any, plan: Plan[Any]) -> Any:
-        """Run a plan."""
+        """Run an operation of the outbox, inside the connection's transaction."""
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call the application's code."""
@@ -54,8 +54,8 @@ class IO(Protocol):
 class BlockingIO:
     """Performs each step when asked."""
 
-    def __init__(self, outbox: Outbox, connections: Connections) -> None:
-        self.outbox, self.connections = outbox, connections
+    def __init__(self, sender: Sender, connections: Connections) -> None:
+        self.sender, self.connections = sender, connections
 
     def open(self, *, fresh: bool = False) -> Lease:
         """See `IO`."""
@@ -79,10 +79,6 @@ class BlockingIO:
         """See `IO`."""
         transaction.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
 
-    def verb(self, name: str, conn: Any, *args: Any, **options: Any) -> Any:
-        """See `IO`."""
-        return getattr(self.outbox, name)(conn, *args, **options)
-
     def run(self, conn: Any, plan: Plan[T]) -> T:
         """See `IO`."""
         return psycopg_sync.run(conn, plan)
@@ -98,8 +94,8 @@ class BlockingIO:
 class AwaitingIO:
     """Awaits each step; the application's code may be synchronous, if it does not block."""
 
-    def __init__(self, outbox: AsyncOutbox, connections: AsyncConnections) -> None:
-        self.outbox, self.connections = outbox, connections
+    def __init__(self, sender: Sender, connections: AsyncConnections) -> None:
+        self.sender, self.connections = sender, connections
 
     def open(self, *, fresh: bool = False) -> Awaitable[Lease]:
         """See `IO`."""
@@ -122,10 +118,6 @@ class AwaitingIO:
     async def rollback(self, transaction: Any) -> None:
         """See `IO`."""
         await transaction.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
-
-    def verb(self, name: str, conn: Any, *args: Any, **options: Any) -> Any:
-        """See `IO`."""
-        return getattr(self.outbox, name)(conn, *args, **options)
 
     def run(self, conn: Any, plan: Plan[T]) -> Awaitable[T]:
         """See `IO`."""

@@ -10,7 +10,7 @@ to every checker that the local transaction is running. What a crash leaves, by 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 
 from outbox.errors import DecidedOtherwiseError, OutboxError
 from outbox.message import Message
+from outbox.operations import decide
 from outbox.records import HalfMessage
 from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error, shortened
 from outbox.rocketmq.confirming import not_confirmed, rolled_back, state_of
@@ -29,7 +30,7 @@ from outbox.rocketmq.listener import LocalMessage, local_message
 from outbox.rocketmq.log import log, told
 from outbox.rocketmq.results import MessageQueue, SendStatus, TransactionSendResult
 from outbox.rocketmq.session import Session, one
-from outbox.rocketmq.storing import fence, note, remarking, store_half
+from outbox.rocketmq.storing import HalfOptions, fence, note, remarking, store_half
 from outbox.statements import load
 
 _SQL = load("rocketmq.sql")
@@ -51,7 +52,7 @@ class LocalTransaction:
     message: Message
     execute: Callable[[LocalMessage, Any], Any]
     arg: Any
-    options: Mapping[str, Any]
+    options: HalfOptions
     plan_queue: Callable[[Message, HalfMessage], MessageQueue]
 
     def flow(self) -> Flow[TransactionSendResult]:
@@ -91,7 +92,7 @@ class LocalTransaction:
         io, transaction = self.io, None
         try:
             transaction = yield from session.begin()
-            yield partial(io.verb, "join", session.conn, half)
+            yield partial(io.run, session.conn, decide.join(half))
         except BaseException as error:
             if transaction is not None:
                 yield partial(io.rollback, transaction)
@@ -101,7 +102,7 @@ class LocalTransaction:
         try:
             answer, sound = yield from self._ask(session.conn, half)
             if sound and answer.state is COMMIT:
-                yield partial(io.verb, "commit", session.conn, half)
+                yield partial(io.run, session.conn, decide.commit(half))
             elif sound and answer.state is UNKNOWN and answer.remark is not None:
                 yield partial(io.run, session.conn, remarking(half, answer.remark))
         except BaseException as error:

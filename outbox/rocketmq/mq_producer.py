@@ -16,7 +16,6 @@ from outbox.errors import ConfigurationError
 from outbox.listeners import Listeners, name_of
 from outbox.message import Message
 from outbox.operations.custom_selectors import MessageQueueSelector
-from outbox.operations.prepare import Halves
 from outbox.rocketmq.identity import identified, new_transaction_id
 from outbox.rocketmq.io import Flow, perform, perform_async
 from outbox.rocketmq.lifecycle import Life, refuse_async
@@ -25,6 +24,7 @@ from outbox.rocketmq.local import LocalTransaction
 from outbox.rocketmq.planning import planned
 from outbox.rocketmq.results import TransactionSendResult
 from outbox.rocketmq.running import AwaitingLife, BlockingLife
+from outbox.rocketmq.storing import HalfOptions
 
 Execute = Callable[[LocalMessage, Any], Any]
 
@@ -42,11 +42,10 @@ class _Sends(Life):
 
     def _send(
         self,
-        outbox: Halves,
         message: Message,
         arg: Any,
         execute: Execute | None,
-        options: dict[str, Any],
+        options: HalfOptions,
     ) -> Flow[TransactionSendResult]:
         self._require_running()
         listener = self._find(message)
@@ -66,7 +65,7 @@ class _Sends(Life):
             execute,
             arg,
             options,
-            partial(planned, outbox),
+            partial(planned, self._io.sender),
         ).flow()
 
 
@@ -142,8 +141,8 @@ class TransactionMQProducer(_Sends, BlockingLife):
         """
         if execute is not None:
             refuse_async(execute)
-        options = {"check_after": check_after, "idempotency_key": idempotency_key}
-        return perform(self._send(self._driver.outbox, message, arg, execute, options))
+        options = HalfOptions(check_after, idempotency_key)
+        return perform(self._send(message, arg, execute, options))
 
 
 class AsyncTransactionMQProducer(_Sends, AwaitingLife):
@@ -184,8 +183,8 @@ class AsyncTransactionMQProducer(_Sends, AwaitingLife):
 
         A cancelled task leaves what a crash would leave: nothing, or a half message that is asked about.
         """
-        options = {"check_after": check_after, "idempotency_key": idempotency_key}
-        return await perform_async(self._send(self._driver.outbox, message, arg, execute, options))
+        options = HalfOptions(check_after, idempotency_key)
+        return await perform_async(self._send(message, arg, execute, options))
 
 
 def _one_of(listener: Any, transaction_listener: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outbox.message import Message
-from outbox.operations.prepare import Halves
+from outbox.operations.sender import Sender
 from outbox.operations.topics import Topic
 from outbox.partitioning.selectors import MODULO, MURMUR2, partition_of
 from outbox.records import HalfMessage
@@ -12,14 +12,14 @@ from outbox.rocketmq.results import MessageQueue
 _BY_KEY = (None, MURMUR2, MODULO)
 
 
-def planned(outbox: Halves, message: Message, half: HalfMessage) -> MessageQueue:
+def planned(sender: Sender, message: Message, half: HalfMessage) -> MessageQueue:
     """The message's queue: explicit, chosen by a custom selector, or by its order key over the topic's pinned count.
 
     It never asks the database: a topic that is not registered, or not remembered, gives None.
     """
     if half.queue is not None:
         return MessageQueue(half.topic, half.queue)
-    topic = _remembered(outbox, half.topic)
+    topic = _remembered(sender, half.topic)
     if topic is None or message.arg_bytes is None:
         return MessageQueue(half.topic, None)
     selector = message.selector or topic.selector
@@ -28,9 +28,9 @@ def planned(outbox: Halves, message: Message, half: HalfMessage) -> MessageQueue
     return MessageQueue(half.topic, partition_of(selector, message.arg_bytes, topic.partitions))
 
 
-def _remembered(outbox: Halves, name: str) -> Topic | None:
+def _remembered(sender: Sender, name: str) -> Topic | None:
     """The topic's registration, if looking it up takes no statement."""
-    lookup = outbox._topics.lookup((name,), half=True)
+    lookup = sender.registry.lookup((name,), half=True)
     try:
         next(lookup)
     except StopIteration as known:

@@ -22,13 +22,14 @@ from outbox.errors import ConfigurationError
 from outbox.listeners import Listeners
 from outbox.message import Message
 from outbox.operations.custom_selectors import MessageQueueSelector
-from outbox.operations.decide import Decision
+from outbox.operations.decide import Decision, Verdict
 from outbox.records import HalfMessage
 from outbox.rocketmq.errors import ProducerStateError
 from outbox.rocketmq.identity import new_transaction_id
 from outbox.rocketmq.io import perform, perform_async
 from outbox.rocketmq.lifecycle import Life
 from outbox.rocketmq.running import AwaitingLife, BlockingLife
+from outbox.rocketmq.storing import HalfOptions
 from outbox.rocketmq.transaction import Block, Halves
 
 
@@ -84,11 +85,11 @@ class Transaction(_Transaction):
             ProducerStateError: nothing was sent in it.
             DecidedOtherwiseError: a check or an operator has rolled one back; roll the business transaction back.
         """
-        return perform(self._halves.decide("commit", conn, remark))
+        return perform(self._halves.decide(Verdict.COMMITTED, conn, remark))
 
     def rollback(self, conn: Any = None, *, remark: str | None = None) -> list[Decision]:
         """Withdraw its messages: inside the transaction on `conn`, or at once. Raises as `commit`."""
-        return perform(self._halves.decide("rollback", conn, remark))
+        return perform(self._halves.decide(Verdict.ROLLED_BACK, conn, remark))
 
     def join(self, conn: Any) -> None:
         """Lock its messages until the transaction on `conn` ends: a long local transaction is not asked about."""
@@ -100,11 +101,11 @@ class AsyncTransaction(_Transaction):
 
     async def commit(self, conn: Any = None, *, remark: str | None = None) -> list[Decision]:
         """See `Transaction.commit`."""
-        return await perform_async(self._halves.decide("commit", conn, remark))
+        return await perform_async(self._halves.decide(Verdict.COMMITTED, conn, remark))
 
     async def rollback(self, conn: Any = None, *, remark: str | None = None) -> list[Decision]:
         """See `Transaction.rollback`."""
-        return await perform_async(self._halves.decide("rollback", conn, remark))
+        return await perform_async(self._halves.decide(Verdict.ROLLED_BACK, conn, remark))
 
     async def join(self, conn: Any) -> None:
         """See `Transaction.join`."""
@@ -143,7 +144,7 @@ class BusinessTransaction(_Business):
         Raises as `Producer.send`; UnknownMessageError under REPEATABLE READ, when the block has read before.
         """
         self._producer._admit(message)
-        return perform(self._block.send(message, {"check_after": check_after}))
+        return perform(self._block.send(message, HalfOptions(check_after)))
 
 
 class AsyncBusinessTransaction(_Business):
@@ -159,7 +160,7 @@ class AsyncBusinessTransaction(_Business):
     async def send(self, message: Message, *, check_after: timedelta | float | None = None) -> HalfMessage:
         """See `BusinessTransaction.send`."""
         self._producer._admit(message)
-        return await perform_async(self._block.send(message, {"check_after": check_after}))
+        return await perform_async(self._block.send(message, HalfOptions(check_after)))
 
 
 class Producer(_Produces, BlockingLife):
@@ -223,7 +224,7 @@ class Producer(_Produces, BlockingLife):
         """
         self._admit(message)
         _require_own(transaction, Transaction, self)
-        return perform(transaction._halves.send(message, {"check_after": check_after}))
+        return perform(transaction._halves.send(message, HalfOptions(check_after)))
 
     def begin(self, conn: Any) -> BusinessTransaction:
         """Begin a business transaction on `conn`, of the outbox's database, whose messages are decided with it.
@@ -269,7 +270,7 @@ class AsyncProducer(_Produces, AwaitingLife):
         """See `Producer.send`."""
         self._admit(message)
         _require_own(transaction, AsyncTransaction, self)
-        return await perform_async(transaction._halves.send(message, {"check_after": check_after}))
+        return await perform_async(transaction._halves.send(message, HalfOptions(check_after)))
 
     def begin(self, conn: Any) -> AsyncBusinessTransaction:
         """See `Producer.begin`."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self
 
-from outbox.client import AsyncOutbox, Outbox
 from outbox.operations.custom_selectors import MessageQueueSelector
+from outbox.operations.sender import Sender
 from outbox.rocketmq.connections import AsyncConnections, Connections
 from outbox.rocketmq.io import AwaitingIO, BlockingIO, perform, perform_async
 from outbox.rocketmq.lifecycle import Life, refuse_async
@@ -27,7 +27,7 @@ class BlockingLife(Life):
         check: bool,
     ) -> None:
         self._io = self._driver = BlockingIO(
-            Outbox(self.producer_group, selectors=selectors),
+            Sender(self.producer_group, selectors=selectors),
             Connections(connect, connections, connection_timeout),
         )
         usable = isinstance(connect, str) or not hasattr(connect, "connection")
@@ -82,7 +82,7 @@ class AwaitingLife(Life):
         check: bool,
     ) -> None:
         self._io = self._driver = AwaitingIO(
-            AsyncOutbox(self.producer_group, selectors=selectors),
+            Sender(self.producer_group, selectors=selectors),
             AsyncConnections(connect, connections, connection_timeout),
         )
         self._plan_checks(connect, checker_connect, check=check, usable=isinstance(connect, str))

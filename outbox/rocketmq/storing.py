@@ -6,23 +6,32 @@ local transaction has begun, and the check finds nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
 
+from outbox.durations import Span
 from outbox.errors import OutboxError
 from outbox.message import Message
+from outbox.operations import decide
+from outbox.operations.prepare import prepare
 from outbox.records import HalfMessage
 from outbox.rocketmq.counts import Counts
-from outbox.rocketmq.io import Flow
+from outbox.rocketmq.io import IO, Flow
 from outbox.rocketmq.log import log, told
 from outbox.rocketmq.results import SendStatus
 from outbox.rocketmq.session import Session, one, standby_warnings
 from outbox.statements import Plan, Rows, load
 
 _SQL = load("rocketmq.sql")
+
+
+class HalfOptions(NamedTuple):
+    """What a producer's caller can choose for one half message; see `outbox.Outbox.prepare`."""
+
+    check_after: Span | None = None
+    idempotency_key: str | None = None
 
 
 class Stored(NamedTuple):
@@ -34,9 +43,7 @@ class Stored(NamedTuple):
     error: Exception | None = None
 
 
-def store_half(
-    session: Session, counts: Counts, message: Message, options: Mapping[str, Any]
-) -> Flow[Stored]:
+def store_half(session: Session, counts: Counts, message: Message, options: HalfOptions) -> Flow[Stored]:
     """Prepare and COMMIT; where that leaves a doubt, roll the half message back in another transaction.
 
     Raises:
@@ -46,7 +53,7 @@ def store_half(
     io = session.io
     transaction = yield from session.begin()
     try:
-        half: HalfMessage = yield partial(io.verb, "prepare", session.conn, message, **options)
+        half: HalfMessage = yield partial(io.run, session.conn, _prepare(io, message, options))
     except BaseException:
         yield partial(io.rollback, transaction)
         raise
@@ -72,6 +79,12 @@ def store_half(
     return Stored(half, status, f"{why}; local transaction not run; half message {fenced}", error)
 
 
+def _prepare(io: IO, message: Message, options: HalfOptions) -> Plan[HalfMessage]:
+    return prepare(
+        io.sender, message, check_after=options.check_after, idempotency_key=options.idempotency_key
+    )
+
+
 def fence(session: Session, counts: Counts, half: HalfMessage, remark: str) -> Flow[str]:
     """Roll a half message back whose local transaction will never run; answer in words how that went.
 
@@ -80,7 +93,7 @@ def fence(session: Session, counts: Counts, half: HalfMessage, remark: str) -> F
 
     def rollback(conn: Any) -> Flow[str]:
         yield partial(session.io.run, conn, hurry())
-        yield partial(session.io.verb, "rollback", conn, half, remark=remark)
+        yield partial(session.io.run, conn, decide.rollback(half, remark))
         return "rolled back"
 
     try:

@@ -7,7 +7,6 @@ messages UNKNOWN, and the checker finds the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,8 @@ import psycopg
 
 from outbox.errors import DecidedOtherwiseError, OutboxError, UnknownMessageError
 from outbox.message import Message
-from outbox.operations.decide import Decision
+from outbox.operations import decide
+from outbox.operations.decide import Decision, Verdict
 from outbox.records import HalfMessage
 from outbox.resolution import answer_of_error
 from outbox.rocketmq.counts import Counts
@@ -25,7 +25,7 @@ from outbox.rocketmq.io import IO, Flow
 from outbox.rocketmq.log import log, told
 from outbox.rocketmq.results import SendStatus
 from outbox.rocketmq.session import Session, one
-from outbox.rocketmq.storing import note, store_half
+from outbox.rocketmq.storing import HalfOptions, note, store_half
 from outbox.statements import load
 
 _SQL = load("rocketmq.sql")
@@ -34,6 +34,7 @@ _OLD_SNAPSHOT = (
     "READ and SERIALIZABLE send before the block's first statement, or use READ COMMITTED"
 )
 
+_METHODS = {Verdict.COMMITTED: "commit", Verdict.ROLLED_BACK: "rollback"}
 _LOCKED = (
     "Another transaction has locked the message, perhaps the caller's own, by join(conn): end that first, or decide "
     "inside it, with commit(conn) or rollback(conn)"
@@ -48,7 +49,7 @@ class Halves:
         self.stored: list[HalfMessage] = []
         self._joined = False
 
-    def send(self, message: Message, options: Mapping[str, Any]) -> Flow[HalfMessage]:
+    def send(self, message: Message, options: HalfOptions) -> Flow[HalfMessage]:
         """Store one more, durably: its transaction has ended when this returns.
 
         Raises:
@@ -68,7 +69,7 @@ class Halves:
         self.stored.append(stored.half)
         return stored.half
 
-    def decide(self, verb: str, conn: Any, remark: str | None) -> Flow[list[Decision]]:
+    def decide(self, verdict: Verdict, conn: Any, remark: str | None) -> Flow[list[Decision]]:
         """Decide all, inside the transaction of `conn`, or in one of their own where that is None.
 
         Raises:
@@ -79,19 +80,21 @@ class Halves:
         if not self.stored:
             raise ProducerStateError(
                 f"transaction {self.transaction_id}: transactional message has not been sent yet; allowed: "
-                f"producer.send(message, transaction) before {verb}"
+                f"producer.send(message, transaction) before {_METHODS[verdict]}"
             )
         if conn is not None:
-            return (yield from self._all(verb, conn, remark))
+            return (yield from self._all(verdict, conn, remark))
         session = Session(self.io)
         try:
-            decisions: list[Decision] = yield from session.apart(partial(self._apart, verb, remark=remark))
+            decisions: list[Decision] = yield from session.apart(partial(self._apart, verdict, remark=remark))
         except (OutboxError, psycopg.Error) as error:
-            self._failed(verb, error)
+            self._failed(verdict, error)
             raise
         finally:
             yield from session.close()
-        self.counts.add("committed_total" if verb == "commit" else "rolled_back_total", len(self.stored))
+        self.counts.add(
+            "committed_total" if verdict is Verdict.COMMITTED else "rolled_back_total", len(self.stored)
+        )
         return decisions
 
     def join(self, conn: Any) -> Flow[None]:
@@ -100,24 +103,24 @@ class Halves:
         for half in self.stored:
             yield from join(self.io, conn, half)
 
-    def _apart(self, verb: str, conn: Any, remark: str | None) -> Flow[list[Decision]]:
+    def _apart(self, verdict: Verdict, conn: Any, remark: str | None) -> Flow[list[Decision]]:
         if self._joined:
             yield partial(self.io.run, conn, one(_SQL["wait_briefly"]))
         try:
-            return (yield from self._all(verb, conn, remark))
+            return (yield from self._all(verdict, conn, remark))
         except psycopg.errors.LockNotAvailable as error:
             error.add_note(_LOCKED)
             raise
 
-    def _all(self, verb: str, conn: Any, remark: str | None) -> Flow[list[Decision]]:
+    def _all(self, verdict: Verdict, conn: Any, remark: str | None) -> Flow[list[Decision]]:
         decisions = []
         for half in self.stored:
-            decisions.append((yield partial(self.io.verb, verb, conn, half, remark=remark)))
+            decisions.append((yield partial(self.io.run, conn, decide.decide(half, verdict, remark))))
         return decisions
 
-    def _failed(self, verb: str, error: BaseException) -> None:
+    def _failed(self, verdict: Verdict, error: BaseException) -> None:
         self.counts.add("confirm_failed_total", len(self.stored))
-        log.warning("transaction %s: %s failed: %s", self.transaction_id, verb, told(error))
+        log.warning("transaction %s: %s failed: %s", self.transaction_id, _METHODS[verdict], told(error))
 
 
 class Block:
@@ -132,7 +135,7 @@ class Block:
         """Begin the transaction, or a savepoint of the one that runs."""
         self._transaction = yield partial(self._halves.io.begin, self._conn)
 
-    def send(self, message: Message, options: Mapping[str, Any]) -> Flow[HalfMessage]:
+    def send(self, message: Message, options: HalfOptions) -> Flow[HalfMessage]:
         """Store a half message durably, then lock it for as long as this transaction runs."""
         if self._transaction is None:
             raise ProducerStateError(
@@ -162,14 +165,14 @@ class Block:
             yield partial(halves.io.rollback, transaction)
             if error is None:
                 if halves.stored:
-                    yield from halves.decide("rollback", None, self._withdrawn)
+                    yield from halves.decide(Verdict.ROLLED_BACK, None, self._withdrawn)
                 return True
             if isinstance(error, Exception):
                 yield from self._note(error)
             return False
         try:
             if halves.stored:
-                yield from halves.decide("commit", self._conn, None)
+                yield from halves.decide(Verdict.COMMITTED, self._conn, None)
         except BaseException as refused:
             yield partial(halves.io.rollback, transaction)
             self._count(refused)
@@ -197,13 +200,13 @@ class Block:
 
     def _count(self, error: BaseException) -> None:
         if isinstance(error, DecidedOtherwiseError | psycopg.Error):
-            self._halves._failed("commit", error)
+            self._halves._failed(Verdict.COMMITTED, error)
 
 
 def join(io: IO, conn: Any, half: HalfMessage) -> Flow[None]:
     """Lock a half message; where it cannot be seen, say why that may be."""
     try:
-        yield partial(io.verb, "join", conn, half)
+        yield partial(io.run, conn, decide.join(half))
     except UnknownMessageError as error:
         error.add_note(_OLD_SNAPSHOT)
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -60,13 +61,13 @@ def test_half_message_of_a_rolled_back_transaction_never_was(session: Session) -
 
 
 @pytest.mark.feature("S-64")
-def test_arguments_win_over_the_fields_of_the_message(session: Session) -> None:
+def test_what_a_half_message_is_about_comes_from_the_fields_of_the_message(session: Session) -> None:
     message = Message(
         "payments", checker="mine", biz_type="refund", biz_id="1", transaction_id="t-1", body="x"
     )
     kept = session.prepare(message)
-    won = session.prepare(message, checker="payment", biz_type="pay", biz_id="p-7", transaction_id="t-2")
-    assert (kept.transaction_id, won.transaction_id) == ("t-1", "t-2")
+    other = replace(message, checker="payment", biz_type="pay", biz_id="p-7", transaction_id="t-2")
+    assert (kept.transaction_id, session.prepare(other).transaction_id) == ("t-1", "t-2")
     found = session.execute(
         "SELECT checker, biz_type, biz_id, transaction_id FROM outbox.message ORDER BY id"
     )
@@ -152,7 +153,7 @@ def test_key_of_a_half_message_does_not_stand_for_a_sent_one(session: Session) -
     with pytest.raises(IdempotencyConflictError):
         session.prepare(PAYMENT, idempotency_key="sent")
     with pytest.raises(IdempotencyConflictError):
-        session.prepare(PAYMENT, idempotency_key="half", biz_id="another")
+        session.prepare(replace(PAYMENT, biz_id="another"), idempotency_key="half")
     assert count(session) == 2
 
 
@@ -181,10 +182,6 @@ def test_key_of_a_half_message_does_not_stand_for_a_sent_one(session: Session) -
         (PAYMENT, {"check_after": float("inf")}, ConfigurationError, "check_after: inf; allowed: seconds"),
         (PAYMENT, {"check_after": float("nan")}, ConfigurationError, "check_after: nan; allowed: seconds"),
         (PAYMENT, {"check_after": timedelta(days=4000)}, ConfigurationError, "to 3650 days"),
-        (PAYMENT, {"checker": ""}, InvalidMessageError, "checker: is empty; allowed: text"),
-        (PAYMENT, {"biz_id": 7}, InvalidMessageError, "biz_id: is int; allowed: str or None"),
-        (PAYMENT, {"biz_type": "a\0"}, InvalidMessageError, "biz_type: .* contains NUL"),
-        (PAYMENT, {"transaction_id": b"t"}, InvalidMessageError, "transaction_id: is bytes"),
         (PAYMENT, {"idempotency_key": ""}, ConfigurationError, "idempotency_key: ''"),
         (
             Message("payments", body=b"x" * 1_100_000),

@@ -65,11 +65,11 @@ class DyingIO:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._io, name)
-        if name not in {"open", "close", "begin", "commit", "rollback", "verb", "run", "call"}:
+        if name not in {"open", "close", "begin", "commit", "rollback", "run", "call"}:
             return method
 
         def step(*args: Any, **options: Any) -> Any:
-            told = f"{name} {args[0]}" if name == "verb" else name
+            told = f"{name} {args[1].__name__}" if name == "run" else name
             self._death.before(told, self._begun[id(args[0])] if name == "commit" else None)
             done = method(*args, **options)
             if name == "begin":

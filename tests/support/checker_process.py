@@ -67,14 +67,16 @@ class Groups:
             query = sql.SQL("UPDATE outbox.producer_group SET {} = %s WHERE name = %s")
             self.conn.execute(query.format(sql.Identifier(column)), [value, name])
 
-    def prepare(self, group: str, count: int = 1, **half: Any) -> list[HalfMessage]:
+    def prepare(
+        self, group: str, count: int = 1, *, checker: str | None = None, check_after: float | None = None
+    ) -> list[HalfMessage]:
         """Write half messages, one transaction for all; biz ids count from "0"."""
         outbox = Outbox(producer_group=group)
+        messages = [
+            Message("payments", body=b"x", checker=checker, biz_id=str(number)) for number in range(count)
+        ]
         with self.conn.transaction():
-            return [
-                outbox.prepare(self.conn, Message(topic="payments", body=b"x"), biz_id=str(number), **half)
-                for number in range(count)
-            ]
+            return [outbox.prepare(self.conn, message, check_after=check_after) for message in messages]
 
     def states(self, group: str) -> dict[str, int]:
         """How many of a group's messages are in each state."""

@@ -17,6 +17,29 @@ CIRCLE_FREE = rooms.PACKAGES
 
 MAY_IMPORT = {
     "outbox.partitioning": ("outbox.errors", "outbox.partitioning"),
+    "outbox.message": ("outbox.errors", "outbox.headers", "outbox.partitioning", "outbox.validation"),
+    "outbox.operations": (
+        "outbox.durations",
+        "outbox.errors",
+        "outbox.message",
+        "outbox.operations",
+        "outbox.partitioning",
+        "outbox.receipt",
+        "outbox.records",
+        "outbox.resolution",
+        "outbox.statements",
+        "outbox.validation",
+        "outbox.wire",
+    ),
+    "outbox.drivers": ("outbox.drivers", "outbox.errors", "outbox.statements"),
+    "outbox.client": (
+        "outbox.drivers",
+        "outbox.durations",
+        "outbox.message",
+        "outbox.operations",
+        "outbox.receipt",
+        "outbox.records",
+    ),
 }
 """A layer of the library, and the only modules of the library that it may import."""
 

@@ -133,7 +133,7 @@ def test_committed_message_that_does_not_wait_cannot_be_cancelled_by_hand(databa
 
 def test_verbs_need_no_more_than_a_producers_rights(producer: Connection) -> None:
     with producer.transaction():
-        half = OUTBOX.prepare(producer, Message("payments", key="p"), biz_id="p", idempotency_key="once")
+        half = OUTBOX.prepare(producer, Message("payments", key="p", biz_id="p"), idempotency_key="once")
         OUTBOX.join(producer, half)
         OUTBOX.commit(producer, half, ordered=True)
         OUTBOX.commit(producer, half.message_id)

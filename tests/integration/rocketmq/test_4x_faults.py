@@ -60,7 +60,7 @@ def test_a_connection_killed_before_any_step_never_parts_message_and_rows(
             assert (ran, states) == (1, ["UNKNOWN"]), f"step {at}"
             assert rows in ([], ["row"]) if answer is None else rows == [], f"step {at}"
             assert truth.message(result.msg_id) == ("UNKNOWN", result.remark), f"step {at}"
-    assert {"begin", "verb", "commit", "call"} <= set(struck)
+    assert {"begin", "run", "commit", "call"} <= set(struck)
 
 
 @pytest.mark.feature("S-18")

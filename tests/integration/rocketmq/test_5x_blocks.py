@@ -173,4 +173,4 @@ def test_a_connection_killed_before_any_step_of_a_block_never_parts_message_and_
         assert (rows == ["row"]) == (states == ["COMMITTED"]), f"step {at} parted {rows} and {states}"
         assert ended == (rows == ["row"]), f"step {at}: ended {ended} with {states}"
         assert states in ([], ["UNKNOWN"], ["ROLLED_BACK"], ["COMMITTED"])
-    assert {"begin", "verb", "commit"} <= set(struck)
+    assert {"begin", "run", "commit"} <= set(struck)

@@ -15,13 +15,15 @@ from outbox import (
     Message,
     MessageView,
     NotDelayedError,
-    Outbox,
     OutboxError,
     Receipt,
 )
 from outbox.durations import interval, text_of
 from outbox.operations.cancel import cancel
 from outbox.operations.decide import Verdict, decide, join
+from outbox.operations.prepare import prepare
+from outbox.operations.send import send
+from outbox.operations.sender import Sender
 from outbox.statements import Plan, Rows, load
 
 OURS = UUID("00000000-0007-8abc-8000-000000000001")
@@ -134,27 +136,25 @@ def test_message_that_was_cancelled_between_the_statements_counts_as_cancelled()
 
 @pytest.mark.feature("S-13")
 def test_half_message_costs_one_round_trip_once_the_registry_is_known() -> None:
-    outbox = Outbox(producer_group="orders")
+    sender = Sender(producer_group="orders")
     message = Message("payments", key="p-7")
-    given: dict[str, Any] = dict.fromkeys(("checker", "biz_type", "biz_id", "transaction_id", "check_after"))
-
-    def prepare() -> Plan[HalfMessage]:
-        return outbox._prepare(message, **given, ordered=False, idempotency_key=None)
-
-    assert [name for name, _ in run(prepare(), [], [(7, OURS)])[1]] == ["read_registry", "prepare"]
-    half, asked = run(prepare(), [(7, OURS)])
+    assert [name for name, _ in run(prepare(sender, message), [], [(7, OURS)])[1]] == [
+        "read_registry",
+        "prepare",
+    ]
+    half, asked = run(prepare(sender, message), [(7, OURS)])
     assert half == HalfMessage(7, OURS, "payments")
     assert [name for name, _ in asked] == ["prepare"]
 
 
 def test_group_is_read_along_with_the_first_topic_and_not_per_send() -> None:
-    outbox = Outbox(producer_group="orders")
+    sender = Sender(producer_group="orders")
 
-    def send() -> Plan[Receipt]:
-        return outbox._send(Message("payments"), ordered=False, idempotency_key=None)
+    def plan() -> Plan[Receipt]:
+        return send(sender, Message("payments"), ordered=False, idempotency_key=None)
 
-    assert [name for name, _ in run(send(), [], [(7, OURS)])[1]] == ["read_registry", "send"]
-    assert [name for name, _ in run(send(), [(7, OURS)])[1]] == ["send"]
+    assert [name for name, _ in run(plan(), [], [(7, OURS)])[1]] == ["read_registry", "send"]
+    assert [name for name, _ in run(plan(), [(7, OURS)])[1]] == ["send"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""What one `Outbox` knows when it writes a message: its producer group, its selectors and the registry it remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
+from outbox.message import Message
+from outbox.operations import topics
+from outbox.operations.custom_selectors import MessageQueueSelector, Selectors
+from outbox.operations.groups import Registry, require_name
+from outbox.operations.rows import Row, row_of
+from outbox.operations.size import require_fitting
+from outbox.operations.topics import KNOWN_FOR, Topic
+from outbox.partitioning.lanes import lane_of
+from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
+
+
+class Admitted(NamedTuple):
+    """A message that may be written: its row, and what its receipt needs."""
+
+    message: Message
+    row: Row
+    queue: int | None
+
+    @property
+    def lane(self) -> str:
+        """The row's lane, as statements take it."""
+        return str(lane_of(self.message.topic, self.queue, self.message.arg_bytes))
+
+
+class Sender:
+    """The configuration of one `Outbox`, which its operations share; any number of threads may use one."""
+
+    def __init__(
+        self,
+        producer_group: str | None = None,
+        *,
+        selectors: Mapping[str, MessageQueueSelector] | None = None,
+        topic_ttl: float = KNOWN_FOR,
+    ) -> None:
+        """Check the configuration of an `Outbox`.
+
+        Args:
+            producer_group: Goes with every message; idempotency keys are unique within it.
+            selectors: Custom message queue selectors by name.
+            topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
+
+        Raises:
+            ConfigurationError: naming the argument.
+        """
+        try:
+            self.producer_group = (
+                None if producer_group is None else require_name("producer_group", producer_group)
+            )
+        except InvalidGroupError as error:
+            raise ConfigurationError(str(error)) from None
+        if not topic_ttl >= 0:
+            raise ConfigurationError(f"topic_ttl: {topic_ttl!r}; allowed: seconds, 0 or more")
+        self._selectors = Selectors(selectors)
+        self.registry = Registry(self.producer_group, topic_ttl)
+
+    def admit(self, message: Message, topic: Topic | None, *, ordered: bool) -> Admitted:
+        """Check a message against its topic, and let a custom selector choose its partition.
+
+        Raises:
+            InvalidMessageError: the topic does not take the message, or a selector cannot place it.
+        """
+        if ordered and message.arg_bytes is None:
+            raise InvalidMessageError(
+                "order_key", "missing, ordered=True has nothing to order by", "order_key or key"
+            )
+        limit = DEFAULT_MAX_MESSAGE_BYTES
+        selector, queue = message.selector, message.queue
+        if topic is not None:
+            limit = topic.max_message_bytes
+            topics.require_type(topic, message, ordered=ordered)
+            if queue is not None and queue >= topic.partitions:
+                raise InvalidMessageError(
+                    "queue", f"{queue} is no partition of {topic.name!r}", f"0 to {topic.partitions - 1}"
+                )
+            if selector is None and queue is None:
+                selector = topic.selector
+        if selector is not None:
+            self._selectors.require_usable(selector, message.arg_bytes)
+            if self._selectors.is_custom(selector):
+                queue = self._choose(selector, message, topic)
+        require_fitting(message, self.producer_group, limit)
+        return Admitted(message, row_of(message, selector, queue, self.producer_group), queue)
+
+    def _choose(self, selector: str, message: Message, topic: Topic | None) -> int:
+        if topic is None:
+            raise SelectorError(
+                "selector",
+                f"{selector!r} needs the partition count of topic {message.topic!r}, which is not registered",
+                f"register_topic(conn, {message.topic!r}, partitions) once, or a built-in selector",
+            )
+        return self._selectors.choose(selector, topic.partitions, message, message.arg)
