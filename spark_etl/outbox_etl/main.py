@@ -16,14 +16,18 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file by spark-submit: the package lies beside it
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from outbox_etl import command_line
 from outbox_etl.arguments import Parser, check, secrets
 from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained, masked
-from outbox_etl.options import Settings, add_options, from_arguments
-from outbox_etl.reconcile.request import add_reconcile_options, requested
-from outbox_etl.report.writer import Telling, add_report_option
+from outbox_etl.options import OPTIONS, REBASE, Settings, from_arguments
+from outbox_etl.reconcile import request
+from outbox_etl.report.writer import Telling
 from outbox_etl.terminal import printable
-from outbox_etl.warehouse.upkeep import add_maintain_options, upkeep
+from outbox_etl.warehouse import upkeep
+
+OWN = {"backfill": (REBASE,), "reconcile": request.OPTIONS, "maintain": upkeep.OPTIONS}
+"""The options that one command has and the others do not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,17 +64,8 @@ def parser() -> Parser:
         ("maintain", "join small files, expire old snapshots, delete orphaned files; no row changes"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        add_options(command)
-        add_report_option(command)
-        command.add_argument("--json", action="store_true", help="answer in JSON, for machines")
-        if name == "reconcile":
-            add_reconcile_options(command)
-        if name == "maintain":
-            add_maintain_options(command)
-        if name == "backfill":
-            command.add_argument(
-                "--rebase", action="store_true", help="go on from another cluster, or after a fail-over"
-            )
+        command_line.add(command, (*OWN.get(name, ()), *OPTIONS))
+        command.add_argument("--json", action="store_true", help="Print JSON for machines.")
     return top
 
 
@@ -83,8 +78,8 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
     from outbox_etl.warehouse.maintain import maintain  # noqa: PLC0415
     from outbox_etl.warehouse.opening import open_target  # noqa: PLC0415
 
-    wanted = requested(given) if given.command == "reconcile" else None
-    kept = upkeep(given) if given.command == "maintain" else None
+    wanted = request.requested(given) if given.command == "reconcile" else None
+    kept = upkeep.upkeep(given) if given.command == "maintain" else None
     with ExitStack() as last, Telling(given, settings, say) as told:
         spark = start(settings)
         last.callback(spark.stop)

@@ -7,7 +7,6 @@ OUTBOX_ETL_<OPTION>. What may be repeated is split at spaces there, and joined b
 from __future__ import annotations
 
 import argparse
-import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from posixpath import normpath
 from urllib.parse import urlsplit
 
+from outbox_etl.command_line import Option, twin_of
 from outbox_etl.dsn import Source, parse
 from outbox_etl.errors import SettingsError
 
@@ -24,8 +24,6 @@ CATALOGS = ("hadoop", "jdbc", "rest")
 DRIVER_MEMORY = "2g"
 FETCH_SIZE = 5_000
 SLICE_ROWS = 10_000_000
-LIMITS = {"partitions": (0, 10_000), "fetch_size": (1, 1_000_000), "slice_rows": (1_000, 10**8)}
-"""The least and the most that a number may be."""
 MEMORY = re.compile(r"^[1-9]\d*[mg]$")
 SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://")
 
@@ -84,86 +82,109 @@ class Settings:
         return place if self.format == "iceberg" else f"{place} (parquet)"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that every command of the job has."""
-    env = os.environ.get
-    add = parser.add_argument
-    add(
+OPTIONS = (
+    Option(
         "--dsn",
-        default=env("OUTBOX_DSN", ""),
-        help="PostgreSQL: postgresql://user@host:5432/db, or host=… dbname=… [OUTBOX_DSN]",
-    )
-    add(
+        "PostgreSQL: postgresql://user@host:5432/database, or 'host=… dbname=…'.",
+        twin="OUTBOX_DSN",
+        metavar="DSN",
+    ),
+    Option(
         "--warehouse",
-        default=env("OUTBOX_WAREHOUSE", ""),
-        help="a path, a URI (hdfs://…, s3a://…), or a REST catalog's warehouse [OUTBOX_WAREHOUSE]",
-    )
-    add(
+        "A path, a URI (hdfs://…, s3a://…), or the name of a warehouse in a REST catalog.",
+        twin="OUTBOX_WAREHOUSE",
+        metavar="LOCATION",
+    ),
+    Option(
         "--format",
+        "What the tables are.",
+        twin=twin_of("--format"),
         choices=FORMATS,
-        default=env("OUTBOX_ETL_FORMAT", FORMATS[0]),
-        help=f"what the tables are [OUTBOX_ETL_FORMAT; {FORMATS[0]}]",
-    )
-    add(
+        default=FORMATS[0],
+    ),
+    Option(
         "--catalog",
+        "Who keeps Iceberg's tables: the path itself, a database, a REST service.",
+        twin=twin_of("--catalog"),
         choices=CATALOGS,
-        default=env("OUTBOX_ETL_CATALOG", CATALOGS[0]),
-        help="who keeps Iceberg's tables: the path itself, a database, a REST service "
-        f"[OUTBOX_ETL_CATALOG; {CATALOGS[0]}]",
-    )
-    add(
+        default=CATALOGS[0],
+    ),
+    Option(
         "--catalog-uri",
-        default=env("OUTBOX_ETL_CATALOG_URI", ""),
-        help="jdbc: a DSN (default: --dsn); rest: the service's URL [OUTBOX_ETL_CATALOG_URI]",
-    )
-    add(
+        "jdbc: a DSN (without one, that of --dsn); rest: the service's URL.",
+        twin=twin_of("--catalog-uri"),
+        metavar="URI",
+    ),
+    Option(
         "--catalog-option",
-        action="append",
-        default=env("OUTBOX_ETL_CATALOG_OPTION", "").split(),
+        "A further property of the catalog, such as credential=…; repeatable. Secrets belong into the environment.",
+        twin=twin_of("--catalog-option"),
         metavar="NAME=VALUE",
-        help="a further property of the catalog, may be repeated; secrets belong into [OUTBOX_ETL_CATALOG_OPTION]",
-    )
-    add(
+        repeated=True,
+    ),
+    Option(
         "--master",
-        default=env("OUTBOX_ETL_MASTER", ""),
-        help="Spark's master [OUTBOX_ETL_MASTER; what spark-submit says, else local[*]]",
-    )
-    add(
+        "Spark's master: local[4], spark://…, yarn, k8s://….",
+        twin=twin_of("--master"),
+        metavar="URL",
+        default_text="that of spark-submit, else local[*]",
+    ),
+    Option(
         "--jars",
-        default=env("OUTBOX_ETL_JARS", ""),
-        help="Iceberg's and PostgreSQL's jars, by commas; not needed under spark-submit --jars [OUTBOX_ETL_JARS]",
-    )
-    add(
+        "Iceberg's and PostgreSQL's jars, separated by commas.",
+        twin=twin_of("--jars"),
+        metavar="PATH,…",
+        default_text="those of spark-submit",
+    ),
+    Option(
         "--driver-memory",
-        default=env("OUTBOX_ETL_DRIVER_MEMORY", DRIVER_MEMORY),
-        help="heap of the driver, which does all work under local[*] "
-        f"[OUTBOX_ETL_DRIVER_MEMORY; {DRIVER_MEMORY}]",
-    )
-    add(
+        "Heap of the driver, which does all the work under local[*].",
+        twin=twin_of("--driver-memory"),
+        metavar="SIZE",
+        default=DRIVER_MEMORY,
+    ),
+    Option(
         "--partitions",
-        type=int,
-        default=env("OUTBOX_ETL_PARTITIONS", "0"),
-        help="parallel reads of PostgreSQL [OUTBOX_ETL_PARTITIONS; 2 per core]",
-    )
-    add(
+        "Parallel reads of PostgreSQL.",
+        twin=twin_of("--partitions"),
+        metavar="NUMBER",
+        default=0,
+        default_text="2 per core",
+        limits=(0, 10_000),
+    ),
+    Option(
         "--fetch-size",
-        type=int,
-        default=env("OUTBOX_ETL_FETCH_SIZE", str(FETCH_SIZE)),
-        help=f"rows per round trip [OUTBOX_ETL_FETCH_SIZE; {FETCH_SIZE}]",
-    )
-    add(
+        "Rows that PostgreSQL sends at a time.",
+        twin=twin_of("--fetch-size"),
+        metavar="NUMBER",
+        default=FETCH_SIZE,
+        limits=(1, 1_000_000),
+    ),
+    Option(
         "--slice-rows",
-        type=int,
-        default=env("OUTBOX_ETL_SLICE_ROWS", str(SLICE_ROWS)),
-        help=f"ids per commit of a large window [OUTBOX_ETL_SLICE_ROWS; {SLICE_ROWS}]",
-    )
-    add(
+        "Ids that one commit of message_history covers at most.",
+        twin=twin_of("--slice-rows"),
+        metavar="NUMBER",
+        default=SLICE_ROWS,
+        limits=(1_000, 10**8),
+    ),
+    Option(
+        "--report",
+        "Write a report for people to this file, with pictures, also when the job fails.",
+        twin=twin_of("--report"),
+        metavar="FILE.html",
+    ),
+    Option(
         "--spark",
-        action="append",
-        default=env("OUTBOX_ETL_SPARK", "").split(),
+        "A further setting of Spark, repeatable. No secrets: Java's command line shows them.",
+        twin=twin_of("--spark"),
         metavar="NAME=VALUE",
-        help="a further setting of Spark, may be repeated [OUTBOX_ETL_SPARK]",
-    )
+        repeated=True,
+    ),
+)
+"""The options that every command of the job has."""
+REBASE = Option("--rebase", "Go on from another cluster, or after a fail-over.", flag=True)
+"""The option that only backfill has."""
 
 
 def from_arguments(given: argparse.Namespace) -> Settings:
@@ -184,10 +205,8 @@ def from_arguments(given: argparse.Namespace) -> Settings:
         raise SettingsError(
             f"--driver-memory {given.driver_memory!r} is no size: use for example 2g or 1500m"
         )
-    for option, (least, most) in LIMITS.items():
-        value = getattr(given, option)
-        if not least <= value <= most:
-            raise SettingsError(f"--{option.replace('_', '-')} {value} is out of range: {least} to {most}")
+    for option in OPTIONS:
+        option.check(given)
     return Settings(
         source=parse(given.dsn),
         warehouse=given.warehouse,

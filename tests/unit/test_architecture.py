@@ -209,6 +209,42 @@ def test_no_files_import_each_other(package: str) -> None:
     )
 
 
+COMMON = {"errors", "options", "source", "statements"}
+WAREHOUSE_ROOMS = {
+    "errors": set(),
+    "statements": set(),
+    "terminal": set(),
+    "command_line": {"errors"},
+    "dsn": {"errors"},
+    "known_failures": {"errors"},
+    "failures": {"errors", "known_failures"},
+    "options": {"command_line", "dsn", "errors"},
+    "arguments": {"dsn", "errors", "options"},
+    "session": {"arguments", "dsn", "errors", "options"},
+    "source": {"errors", "options", "statements"},
+    "warehouse": {*COMMON, "command_line", "known_failures", "session"},
+    "marts": {*COMMON, "warehouse"},
+    "reconcile": {*COMMON, "command_line", "warehouse"},
+    "report": {*COMMON, "arguments", "failures", "marts", "warehouse"},
+    "export": {*COMMON, "marts", "warehouse"},
+    "__main__": {"main"},
+}
+"""What each room of the warehouse job may import; main starts all of it, so it may import any."""
+
+
+def test_each_room_of_the_warehouse_job_imports_only_the_rooms_below_it() -> None:
+    arrows = dict(rooms.picture(ROOT / WAREHOUSE).arrows)
+    del arrows["main"]
+    assert arrows.keys() == WAREHOUSE_ROOMS.keys(), "state what a new room may import"
+    report(
+        [
+            f"{WAREHOUSE}/{room} imports {other}: it lies above, or next to it"
+            for room in arrows
+            for other in sorted(arrows[room] - WAREHOUSE_ROOMS[room])
+        ]
+    )
+
+
 def test_no_product_code_imports_tests_or_bench() -> None:
     report(
         [

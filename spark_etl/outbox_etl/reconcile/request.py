@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from outbox_etl.command_line import Option
 from outbox_etl.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -105,43 +105,46 @@ class ReconcileResult:
         ]
 
 
-def add_reconcile_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that only reconcile has."""
-    env = os.environ.get
-    add = parser.add_argument
-    add(
-        "--bootstrap-servers",
-        default=env("OUTBOX_BOOTSTRAP_SERVERS", ""),
-        help="Kafka brokers to ask first [OUTBOX_BOOTSTRAP_SERVERS]",
-    )
-    add("--kafka-config", action="append", default=env("OUTBOX_KAFKA_CONFIG", "").split(), metavar="NAME=VALUE",
-        help="setting of librdkafka, such as security.protocol=SASL_SSL; repeatable [OUTBOX_KAFKA_CONFIG]")  # fmt: skip
-    add(
-        "--all",
-        action="store_true",
-        help="verify everything that PostgreSQL, Kafka and the warehouse still hold, not only what is new",
-    )
-    add(
+OPTIONS = (
+    Option("--all", "Verify everything that all three still hold, not only what is new.", flag=True),
+    Option(
         "--exactly-once",
-        action="store_true",
-        help="count doubled records in Kafka as problems; else they are told: at-least-once allows them after a crash",
-    )
-    add(
+        "Count doubled records in Kafka as problems; without it they are listed as allowed, because at-least-once "
+        "delivery permits them after a crash.",
+        flag=True,
+    ),
+    Option(
         "--shared-topics",
-        action="store_true",
-        help="other outboxes publish to these topics: records of unknown messages are theirs",
-    )
-    add(
+        "Other outboxes publish to these topics: records of unknown messages are theirs.",
+        flag=True,
+    ),
+    Option(
         "--accept-dropped",
-        action="store_true",
-        help="let messages pass that PostgreSQL dropped, by another target's certificates, before they were verified",
-    )
-    add(
+        "Let messages pass that PostgreSQL dropped, by another target's certificates, before they were verified here.",
+        flag=True,
+    ),
+    Option(
         "--limit",
-        type=int,
+        "Findings of one kind that are listed; all are counted.",
+        metavar="NUMBER",
         default=LIMIT,
-        help=f"findings of one kind that are listed [{LIMIT}]; all are counted",
-    )
+        limits=(0, MOST_LISTED),
+    ),
+    Option(
+        "--bootstrap-servers",
+        "Kafka brokers to ask first.",
+        twin="OUTBOX_BOOTSTRAP_SERVERS",
+        metavar="HOST:PORT,…",
+    ),
+    Option(
+        "--kafka-config",
+        "Setting of librdkafka, such as security.protocol=SASL_SSL; repeatable.",
+        twin="OUTBOX_KAFKA_CONFIG",
+        metavar="NAME=VALUE",
+        repeated=True,
+    ),
+)
+"""The options that only reconcile has."""
 
 
 def requested(given: argparse.Namespace) -> ReconcileRequest:
@@ -154,8 +157,8 @@ def requested(given: argparse.Namespace) -> ReconcileRequest:
         raise SettingsError("no Kafka broker given: use --bootstrap-servers or set OUTBOX_BOOTSTRAP_SERVERS")
     if any("=" not in pair for pair in given.kafka_config):
         raise SettingsError("--kafka-config takes NAME=VALUE")  # not repeated: it may be half of a password
-    if not 0 <= given.limit <= MOST_LISTED:
-        raise SettingsError(f"--limit {given.limit} is out of range: 0 to {MOST_LISTED}")
+    for option in OPTIONS:
+        option.check(given)
     config = dict(pair.split("=", 1) for pair in given.kafka_config)
     return ReconcileRequest(
         given.bootstrap_servers,

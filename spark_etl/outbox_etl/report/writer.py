@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib import metadata
@@ -26,16 +25,6 @@ if TYPE_CHECKING:
 
 LONGEST = 4_000
 """Characters of an error that nobody foresaw: Java's may have thousands of lines."""
-
-
-def add_report_option(parser: argparse.ArgumentParser) -> None:
-    """Add the option."""
-    parser.add_argument(
-        "--report",
-        default=os.environ.get("OUTBOX_ETL_REPORT", ""),
-        metavar="FILE.html",
-        help="write a report for people there, with pictures, also when the run fails [OUTBOX_ETL_REPORT]",
-    )
 
 
 class Telling:

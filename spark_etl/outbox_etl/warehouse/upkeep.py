@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from outbox_etl.errors import SettingsError
+from outbox_etl.command_line import Option, twin_of
 from outbox_etl.warehouse.mart_tables import DAYS, MARTS
 from outbox_etl.warehouse.tables import CORE
 
@@ -75,20 +74,25 @@ class MaintenanceResult:
         ]
 
 
-def add_maintain_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that only maintain has."""
-    for name, default, text in (
-        ("keep", KEEP, "states of the warehouse that were replaced so many days ago cannot be read any more"),
-        ("orphans", ORPHANS, "files that nothing names, left by runs that died, are deleted at this age"),
-    ):
-        twin = f"OUTBOX_ETL_{name.upper()}"
-        parser.add_argument(
-            f"--{name}",
-            type=int,
-            default=os.environ.get(twin, str(default)),
-            metavar="DAYS",
-            help=f"{text} [{twin}; {default}]",
-        )
+OPTIONS = (
+    Option(
+        "--keep",
+        "States of the warehouse that were replaced so long ago cannot be read any more; the newest ten stay.",
+        twin=twin_of("--keep"),
+        metavar="DAYS",
+        default=KEEP,
+        limits=(LEAST, MOST),
+    ),
+    Option(
+        "--orphans",
+        "Files that nothing names, left by runs that died, are deleted at this age.",
+        twin=twin_of("--orphans"),
+        metavar="DAYS",
+        default=ORPHANS,
+        limits=(LEAST, MOST),
+    ),
+)
+"""The options that only maintain has."""
 
 
 def upkeep(given: argparse.Namespace) -> Upkeep:
@@ -97,10 +101,6 @@ def upkeep(given: argparse.Namespace) -> Upkeep:
     Raises:
         SettingsError: naming the option and what is allowed.
     """
-    for option in ("keep", "orphans"):
-        days = getattr(given, option)
-        if not LEAST <= days <= MOST:
-            raise SettingsError(
-                f"--{option} {days} is out of range: {LEAST} to {MOST} days; younger files may be in use"
-            )
+    for option in OPTIONS:
+        option.check(given, " days; younger files may be in use")
     return Upkeep(timedelta(days=given.keep), timedelta(days=given.orphans))

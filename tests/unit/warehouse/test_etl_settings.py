@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+import click
 import pytest
 
+from outbox_etl.command_line import add
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
-from outbox_etl.options import Settings, add_options, from_arguments
+from outbox_etl.options import OPTIONS, Settings, from_arguments
+from outbox_relay.cli.etl.commands import etl
+from outbox_relay.cli.etl.options import SHARED
 
 GIVEN = ("status", "--dsn=postgresql://localhost/shop", "--warehouse=/w")
 OWN = {"--dsn": "OUTBOX_DSN", "--warehouse": "OUTBOX_WAREHOUSE"}
@@ -20,7 +24,7 @@ def read(*arguments: str) -> Settings:
 
 def test_every_option_has_a_twin_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     options = argparse.ArgumentParser()
-    add_options(options)
+    add(options, OPTIONS)
     for action in options._actions[1:]:  # (the first is --help)
         [name] = action.option_strings
         twin = OWN.get(name, f"OUTBOX_ETL_{name.removeprefix('--').replace('-', '_').upper()}")
@@ -28,7 +32,7 @@ def test_every_option_has_a_twin_in_the_environment(monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setenv(twin, "17")
             fresh = argparse.ArgumentParser()
-            add_options(fresh)
+            add(fresh, OPTIONS)
             assert str(getattr(fresh.parse_args([]), action.dest)).strip("[]'") == "17", name
 
 
@@ -49,3 +53,16 @@ def test_numbers_of_the_environment_are_checked_like_arguments(monkeypatch: pyte
     monkeypatch.setenv("OUTBOX_ETL_SLICE_ROWS", "1")
     with pytest.raises(SettingsError, match="--slice-rows 1 is out of range"):
         read()
+
+
+@pytest.mark.parametrize("command", ["run", "backfill", "marts", "status", "reconcile", "maintain"])
+def test_outbox_etl_has_the_same_options_as_the_job(command: str) -> None:
+    [commands] = [action.choices for action in parser()._actions if isinstance(action.choices, dict)]
+    job = {action.option_strings[-1]: str(action.help) for action in commands[command]._actions}
+    ours = {
+        option.opts[0]: option for option in etl.commands[command].params if isinstance(option, click.Option)
+    }
+    assert {*ours, "--help"} == job.keys()
+    for name, option in ours.items():
+        if name not in SHARED:
+            assert job[name].startswith(str(option.help)), name

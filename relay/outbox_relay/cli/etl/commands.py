@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from outbox_etl.reconcile.request import LIMIT, MOST_LISTED
-from outbox_etl.warehouse.upkeep import KEEP, LEAST, MOST, ORPHANS
+from outbox_etl.options import REBASE
+from outbox_etl.reconcile import request
+from outbox_etl.warehouse import upkeep
 from outbox_relay import output
-from outbox_relay.cli.etl.options import F, arguments, etl_option, job_options, secrets
+from outbox_relay.cli.etl.options import arguments, etl_options, secrets
 from outbox_relay.cli.etl.progress import Progress
 from outbox_relay.cli.etl.render import show
 from outbox_relay.cli.options import (
@@ -42,7 +42,7 @@ def etl() -> None:
 
 
 @etl.command("run")
-@job_options
+@etl_options()
 @dsn_option
 @json_option
 def run_command(*, as_json: bool, **given: Any) -> None:
@@ -55,8 +55,7 @@ def run_command(*, as_json: bool, **given: Any) -> None:
 
 
 @etl.command()
-@click.option("--rebase", is_flag=True, help="Go on from another cluster, or after a fail-over.")
-@job_options
+@etl_options(REBASE)
 @dsn_option
 @json_option
 def backfill(*, as_json: bool, **given: Any) -> None:
@@ -68,7 +67,7 @@ def backfill(*, as_json: bool, **given: Any) -> None:
 
 
 @etl.command()
-@job_options
+@etl_options()
 @dsn_option
 @json_option
 def marts(*, as_json: bool, **given: Any) -> None:
@@ -80,7 +79,7 @@ def marts(*, as_json: bool, **given: Any) -> None:
 
 
 @etl.command()
-@job_options
+@etl_options()
 @dsn_option
 @json_option
 def status(*, as_json: bool, **given: Any) -> None:
@@ -89,32 +88,7 @@ def status(*, as_json: bool, **given: Any) -> None:
 
 
 @etl.command()
-@click.option(
-    "--all", is_flag=True, help="Verify everything that all three still hold, not only what is new."
-)
-@click.option(
-    "--exactly-once",
-    is_flag=True,
-    help="Count doubled records in Kafka as problems; else they are told: at-least-once allows them after a crash.",
-)
-@click.option(
-    "--shared-topics",
-    is_flag=True,
-    help="Other outboxes publish to these topics: records of unknown messages are theirs.",
-)
-@click.option(
-    "--accept-dropped",
-    is_flag=True,
-    help="Let messages pass that PostgreSQL dropped, by another target's certificates, before they were verified here.",
-)
-@click.option(
-    "--limit",
-    type=click.IntRange(0, MOST_LISTED),
-    default=LIMIT,
-    show_default=True,
-    help="Findings of one kind that are listed; all are counted.",
-)
-@job_options
+@etl_options(*request.OPTIONS)
 @dsn_option
 @bootstrap_servers_option
 @kafka_config_option
@@ -128,26 +102,8 @@ def reconcile(*, as_json: bool, kafka: dict[str, str], **given: Any) -> None:
     _work("reconcile", {**given, "kafka_config": kafka}, as_json=as_json)
 
 
-def _days(name: str, default: int, text: str) -> Callable[[F], F]:
-    """An age that maintenance asks for."""
-    return etl_option(
-        name,
-        type=click.IntRange(LEAST, MOST),
-        metavar="DAYS",
-        default=default,
-        show_default=True,
-        help=text,
-    )
-
-
 @etl.command()
-@_days(
-    "--keep",
-    KEEP,
-    "States of the warehouse that were replaced so long ago cannot be read any more; the newest ten stay.",
-)
-@_days("--orphans", ORPHANS, "Files that nothing names, left by runs that died, are deleted at this age.")
-@job_options
+@etl_options(*upkeep.OPTIONS)
 @dsn_option
 @json_option
 def maintain(*, as_json: bool, **given: Any) -> None:

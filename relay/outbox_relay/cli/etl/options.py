@@ -1,4 +1,4 @@
-"""The options of `outbox etl`, and what they are to the job: its own arguments, by the same names."""
+"""The options of `outbox etl`, made from the job's own, and what they are to the job: arguments of the same names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from outbox_etl import arguments as job
-from outbox_etl.options import CATALOGS, DRIVER_MEMORY, FETCH_SIZE, FORMATS, LIMITS, SLICE_ROWS
+from outbox_etl.command_line import Option
+from outbox_etl.options import OPTIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,109 +30,49 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
     return value
 
 
-def etl_option(name: str, **settings: Any) -> Callable[[F], F]:
-    """An option whose twin in the environment is that of the job itself."""
-    twin = settings.pop("envvar", f"OUTBOX_ETL_{name.removeprefix('--').replace('-', '_').upper()}")
-    return click.option(name, envvar=twin, show_envvar=True, **settings)
+SHARED = {"--dsn", "--bootstrap-servers", "--kafka-config"}
+"""Options that other commands have too: they look and work the same everywhere."""
+DEFAULTS = {"--master": ("local[*]", ""), "--jars": ("", "fetched once and checked")}
+"""Defaults that differ here, where there is no spark-submit, and what the help states in their place."""
+CALLBACKS = {"--warehouse": _need_warehouse}
 
 
-OPTIONS = (
-    etl_option(
-        "--warehouse",
-        envvar="OUTBOX_WAREHOUSE",
-        metavar="PLACE",
-        default="",
-        callback=_need_warehouse,
-        help="A path, a URI (hdfs://…, s3a://…), or the name of a warehouse in a REST catalog.",
-    ),
-    etl_option(
-        "--format",
-        type=click.Choice(FORMATS),
-        default=FORMATS[0],
-        show_default=True,
-        help="What the tables are.",
-    ),
-    etl_option(
-        "--catalog",
-        type=click.Choice(CATALOGS),
-        default=CATALOGS[0],
-        show_default=True,
-        help="Who keeps Iceberg's tables: the path itself, a database, a REST service.",
-    ),
-    etl_option(
-        "--catalog-uri",
-        metavar="URI",
-        default="",
-        help="jdbc: a DSN [default: --dsn]; rest: the service's URL.",
-    ),
-    etl_option(
-        "--catalog-option",
-        metavar="NAME=VALUE",
-        multiple=True,
-        callback=_pairs,
-        help="A further property of the catalog, such as credential=…; repeatable.",
-    ),
-    etl_option(
-        "--master",
-        metavar="URL",
-        default="local[*]",
-        show_default=True,
-        help="Spark's master: local[4], spark://…, yarn, k8s://….",
-    ),
-    etl_option(
-        "--jars",
-        metavar="PATH,…",
-        default="",
-        help="Iceberg's and PostgreSQL's jars. [default: fetched once and checked]",
-    ),
-    etl_option(
-        "--driver-memory",
-        metavar="SIZE",
-        default=DRIVER_MEMORY,
-        show_default=True,
-        help="Heap of the driver, which does all the work under local[*].",
-    ),
-    etl_option(
-        "--partitions",
-        type=click.IntRange(*LIMITS["partitions"]),
-        default=0,
-        help="Parallel reads of PostgreSQL. [default: 4 per core]",
-    ),
-    etl_option(
-        "--fetch-size",
-        type=click.IntRange(*LIMITS["fetch_size"]),
-        default=FETCH_SIZE,
-        show_default=True,
-        help="Rows that PostgreSQL sends at a time.",
-    ),
-    etl_option(
-        "--slice-rows",
-        type=click.IntRange(*LIMITS["slice_rows"]),
-        default=SLICE_ROWS,
-        show_default=True,
-        help="Ids that one commit of message_history covers at most.",
-    ),
-    etl_option(
-        "--report",
-        metavar="FILE.html",
-        default="",
-        help="Write a report for people there, with pictures, also when the job fails.",
-    ),
-    etl_option(
-        "--spark",
-        metavar="NAME=VALUE",
-        multiple=True,
-        callback=_pairs,
-        help="A further setting of Spark, repeatable. No secrets: Java's command line shows them.",
-    ),
-)
+def etl_options(*options: Option) -> Callable[[F], F]:
+    """Add the job's options to a command: these of its own, then those that every command has."""
+    added = [option for option in (*options, *OPTIONS) if option.name not in SHARED]
+
+    def add(command: F) -> F:
+        for option in reversed(added):
+            command = _option(option)(command)
+        return command
+
+    return add
 
 
-def job_options(command: F) -> F:
-    """Add the options that every command of the job has."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+def _option(option: Option) -> Callable[[F], F]:
+    """One option of the job as click has it."""
+    if option.flag:
+        return click.option(option.name, is_flag=True, help=option.help)
+    kind = (
+        click.Choice(option.choices)
+        if option.choices
+        else click.IntRange(*option.limits)
+        if option.limits
+        else str
+    )
+    default, text = DEFAULTS.get(option.name, (option.default, option.default_text))
+    return click.option(
+        option.name,
+        type=kind,
+        multiple=option.repeated,
+        default=None if option.repeated else default,
+        show_default=text or bool(default),
+        envvar=option.twin or None,
+        show_envvar=bool(option.twin),
+        metavar=None if option.choices else option.metavar,
+        callback=_pairs if option.repeated else CALLBACKS.get(option.name),
+        help=option.help,
+    )
 
 
 def arguments(given: Mapping[str, Any]) -> list[str]:
