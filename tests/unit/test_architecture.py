@@ -199,7 +199,7 @@ def test_the_warehouse_job_imports_nothing_of_ours() -> None:
     )
 
 
-@pytest.mark.parametrize("package", [SERVICE, LOCAL, MIGRATIONS, WAREHOUSE])
+@pytest.mark.parametrize("package", [LIBRARY, SERVICE, LOCAL, MIGRATIONS, WAREHOUSE])
 def test_no_files_import_each_other(package: str) -> None:
     report(
         [

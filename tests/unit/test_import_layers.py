@@ -13,8 +13,6 @@ import pytest
 
 from tests.support import rooms
 
-CIRCLE_FREE = rooms.PACKAGES
-
 MAY_IMPORT = {
     "outbox.partitioning": ("outbox.errors", "outbox.partitioning"),
     "outbox.message": ("outbox.errors", "outbox.headers", "outbox.partitioning", "outbox.validation"),
@@ -31,6 +29,24 @@ MAY_IMPORT = {
         "outbox.validation",
         "outbox.wire",
     ),
+    "outbox.callbacks": (
+        "outbox.callbacks",
+        "outbox.errors",
+        "outbox.listeners",
+        "outbox.records",
+        "outbox.resolution",
+    ),
+    "outbox.checking": (
+        "outbox.callbacks",
+        "outbox.checking",
+        "outbox.drivers",
+        "outbox.errors",
+        "outbox.listeners",
+        "outbox.operations",
+        "outbox.records",
+        "outbox.resolution",
+        "outbox.statements",
+    ),
     "outbox.drivers": ("outbox.drivers", "outbox.errors", "outbox.statements"),
     "outbox.client": (
         "outbox.drivers",
@@ -44,12 +60,11 @@ MAY_IMPORT = {
 """A layer of the library, and the only modules of the library that it may import."""
 
 
-@pytest.mark.parametrize("package", CIRCLE_FREE)
-def test_modules_do_not_import_each_other(package: str) -> None:
-    found = rooms.picture(rooms.ROOT / package)
+@pytest.mark.parametrize("package", rooms.PACKAGES)
+def test_rooms_do_not_import_each_other(package: str) -> None:
     faults = [
-        f"{package} imports in a circle: {', '.join(circle)}: move what all of them need below them"
-        for circle in [*found.loops, *found.circles]
+        f"{package}: {', '.join(loop)} import each other: move what they share below them"
+        for loop in rooms.picture(rooms.ROOT / package).loops
     ]
     assert not faults, "\n" + "\n".join(faults)
 
@@ -62,6 +77,20 @@ def test_a_layer_of_the_library_imports_only_what_is_below_it(layer: str) -> Non
         if within(importer, layer)
         for module in sorted(modules)
         if not any(within(module, allowed) for allowed in MAY_IMPORT[layer])
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_the_library_has_one_class_of_a_name() -> None:
+    places: dict[str, list[str]] = {}
+    for name, path in rooms.modules(rooms.ROOT / "outbox").items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    faults = [
+        f"{name} is a class of {', '.join(where)}: one noun, one meaning"
+        for name, where in places.items()
+        if len(where) > 1
     ]
     assert not faults, "\n" + "\n".join(faults)
 

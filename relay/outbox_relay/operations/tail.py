@@ -15,6 +15,7 @@ from typing import Any, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
+from outbox import wire
 from outbox_relay import output
 from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.operations.topic_errors import did_you_mean
@@ -22,7 +23,6 @@ from outbox_relay.publisher.kafka import readable
 
 TIMEOUT_S = 10.0
 POLL_S = 0.2
-TAGS = "outbox-tags"
 
 
 def tag_expression(text: str) -> frozenset[str] | None:
@@ -140,7 +140,7 @@ def fits(record: Record, key: bytes | None, tags: frozenset[str] | None) -> bool
     if tags is None:
         return True
     for name, value in _headers(record):
-        if name == TAGS and value is not None:
+        if name == wire.TAGS and value is not None:
             return not tags.isdisjoint(value.decode("utf-8", "replace").split("||"))
     return False
 
