@@ -81,7 +81,7 @@ def _run(
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target):
-        stands, cluster = partition_guard.look(source), source.cluster()
+        attached, cluster = partition_guard.check_attached(source), source.cluster()
         target.prepare(*CORE, origin=Watermark(0, 0, cluster))
         mark = target.watermark()
         # Before a row is written: a warehouse of an older state that goes on looks like one that was never behind.
@@ -91,7 +91,7 @@ def _run(
         window = choose(mark, now)
         if window.again:
             forget(target)
-        return Run(source, target, window, settings, say, mark=mark, stands=stands).write()
+        return Run(source, target, window, settings, say, mark=mark, attached=attached).write()
 
 
 class Run:
@@ -106,9 +106,9 @@ class Run:
         say: Say,
         *,
         mark: Watermark | None,
-        stands: partition_guard.Standing,
+        attached: partition_guard.Attachments,
     ) -> None:
-        self._stands = stands
+        self._attached = attached
         self._source, self._target, self._window, self._mark = source, target, window, mark
         self._settings, self._say = settings, say
         self._events = self._published = 0
@@ -295,7 +295,7 @@ class Run:
         """
         if self._target.watermark() != self._mark:
             raise ConcurrentRunError("another run has moved the watermark meanwhile; run again")
-        partition_guard.still(self._source, self._stands)
+        partition_guard.check_still_attached(self._source, self._attached)
 
 
 def _slices(ids: Ids, rows_each: int) -> list[Ids]:

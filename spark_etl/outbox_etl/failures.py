@@ -1,4 +1,4 @@
-"""Errors of Java and of this machine, told in the job's words: what happened, and what a user can do; one line each."""
+"""Errors of Java and of this machine, in the job's words: what happened, and what a user can do; one line each."""
 
 from __future__ import annotations
 

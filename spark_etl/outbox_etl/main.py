@@ -22,7 +22,7 @@ from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained, masked
 from outbox_etl.options import OPTIONS, REBASE, Settings, from_arguments
 from outbox_etl.reconcile import request
-from outbox_etl.report.writer import Telling
+from outbox_etl.report.writer import ReportWriter
 from outbox_etl.terminal import printable
 from outbox_etl.warehouse import upkeep
 
@@ -80,28 +80,30 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
 
     wanted = request.requested(given) if given.command == "reconcile" else None
     kept = upkeep.upkeep(given) if given.command == "maintain" else None
-    with ExitStack() as last, Telling(given, settings, say) as told:
+    with ExitStack() as last, ReportWriter(given, settings, say) as report:
         spark = start(settings)
         last.callback(spark.stop)
         target = open_target(spark, settings)
-        told.knows(spark, target)
+        report.read_from(spark, target)
         if given.command in ("run", "backfill"):
             if given.command == "run":
-                report = export(spark, settings, target, say)
+                exported = export(spark, settings, target, say)
             else:
-                report = backfill(spark, settings, target, say, rebase=given.rebase)
-            return told.done({**report.as_dict(), "mart_days": _days(refresh(spark, settings, target, say))})
+                exported = backfill(spark, settings, target, say, rebase=given.rebase)
+            return report.finish(
+                {**exported.as_dict(), "mart_days": _days(refresh(spark, settings, target, say))}
+            )
         if given.command == "marts":
             days = refresh(spark, settings, target, say, everything=True)
-            return told.done({"target": settings.target, "mart_days": _days(days)})
+            return report.finish({"target": settings.target, "mart_days": _days(days)})
         if wanted is not None:
             outcome = reconcile(spark, settings, target, wanted, say)
-            return told.done({**outcome.as_dict(), "lines": outcome.lines()})
+            return report.finish({**outcome.as_dict(), "lines": outcome.lines()})
         if kept is not None:
             done = maintain(spark, settings, target, kept, say)
-            return told.done({**done.as_dict(), "lines": done.lines()})
+            return report.finish({**done.as_dict(), "lines": done.lines()})
         mark = target.watermark()
-        return told.done({"target": settings.target, "watermark": asdict(mark) if mark else None})
+        return report.finish({"target": settings.target, "watermark": asdict(mark) if mark else None})
 
 
 def _days(days: Sequence[date]) -> list[str]:

@@ -190,13 +190,13 @@ def test_what_was_dropped_before_it_was_verified_here_is_a_problem_until_it_is_a
     for kind in KINDS:  # as another target's certificates allow
         world.conn.execute(f"DROP TABLE outbox.{kind}_p000000000000001")
     outcome = world.reconcile()
-    assert {each.kind for each in outcome.found} == {"unproven"}
+    assert {each.kind for each in outcome.found} == {"unverified"}
     assert {each.message_id for each in outcome.found} == {proven[0].message_id, None}
     assert (outcome.problems, outcome.exit_code) == (2, 1), "the message and its publication"
     accepted = world.reconcile(accept_dropped=True)
     assert (accepted.problems, accepted.exit_code) == (0, 0)
     assert accepted.notes["never_verified_and_accepted"] == 2
-    assert '"unproven":2' in world.certificates()[-1][5]
+    assert '"unverified":2' in world.certificates()[-1][5]
     # What was proven while it was there needs no acceptance, whatever is verified again.
     assert world.reconcile(everything=True).problems == 0
 

@@ -14,7 +14,7 @@ from outbox_etl.errors import SourceError
 from outbox_etl.main import parser
 from outbox_etl.report import gather
 from outbox_etl.report.facts import DAYS
-from outbox_etl.report.writer import Telling
+from outbox_etl.report.writer import ReportWriter
 from tests.spark.marks import MARKS
 from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication
 
@@ -75,8 +75,8 @@ def test_a_run_that_fails_is_told_with_the_warehouse_as_it_is(warehouse: Warehou
     fill(warehouse)
     path, said = tmp_path / "report.html", list[str]()
     dsn = "postgresql://etl:s3cr3t-Pa55@db:1/shop"
-    told = Telling(given("run", path, dsn), replace(warehouse.settings, source=parse(dsn)), said.append)
-    told.knows(warehouse.spark, warehouse.target)
+    told = ReportWriter(given("run", path, dsn), replace(warehouse.settings, source=parse(dsn)), said.append)
+    told.read_from(warehouse.spark, warehouse.target)
     with pytest.raises(SourceError), told:
         raise SourceError("PostgreSQL: no entry for etl with s3cr3t-Pa55")
     text = path.read_text(encoding="utf-8")
@@ -94,13 +94,13 @@ def test_what_cannot_be_read_is_said_and_the_run_keeps_its_outcome(
 ) -> None:
     warehouse.fill(10, messages=[message(1, "a", at(DAY))])  # and no marts
     path, said = tmp_path / "report.html", list[str]()
-    told = Telling(given("status", path), warehouse.settings, said.append)
-    told.knows(warehouse.spark, warehouse.target)
-    assert told.done({"target": "w"}) == {"target": "w", "report": str(path)}
+    told = ReportWriter(given("status", path), warehouse.settings, said.append)
+    told.read_from(warehouse.spark, warehouse.target)
+    assert told.finish({"target": "w"}) == {"target": "w", "report": str(path)}
     assert "What could not be read" in path.read_text(encoding="utf-8")
     path.unlink()
     path.mkdir()
-    answer = told.done({"target": "w"})
+    answer = told.finish({"target": "w"})
     assert answer["exit_code"] == 1
     assert answer["report_error"]
     assert said[-1].startswith("the report could not be written")

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from outbox_etl.reconcile.findings import Findings
-    from outbox_etl.reconcile.sources import Side
+    from outbox_etl.reconcile.sources import SourceRows
 
 Watermarks = Mapping[tuple[str, int], tuple[int, int]]
 Ends = Mapping[str, Mapping[str, int]]
 STRUCT = "struct(topic, partition, offset)"
 
 
-def expected(source: Side, stored: Side) -> DataFrame:
-    """Every place of the window's publications, by either side's account; `side` is P (PostgreSQL) or H (history)."""
+def expected(source: SourceRows, stored: SourceRows) -> DataFrame:
+    """Every place of the window's publications, by either source's account; `side` is P (PostgreSQL) or H (history)."""
     columns = ["message_id", *PLACE, "digest", "position", "unit", "sent"]
     ours = source.places().select(f.lit("P").alias("side"), *columns)
     return ours.unionByName(stored.places().select(f.lit("H").alias("side"), *columns))
@@ -98,11 +98,11 @@ class KafkaComparison:
             .unionByName(records.select(*columns))
             .withColumn("hash", hashed.cast("decimal(20,0)"))
         )
-        sides = {"postgres": "P", "warehouse": "H", "kafka": "K"}
+        sources = {"postgres": "P", "warehouse": "H", "kafka": "K"}
         place = both.groupBy(*PLACE).agg(
             *(
                 f.max(f.when(f.col("side") == mark, f.col("hash"))).alias(name)
-                for name, mark in sides.items()
+                for name, mark in sources.items()
             ),
             f.max("gone").alias("gone"),
             f.max((f.col("side") == "K") & f.col("message_id").isNull()).alias("foreign"),
@@ -110,15 +110,15 @@ class KafkaComparison:
         wanted = "(postgres IS NOT NULL OR warehouse IS NOT NULL)"
         here = f"{wanted} AND NOT (gone AND kafka IS NULL)"
         answer = place.groupBy("topic", "partition").agg(
-            *(f.expr(f"count_if({name} IS NOT NULL AND {here})").alias(name) for name in sides),
-            *(f.expr(f"sum({name}) FILTER (WHERE {here})").alias(f"{name}_sum") for name in sides),
+            *(f.expr(f"count_if({name} IS NOT NULL AND {here})").alias(name) for name in sources),
+            *(f.expr(f"sum({name}) FILTER (WHERE {here})").alias(f"{name}_sum") for name in sources),
             f.expr(f"count_if({wanted} AND gone AND kafka IS NULL)").alias("no_longer_in_kafka"),
             f.count_if("foreign").alias("foreign"),
             f.expr(f"count_if(kafka IS NOT NULL AND NOT foreign AND NOT {wanted})").alias("others"),
         )
         rows = [row.asDict() for row in answer.orderBy("topic", "partition").collect()]
         for row in rows:
-            for name in sides:
+            for name in sources:
                 row[f"{name}_checksum"] = hexadecimal(row.pop(f"{name}_sum"))
         return rows
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from outbox_etl.reconcile.findings import Findings
-    from outbox_etl.reconcile.sources import Side
+    from outbox_etl.reconcile.sources import SourceRows
     from outbox_etl.source.reader import Ids
     from outbox_etl.source.window import Window
     from outbox_etl.warehouse.target import Target
@@ -29,7 +29,7 @@ NOWHERE = {"topic": "string", "partition": "int", "offset": "bigint"}
 
 
 class WarehouseComparison:
-    """Compares the two sides of one window.
+    """Compares the two sources of one window.
 
     Rows of ids that PostgreSQL no longer has (its history was dropped) cannot be compared: they are told, and the
     certificate that let them be dropped speaks for them.
@@ -37,7 +37,7 @@ class WarehouseComparison:
 
     def __init__(
         self,
-        sides: tuple[Side, Side],
+        sources: tuple[SourceRows, SourceRows],
         target: Target,
         window: Window,
         held: Sequence[Ids],
@@ -46,11 +46,11 @@ class WarehouseComparison:
         found: Findings,
         keep: Callable[[DataFrame], DataFrame],
     ) -> None:
-        """Take both sides, all of the warehouse, the ids that PostgreSQL holds, and its later messages.
+        """Take both sources, all of the warehouse, the ids that PostgreSQL holds, and its later messages.
 
         What is found is asked of `found`; `keep` makes rows that several comparisons need once.
         """
-        (self._source, self._stored), self._window, self._held = sides, window, held
+        (self._source, self._stored), self._window, self._held = sources, window, held
         self._target, self._later, self._found, self._keep = target, later, found, keep
         self._inside = f"xid >= {window.lo} AND xid < {window.hi}"
 
@@ -60,7 +60,7 @@ class WarehouseComparison:
         theirs = self._stored.messages.where(self._inside)
         # A merge that failed could have left a message's former state beside the new one, outside of this window.
         elsewhere = self._elsewhere(ours)
-        sides = (
+        rows = (
             ours.select(*NAMES, "hash", f.lit("P").alias("side"), f.lit(False).alias("lost")),
             theirs.select(*NAMES, "hash", f.lit("H").alias("side"), f.expr("status = 'LOST'").alias("lost")),
             elsewhere.select(
@@ -71,7 +71,7 @@ class WarehouseComparison:
             ),
         )
         both = self._keep(
-            reduce(DataFrame.unionByName, sides)
+            reduce(DataFrame.unionByName, rows)
             .groupBy("id", "message_id")
             .agg(
                 f.first("topic").alias("topic"),

@@ -23,7 +23,7 @@ KINDS = {
     "altered": "has another content",
     "extra": "is in the warehouse and not in PostgreSQL",
     "lost": "was in PostgreSQL until a fail-over lost it, and the warehouse kept it",
-    "unproven": "was dropped from PostgreSQL before it was verified in this warehouse",
+    "unverified": "was dropped from PostgreSQL before it was verified in this warehouse",
     "not_committed": "is in Kafka, and its message was never committed",
     "unknown": "carries an outbox-id that nobody knows",
     "checksum": "the sums differ although every message was found",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from outbox_etl.reconcile.findings import Findings
-    from outbox_etl.reconcile.sources import Reader, Side
+    from outbox_etl.reconcile.sources import Reader, SourceRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +69,24 @@ def inversions(records: DataFrame, places: DataFrame) -> DataFrame:
     return behind.withColumn("later", later).where("later.position > position")
 
 
-def judge(
-    rows: DataFrame, source: Side, reader: Reader, found: Findings, cut: Set[tuple[str, int]] = frozenset()
+def check_order(
+    rows: DataFrame,
+    source: SourceRows,
+    reader: Reader,
+    found: Findings,
+    cut: Set[tuple[str, int]] = frozenset(),
 ) -> None:
-    """Tell which inversions break the promise.
+    """Report which inversions break the promise.
 
     `cut` are partitions of which Kafka no longer keeps the beginning. There the first appearance of a doubled message
     may be gone, and what is left tells nothing about order.
     """
     for taken in chunks(rows):
-        _judge(taken, source, reader, found, cut)
+        _check_taken(taken, source, reader, found, cut)
 
 
-def _judge(
-    taken: Sequence[Any], source: Side, reader: Reader, found: Findings, cut: Set[tuple[str, int]]
+def _check_taken(
+    taken: Sequence[Any], source: SourceRows, reader: Reader, found: Findings, cut: Set[tuple[str, int]]
 ) -> None:
     positions = sorted({row["position"] for row in taken} | {row["later"]["position"] for row in taken})
     recorded = _recorded(source, positions)
@@ -136,7 +140,7 @@ def _why(early: Any, late: Any, row: Any, snapshots: dict[Any, Snapshot]) -> str
     )
 
 
-def _recorded(source: Side, positions: list[int]) -> dict[int, dict[str, Any]]:
+def _recorded(source: SourceRows, positions: list[int]) -> dict[int, dict[str, Any]]:
     """The first publication that was recorded of each position: its place, its batch, and its message's transaction."""
     wanted = source.publications.where(f.col("position").isin(positions)).drop("xid")
     xids = source.messages.where("state = 'COMMITTED'").select("position", "xid")

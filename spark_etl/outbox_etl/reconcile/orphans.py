@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from outbox_etl.warehouse.target import Target
 
 
-def look(
+def check_orphans(
     each: DataFrame, found: Findings, reader: Reader, target: Target, *, shared: bool
 ) -> dict[tuple[str, int], int]:
-    """Look at records of messages that have no place in this window.
+    """Check the records of messages that have no place in this window.
 
     Args:
         each: what `KafkaComparison.messages` answered.
@@ -52,14 +52,14 @@ def look(
         known = reader.messages_by_id(filter(_is_uuid, ids))
         stored = _stored(target, ids - known.keys()) if ids - known.keys() else {}
         for row in taken:
-            if _stray(row["message_id"], row["there"], known, stored, found, shared=shared):
+            if _check_orphan(row["message_id"], row["there"], known, stored, found, shared=shared):
                 first = row["there"][0]
                 place = first["topic"], first["partition"]
                 held[place] = min(held.get(place, first["offset"]), first["offset"])
     return held
 
 
-def _stray(
+def _check_orphan(
     message_id: str,
     there: Sequence[Any],
     known: Mapping[str, Any],
@@ -68,7 +68,7 @@ def _stray(
     *,
     shared: bool,
 ) -> bool:
-    """Judge the records of one message; answer whether that cannot be done yet."""
+    """Check the records of one message; return whether that cannot be done yet."""
 
     def tell(kind: str, detail: str, record: Any) -> None:
         found.add(

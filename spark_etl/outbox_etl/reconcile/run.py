@@ -37,7 +37,7 @@ def reconcile(
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target), ExitStack() as stack:
-        stands = partition_guard.look(source)
+        attached = partition_guard.check_attached(source)
         mark, warehouse = target.watermark(), target.identity()
         revoke(source, settings.target, source.cluster(), say, warehouse=warehouse, mark=mark)
         if mark is None:
@@ -47,4 +47,4 @@ def reconcile(
         broker = Broker(wanted.bootstrap_servers, wanted.kafka)
         stack.callback(broker.close)
         stores = Stores(spark, settings, target, broker, say)
-        return Verification(stores, wanted, mark, now, stands).run()
+        return Verification(stores, wanted, mark, now, attached).run()

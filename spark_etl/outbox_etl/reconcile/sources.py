@@ -1,4 +1,4 @@
-"""The two sides that tell of a window beside Kafka, PostgreSQL and the warehouse, in the same slim columns.
+"""The two sources of a window next to Kafka, PostgreSQL and the warehouse, in the same slim columns.
 
 A message belongs to the window of its xid, a publication to the window of its own: a message that was committed in one
 window and published in a later one is looked for in Kafka with the later.
@@ -38,8 +38,8 @@ UNIT = """CASE WHEN queue IS NOT NULL THEN concat('queue ', queue)
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """What one of the two holds of a window."""
+class SourceRows:
+    """What one of the two sources holds of a window."""
 
     messages: DataFrame
     """id, message_id, xid, topic, position, state, unit, digest, hash; in the warehouse also its publication.
@@ -51,14 +51,14 @@ class Side:
     """id, message_id, hash."""
 
     def places(self) -> DataFrame:
-        """Where messages were published, by this side's own account; `sent` is the message's transaction."""
+        """Where messages were published, by this source's own account; `sent` is the message's transaction."""
         committed = self.messages.where("state = 'COMMITTED'").drop("published_at", "partition", "offset")
         committed = committed.withColumnRenamed("xid", "sent")
         places = self.publications.join(committed, "position")
         return places.where("of_lost = (status = 'LOST')") if "of_lost" in places.columns else places
 
 
-def postgres(source: Source, window: Window) -> Side:
+def postgres(source: Source, window: Window) -> SourceRows:
     """What PostgreSQL holds of a window; nothing is read yet."""
     reader = Reader(source, window.top)
     inside = statement(SOURCE_SQL, "in_window", lo=window.lo, hi=window.hi)
@@ -78,27 +78,27 @@ def postgres(source: Source, window: Window) -> Side:
     low, high = span(publications)
     condition = statement(SQL, "messages", in_window=inside, low=low, high=high)
     read = reader.split(f"{statement(SOURCE_SQL, 'message_columns')}\n{condition}")
-    return Side(
+    return SourceRows(
         slim(rows.messages(read, window.hi)),
         publications,
         hashed_events(rows.events(source.events(window), window.hi)),
     )
 
 
-def warehouse(target: Target, window: Window) -> Side:
+def warehouse(target: Target, window: Window) -> SourceRows:
     """What the warehouse holds of a window; nothing is read yet."""
     inside = f"xid >= {window.lo} AND xid < {window.hi}"
     publications = target.read(PUBLICATIONS).where(inside)
     low, high = span(publications)
     condition = f"({inside}) OR (state = 'COMMITTED' AND position BETWEEN {low} AND {high})"
-    return Side(
+    return SourceRows(
         slim(target.read(MESSAGE_HISTORY).where(condition), "status", "published_at", "partition", "offset"),
         publications.drop("window_hi").withColumn("lo", f.lit(None).cast("bigint")),
         hashed_events(target.read(TRANSACTION_EVENTS).where(inside)),
     )
 
 
-def with_lost(stored: Side, source: Side, target: Target, held: Sequence[Ids]) -> Side:
+def with_lost(stored: SourceRows, source: SourceRows, target: Target, held: Sequence[Ids]) -> SourceRows:
     """The warehouse's side with its publications told apart: which are of messages that a fail-over lost.
 
     They are at the position of such a message, and PostgreSQL does not have them, though it has their range (`held`).

@@ -1,4 +1,4 @@
-"""Unproven history: what PostgreSQL has dropped before it was verified in this warehouse, and so never can be any more.
+"""Unverified history: PostgreSQL dropped it before it was verified in this warehouse, so it never can be verified.
 
 `outbox history drop --target A` asks only A's certificates. What B had exported by then and not verified yet has lost
 its counterpart: no certificate of B speaks for it. What one did speak for, however long ago, was compared while it was
@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
     from outbox_etl.reconcile.findings import Findings
-    from outbox_etl.reconcile.sources import Side
+    from outbox_etl.reconcile.sources import SourceRows
     from outbox_etl.source.certificate import Certificate
     from outbox_etl.source.reader import Ids
     from outbox_etl.source.window import Window
@@ -23,8 +23,8 @@ NOTE = "never_verified_and_accepted"
 DETAIL = "PostgreSQL dropped it before it was verified here; --accept-dropped lets it pass"
 
 
-def look(
-    stored: Side,
+def find_unverified(
+    stored: SourceRows,
     window: Window,
     held: Sequence[Ids],
     proven: Iterable[Certificate],
@@ -35,7 +35,7 @@ def look(
     """Ask `found` for the rows of the warehouse that were never verified and have no counterpart any more.
 
     `held` are the ids that PostgreSQL has, `proven` all certificates of this warehouse without problems, also those
-    that were taken back since. If they are accepted, they are told, as no problem.
+    that were taken back since. If they are accepted, they are listed as notes, not as problems.
     """
     xids = _any("xid", ((each.lo, each.hi) for each in proven))
     inside = f"xid >= {window.lo} AND xid < {window.hi} AND NOT ({xids})"
@@ -51,7 +51,7 @@ def look(
         else:
             found.collect(
                 rows.withColumns(
-                    {"kind": f.lit("unproven"), "store": f.lit("warehouse"), "detail": f.lit(DETAIL)}
+                    {"kind": f.lit("unverified"), "store": f.lit("warehouse"), "detail": f.lit(DETAIL)}
                 )
             )
 

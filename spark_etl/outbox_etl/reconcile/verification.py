@@ -31,7 +31,7 @@ from outbox_etl.reconcile.against_kafka import (
 from outbox_etl.reconcile.against_warehouse import WarehouseComparison
 from outbox_etl.reconcile.findings import Finding, Findings
 from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
-from outbox_etl.reconcile.sources import Reader, Side, postgres, warehouse, with_lost
+from outbox_etl.reconcile.sources import Reader, SourceRows, postgres, warehouse, with_lost
 from outbox_etl.source import certificate as certificates
 from outbox_etl.source import partition_guard, revocation
 from outbox_etl.source.certificate import Certificate
@@ -68,7 +68,7 @@ class Verification:
         wanted: ReconcileRequest,
         mark: Watermark,
         now: Horizon,
-        stands: partition_guard.Standing,
+        attached: partition_guard.Attachments,
     ) -> None:
         self._spark, self._settings = stores.spark, stores.settings
         self._target, self._broker, self._say = stores.target, stores.broker, stores.say
@@ -77,7 +77,7 @@ class Verification:
         self._source.expect(now.cluster, now.hi)
         self._reader = Reader(self._source, now.top)
         self._found = Findings(wanted.limit, wanted.exactly_once)
-        self._cluster, self._stands = now.cluster, stands
+        self._cluster, self._attached = now.cluster, attached
         self._warehouse = stores.target.identity()
         self._all = certificates.read(self._source, stores.settings.target)
         self._known = certificates.present(self._all, now.cluster)
@@ -94,20 +94,20 @@ class Verification:
             return ReconcileResult(self._settings.target, lo, mark.hi)
         window = Window(lo, mark.hi, mark.top, 0, self._cluster)
         self._say(f"window of transactions {window.lo} to {window.hi}")
-        source, stored, total = self._sides(window)
+        source, stored, total = self._read_sources(window)
         kafka, marks = self._kafka(source, stored, before)
         self._say(f"Kafka read after {monotonic() - began:.1f} s")
         later = self._kept(self._reader.later(window.hi))
         self._against_warehouse(source, stored, window, later)
         partitions, held = self._against_kafka(kafka, source, later)
-        partition_guard.still(self._source, self._stands)
+        partition_guard.check_still_attached(self._source, self._attached)
         return self._conclude(window, total, partitions, {**ends, **_ends(marks, held, ends)}, began)
 
-    def _sides(self, window: Window) -> tuple[Side, Side, tuple[int, str]]:
-        """Both sides; how many messages the window has, and their order-free checksum."""
+    def _read_sources(self, window: Window) -> tuple[SourceRows, SourceRows, tuple[int, str]]:
+        """PostgreSQL and the warehouse; how many messages the window has, and their order-free checksum."""
 
-        def kept(side: Side) -> Side:
-            return Side(self._kept(side.messages), self._kept(side.publications), side.events)
+        def kept(rows: SourceRows) -> SourceRows:
+            return SourceRows(self._kept(rows.messages), self._kept(rows.publications), rows.events)
 
         source = kept(postgres(self._source, window))
         inside = source.messages.where(f"xid >= {window.lo} AND xid < {window.hi}")
@@ -120,7 +120,7 @@ class Verification:
         return source, stored, (total["count"], hexadecimal(total["sum"]))
 
     def _kafka(
-        self, source: Side, stored: Side, before: Mapping[str, Mapping[str, int]]
+        self, source: SourceRows, stored: SourceRows, before: Mapping[str, Mapping[str, int]]
     ) -> tuple[KafkaComparison, Mapping[tuple[str, int], tuple[int, int]]]:
         places = self._kept(expected(source, stored))
         reach = bounds(places)
@@ -150,7 +150,9 @@ class Verification:
         }
         return KafkaComparison(records, self._kept(judged), self._found, self._kept), marks
 
-    def _against_warehouse(self, source: Side, stored: Side, window: Window, later: DataFrame) -> None:
+    def _against_warehouse(
+        self, source: SourceRows, stored: SourceRows, window: Window, later: DataFrame
+    ) -> None:
         held = self._source.ids(self._now.top)
         comparison = WarehouseComparison(
             (source, stored), self._target, window, held, later, found=self._found, keep=self._kept
@@ -166,19 +168,23 @@ class Verification:
             if each.cluster and each.cluster.system_identifier == self._cluster.system_identifier
             if not each.problems and each.warehouse == self._warehouse
         ]
-        unverified.look(stored, window, held, proven, self._found, accept=self._wanted.accept_dropped)
+        unverified.find_unverified(
+            stored, window, held, proven, self._found, accept=self._wanted.accept_dropped
+        )
 
     def _against_kafka(
-        self, kafka: KafkaComparison, source: Side, later: DataFrame
+        self, kafka: KafkaComparison, source: SourceRows, later: DataFrame
     ) -> tuple[list[dict[str, Any]], Mapping[tuple[str, int], int]]:
         unpublished = source.messages.join(source.publications.select("position"), "position", "left_anti")
         states = unpublished.select("message_id", "state").unionByName(later.select("message_id", "state"))
         each = kafka.messages(states)
         self._found.settle()
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
-        held = orphans.look(each, self._found, self._reader, self._target, shared=self._wanted.shared_topics)
+        held = orphans.check_orphans(
+            each, self._found, self._reader, self._target, shared=self._wanted.shared_topics
+        )
         behind = order.inversions(kafka.records, kafka.places)
-        order.judge(behind, source, self._reader, self._found, self._cut)
+        order.check_order(behind, source, self._reader, self._found, self._cut)
         partitions = kafka.totals()
         for name in ("foreign", "no_longer_in_kafka"):
             self._found.notes[name] += sum(row[name] for row in partitions)
@@ -212,7 +218,7 @@ class Verification:
             doubled=found.notes["doubled"],
             warehouse=self._warehouse,
             held=self._source.ids(FOREVER),
-            unproven=found.notes[unverified.NOTE],
+            unverified=found.notes[unverified.NOTE],
         )
         certificates.write(self._source, self._settings.target, self._cluster, certificate)
         return ReconcileResult(

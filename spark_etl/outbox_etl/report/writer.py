@@ -27,15 +27,15 @@ LONGEST = 4_000
 """Characters of an error that nobody foresaw: Java's may have thousands of lines."""
 
 
-class Telling:
+class ReportWriter:
     """One run's report; without --report it does nothing.
 
-    As a context it sees errors pass, tells them, and lets them go on. Whatever is wrong with the report, the run's own
+    As a context it sees errors pass, reports them, and lets them pass. Whatever is wrong with the report, the run's own
     outcome stands.
     """
 
     def __init__(self, given: argparse.Namespace, settings: Settings, say: Callable[[str], None]) -> None:
-        """Check the place.
+        """Check the output path.
 
         Raises:
             SettingsError: it cannot be written there, or nothing can draw.
@@ -57,12 +57,12 @@ class Telling:
         if self._path and isinstance(error, Exception):
             self._attempt(self._path, self._run({}, error), error)
 
-    def knows(self, spark: SparkSession, target: Target) -> None:
-        """Take what the warehouse is read by."""
+    def read_from(self, spark: SparkSession, target: Target) -> None:
+        """Take the session and the warehouse that the report reads."""
         self._spark, self._target = spark, target
 
-    def done(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """Write the report of a command that came to its end; answer what it answered, and where the report is."""
+    def finish(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """Write the report of a command that came to its end; return its answer, and where the report is."""
         if not self._path:
             return answer
         problem = self._attempt(self._path, self._run(answer, None), None)
@@ -71,15 +71,15 @@ class Telling:
         return {**answer, "report": str(self._path)}
 
     def _attempt(self, path: Path, run: Run, error: Exception | None) -> str:
-        """Write the report; answer what kept us from it."""
+        """Write the report; return why it could not be written, or nothing."""
         try:
             from outbox_etl.report.page import page  # noqa: PLC0415  (draws: loaded when there is something to draw)
 
             output_path.write(path, page(self._facts(run, error)))
         except Exception as problem:  # noqa: BLE001  (the run's own outcome is what counts)
-            told = self._told(problem)
-            self._say(f"the report could not be written: {told}")
-            return told
+            text = self._text_of(problem)
+            self._say(f"the report could not be written: {text}")
+            return text
         self._say(f"report: {path}")
         return ""
 
@@ -96,7 +96,7 @@ class Telling:
             seconds=monotonic() - self._began,
             version=version,
             answer=answer,
-            error="" if error is None else self._told(error),
+            error="" if error is None else self._text_of(error),
         )
 
     def _facts(self, run: Run, error: Exception | None) -> Facts:
@@ -110,12 +110,12 @@ class Telling:
             mark = self._target.watermark()
             found = gather.figures(self._spark, self._target) if mark and mark.hi else None
         except Exception as problem:  # noqa: BLE001  (a report says what it has)
-            unread.append(f"The warehouse could not be read: {self._told(problem)}")
+            unread.append(f"The warehouse could not be read: {self._text_of(problem)}")
         if mark and not isinstance(error, SourceError):
             try:
                 certificates = gather.certificates(self._spark, self._settings, mark)
             except Exception as problem:  # noqa: BLE001
-                unread.append(f"The certificates could not be read: {self._told(problem)}")
+                unread.append(f"The certificates could not be read: {self._text_of(problem)}")
         return Facts(
             run=run,
             watermark=gather.watermark(mark) if mark and mark.hi else None,
@@ -124,7 +124,7 @@ class Telling:
             unread=unread,
         )
 
-    def _told(self, error: Exception) -> str:
+    def _text_of(self, error: Exception) -> str:
         hidden = secrets(self._given)
         known = explained(error, hidden, warehouse=self._given.warehouse)
         return masked(str(known) if known else f"{type(error).__name__}: {error}", hidden)[:LONGEST]

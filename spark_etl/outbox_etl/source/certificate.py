@@ -51,7 +51,7 @@ class Certificate:
     """The partitions that PostgreSQL had; not read back."""
     revoked: str = ""
     """Why all that was certified before counts no more, if that is what it says (see outbox_etl.source.revocation)."""
-    unproven: int = 0
+    unverified: int = 0
     """Messages of the warehouse that PostgreSQL had dropped before they were verified there, and that were accepted."""
 
     @property
@@ -59,12 +59,15 @@ class Certificate:
         """What is written."""
         said: dict[str, Any] = {"sums": dict(self.sums), "kafka": self.ends, "doubled": self.doubled}
         said |= {"revoked": self.revoked} if self.revoked else {}
-        said |= {"unproven": self.unproven} if self.unproven else {}
+        said |= {"unverified": self.unverified} if self.unverified else {}
         return json.dumps(said, sort_keys=True, separators=(",", ":"))
 
 
-def standing(certificates: Iterable[Certificate]) -> list[Certificate]:
-    """Leave those that count: a verification that found problems takes back what earlier ones proved of its window."""
+def in_force(certificates: Iterable[Certificate]) -> list[Certificate]:
+    """Return the certificates in force.
+
+    A verification that found problems takes back what earlier ones proved of its window.
+    """
     good: list[Certificate] = []
     for each in sorted(certificates, key=lambda each: each.verified_at):
         if each.problems:
@@ -79,7 +82,7 @@ def covered(
 ) -> tuple[int, Mapping[str, Mapping[str, int]]]:
     """The xid up to which all is proven of this warehouse without a gap, and up to where Kafka was read for that."""
     reach, ends = 0, dict[str, Mapping[str, int]]()
-    good = [each for each in standing(certificates) if each.warehouse == warehouse]
+    good = [each for each in in_force(certificates) if each.warehouse == warehouse]
     for each in sorted(good, key=lambda each: (each.lo, each.hi)):
         if each.lo <= reach < each.hi:
             reach = each.hi

@@ -1,8 +1,8 @@
-"""Partitions that stand still: a window is read whole, or not at all, while history is dropped beside it.
+"""The partition guard: a window is read whole, or not at all, while history is dropped at the same time.
 
 What is detached cannot be seen through its table. A run that passes it by would move the watermark beyond its
 transactions, and a verification would certify it unseen; attached again, it would never be read any more, and dropped.
-So both look before they read and once more before they write what they claim. A partition that was detached and
+So both check before they read, and again before they write what they claim. A partition that was detached and
 attached in between has a new row in the catalogue, so that is noticed too. One that is made meanwhile holds later
 windows' rows only.
 """
@@ -16,12 +16,12 @@ from outbox_etl.errors import SourceError
 if TYPE_CHECKING:
     from outbox_etl.source.reader import Source
 
-Standing = frozenset[tuple[str, str]]
+Attachments = frozenset[tuple[str, str]]
 """The tables of all partitions, each with the transaction that attached it."""
 
 
-def look(source: Source) -> Standing:
-    """See that every partition is attached.
+def check_attached(source: Source) -> Attachments:
+    """Check that every partition is attached.
 
     Raises:
         SourceError: one is not, or is leaving; with what to do about it.
@@ -44,13 +44,13 @@ def look(source: Source) -> Standing:
     return frozenset((row["name"], row["since"]) for row in rows)
 
 
-def still(source: Source, before: Standing) -> None:
-    """See that every partition that was there is there, and was not away in between.
+def check_still_attached(source: Source, before: Attachments) -> None:
+    """Check that every partition of `before` is still attached, and was not detached in between.
 
     Raises:
         SourceError: one is not, or was.
     """
-    if moved := sorted(name for name, _ in before - look(source)):
+    if moved := sorted(name for name, _ in before - check_attached(source)):
         raise SourceError(
             f"history was dropped from PostgreSQL meanwhile, or detached for a time: outbox.{moved[0]}. Run again"
         )

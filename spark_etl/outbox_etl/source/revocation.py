@@ -30,7 +30,7 @@ def doubt(found: Iterable[Certificate], warehouse: str, mark: Watermark | None) 
         warehouse: the identity of what is there now; empty: nothing is.
         mark: its watermark.
     """
-    good = certificates.standing(found)
+    good = certificates.in_force(found)
     if not good:
         return ""
     if mark is None:
@@ -62,7 +62,7 @@ def revoke(
     """
     found = certificates.read(source, target)
     reason = doubt(certificates.present(found, cluster), warehouse, mark)
-    reason = reason or (because if certificates.standing(found) else "")
+    reason = reason or (because if certificates.in_force(found) else "")
     if reason:
         taken = Certificate(0, ALL, 0, 1, warehouse=warehouse, revoked=reason)
         certificates.write(source, target, cluster, taken)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outbox_etl.source.certificate import Certificate, covered, standing
+from outbox_etl.source.certificate import Certificate, covered, in_force
 from outbox_etl.source.revocation import ALL, doubt, latest
 from outbox_etl.source.window import Cluster, Watermark
 
@@ -34,7 +34,7 @@ def test_only_the_warehouse_s_own_certificates_reach() -> None:
 def test_a_revocation_takes_back_all_that_came_before_whichever_warehouse_it_names() -> None:
     found = given((0, 10, 0, "a"), (0, ALL, 1, ""), (5, 20, 0, "a"))
     assert covered(found, "a")[0] == 0
-    assert [each.lo for each in standing(found)] == [5]
+    assert [each.lo for each in in_force(found)] == [5]
 
 
 @pytest.mark.parametrize(

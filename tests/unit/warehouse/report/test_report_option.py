@@ -10,7 +10,7 @@ import pytest
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
 from outbox_etl.options import from_arguments
-from outbox_etl.report.writer import Telling
+from outbox_etl.report.writer import ReportWriter
 from outbox_relay.warehouse import child, prepare
 from tests.support.cli import outbox
 
@@ -46,7 +46,7 @@ def test_the_environment_may_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_fails_before_spark_is_there_is_told(tmp_path: Path) -> None:
     path, said = tmp_path / "report.html", list[str]()
     given = parser().parse_args(["run", *GIVEN, "--report", str(path)])
-    with pytest.raises(SettingsError), Telling(given, from_arguments(given), said.append):
+    with pytest.raises(SettingsError), ReportWriter(given, from_arguments(given), said.append):
         raise SettingsError("Spark does not start, and s3cr3t-Pa55 is no help")
     text = path.read_text(encoding="utf-8")
     assert "Spark does not start, and *** is no help" in text
@@ -59,13 +59,13 @@ def test_without_the_option_nothing_is_written(tmp_path: Path, monkeypatch: pyte
     monkeypatch.delenv("OUTBOX_ETL_REPORT", raising=False)
     monkeypatch.chdir(tmp_path)
     given = parser().parse_args(["run", *GIVEN])
-    with Telling(given, from_arguments(given), print) as told:
-        assert told.done({"target": "w"}) == {"target": "w"}
+    with ReportWriter(given, from_arguments(given), print) as told:
+        assert told.finish({"target": "w"}) == {"target": "w"}
     assert not list(tmp_path.iterdir())
 
 
 def test_an_interruption_is_no_failure_to_tell(tmp_path: Path) -> None:
     given = parser().parse_args(["run", *GIVEN, "--report", str(tmp_path / "report.html")])
-    with pytest.raises(KeyboardInterrupt), Telling(given, from_arguments(given), print):
+    with pytest.raises(KeyboardInterrupt), ReportWriter(given, from_arguments(given), print):
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
