@@ -5,9 +5,10 @@ Rows live in `outbox.producer_group`. A group that is not there is MIXED and has
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypedDict
 
@@ -228,6 +229,28 @@ def register(
     registered = yield from _read(name)
     _require_type(registered, wanted)
     return registered or ProducerGroup(name)
+
+
+def add(name: str, message_type: MessageType | str | None) -> Plan[bool]:
+    """Add a group with the defaults unless it is registered; return whether it is new.
+
+    Raises:
+        InvalidGroupError: an argument is wrong.
+    """
+    rows = yield Statement(_SQL["add_group"], (require_name("name", name), _type(message_type)))
+    return bool(rows)
+
+
+def set_callback(name: str, callback: Mapping[str, Any] | None, role: str | None) -> Plan[None]:
+    """Set how a registered group is asked from outside its producers, and who may decide its half messages.
+
+    Args:
+        name: The group's name.
+        callback: The callback as `outbox checker run` reads it; None: it is asked in process only.
+        role: The database role whose members may decide; None: every producer.
+    """
+    text = None if callback is None else json.dumps(callback)
+    yield Statement(_SQL["set_callback"], (name, text, role), answers=False)
 
 
 def _read(name: str) -> Plan[ProducerGroup | None]:

@@ -41,6 +41,11 @@ SET check_after = coalesce($3::interval, check_after),
 WHERE name = $1::text AND message_type = coalesce($2::text, message_type)
 RETURNING name;
 
+-- name: set_callback
+-- How a group ($1) is asked from outside ($2, null: in process only), and the database role whose members alone may
+-- decide its half messages ($3, null: every producer). Needs the right to update the table.
+UPDATE outbox.producer_group SET callback = $2::jsonb, role = $3::text WHERE name = $1::text;
+
 -- name: read_group
 -- One producer group.
 SELECT name, message_type, (extract(epoch FROM check_after) * 1000000)::bigint,

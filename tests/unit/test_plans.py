@@ -69,7 +69,9 @@ EXEMPT: dict[str, dict[str, str]] = {
         "begin": NO_TABLE,
         **dict.fromkeys(["settings", "raise_alarm", "clear_alarm"], REGISTRY),
     },
-    "outbox/sql/groups.sql": dict.fromkeys(["add_group", "configure_group", "read_group"], REGISTRY),
+    "outbox/sql/groups.sql": dict.fromkeys(
+        ["add_group", "configure_group", "set_callback", "read_group"], REGISTRY
+    ),
     "outbox/sql/prepare.sql": dict.fromkeys(["prepare", "prepare_with_message_id"], INSERTS),
     "outbox/sql/send.sql": {
         **dict.fromkeys(["send", "send_with_message_id", "send_ordered"], INSERTS),

@@ -7,12 +7,12 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from outbox_relay import durations
-from outbox_relay.operations.groups import ProducerGroup
+from outbox_relay.operations.groups import RegisteredGroup
 
 LONGEST_QUERY = 60
 
 
-def who(group: ProducerGroup, checker: str | None = None) -> str:
+def who(group: RegisteredGroup, checker: str | None = None) -> str:
     """Say who asks whom about a half message of this group.
 
     Args:
@@ -62,10 +62,11 @@ def without_secrets(url: str) -> str:
     return urlunsplit((parts.scheme, f"{login}{host[2]}", parts.path, "***" if parts.query else "", ""))
 
 
-def schedule(group: ProducerGroup) -> str:
+def schedule(group: RegisteredGroup) -> str:
     """Say when a half message of this group is asked about: 6s, then 30s … 10min, 15 times, 3d at most."""
+    one = group.settings
     return (
-        f"after {durations.short(group.check_after)}, then every {durations.short(group.check_interval)} growing to "
-        f"{durations.short(group.max_check_interval)}, {group.max_checks} times and "
-        f"{durations.short(group.max_age)} at most"
+        f"after {durations.short(one.check_after)}, then every {durations.short(one.check_interval)} growing to "
+        f"{durations.short(one.max_check_interval)}, {one.max_checks} times and "
+        f"{durations.short(one.max_age)} at most"
     )

@@ -1,21 +1,24 @@
 """Reads and changes `outbox.producer_group`: how a group's half messages are asked about, and what becomes of them.
 
+Rows are written by the library's own operations (`outbox.operations.groups`), with its defaults and its limits.
+
 A group's type never changes: its producers were admitted by it. A group that is not registered has the defaults.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import psycopg
 from psycopg.rows import class_row
-from psycopg.types.json import Jsonb
 
+from outbox.drivers import psycopg_sync
 from outbox.errors import InvalidGroupError
 from outbox.operations import groups
-from outbox.operations.groups import DEFAULTS, GROUP_TYPES, POLICIES, require_consistent
+from outbox.operations.groups import GROUP_TYPES, POLICIES, ProducerGroup, require_consistent
 from outbox.operations.topics import MessageType
 from outbox_relay import durations
 from outbox_relay.database.statements import Statements
@@ -25,10 +28,12 @@ from outbox_relay.operations.half_messages import OVERDUE_S
 STATEMENTS = Statements("operations/groups.sql")
 __all__ = [
     "POLICIES",
+    "SETTINGS",
     "TYPES",
     "Alarm",
     "Halves",
     "ProducerGroup",
+    "RegisteredGroup",
     "alarms",
     "change",
     "everything",
@@ -37,29 +42,27 @@ __all__ = [
 ]
 
 TYPES = tuple(map(str, GROUP_TYPES))
+SETTINGS = ProducerGroup._fields[2:]
+"""What can be changed of a group: everything but its name and its type."""
 
 
 @dataclass(frozen=True)
-class ProducerGroup:
-    """One row of the registry: the library's record with what only operators set. The defaults are the library's."""
+class RegisteredGroup:
+    """A producer group as operators see it: the library's settings, and what only operators set."""
 
-    name: str
-    message_type: str = str(DEFAULTS.message_type)
-    check_after: timedelta = DEFAULTS.check_after
-    check_interval: timedelta = DEFAULTS.check_interval
-    max_check_interval: timedelta = DEFAULTS.max_check_interval
-    check_timeout: timedelta = DEFAULTS.check_timeout
-    max_checks: int = DEFAULTS.max_checks
-    max_age: timedelta = DEFAULTS.max_age
-    policy: str = DEFAULTS.policy
-    workers: int = DEFAULTS.workers
+    settings: ProducerGroup
     callback: dict[str, Any] | None = None
     role: str | None = None
     registered_at: datetime | None = None
 
     @property
+    def name(self) -> str:
+        """The group's name."""
+        return self.settings.name
+
+    @property
     def registered(self) -> bool:
-        """Whether it has a row of its own."""
+        """Whether it has a row of its own; if not, the settings are the library's defaults."""
         return self.registered_at is not None
 
 
@@ -87,16 +90,22 @@ class Halves:
     oldest: float | None = None
 
 
-def everything(conn: psycopg.Connection[Any]) -> list[ProducerGroup]:
-    """All registered groups, by name."""
-    with conn.cursor(row_factory=class_row(ProducerGroup)) as cursor:
-        return cursor.execute(STATEMENTS["all"]).fetchall()
+def everything(conn: psycopg.Connection[Any]) -> list[RegisteredGroup]:
+    """Return all registered groups, by name."""
+    return [_group(row) for row in conn.execute(STATEMENTS["all"])]
 
 
-def find(conn: psycopg.Connection[Any], name: str) -> ProducerGroup:
-    """One group; with the defaults when it is not registered."""
-    with conn.cursor(row_factory=class_row(ProducerGroup)) as cursor:
-        return cursor.execute(STATEMENTS["get"], {"name": name}).fetchone() or ProducerGroup(name)
+def find(conn: psycopg.Connection[Any], name: str) -> RegisteredGroup:
+    """Return one group; with the defaults when it is not registered."""
+    row = conn.execute(STATEMENTS["get"], {"name": name}).fetchone()
+    return RegisteredGroup(ProducerGroup(name)) if row is None else _group(row)
+
+
+def _group(row: tuple[Any, ...]) -> RegisteredGroup:
+    name, message_type, *settings, callback, role, registered_at = row
+    return RegisteredGroup(
+        ProducerGroup(name, MessageType(message_type), *settings), callback, role, registered_at
+    )
 
 
 def alarms(conn: psycopg.Connection[Any], name: str | None = None) -> list[Alarm]:
@@ -113,53 +122,53 @@ def halves(conn: psycopg.Connection[Any], name: str | None = None) -> dict[str, 
     return {one.producer_group: one for one in found}
 
 
-def change(conn: psycopg.Connection[Any], name: str, changes: dict[str, Any]) -> tuple[ProducerGroup, bool]:
-    """Register a group, or change the named settings of a registered one. Answers the row and whether it is new.
+def change(
+    conn: psycopg.Connection[Any], name: str, changes: Mapping[str, Any]
+) -> tuple[RegisteredGroup, bool]:
+    """Register a group, or change the named settings of a registered one, by the library's own operations.
 
-    Two that change a group at the same time come one after the other; each keeps what the other changed besides.
+    Two operators who change a group at the same time do so one after the other: each keeps the other's changes.
+
+    Args:
+        conn: A connection with the rights of the role outbox_operator.
+        name: The group's name.
+        changes: New values by the name of the setting; also `callback` and `role`, where None removes the value.
+
+    Returns:
+        The group as it is now, and whether it is new.
 
     Raises:
-        GroupError: the settings contradict one another, or another type is asked for.
+        GroupError: The settings contradict one another, or another type is asked for.
     """
     wanted = changes.get("message_type")
-    with conn.transaction(), conn.cursor(row_factory=class_row(ProducerGroup)) as cursor:
-        added = conn.execute(
-            STATEMENTS["add"], {"name": name, "message_type": wanted or ProducerGroup.message_type}
-        ).fetchone()
-        old = cursor.execute(STATEMENTS["lock"], {"name": name}).fetchone()
-        if old is None:
+    with conn.transaction():
+        added = psycopg_sync.run(conn, groups.add(name, wanted))
+        row = conn.execute(STATEMENTS["lock"], {"name": name}).fetchone()
+        if row is None:
             raise GroupError(f"group {name!r} was removed by somebody else meanwhile; run it again")
-        if wanted not in (None, old.message_type):
+        old = _group(row)
+        if wanted not in (None, old.settings.message_type):
             raise GroupError(
-                f"group {name!r} is registered as {old.message_type} and cannot become {wanted}: its producers were "
-                "admitted by its type, and their half messages may be undecided\nuse a group of another name"
+                f"group {name!r} is registered as {old.settings.message_type} and cannot become {wanted}: its "
+                "producers were admitted by its type, and their half messages may be undecided\n"
+                "use a group of another name"
             )
-        new = replace(old, **changes)
-        require_sense(new)
-        values = asdict(new) | {"callback": None if new.callback is None else Jsonb(new.callback)}
-        conn.execute(STATEMENTS["change"], values)
-    return new, added is not None
+        settings = {option: changes.get(option) for option in SETTINGS}
+        require_sense(old.settings._replace(**{k: v for k, v in settings.items() if v is not None}))
+        psycopg_sync.run(conn, groups.register(name, None, **settings))
+        if not changes.keys().isdisjoint({"callback", "role"}):
+            callback, role = changes.get("callback", old.callback), changes.get("role", old.role)
+            psycopg_sync.run(conn, groups.set_callback(name, callback, role))
+        return find(conn, name), added
 
 
-def require_sense(group: ProducerGroup) -> None:
+def require_sense(settings: ProducerGroup) -> None:
     """Refuse settings that contradict one another, by the library's own rule.
 
     Raises:
-        GroupError: with both values.
+        GroupError: It names both values.
     """
     try:
-        require_consistent(
-            groups.ProducerGroup(
-                group.name,
-                MessageType(group.message_type),
-                group.check_after,
-                group.check_interval,
-                group.max_check_interval,
-                group.check_timeout,
-                group.max_age,
-            ),
-            lambda name: f"--{name.replace('_', '-')}",
-            durations.short,
-        )
+        require_consistent(settings, lambda name: f"--{name.replace('_', '-')}", durations.short)
     except InvalidGroupError as error:
         raise GroupError(str(error)) from None

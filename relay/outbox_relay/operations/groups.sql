@@ -2,34 +2,21 @@
 
 -- name: all
 -- Every registered group.
-SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_checks, max_age,
-       policy, workers, callback, role, registered_at
+SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_age,
+       max_checks, policy, workers, callback, role, registered_at
 FROM outbox.producer_group ORDER BY name
 
 -- name: get
 -- One registered group.
-SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_checks, max_age,
-       policy, workers, callback, role, registered_at
+SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_age,
+       max_checks, policy, workers, callback, role, registered_at
 FROM outbox.producer_group WHERE name = %(name)s
-
--- name: add
--- Register a group with the table's own defaults; no row: it is registered (a producer does so at its first start).
-INSERT INTO outbox.producer_group (name, message_type) VALUES (%(name)s, %(message_type)s)
-ON CONFLICT (name) DO NOTHING RETURNING name
 
 -- name: lock
 -- One registered group, for this transaction alone to change.
-SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_checks, max_age,
-       policy, workers, callback, role, registered_at
+SELECT name, message_type, check_after, check_interval, max_check_interval, check_timeout, max_age,
+       max_checks, policy, workers, callback, role, registered_at
 FROM outbox.producer_group WHERE name = %(name)s FOR UPDATE
-
--- name: change
--- Everything but the type, which producers rely on.
-UPDATE outbox.producer_group
-SET check_after = %(check_after)s, check_interval = %(check_interval)s, max_check_interval = %(max_check_interval)s,
-    check_timeout = %(check_timeout)s, max_checks = %(max_checks)s, max_age = %(max_age)s, policy = %(policy)s,
-    workers = %(workers)s, callback = %(callback)s, role = %(role)s
-WHERE name = %(name)s
 
 -- name: alarms
 -- What checkers say about groups, the oldest first.

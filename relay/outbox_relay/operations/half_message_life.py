@@ -12,7 +12,7 @@ import psycopg
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import groups, half_messages, locker, messages
 from outbox_relay.operations.filters import Filters
-from outbox_relay.operations.groups import Alarm, ProducerGroup
+from outbox_relay.operations.groups import Alarm, RegisteredGroup
 from outbox_relay.operations.locker import Locker
 from outbox_relay.operations.messages import Life, Row
 
@@ -23,7 +23,7 @@ class HalfLife:
 
     half: Row
     life: Life
-    group: ProducerGroup
+    group: RegisteredGroup
     alarms: list[Alarm]
     locker: Locker | None
     now: datetime

@@ -104,27 +104,27 @@ def future(told: HalfLife) -> list[Next]:
 
 
 def _undecided(told: HalfLife) -> list[Next]:
-    half, group = told.half, told.group
+    half, settings = told.half, told.group.settings
     steps = [*_locked(told), *_alarms(told)]
     exhausted = "becomes EXHAUSTED, left to an operator"
-    policy = "is rolled back" if group.policy == "ROLLBACK" else exhausted
-    who = group_callbacks.who(group, half["checker"])
+    policy = "is rolled back" if settings.policy == "ROLLBACK" else exhausted
+    who = group_callbacks.who(told.group, half["checker"])
     asked = half["checks"] or 0
     if half["not_asked"] is not None and not steps:
         steps.append(
             Next("not_asked", f"was not asked at its last turn: {output.printable(half['not_asked'])}")
         )
-    if asked >= group.max_checks:
-        text = f"its {group.max_checks} checks are used up: it {policy} as soon as a checker looks at it"
+    if asked >= settings.max_checks:
+        text = f"its {settings.max_checks} checks are used up: it {policy} as soon as a checker looks at it"
         steps.append(Next("policy", text, half["due_at"]))
     elif half["being_asked_by"] is not None:
         by = output.printable(half["being_asked_by"])
-        text = f"check {asked + 1} of {group.max_checks} is being asked at this moment by {by}"
+        text = f"check {asked + 1} of {settings.max_checks} is being asked at this moment by {by}"
         steps.append(Next("asking", text, half["due_at"]))
     elif told.overdue:
         late = output.seconds((told.now - half["due_at"]).total_seconds())
         text = (
-            f"check {asked + 1} of {group.max_checks} is overdue by {late} (since {output.cell(half['due_at'])}): "
+            f"check {asked + 1} of {settings.max_checks} is overdue by {late} (since {output.cell(half['due_at'])}): "
             f"it is up to {who}; none has come to it"
         )
         steps.append(Next("overdue", text, half["due_at"], alarm=True))
@@ -133,19 +133,19 @@ def _undecided(told: HalfLife) -> list[Next]:
         when = f"in {output.seconds(wait)}" if wait > 0 else "now"
         text = (
             f"will be asked {'again ' if asked else ''}at {output.cell(half['due_at'])} ({when}), check {asked + 1} of "
-            f"{group.max_checks}, by {who}"
+            f"{settings.max_checks}, by {who}"
         )
         steps.append(Next("check", text, half["due_at"]))
     if half["expires_at"] > told.now:
         steps.append(
             Next(
                 "policy",
-                f"if nobody decides, it {policy} after check {group.max_checks}, at {output.cell(half['expires_at'])} "
-                "at the latest",
+                f"if nobody decides, it {policy} after check {settings.max_checks}, "
+                f"at {output.cell(half['expires_at'])} at the latest",
                 half["expires_at"],
             )
         )
-    elif asked < group.max_checks:
+    elif asked < settings.max_checks:
         text = (
             f"its time is used up since {output.cell(half['expires_at'])}: it is asked about once more, and {policy} "
             f"when the answer is UNKNOWN; if nobody answers for {GRACE / 60:g} min, it {exhausted}"

@@ -6,7 +6,7 @@ import pytest
 
 from outbox_relay.database import connections
 from outbox_relay.operations import groups
-from outbox_relay.operations.groups import ProducerGroup
+from outbox_relay.operations.groups import ProducerGroup, RegisteredGroup
 from tests.support.cli import outbox, succeed
 from tests.support.postgres_writing import Connection, decide, insert
 from tests.support.publications import value
@@ -19,7 +19,7 @@ def test_the_defaults_of_a_group_that_is_not_registered_are_the_tables(
     with connections.connect(database) as operator:
         registered = groups.find(operator, "g")
         assert registered.registered
-        assert registered == ProducerGroup("g", registered_at=registered.registered_at)
+        assert registered == RegisteredGroup(ProducerGroup("g"), registered_at=registered.registered_at)
         assert not groups.find(operator, "other").registered
     assert "not registered: defaults" in succeed("group", "show", "other", OUTBOX_DSN=database).out
 

@@ -18,7 +18,7 @@ from outbox_relay.cli.options import Group, dsn_option, json_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import groups as registry
-from outbox_relay.operations.groups import POLICIES, TYPES, Halves, ProducerGroup
+from outbox_relay.operations.groups import POLICIES, TYPES, Halves, ProducerGroup, RegisteredGroup
 
 PLANNED_WITHIN_S = 5.0
 
@@ -44,7 +44,7 @@ def ls(dsn: str, as_json: bool) -> None:
         halves = registry.halves(conn)
         alarms = registry.alarms(conn)
     names = sorted({*registered, *halves, *(one.producer_group for one in alarms)})
-    groups = [registered.get(name, ProducerGroup(name)) for name in names]
+    groups = [registered.get(name, RegisteredGroup(ProducerGroup(name))) for name in names]
     if as_json:
         output.emit_json(
             [
@@ -71,7 +71,7 @@ def show(name: str, dsn: str, as_json: bool) -> None:
         _show(conn, registry.find(conn, name), as_json)
 
 
-def _show(conn: connections.Connection, found: ProducerGroup, as_json: bool, said: str = "") -> None:
+def _show(conn: connections.Connection, found: RegisteredGroup, as_json: bool, said: str = "") -> None:
     alarms = registry.alarms(conn, found.name)
     halves = registry.halves(conn, found.name).get(found.name, Halves(found.name))
     if as_json:
@@ -80,7 +80,7 @@ def _show(conn: connections.Connection, found: ProducerGroup, as_json: bool, sai
         render.one(found, alarms, halves, said)
 
 
-def _warn_of_query(found: ProducerGroup, dsn: str) -> None:
+def _warn_of_query(found: RegisteredGroup, dsn: str) -> None:
     """Warn when the registered query cannot run, by planning it as a checker would."""
     try:
         callback = None if found.callback is None else read_callback(found.callback)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -13,20 +12,21 @@ import click
 
 from outbox_relay import durations, output
 from outbox_relay.operations import group_callbacks
-from outbox_relay.operations.groups import Alarm, Halves, ProducerGroup
+from outbox_relay.operations.groups import Alarm, Halves, RegisteredGroup
 
 WIDE = 120
 """Columns from which the list also shows schedule, age and callback."""
 
 
-def document(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves) -> dict[str, Any]:
+def document(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves) -> dict[str, Any]:
     """One group for machines; durations in seconds."""
     shown = {
         (f"{name}_seconds" if isinstance(value, timedelta) else name): (
             value.total_seconds() if isinstance(value, timedelta) else value
         )
-        for name, value in asdict(group).items()
+        for name, value in group.settings._asdict().items()
     }
+    shown |= {"callback": group.callback, "role": group.role, "registered_at": group.registered_at}
     if group.callback is not None and "url" in group.callback:
         shown["callback"] = {
             **group.callback,
@@ -46,7 +46,7 @@ def document(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves) -> d
     }
 
 
-def many(groups: Sequence[ProducerGroup], alarms: Sequence[Alarm], halves: Mapping[str, Halves]) -> None:
+def many(groups: Sequence[RegisteredGroup], alarms: Sequence[Alarm], halves: Mapping[str, Halves]) -> None:
     """Print the registry as a table, and alarms below it."""
     if not groups:
         click.echo(
@@ -63,7 +63,7 @@ def many(groups: Sequence[ProducerGroup], alarms: Sequence[Alarm], halves: Mappi
         kinds = ", ".join(one.kind for one in alarms if one.producer_group == group.name)
         cells: list[Any] = [
             group.name,
-            group.message_type if group.registered else "(defaults)",
+            group.settings.message_type if group.registered else "(defaults)",
             output.count(count.undecided),
             output.count(count.overdue),
             output.count(count.exhausted),
@@ -71,11 +71,11 @@ def many(groups: Sequence[ProducerGroup], alarms: Sequence[Alarm], halves: Mappi
         ]
         if wide:
             cells[2:2] = [
-                group.policy,
-                durations.short(group.check_after),
-                f"{durations.short(group.check_interval)}…{durations.short(group.max_check_interval)}",
-                group.max_checks,
-                durations.short(group.max_age),
+                group.settings.policy,
+                durations.short(group.settings.check_after),
+                f"{durations.short(group.settings.check_interval)}…{durations.short(group.settings.max_check_interval)}",
+                group.settings.max_checks,
+                durations.short(group.settings.max_age),
                 group_callbacks.brief(group.callback),
             ]
         rows.append(cells)
@@ -93,7 +93,7 @@ def show_alarms(alarms: Sequence[Alarm]) -> None:
         )
 
 
-def one(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves, said: str = "") -> None:
+def one(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves, said: str = "") -> None:
     """Print one group."""
     if said:
         click.echo(said)
@@ -101,15 +101,15 @@ def one(group: ProducerGroup, alarms: Sequence[Alarm], halves: Halves, said: str
     output.pairs(
         [
             ("group", group.name if group.registered else f"{group.name} (not registered: defaults)"),
-            ("type", group.message_type),
-            ("check after", durations.short(group.check_after)),
-            ("check interval", f"{durations.short(group.check_interval)}, doubling"),
-            ("max check interval", durations.short(group.max_check_interval)),
-            ("check timeout", durations.short(group.check_timeout)),
-            ("max checks", group.max_checks),
-            ("max age", durations.short(group.max_age)),
-            ("policy", group.policy),
-            ("workers", group.workers),
+            ("type", group.settings.message_type),
+            ("check after", durations.short(group.settings.check_after)),
+            ("check interval", f"{durations.short(group.settings.check_interval)}, doubling"),
+            ("max check interval", durations.short(group.settings.max_check_interval)),
+            ("check timeout", durations.short(group.settings.check_timeout)),
+            ("max checks", group.settings.max_checks),
+            ("max age", durations.short(group.settings.max_age)),
+            ("policy", group.settings.policy),
+            ("workers", group.settings.workers),
             (
                 "asked",
                 group_callbacks.who(group)

@@ -105,7 +105,7 @@ def show_one(told: HalfLife) -> None:
                 "producer group",
                 group.name if group.registered else f"{group.name} (not registered: defaults)",
             ),
-            ("type", group.message_type),
+            ("type", group.settings.message_type),
             ("checker", half["checker"]),
             ("business", _business(half)),
             ("transaction id", half["transaction_id"]),
@@ -158,7 +158,7 @@ def explain(told: HalfLife) -> None:
     elif status == "UNKNOWN":
         _line(
             "",
-            f"group {told.group.name!r}: {group_callbacks.schedule(told.group)}; policy {told.group.policy}",
+            f"group {told.group.name!r}: {group_callbacks.schedule(told.group)}; policy {told.group.settings.policy}",
         )
     click.echo()
     for number, entry in enumerate(half_message_story.past(told)):
@@ -228,10 +228,10 @@ def durations_of(told: HalfLife) -> dict[str, Any]:
     """The group's schedule, in seconds."""
     group = told.group
     return {
-        "check_after_seconds": group.check_after.total_seconds(),
-        "check_interval_seconds": group.check_interval.total_seconds(),
-        "max_check_interval_seconds": group.max_check_interval.total_seconds(),
-        "max_checks": group.max_checks,
-        "max_age_seconds": group.max_age.total_seconds(),
-        "policy": group.policy,
+        "check_after_seconds": group.settings.check_after.total_seconds(),
+        "check_interval_seconds": group.settings.check_interval.total_seconds(),
+        "max_check_interval_seconds": group.settings.max_check_interval.total_seconds(),
+        "max_checks": group.settings.max_checks,
+        "max_age_seconds": group.settings.max_age.total_seconds(),
+        "policy": group.settings.policy,
     }
