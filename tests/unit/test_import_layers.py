@@ -108,3 +108,48 @@ def library_imports() -> dict[str, set[str]]:
 def within(module: str, package: str) -> bool:
     """Whether a module is the package or a part of it."""
     return module == package or module.startswith(f"{package}.")
+
+
+SERVICE = rooms.ROOT / "relay" / "outbox_relay"
+
+
+def service_imports() -> dict[str, set[str]]:
+    """Each file of the service, by its path below the package, and the modules that it imports."""
+    found = {}
+    for path in sorted(SERVICE.rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        for node in nodes:
+            if isinstance(node, ast.ImportFrom):
+                modules |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+                modules.add("print")
+        found[path.relative_to(SERVICE).as_posix()] = modules
+    return found
+
+
+def test_only_the_command_line_of_the_service_prints() -> None:
+    found = service_imports()
+    assert {name.partition("/")[0] for name in found} >= {"cli", "operations", "publisher", "checker"}
+    faults = [
+        f"{name} uses {module}: return data, and let cli render it"
+        for name, modules in found.items()
+        # __main__ starts the command line.
+        if not name.startswith("cli/") and name != "__main__.py"
+        for module in sorted(modules)
+        if module == "print"
+        or any(within(module, printer) for printer in ("click", "rich", "outbox_relay.cli"))
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_what_the_rooms_of_the_service_share_imports_no_room() -> None:
+    folders = [path.parent.name for path in SERVICE.glob("*/__init__.py")]
+    faults = [
+        f"{name} imports {module}: what the rooms share is below them"
+        for name, modules in service_imports().items()
+        if "/" not in name and name != "__main__.py"
+        for module in sorted(modules)
+        if any(within(module, f"outbox_relay.{room}") for room in folders)
+    ]
+    assert not faults, "\n" + "\n".join(faults)

@@ -18,7 +18,7 @@ from outbox_local.stack.choice import Wanted
 from outbox_local.stack.options import from_option, state_option
 from outbox_local.stack.prepare import Wish
 from outbox_local.stack.state import state_directory
-from outbox_relay import output
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, json_option
 from outbox_relay.cli.types import Number
 from outbox_relay.downloads.errors import StackError

@@ -10,7 +10,7 @@ import psycopg
 from outbox.client import Outbox
 from outbox.errors import DecidedOtherwiseError, NotDelayedError, TooLateError, UnknownMessageError
 from outbox.records import HalfMessage
-from outbox_relay import output
+from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import half_messages, messages
 from outbox_relay.operations.decide import Outcome, deciding
 from outbox_relay.operations.filters import Filters
@@ -40,7 +40,7 @@ def cancel(
             decision = Outbox().cancel(conn, named, remark=reason)
     except psycopg.errors.LockNotAvailable:
         text = (
-            f"is held by another transaction, as by the relay that releases it; waited {output.seconds(wait)}, nothing "
+            f"is held by another transaction, as by the relay that releases it; waited {seconds(wait)}, nothing "
             "was changed: run it again"
         )
         return Outcome(message, "locked", text, message["state"])
@@ -51,8 +51,8 @@ def cancel(
     except (DecidedOtherwiseError, UnknownMessageError) as error:
         return Outcome(message, "refused", f"cannot be cancelled: {error}", message["state"])
     before = (
-        f" before, at {output.cell(decision.at)} by {output.printable(decision.by)} "
-        f"({output.printable(decision.reason or 'no reason given')})"
+        f" before, at {cell(decision.at)} by {printable(decision.by)} "
+        f"({printable(decision.reason or 'no reason given')})"
     )
     return Outcome(
         message,
@@ -71,7 +71,7 @@ def _too_late(conn: psycopg.Connection[Any], message: Row) -> str:
     if place is None:
         return "cannot be cancelled any more: it was due, and the relay has released it; it is published any moment"
     return (
-        f"cannot be cancelled any more: it was published at {output.cell(place['published_at'])} to {place['topic']}, "
+        f"cannot be cancelled any more: it was published at {cell(place['published_at'])} to {place['topic']}, "
         f"partition {place['partition']}, offset {place['offset']}"
     )
 

@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 
 from outbox_relay.database import schema
 from outbox_relay.database.statements import Statements
+from outbox_relay.formatting import count, seconds
 from outbox_relay.operations import partitions
-from outbox_relay.output import count, seconds
 
 STATEMENTS = Statements("operations/database_checks.sql")
 OLDEST_SERVER = 140000

@@ -15,9 +15,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from outbox_relay import output
 from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
+from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import half_messages
 from outbox_relay.operations.decide import Outcome, deciding
 from outbox_relay.operations.messages import Row
@@ -77,7 +77,7 @@ def act(
                 state, (by, at) = after, row
     except psycopg.errors.LockNotAvailable:
         text = (
-            f"or its lane is held by another transaction; waited {output.seconds(wait)}, nothing was changed: run it "
+            f"or its lane is held by another transaction; waited {seconds(wait)}, nothing was changed: run it "
             "again, or wait longer with --wait SECONDS"
         )
         return Outcome(message, "locked", text, str(message["state"]))
@@ -103,8 +103,8 @@ def _read(conn: psycopg.Connection[Any], message: Row) -> Row:
 
 
 def _already(message: Row, now: Row) -> Outcome:
-    why = output.printable(now["reason"] or "no reason given")
-    text = f"is {now['state']} since {output.cell(now['happened_at'])}, by {output.printable(now['actor'])} ({why})"
+    why = printable(now["reason"] or "no reason given")
+    text = f"is {now['state']} since {cell(now['happened_at'])}, by {printable(now['actor'])} ({why})"
     return Outcome(message, "already", text, now["state"], now["actor"], now["happened_at"], now["reason"])
 
 

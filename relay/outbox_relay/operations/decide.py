@@ -15,9 +15,9 @@ from outbox.errors import DecidedOtherwiseError, ExhaustedError, NotAHalfMessage
 from outbox.operations.decide import Decision, Verdict
 from outbox.records import HalfMessage
 from outbox.resolution import LONGEST_REMARK
-from outbox_relay import output
 from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OptionError
+from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import locker
 from outbox_relay.operations.actor import actor
 from outbox_relay.operations.half_messages import Row
@@ -98,18 +98,18 @@ def decide(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, reason: s
     except psycopg.errors.LockNotAvailable:
         return Outcome(half, "locked", _locked(conn, half, verdict, wait), "UNKNOWN")
     except DecidedOtherwiseError as other:
-        why = "no reason given" if other.reason is None else output.printable(other.reason)
+        why = "no reason given" if other.reason is None else printable(other.reason)
         text = (
-            f"cannot be {WORDS[verdict]}: it was {WORDS.get(other.state, other.state)} at {output.cell(other.at)} by "
-            f"{output.printable(other.by)} ({why}); a decision is final"
+            f"cannot be {WORDS[verdict]}: it was {WORDS.get(other.state, other.state)} at {cell(other.at)} by "
+            f"{printable(other.by)} ({why}); a decision is final"
         )
         return Outcome(half, "otherwise", text, other.state, other.by, other.at, other.reason)
     except (NotAHalfMessageError, UnknownMessageError) as error:
         return Outcome(half, "refused", str(error), str(half["state"]))
     said = "was" if decision.repeated else "is"
     what = f"{said} {WORDS[verdict]}" + (" before" if decision.repeated else "")
-    told = f" at {output.cell(decision.at)} by {output.printable(decision.by)}" if decision.repeated else ""
-    why = f" ({output.printable(decision.reason)})" if decision.repeated and decision.reason else ""
+    told = f" at {cell(decision.at)} by {printable(decision.by)}" if decision.repeated else ""
+    why = f" ({printable(decision.reason)})" if decision.repeated and decision.reason else ""
     return Outcome(
         half,
         "already" if decision.repeated else "decided",
@@ -144,5 +144,5 @@ def _locked(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, wait: fl
     end = "" if found is None else f", or end that transaction first: {found.ending()}"
     return (
         f"is locked by {who}, and was not {WORDS[verdict]}: that may still decide by itself. Waited "
-        f"{output.seconds(wait)}; wait longer with --wait SECONDS{end}"
+        f"{seconds(wait)}; wait longer with --wait SECONDS{end}"
     )

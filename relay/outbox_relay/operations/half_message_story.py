@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from outbox.checking.group_settings import GRACE
-from outbox_relay import output
+from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import group_callbacks
 from outbox_relay.operations.half_message_life import HalfLife
 from outbox_relay.operations.messages import Row
@@ -68,8 +68,8 @@ def _numbered(events: list[Row]) -> list[Row]:
 
 
 def _event(event: Row, half: Row) -> str:
-    actor = output.printable(event["actor"])
-    reason = "" if event["reason"] is None else f": {output.printable(event['reason'])}"
+    actor = printable(event["actor"])
+    reason = "" if event["reason"] is None else f": {printable(event['reason'])}"
     if event["kind"] == "check":
         return f"check {event['number']} by {actor} answered {event['answer'] or 'nothing'}{reason}"
     if event["from_state"] is None:
@@ -111,28 +111,26 @@ def _undecided(told: HalfLife) -> list[Next]:
     who = group_callbacks.who(told.group, half["checker"])
     asked = half["checks"] or 0
     if half["not_asked"] is not None and not steps:
-        steps.append(
-            Next("not_asked", f"was not asked at its last turn: {output.printable(half['not_asked'])}")
-        )
+        steps.append(Next("not_asked", f"was not asked at its last turn: {printable(half['not_asked'])}"))
     if asked >= settings.max_checks:
         text = f"its {settings.max_checks} checks are used up: it {policy} as soon as a checker looks at it"
         steps.append(Next("policy", text, half["due_at"]))
     elif half["being_asked_by"] is not None:
-        by = output.printable(half["being_asked_by"])
+        by = printable(half["being_asked_by"])
         text = f"check {asked + 1} of {settings.max_checks} is being asked at this moment by {by}"
         steps.append(Next("asking", text, half["due_at"]))
     elif told.overdue:
-        late = output.seconds((told.now - half["due_at"]).total_seconds())
+        late = seconds((told.now - half["due_at"]).total_seconds())
         text = (
-            f"check {asked + 1} of {settings.max_checks} is overdue by {late} (since {output.cell(half['due_at'])}): "
+            f"check {asked + 1} of {settings.max_checks} is overdue by {late} (since {cell(half['due_at'])}): "
             f"it is up to {who}; none has come to it"
         )
         steps.append(Next("overdue", text, half["due_at"], alarm=True))
     else:
         wait = (half["due_at"] - told.now).total_seconds()
-        when = f"in {output.seconds(wait)}" if wait > 0 else "now"
+        when = f"in {seconds(wait)}" if wait > 0 else "now"
         text = (
-            f"will be asked {'again ' if asked else ''}at {output.cell(half['due_at'])} ({when}), check {asked + 1} of "
+            f"will be asked {'again ' if asked else ''}at {cell(half['due_at'])} ({when}), check {asked + 1} of "
             f"{settings.max_checks}, by {who}"
         )
         steps.append(Next("check", text, half["due_at"]))
@@ -141,13 +139,13 @@ def _undecided(told: HalfLife) -> list[Next]:
             Next(
                 "policy",
                 f"if nobody decides, it {policy} after check {settings.max_checks}, "
-                f"at {output.cell(half['expires_at'])} at the latest",
+                f"at {cell(half['expires_at'])} at the latest",
                 half["expires_at"],
             )
         )
     elif asked < settings.max_checks:
         text = (
-            f"its time is used up since {output.cell(half['expires_at'])}: it is asked about once more, and {policy} "
+            f"its time is used up since {cell(half['expires_at'])}: it is asked about once more, and {policy} "
             f"when the answer is UNKNOWN; if nobody answers for {GRACE / 60:g} min, it {exhausted}"
         )
         steps.append(Next("policy", text, half["expires_at"]))
@@ -189,7 +187,7 @@ def _alarms(told: HalfLife) -> list[Next]:
         lines.append(
             Next(
                 f"alarm:{alarm.kind}",
-                f"{what}: alarm since {output.cell(alarm.since)}: {output.printable(alarm.detail)}",
+                f"{what}: alarm since {cell(alarm.since)}: {printable(alarm.detail)}",
                 alarm.since,
                 alarm=True,
             )
@@ -217,7 +215,7 @@ def _unpublished(told: HalfLife) -> Next:
     if message["waiting"] == "delayed":
         return Next(
             "delayed",
-            f"is published at {output.cell(message['due_at'])}; until then: outbox message cancel {told.half['id']} "
+            f"is published at {cell(message['due_at'])}; until then: outbox message cancel {told.half['id']} "
             "--reason TEXT",
             message["due_at"],
         )

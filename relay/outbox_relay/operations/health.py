@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from shlex import quote
 
+from outbox_relay.formatting import cell, many, printable, seconds
 from outbox_relay.operations.status import Lane, Status
-from outbox_relay.output import cell, many, printable, seconds
 
 MAX_AGE_S = 300.0
 """Age in seconds beyond which a message that a running relay has not published is a problem, unless told otherwise."""

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outbox_relay import output
 from outbox_relay.database.statements import Statements
+from outbox_relay.formatting import cell, printable, seconds
 
 STATEMENTS = Statements("operations/half_message_life.sql")
 
@@ -32,19 +32,17 @@ class Locker:
     def describe(self) -> str:
         """Say who it is, and since when."""
         since = self.xact_start or self.prepared
-        when = "" if since is None else f" since {output.cell(since)} ({output.seconds(self.age)})"
+        when = "" if since is None else f" since {cell(since)} ({seconds(self.age)})"
         if self.gid is not None:
-            return f"a prepared transaction{when}, {output.printable(self.gid)!r}"
+            return f"a prepared transaction{when}, {printable(self.gid)!r}"
         who = [f"pid {self.pid}"]
-        who += [
-            output.printable(part) for part in (self.application_name, self.usename, self.address) if part
-        ]
+        who += [printable(part) for part in (self.application_name, self.usename, self.address) if part]
         return f"a running local transaction{when}, {', '.join(who)}"
 
     def ending(self) -> str:
         """How an operator ends it."""
         if self.gid is not None:
-            return f"ROLLBACK PREPARED '{output.printable(self.gid)}'"
+            return f"ROLLBACK PREPARED '{printable(self.gid)}'"
         return f"pg_terminate_backend({self.pid})"
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outbox_relay import output
 from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
+from outbox_relay.formatting import cell, printable
 from outbox_relay.publisher.lease import LOCK_WAIT_S, lock_holders
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 
@@ -74,8 +74,8 @@ class Lane:
 
     def hold_up(self, message_id: uuid.UUID) -> str:
         """Say what the stop means for one of the lane's messages: the cause, or something behind it."""
-        since = output.cell(self.stopped_at)
-        error = output.printable(self.error or "")
+        since = cell(self.stopped_at)
+        error = printable(self.error or "")
         again = (
             "; it is being tried again now" if self.retrying_at is not None and self.owner is not None else ""
         )
@@ -112,7 +112,7 @@ class LanesHeldError(OperatorError):
         super().__init__(
             f"{'lanes' if len(lanes) > 1 else 'lane'} {names} cannot be changed: another transaction holds the row in "
             f"outbox.lane; held, as far as can be seen, by: "
-            f"{output.printable(', '.join(holders)) or 'a session that has just ended'}{asked}\n"
+            f"{printable(', '.join(holders)) or 'a session that has just ended'}{asked}\n"
             "end that transaction (COMMIT, or SELECT pg_terminate_backend(pid)), then: "
             f"outbox lane retry {lanes[0] if len(lanes) == 1 else '--all'}; "
             "the relay tries stopped lanes again within a minute by itself"

@@ -16,7 +16,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
 from outbox import wire
-from outbox_relay import output
 from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.operations.topic_errors import did_you_mean
 from outbox_relay.publisher.kafka import readable
@@ -128,7 +127,8 @@ class Tail:
         self._consumer.close()
 
 
-def _headers(record: Record) -> list[tuple[str, bytes | None]]:
+def headers_of(record: Record) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a record that was read, in order."""
     # A list of pairs when they were read, whatever the stubs allow for records that are written.
     return cast("list[tuple[str, bytes | None]]", record.headers() or [])
 
@@ -139,43 +139,14 @@ def fits(record: Record, key: bytes | None, tags: frozenset[str] | None) -> bool
         return False
     if tags is None:
         return True
-    for name, value in _headers(record):
+    for name, value in headers_of(record):
         if name == wire.TAGS and value is not None:
             return not tags.isdisjoint(value.decode("utf-8", "replace").split("||"))
     return False
 
 
-def _moment(record: Record) -> datetime | None:
+def moment_of(record: Record) -> datetime | None:
+    """Return when a record was written; None if it does not say."""
     kind, milliseconds = record.timestamp()
     # 0: the record has none.
     return datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None
-
-
-def document(record: Record) -> dict[str, Any]:
-    """One record for machines: bytes as text where they are printable UTF-8, else {"base64": …}."""
-    return {
-        "topic": record.topic(),
-        "partition": record.partition(),
-        "offset": record.offset(),
-        "timestamp": _moment(record),
-        "key": output.bytes_for_json(record.key()),
-        "headers": [
-            {"name": name, "value": output.bytes_for_json(value)} for name, value in _headers(record)
-        ],
-        "body": output.bytes_for_json(record.value()),
-    }
-
-
-def lines(record: Record) -> list[str]:
-    """One record for people: its place, its headers, its body; control characters as escapes."""
-    when = _moment(record)
-    head = f"partition {record.partition()}  offset {record.offset()}  {output.cell(when)}"
-    shown = [f"{head}  key {output.cell(record.key())}"]
-    shown += [f"  {output.printable(name)}: {output.cell(value)}" for name, value in _headers(record)]
-    body = record.value()
-    if body is None:
-        return [*shown, "  (no body: a tombstone)"]
-    return [
-        *shown,
-        *(f"  {output.printable(line)}" for line in (output.bytes_for_people(body) or "").split("\n")),
-    ]

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
-from outbox_relay.output import many, moment
+from outbox_relay.formatting import many, moment
 from outbox_relay.retention.decision import Reason, Verdict
 from outbox_relay.retention.ranges import Range
 

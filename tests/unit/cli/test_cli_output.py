@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.operations import filters
 
 
@@ -21,8 +22,8 @@ def test_a_plain_table_is_aligned_without_colours_or_trailing_space(
 
 
 def test_control_characters_are_shown_as_escapes() -> None:
-    assert output.cell("\x1b[31mred\x1b[0m\n\x07") == "\\x1b[31mred\\x1b[0m\\n\\x07"
-    assert output.cell("中文 é") == "中文 é"
+    assert formatting.cell("\x1b[31mred\x1b[0m\n\x07") == "\\x1b[31mred\\x1b[0m\\n\\x07"
+    assert formatting.cell("中文 é") == "中文 é"
 
 
 @pytest.mark.parametrize(
@@ -39,8 +40,8 @@ def test_control_characters_are_shown_as_escapes() -> None:
 def test_bytes_are_text_when_printable_and_base64_with_a_mark_when_not(
     value: bytes | None, people: str | None, machines: object
 ) -> None:
-    assert output.bytes_for_people(value) == people
-    assert output.bytes_for_json(value) == machines
+    assert formatting.bytes_for_people(value) == people
+    assert formatting.bytes_for_json(value) == machines
 
 
 @pytest.mark.parametrize(
@@ -60,7 +61,7 @@ def test_bytes_are_text_when_printable_and_base64_with_a_mark_when_not(
     ],
 )
 def test_durations_show_their_two_largest_units(value: float | None, shown: str) -> None:
-    assert output.seconds(value) == shown
+    assert formatting.seconds(value) == shown
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_durations_show_their_two_largest_units(value: float | None, shown: str)
     [(None, "-"), (512, "512 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")],
 )
 def test_sizes_are_in_binary_units(value: float | None, shown: str) -> None:
-    assert output.size(value) == shown
+    assert formatting.size(value) == shown
 
 
 def test_json_carries_times_ids_and_bytes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,13 +93,13 @@ def test_json_carries_times_ids_and_bytes(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_every_time_is_shown_in_utc_with_its_zone(value: datetime) -> None:
-    assert output.cell(value) == output.moment(value) == "2026-11-22 13:05:07.249Z"
-    assert output.rfc3339(value) == "2026-11-22T13:05:07.249876Z"
+    assert formatting.cell(value) == formatting.moment(value) == "2026-11-22 13:05:07.249Z"
+    assert formatting.rfc3339(value) == "2026-11-22T13:05:07.249876Z"
 
 
 def test_a_time_that_is_shown_can_be_given_to_an_option() -> None:
     value = datetime(2026, 11, 22, 13, 5, 7, 249_000, tzinfo=UTC)
-    for shown in (output.moment(value), output.rfc3339(value)):
+    for shown in (formatting.moment(value), formatting.rfc3339(value)):
         assert filters.moment("--since", shown) == value
 
 
@@ -106,7 +107,7 @@ def test_a_time_that_is_shown_can_be_given_to_an_option() -> None:
     ("number", "shown"), [(0, "0 messages"), (1, "1 message"), (2, "2 messages"), (1234, "1,234 messages")]
 )
 def test_one_of_something_is_singular(number: int, shown: str) -> None:
-    assert output.many(number, "message") == shown
+    assert formatting.many(number, "message") == shown
 
 
 def test_heads_of_tables_are_alike_at_a_terminal_and_in_a_pipe(

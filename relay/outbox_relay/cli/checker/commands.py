@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 import click
 
-from outbox_relay import logs, output
+from outbox_relay import logs
 from outbox_relay.checker.allow_list import AllowList
 from outbox_relay.checker.askers import Askers, trust
 from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Group, dsn_option, json_option, log_options
 from outbox_relay.cli.types import Number
 from outbox_relay.database.connections import connect

@@ -9,7 +9,8 @@ import click
 import sqlalchemy as sa
 
 from outbox_migrations import api, sql_files
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Group, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks, partitions
@@ -68,7 +69,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
     else:
         click.echo(f"schema      {before.current or 'none'} → {before.head}")
     click.echo(
-        f"partitions  {len(found.all)}, {added} made now; room for {output.count(found.ids_left)} more messages"
+        f"partitions  {len(found.all)}, {added} made now; room for {formatting.count(found.ids_left)} more messages"
     )
 
 
@@ -156,17 +157,17 @@ def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
         )
         return
     if added is not None:
-        click.echo(f"{output.many(added, 'partition')} added" if added else "nothing to add")
+        click.echo(f"{formatting.many(added, 'partition')} added" if added else "nothing to add")
     output.table(
         ["place", "from id", "to id", "rows ~", "size", "full in"],
         [
             (
                 found.place(p),
-                output.count(p.lower),
-                output.count(p.upper - 1),
-                output.count(p.rows),
-                output.size(p.size),
-                None if found.place(p) == "full" else output.seconds(found.seconds_until(p.upper)),
+                formatting.count(p.lower),
+                formatting.count(p.upper - 1),
+                formatting.count(p.rows),
+                formatting.size(p.size),
+                None if found.place(p) == "full" else formatting.seconds(found.seconds_until(p.upper)),
             )
             for p in found.all
         ],

@@ -12,7 +12,7 @@ import click
 from outbox_etl.options import REBASE
 from outbox_etl.reconcile import request
 from outbox_etl.warehouse import upkeep
-from outbox_relay import output
+from outbox_relay import formatting
 from outbox_relay.cli.etl.options import arguments, etl_options, secrets
 from outbox_relay.cli.etl.progress import Progress
 from outbox_relay.cli.etl.render import show
@@ -157,4 +157,4 @@ def _answer(text: str) -> dict[str, Any] | None:
 
 
 def _safe(text: str) -> str:
-    return "\n".join(output.printable(line) for line in text.splitlines())
+    return "\n".join(formatting.printable(line) for line in text.splitlines())

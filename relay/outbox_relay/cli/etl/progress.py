@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from outbox_relay import output
+from outbox_relay import formatting
 from outbox_relay.masking import MASK, mask_text
 from outbox_relay.warehouse.job import STAGES
 
@@ -69,7 +69,7 @@ class Progress:
     @property
     def others(self) -> str:
         """The last lines that were neither said nor progress: Java's, or a traceback."""
-        return "\n".join(f"  {output.printable(line)}" for line in self._others)
+        return "\n".join(f"  {formatting.printable(line)}" for line in self._others)
 
     def _stages(self, stages: list[dict[str, Any]]) -> None:
         text = ", ".join(
@@ -84,4 +84,4 @@ class Progress:
 
     def _print(self, text: str) -> None:
         self._shown = monotonic()
-        self._console.print(output.printable(text), markup=False, soft_wrap=True)
+        self._console.print(formatting.printable(text), markup=False, soft_wrap=True)

@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 
 NUMBERS = ("postgres", "kafka", "warehouse", "foreign", "no_longer_in_kafka")
 
@@ -26,12 +27,12 @@ def show(command: str, answer: Mapping[str, Any]) -> None:
 
 def _told(name: str, value: Any) -> Any:
     if isinstance(value, list):
-        return f"{output.count(len(value))}: {value[0]} to {value[-1]}" if value else None
+        return f"{formatting.count(len(value))}: {value[0]} to {value[-1]}" if value else None
     if name == "seconds":
-        return output.seconds(value)
+        return formatting.seconds(value)
     # Transactions are named, rows are counted.
     if isinstance(value, (int, float)) and not name.startswith("window"):
-        return output.count(value)
+        return formatting.count(value)
     return value if isinstance(value, (str, int)) else str(value)
 
 
@@ -59,7 +60,7 @@ def _maintain(answer: Mapping[str, Any]) -> None:
     output.table(
         ["table", *titles],
         [
-            (row["table"], *(output.count(row[name]) for name in numbers))
+            (row["table"], *(formatting.count(row[name]) for name in numbers))
             for row in answer.get("tables") or []
         ],
         right=titles,
@@ -67,8 +68,8 @@ def _maintain(answer: Mapping[str, Any]) -> None:
     output.pairs(
         [
             ("target", answer.get("target")),
-            ("snapshots expired", output.count(answer.get("expired"))),
-            ("seconds", output.seconds(answer.get("seconds"))),
+            ("snapshots expired", formatting.count(answer.get("expired"))),
+            ("seconds", formatting.seconds(answer.get("seconds"))),
         ]
     )
 
@@ -83,7 +84,7 @@ def _reconcile(answer: Mapping[str, Any]) -> None:
                 (
                     row["topic"],
                     row["partition"],
-                    *(output.count(row[name]) for name in columns),
+                    *(formatting.count(row[name]) for name in columns),
                     "ok" if _agree(row) else "differ",
                 )
                 for row in partitions
@@ -96,18 +97,18 @@ def _reconcile(answer: Mapping[str, Any]) -> None:
         click.echo(f"allowed: {_finding(finding)}")
     listed = len(answer.get("found") or [])
     if listed < answer.get("problems", 0):
-        click.echo(f"… and {output.count(answer['problems'] - listed)} more (--limit)")
+        click.echo(f"… and {formatting.count(answer['problems'] - listed)} more (--limit)")
     verdict = "certified" if answer.get("certified") else "nothing new to prove"
     output.pairs(
         [
             ("target", answer.get("target")),
             ("transactions", f"{answer.get('window_lo')} to {answer.get('window_hi')}"),
-            ("messages", output.count(answer.get("messages"))),
-            ("records", output.count(answer.get("records"))),
-            *((name.replace("_", " "), output.count(value)) for name, value in _notes(answer)),
-            ("problems", output.count(answer.get("problems"))),
+            ("messages", formatting.count(answer.get("messages"))),
+            ("records", formatting.count(answer.get("records"))),
+            *((name.replace("_", " "), formatting.count(value)) for name, value in _notes(answer)),
+            ("problems", formatting.count(answer.get("problems"))),
             ("verdict", "NOT certified" if answer.get("problems") else verdict),
-            ("seconds", output.seconds(answer.get("seconds"))),
+            ("seconds", formatting.seconds(answer.get("seconds"))),
         ]
     )
 
@@ -130,4 +131,4 @@ def _finding(finding: Mapping[str, Any]) -> str:
     text = (
         f"{finding['kind']} in {finding['store']}: {finding['message_id'] or '-'}{place}: {finding['detail']}"
     )
-    return output.printable(text)
+    return formatting.printable(text)

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from outbox_relay import durations, output
+from outbox_relay import durations, formatting
+from outbox_relay.cli import output
 from outbox_relay.operations import group_callbacks
 from outbox_relay.operations.groups import Alarm, Halves, RegisteredGroup
 
@@ -64,9 +65,9 @@ def many(groups: Sequence[RegisteredGroup], alarms: Sequence[Alarm], halves: Map
         cells: list[Any] = [
             group.name,
             group.settings.message_type if group.registered else "(defaults)",
-            output.count(count.undecided),
-            output.count(count.overdue),
-            output.count(count.exhausted),
+            formatting.count(count.undecided),
+            formatting.count(count.overdue),
+            formatting.count(count.exhausted),
             kinds or None,
         ]
         if wide:
@@ -87,8 +88,8 @@ def show_alarms(alarms: Sequence[Alarm]) -> None:
     """Print what checkers say about groups."""
     for one in alarms:
         click.secho(
-            f"alarm {one.kind}, group {output.printable(one.producer_group)}, since {output.cell(one.since)} "
-            f"({output.seconds(one.age)}): {output.printable(one.detail)}",
+            f"alarm {one.kind}, group {formatting.printable(one.producer_group)}, since {formatting.cell(one.since)} "
+            f"({formatting.seconds(one.age)}): {formatting.printable(one.detail)}",
             fg="red",
         )
 
@@ -123,10 +124,10 @@ def one(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves, said: s
             ("registered", group.registered_at),
             (
                 "undecided",
-                f"{output.count(halves.undecided)}, {output.count(halves.overdue)} of them overdue",
+                f"{formatting.count(halves.undecided)}, {formatting.count(halves.overdue)} of them overdue",
             ),
-            ("EXHAUSTED", output.count(halves.exhausted)),
-            ("oldest", None if halves.oldest is None else output.seconds(halves.oldest)),
+            ("EXHAUSTED", formatting.count(halves.exhausted)),
+            ("oldest", None if halves.oldest is None else formatting.seconds(halves.oldest)),
         ]
     )
     show_alarms(alarms)

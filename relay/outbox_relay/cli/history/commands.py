@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
-from outbox_relay import durations, output
+from outbox_relay import durations, formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Group, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.retention.removal import prepare
@@ -139,7 +140,7 @@ def _wish(older_than: str, target: str | None, wait: str) -> Wish:
 
 
 def _counting(run: Retention) -> str:
-    names = ", ".join(output.printable(target) for target in run.targets)
+    names = ", ".join(formatting.printable(target) for target in run.targets)
     return f"certificates that count: {names or 'there are none'}"
 
 
@@ -161,15 +162,15 @@ def _fields(outcome: Outcome) -> dict[str, Any]:
 
 def _why(outcome: Outcome) -> str:
     reasons = "; ".join(f"{reason.name}: {reason.detail}" for reason in outcome.verdict.reasons)
-    return output.printable(f"{reasons} (put back)" if outcome.restored else reasons)
+    return formatting.printable(f"{reasons} (put back)" if outcome.restored else reasons)
 
 
 def _line(outcome: Outcome) -> str:
     verdict = outcome.verdict
-    ids = f"ids {output.count(verdict.range.lower)} to {output.count(verdict.range.upper - 1)}"
+    ids = f"ids {formatting.count(verdict.range.lower)} to {formatting.count(verdict.range.upper - 1)}"
     if verdict.reasons:
         return f"{outcome.outcome:9}  {verdict.range.name}  {ids}  {_why(outcome)}"
-    rows = f"{output.many(verdict.messages or 0, 'message')}, {output.size(verdict.range.size)}"
+    rows = f"{formatting.many(verdict.messages or 0, 'message')}, {formatting.size(verdict.range.size)}"
     return f"{outcome.outcome:9}  {verdict.range.name}  {ids}  {rows}"
 
 
@@ -179,10 +180,10 @@ def _table(found: list[Outcome]) -> None:
         [
             (
                 outcome.verdict.range.name,
-                output.count(outcome.verdict.range.lower),
-                output.count(outcome.verdict.range.upper - 1),
-                output.count(outcome.verdict.messages),
-                output.size(outcome.verdict.range.size),
+                formatting.count(outcome.verdict.range.lower),
+                formatting.count(outcome.verdict.range.upper - 1),
+                formatting.count(outcome.verdict.messages),
+                formatting.size(outcome.verdict.range.size),
                 outcome.verdict.changed_at,
                 outcome.outcome,
                 _why(outcome) or None,
@@ -195,12 +196,12 @@ def _table(found: list[Outcome]) -> None:
 
 def _summary(found: list[Outcome], tidied: tuple[int, int], *, dry_run: bool) -> None:
     def number(name: str) -> str:
-        return output.count(sum(1 for outcome in found if outcome.outcome == name))
+        return formatting.count(sum(1 for outcome in found if outcome.outcome == name))
 
     gone = f"{number('droppable')} would be dropped" if dry_run else f"{number('dropped')} dropped"
     click.echo(f"{gone}, {number('refused')} refused, {number('kept')} kept")
     keys, checks = tidied
     if keys or checks:
         click.echo(
-            f"{output.count(keys)} idempotency keys and {output.count(checks)} left-over checks deleted"
+            f"{formatting.count(keys)} idempotency keys and {formatting.count(checks)} left-over checks deleted"
         )

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Group, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.errors import OperatorError
@@ -51,7 +52,7 @@ def ls(dsn: str, as_json: bool) -> None:
     )
     for one in lanes:
         if one.is_stopped:
-            click.secho(f"lane {one.lane}: {output.printable(one.error or '')}", fg="red")
+            click.secho(f"lane {one.lane}: {formatting.printable(one.error or '')}", fg="red")
             for line in one.repair():
                 click.echo(f"  {line}")
 

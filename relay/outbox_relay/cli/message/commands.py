@@ -7,7 +7,7 @@ import time
 
 import click
 
-from outbox_relay import output
+from outbox_relay.cli import output
 from outbox_relay.cli.message import outcome as message_outcome
 from outbox_relay.cli.message import render
 from outbox_relay.cli.message.send import send

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outbox_relay import output
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, json_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.database import connections, schema

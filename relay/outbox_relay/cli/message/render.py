@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.operations.messages import Life, Row
 
 LONGEST_CELL = 24
@@ -19,7 +20,8 @@ BYTES = ("key", "order_key")
 def as_document(row: Row) -> dict[str, Any]:
     """One message for machines: bytes as text where they are printable UTF-8, else {"base64": …}."""
     document = {
-        name: output.bytes_for_json(value) if name in BYTES else _plain(value) for name, value in row.items()
+        name: formatting.bytes_for_json(value) if name in BYTES else _plain(value)
+        for name, value in row.items()
     }
     return {**document, "xid": int(row["xid"])}
 
@@ -38,7 +40,7 @@ def show_list(rows: Sequence[Row], limit: int, more: bool) -> None:
                 row["id"],
                 f"{row['status']} {row['waiting']}" if row["waiting"] else row["status"],
                 row["topic"],
-                _short(output.bytes_for_people(row["key"])),
+                _short(formatting.bytes_for_people(row["key"])),
                 _short(", ".join(row["tags"]) or None),
                 _place(row),
                 row["born_at"],
@@ -72,7 +74,7 @@ def life_document(life: Life) -> dict[str, Any]:
     document["stopped"] = None if life.stopped is None else asdict(life.stopped)
     if life.content is not None:
         document["headers"] = life.content["headers"]
-        document["body"] = output.bytes_for_json(life.content["body"])
+        document["body"] = formatting.bytes_for_json(life.content["body"])
     return document
 
 
@@ -106,7 +108,7 @@ def show_life(life: Life) -> None:
     )
     click.echo()
     for when, what in _story(life):
-        click.echo(f"{output.cell(when)}  {what}")
+        click.echo(f"{formatting.cell(when)}  {what}")
     if life.stopped is not None:
         click.secho(f"next  {life.stopped.hold_up(row['message_id'])}", fg="red")
         for line in life.stopped.repair():
@@ -125,7 +127,7 @@ def _story(life: Life) -> list[tuple[datetime, str]]:
     if row["deliver_at"] is not None:
         story.append((row["deliver_at"], "not published before this time (deliver_at)"))
     if row["waiting"] is not None:
-        until = "" if row["due_at"] is None else f", due at {output.cell(row['due_at'])}"
+        until = "" if row["due_at"] is None else f", due at {formatting.cell(row['due_at'])}"
         story.append((row["born_at"], f"waiting: {row['waiting']}{until}"))
     for number, one in enumerate(life.publications):
         again = " again" if number else ""
@@ -136,8 +138,8 @@ def _story(life: Life) -> list[tuple[datetime, str]]:
 
 
 def _event(event: Row) -> str:
-    reason = "" if event["reason"] is None else f": {output.printable(event['reason'])}"
-    actor = output.printable(event["actor"])
+    reason = "" if event["reason"] is None else f": {formatting.printable(event['reason'])}"
+    actor = formatting.printable(event["actor"])
     if event["kind"] == "check":
         return f"checked by {actor}, answer {event['answer'] or '-'}{reason}"
     if event["from_state"] is None:
@@ -148,13 +150,13 @@ def _event(event: Row) -> str:
 def _content(content: Row) -> None:
     headers = content["headers"]
     if headers is not None and not isinstance(headers, dict):
-        click.echo(f"headers, which are not texts by name: {output.printable(str(headers))}")
+        click.echo(f"headers, which are not texts by name: {formatting.printable(str(headers))}")
         headers = None
     for name, value in (headers or {}).items():
-        click.echo(f"header {output.printable(name)}: {output.cell(value)}")
+        click.echo(f"header {formatting.printable(name)}: {formatting.cell(value)}")
     body = content["body"]
     if body is None:
         click.echo("body: none (a tombstone)")
         return
-    click.echo(f"body: {output.many(len(body), 'byte')}")
-    click.echo(output.bytes_for_people(body))
+    click.echo(f"body: {formatting.many(len(body), 'byte')}")
+    click.echo(formatting.bytes_for_people(body))

@@ -11,7 +11,7 @@ import psycopg
 
 from outbox import InvalidMessageError, Message, Outbox
 from outbox.errors import OutboxError
-from outbox_relay import output
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.errors import OperatorError, OptionError

@@ -9,7 +9,7 @@ from typing import NoReturn
 import click
 import psycopg
 
-from outbox_relay import output
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, explain, json_option
 from outbox_relay.cli.status import render
 from outbox_relay.cli.types import Number

@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.status import render_half_messages
 from outbox_relay.operations.health import Problem
 from outbox_relay.operations.status import Share, Status
@@ -82,7 +83,7 @@ def _by_backlog(status: Status) -> list[tuple[str | None, Share]]:
 def show(status: Status, found: Sequence[Problem], place: str) -> None:
     """Print the status for people."""
     show_verdict(found)
-    click.echo(f"{place}, {output.moment(datetime.now(UTC))}")
+    click.echo(f"{place}, {formatting.moment(datetime.now(UTC))}")
     output.pairs(_summary(status))
     click.echo()
     _topics(status)
@@ -99,20 +100,23 @@ def show_verdict(found: Sequence[Problem]) -> None:
         click.secho(f"PROBLEM: {one.text}: {one.command}", fg="red")
     if len(found) > MOST_TOPICS:
         click.secho(
-            f"… and {output.many(len(found) - MOST_TOPICS, 'more problem')} (--json has all)", fg="red"
+            f"… and {formatting.many(len(found) - MOST_TOPICS, 'more problem')} (--json has all)", fg="red"
         )
 
 
 def _summary(status: Status) -> list[tuple[str, Any]]:
     total = status.total
-    oldest = f", the oldest {output.seconds(total.oldest)} old" if total.backlog else ""
+    oldest = f", the oldest {formatting.seconds(total.oldest)} old" if total.backlog else ""
     rows: list[tuple[str, Any]] = [
-        ("backlog", f"{output.many(total.backlog, 'message')}{oldest}"),
-        ("published", f"{_rate(total.published_per_second)}/s over the last {output.seconds(status.window)}"),
+        ("backlog", f"{formatting.many(total.backlog, 'message')}{oldest}"),
+        (
+            "published",
+            f"{_rate(total.published_per_second)}/s over the last {formatting.seconds(status.window)}",
+        ),
     ]
     for waiting in status.waiting:
-        due = "" if waiting.next_due is None else f", the next due in {output.seconds(waiting.next_due)}"
-        rows.append((waiting.reason, f"{output.many(waiting.messages, 'message')}{due}"))
+        due = "" if waiting.next_due is None else f", the next due in {formatting.seconds(waiting.next_due)}"
+        rows.append((waiting.reason, f"{formatting.many(waiting.messages, 'message')}{due}"))
     for state, what in (
         ("UNKNOWN", ("half message undecided", "half messages undecided")),
         ("EXHAUSTED", ("half message left to an operator", "half messages left to an operator")),
@@ -121,15 +125,15 @@ def _summary(status: Status) -> list[tuple[str, Any]]:
         found = [one for one in status.unsettled if one.state == state]
         if found:
             messages = sum(one.messages for one in found)
-            age = output.seconds(max(one.oldest for one in found))
+            age = formatting.seconds(max(one.oldest for one in found))
             overdue = sum(one.overdue for one in found)
-            late = f", {output.count(overdue)} of them overdue" if overdue else ""
+            late = f", {formatting.count(overdue)} of them overdue" if overdue else ""
             rows.append(
-                (state, f"{output.count(messages)} {what[messages != 1]}{late}, the oldest {age} old")
+                (state, f"{formatting.count(messages)} {what[messages != 1]}{late}, the oldest {age} old")
             )
-    room = output.many(status.partitions.ids_left, "message")
+    room = formatting.many(status.partitions.ids_left, "message")
     left = status.partitions.seconds_until(status.partitions.newest_id + status.partitions.ids_left)
-    rate = "" if left is None else f", {output.seconds(left)} at the present rate"
+    rate = "" if left is None else f", {formatting.seconds(left)} at the present rate"
     rows.append(
         (
             "partitions",
@@ -146,7 +150,7 @@ def _alike(status: Status) -> str:
     first = status.lanes[0]
     lease = [lane.lease for lane in status.lanes if lane.lease is not None]
     owner = "" if first.owner is None else f", owner {first.owner}"
-    left = f", lease {output.seconds(min(lease))}" if lease and first.state == "running" else ""
+    left = f", lease {formatting.seconds(min(lease))}" if lease and first.state == "running" else ""
     return f"{len(status.lanes)} {first.state}{owner}{left}"
 
 
@@ -165,8 +169,8 @@ def _topics(status: Status) -> None:
         [
             (
                 "(half messages)" if name is None else name,
-                output.count(share.backlog),
-                output.seconds(share.oldest),
+                formatting.count(share.backlog),
+                formatting.seconds(share.oldest),
                 _rate(share.published_per_second),
             )
             for name, share in found[:MOST_TOPICS]
@@ -174,7 +178,7 @@ def _topics(status: Status) -> None:
         right=("backlog", "oldest", "published/s ~"),
     )
     if len(found) > MOST_TOPICS:
-        click.echo(f"… and {output.many(len(found) - MOST_TOPICS, 'more topic')} (--json has all)")
+        click.echo(f"… and {formatting.many(len(found) - MOST_TOPICS, 'more topic')} (--json has all)")
     click.echo()
 
 
@@ -186,9 +190,9 @@ def _lanes(status: Status) -> None:
                 lane.lane,
                 lane.state,
                 lane.owner,
-                output.seconds(lane.lease) if lane.state == "running" else None,
-                output.count(lane.share.backlog),
-                output.seconds(lane.share.oldest),
+                formatting.seconds(lane.lease) if lane.state == "running" else None,
+                formatting.count(lane.share.backlog),
+                formatting.seconds(lane.share.oldest),
                 _rate(lane.share.published_per_second),
             )
             for lane in status.lanes

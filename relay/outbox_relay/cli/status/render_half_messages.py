@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.operations.status import Unsettled
 
 
@@ -36,15 +37,15 @@ def show(unsettled: Sequence[Unsettled], most: int) -> None:
         [
             (
                 name,
-                output.count(undecided),
-                output.seconds(oldest),
-                output.count(overdue),
-                output.count(exhausted),
+                formatting.count(undecided),
+                formatting.seconds(oldest),
+                formatting.count(overdue),
+                formatting.count(exhausted),
             )
             for exhausted, overdue, undecided, name, oldest in rows[:most]
         ],
         right=("undecided", "oldest", "overdue", "EXHAUSTED"),
     )
     if len(rows) > most:
-        click.echo(f"… and {output.many(len(rows) - most, 'more group')} (--json has all)")
+        click.echo(f"… and {formatting.many(len(rows) - most, 'more group')} (--json has all)")
     click.echo()

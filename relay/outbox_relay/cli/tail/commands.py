@@ -12,11 +12,13 @@ from typing import TypedDict, Unpack
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, bootstrap_servers_option, json_option, kafka_config_option
+from outbox_relay.cli.tail.render import document, lines
 from outbox_relay.cli.types import Number
 from outbox_relay.operations import filters
-from outbox_relay.operations.tail import Tail, document, fits, lines, tag_expression
+from outbox_relay.operations.tail import Tail, fits, tag_expression
 
 
 class Options(TypedDict):
@@ -88,7 +90,7 @@ def _read(options: Options) -> None:
     try:
         place = "beginning" if beginning else "end; what is there already: --from-beginning"
         click.echo(
-            f"reading {topic}, {output.many(reader.partitions, 'partition')}, from the {place} (Ctrl-C ends)",
+            f"reading {topic}, {formatting.many(reader.partitions, 'partition')}, from the {place} (Ctrl-C ends)",
             err=True,
         )
         shown, last = 0, time.monotonic()
@@ -110,7 +112,7 @@ def _read(options: Options) -> None:
         reader.close()
     if count is not None:
         raise click.ClickException(
-            f"{output.many(shown, 'message')} of {count} came; none that fits within {timeout:g} s"
+            f"{formatting.many(shown, 'message')} of {count} came; none that fits within {timeout:g} s"
         )
 
 

@@ -9,7 +9,8 @@ import click
 
 from outbox.partitioning.selectors import BUILT_IN
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.options import (
     Group,
     bootstrap_servers_option,
@@ -105,7 +106,7 @@ def create(
         registered,
         made,
         as_json,
-        f"created topic {name} with {output.many(made.partitions, 'partition')}"
+        f"created topic {name} with {formatting.many(made.partitions, 'partition')}"
         + (" and registered it" if known is None else ", as it is registered"),
     )
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.operations.kafka_topics import KafkaTopic
 from outbox_relay.operations.topics import Registered
 
@@ -26,7 +27,7 @@ def many(topics: Sequence[Registered]) -> None:
                 one.message_type,
                 one.partitions,
                 one.selector or "murmur2",
-                output.count(one.max_message_bytes),
+                formatting.count(one.max_message_bytes),
                 one.registered_at,
             )
             for one in topics
@@ -47,14 +48,14 @@ def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: s
         ("type", registered.message_type),
         ("pinned partitions", registered.partitions),
         ("selector", registered.selector or "murmur2 (default)"),
-        ("max message", f"{output.count(registered.max_message_bytes)} bytes"),
+        ("max message", f"{formatting.count(registered.max_message_bytes)} bytes"),
         ("registered", registered.registered_at),
     ]
     if found is not None:
         limit = (
             "not readable"
             if found.max_message_bytes is None
-            else f"{output.count(found.max_message_bytes)} bytes"
+            else f"{formatting.count(found.max_message_bytes)} bytes"
         )
         rows += [
             ("Kafka partitions", found.partitions),
@@ -64,11 +65,11 @@ def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: s
     output.pairs(rows)
     if found is not None and found.partitions > registered.partitions:
         click.echo(
-            f"note: Kafka has {output.many(found.partitions, 'partition')}; keys stay on the first "
+            f"note: Kafka has {formatting.many(found.partitions, 'partition')}; keys stay on the first "
             f"{registered.partitions}, which are pinned"
         )
     if found is not None and found.partitions < registered.partitions:
         click.echo(
-            f"warning: Kafka has {output.many(found.partitions, 'partition')}, fewer than the "
+            f"warning: Kafka has {formatting.many(found.partitions, 'partition')}, fewer than the "
             f"{registered.partitions} pinned: the relay cannot publish to it"
         )

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from outbox.operations.decide import Verdict
-from outbox_relay import output
+from outbox_relay.cli import output
 from outbox_relay.cli.options import Group, dsn_option, json_option
 from outbox_relay.cli.tx import deciding, render, report
 from outbox_relay.cli.tx.options import deciding_options, filter_options, wanted

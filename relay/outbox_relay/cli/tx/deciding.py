@@ -10,7 +10,8 @@ import click
 from psycopg.rows import dict_row
 
 from outbox.operations.decide import Verdict
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.tx import report
 from outbox_relay.cli.tx.options import given, wanted
 from outbox_relay.database import connections, schema
@@ -106,8 +107,8 @@ def _selection(
             click.echo("no half message fits", err=True)
         return
     what = (
-        f"{output.many(many.messages, 'half message')} of group {chosen.producer_group!r}, state "
-        f"{chosen.states[0]}, born {output.cell(many.oldest)} to {output.cell(many.newest)}"
+        f"{formatting.many(many.messages, 'half message')} of group {chosen.producer_group!r}, state "
+        f"{chosen.states[0]}, born {formatting.cell(many.oldest)} to {formatting.cell(many.newest)}"
     )
     _ask(what, verdict, yes=options["yes"])
     progress = _Progress(many.messages)
@@ -115,10 +116,10 @@ def _selection(
     if options["as_json"]:
         output.emit_json({"decided": done.decided, "held": done.held})
     else:
-        click.echo(f"{output.count(done.decided)} {WORDS[verdict]}")
+        click.echo(f"{formatting.count(done.decided)} {WORDS[verdict]}")
         if done.held:
             click.secho(
-                f"{output.count(len(done.held))} passed over, locked or decided by somebody else meanwhile: "
+                f"{formatting.count(len(done.held))} passed over, locked or decided by somebody else meanwhile: "
                 f"{', '.join(map(str, done.held[:MOST_SHOWN]))}{', …' if len(done.held) > MOST_SHOWN else ''}; "
                 "run it again for these",
                 err=True,

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
+from outbox_relay.cli import output
 from outbox_relay.cli.message.render import as_document
 from outbox_relay.operations import group_callbacks, half_message_story
 from outbox_relay.operations.half_message_life import HalfLife
@@ -28,7 +29,7 @@ def half_document(row: Row, now: Any) -> dict[str, Any]:
     """One half message of a list, for machines; ages in seconds."""
     due = row["due_at"]
     document = dict(row)
-    document["key"] = output.bytes_for_json(row["key"])
+    document["key"] = formatting.bytes_for_json(row["key"])
     document["message_id"] = str(row["message_id"])
     document["age_seconds"] = round(document.pop("age"), 3)
     document["overdue"] = due is not None and (now - due).total_seconds() > OVERDUE_S
@@ -46,7 +47,7 @@ def show_list(rows: Sequence[Row], now: Any) -> None:
 
 def _cells(row: Row, now: Any, *, wide: bool) -> list[Any]:
     checks = row["checks"] or 0
-    age, due = output.seconds(row["age"]), _next_check(row, now)
+    age, due = formatting.seconds(row["age"]), _next_check(row, now)
     if not wide:
         # One unit of time is enough to see what is old.
         age, due = _one_unit(age), _one_unit(due)
@@ -87,8 +88,8 @@ def _next_check(row: Row, now: Any) -> str:
         return "being asked"
     late = (now - row["due_at"]).total_seconds()
     if late > OVERDUE_S:
-        return f"overdue {output.seconds(late)}"
-    return "now" if late >= 0 else f"in {output.seconds(-late)}"
+        return f"overdue {formatting.seconds(late)}"
+    return "now" if late >= 0 else f"in {formatting.seconds(-late)}"
 
 
 def show_one(told: HalfLife) -> None:
@@ -115,7 +116,7 @@ def show_one(told: HalfLife) -> None:
             ("key", half["key"]),
             ("tags", half["tags"] or None),
             ("index keys", half["index_keys"] or None),
-            ("born", f"{output.cell(half['born_at'])}, {output.seconds(half['age'])} ago"),
+            ("born", f"{formatting.cell(half['born_at'])}, {formatting.seconds(half['age'])} ago"),
             ("deliver at", half["deliver_at"]),
             ("decided", half["decided_at"]),
             ("checks", f"{half['checks'] or 0} of {half['max_checks']}" if undecided else half["checks"]),
@@ -126,14 +127,14 @@ def show_one(told: HalfLife) -> None:
             ("being asked", None if half["being_asked_by"] is None else f"by {half['being_asked_by']}"),
             (
                 "next check",
-                f"{output.cell(half['due_at'])}, {_next_check(half, told.now)}" if undecided else None,
+                f"{formatting.cell(half['due_at'])}, {_next_check(half, told.now)}" if undecided else None,
             ),
             ("is asked", group_callbacks.who(group, half["checker"]) if undecided else None),
             ("schedule", group_callbacks.schedule(group) if undecided else None),
-            ("policy", f"{half['policy']}, by {output.cell(half['expires_at'])}" if undecided else None),
+            ("policy", f"{half['policy']}, by {formatting.cell(half['expires_at'])}" if undecided else None),
             ("locked", None if told.locker is None else f"by {told.locker.describe()}"),
             *(
-                (f"ALARM {alarm.kind}", f"since {output.cell(alarm.since)}: {alarm.detail}")
+                (f"ALARM {alarm.kind}", f"since {formatting.cell(alarm.since)}: {alarm.detail}")
                 for alarm in told.alarms
             ),
         ]
@@ -144,7 +145,7 @@ def explain(told: HalfLife) -> None:
     """Print the life of one half message in order of time, and what happens next."""
     half = told.half
     status = told.life.message["status"]
-    business = "" if _business(half) is None else f" about {output.printable(_business(half) or '')}"
+    business = "" if _business(half) is None else f" about {formatting.printable(_business(half) or '')}"
     _line(
         "",
         f"half message {half['id']} ({half['message_id']}){business} for topic {half['topic']}: "
@@ -163,8 +164,8 @@ def explain(told: HalfLife) -> None:
     click.echo()
     for number, entry in enumerate(half_message_story.past(told)):
         after = (entry.at - half["born_at"]).total_seconds()
-        passed = "" if number == 0 else f"+{output.seconds(after)}"
-        _line(f"{output.moment(entry.at)}  {passed:>12}  ", entry.text)
+        passed = "" if number == 0 else f"+{formatting.seconds(after)}"
+        _line(f"{formatting.moment(entry.at)}  {passed:>12}  ", entry.text)
     steps = half_message_story.future(told)
     if not steps:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from outbox_relay import output
+from outbox_relay import formatting
 from outbox_relay.database import connections
 from outbox_relay.operations import group_callbacks, groups
 from outbox_relay.operations.decide import Outcome
@@ -17,7 +17,7 @@ def decided(outcome: Outcome) -> None:
     text = f"half message {half['id']} {outcome.text}"
     if outcome.result == "decided" and outcome.state == "COMMITTED":
         later = half["deliver_at"]
-        text += "; the relay publishes it" + ("" if later is None else f" at {output.cell(later)}")
+        text += "; the relay publishes it" + ("" if later is None else f" at {formatting.cell(later)}")
     click.secho(text, err=outcome.failed, fg="red" if outcome.failed else None)
 
 
@@ -26,12 +26,12 @@ def due(conn: connections.Connection, half: Row) -> str:
     if half["state"] != "UNKNOWN":
         return _final(half)
     if half["being_asked_by"] is not None:
-        return f"is asked about at this moment by {output.printable(half['being_asked_by'])}"
+        return f"is asked about at this moment by {formatting.printable(half['being_asked_by'])}"
     group = groups.find(conn, half["producer_group"])
     text = f"is due: asked next by {group_callbacks.who(group, half['checker'])}"
     for alarm in groups.alarms(conn, group.name):
-        told = output.printable(alarm.detail)
-        text += f"\n  alarm {alarm.kind} since {output.cell(alarm.since)}: {told}"
+        told = formatting.printable(alarm.detail)
+        text += f"\n  alarm {alarm.kind} since {formatting.cell(alarm.since)}: {told}"
     return text
 
 
@@ -43,5 +43,5 @@ def _final(half: Row) -> str:
             "is EXHAUSTED: its checks or its age are used up, and nobody is asked any more; decide it: "
             f"outbox tx commit {number} --reason TEXT, outbox tx rollback {number} --reason TEXT"
         )
-    when = "" if half["decided_at"] is None else f" since {output.cell(half['decided_at'])}"
+    when = "" if half["decided_at"] is None else f" since {formatting.cell(half['decided_at'])}"
     return f"is {half['state']}{when}: there is nothing to ask; see: outbox tx explain {number}"

@@ -1,4 +1,4 @@
-"""What commands print: tables for people at a terminal, plain aligned text in a pipe, JSON for machines.
+"""Pure formatting of values for people and machines: times, durations, sizes, bytes, and texts that are safe to show.
 
 Times are written in UTC everywhere, as in the log: for people `2026-11-22 13:05:07.249Z`, which every option that
 takes a time reads back, and in JSON as RFC 3339 (`2026-11-22T13:05:07.249000Z`).
@@ -10,29 +10,10 @@ a key or a remark cannot move the cursor or change colours.
 from __future__ import annotations
 
 import base64
-import json
-import sys
-from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 NOTHING = "-"
-
-
-def emit_json(value: Any) -> None:
-    """Print one JSON document."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
-
-
-def emit_json_line(value: Any) -> None:
-    """Print one JSON document on one line, for commands that print many."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=_plain))
 
 
 def moment(value: datetime) -> str:
@@ -43,14 +24,6 @@ def moment(value: datetime) -> str:
 def rfc3339(value: datetime) -> str:
     """Write a time for machines: RFC 3339, in UTC, to the microsecond."""
     return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S}.{value.microsecond:06}Z"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return rfc3339(value)
-    if isinstance(value, (bytes, memoryview)):
-        return bytes_for_json(bytes(value))
-    return str(value)
 
 
 def bytes_for_json(value: bytes | None) -> str | dict[str, str] | None:
@@ -145,66 +118,3 @@ def size(value: float | None) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
-
-
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Collection[str] = (), title: str = ""
-) -> None:
-    """Print a table; `right` names the columns of numbers."""
-    cells = [[cell(value) for value in row] for row in rows]
-    if not sys.stdout.isatty():
-        click.echo(plain_table(columns, cells, right=right, title=title))
-        return
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-    )
-    for column in columns:
-        # In capitals, as in a pipe: what a page of the documentation shows is what a terminal shows.
-        shown.add_column(column.upper(), justify="right" if column in right else "left", overflow="fold")
-    for row in cells:
-        shown.add_row(*(Text(value, style=STYLES.get(value, "")) for value in row))
-    Console(highlight=False).print(shown)
-
-
-STYLES = {
-    "ok": "green",
-    "warning": "yellow",
-    "FAILED": "bold red",
-    "PUBLISHED": "green",
-    "UNKNOWN": "yellow",
-    "EXHAUSTED": "bold red",
-    "DEAD": "bold red",
-    "stopped": "bold red",
-    "running": "green",
-    "no owner": "yellow",
-    NOTHING: "dim",
-}
-
-
-def plain_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), title: str = ""
-) -> str:
-    """Align a table with spaces; the header is in capitals, no line has trailing space."""
-    heads = [column.upper() for column in columns]
-    widths = [max(map(len, texts)) for texts in zip(heads, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            text.rjust(width) if column in right else text.ljust(width)
-            for column, text, width in zip(columns, row, widths, strict=True)
-        ).rstrip()
-        for row in [heads, *rows]
-    ]
-    return "\n".join([title, *lines] if title else lines)
-
-
-def pairs(rows: Iterable[tuple[str, Any]]) -> None:
-    """Print names and values, one pair to a line, leaving out what is None."""
-    shown = [(name, cell(value)) for name, value in rows if value is not None]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, value in shown:
-        click.echo(f"{name.ljust(width)}  {value}")
