@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from outbox.records import MessageView
 from outbox.resolution import Answer, LocalTransactionState
 from outbox_relay.checker.allow_list import AllowList
-from outbox_relay.checker.askers import Askers, RegisteredAsker, Registration
+from outbox_relay.checker.askers.registered import Askers, RegisteredAsker, Registration
 from outbox_relay.checker.service import Checker, CheckerOptions
 
 HANGS, RAISES, FLOODS = SICK = ("hangs", "raises", "floods")

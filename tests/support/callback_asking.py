@@ -13,8 +13,8 @@ import pytest
 from outbox.callbacks import Secrets
 from outbox.resolution import Answer, LocalTransactionState
 from outbox_relay.checker.allow_list import AllowList
+from outbox_relay.checker.askers.http import HttpAsker
 from outbox_relay.checker.callback import HttpCallback, read_callback
-from outbox_relay.checker.http import HttpAsker
 from tests.support.callback_peer import SECRET, Line, Peer, a_view
 
 UNKNOWN = LocalTransactionState.UNKNOWN
@@ -71,5 +71,5 @@ def resolves_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[st
             for address in addresses
         ]
 
-    monkeypatch.setattr("outbox_relay.checker.channel.socket.getaddrinfo", lookup)
+    monkeypatch.setattr("outbox_relay.checker.askers.channel.socket.getaddrinfo", lookup)
     return asked

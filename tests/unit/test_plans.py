@@ -80,7 +80,9 @@ EXEMPT: dict[str, dict[str, str]] = {
     },
     "outbox/sql/topics.sql": {"register_topic": "inserts one row, by the primary key"},
     "outbox/sql/rocketmq.sql": dict.fromkeys(["hurry", "wait_briefly"], NO_TABLE),
-    "relay/outbox_relay/checker/query.sql": dict.fromkeys(["limits", "role", "leave_nothing"], NO_TABLE),
+    "relay/outbox_relay/checker/askers/query.sql": dict.fromkeys(
+        ["limits", "role", "leave_nothing"], NO_TABLE
+    ),
     "relay/outbox_relay/checker/registered.sql": dict.fromkeys(
         ["registered", "with_callback"], "reads a table with a row per producer group, every few seconds"
     ),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from outbox.checking import GroupRound, Step
 from outbox.checking.rounds import Connect
-from outbox_relay.checker.askers import Askers, Registration
+from outbox_relay.checker.askers.registered import Askers, Registration
 from outbox_relay.logs import Log
 
 log = Log("checker")

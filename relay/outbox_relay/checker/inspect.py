@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from outbox_relay.checker.askers import Askers, Registration
+from outbox_relay.checker.askers.registered import Askers, Registration
 from outbox_relay.database.statements import Statements
 
 STATEMENTS = Statements("checker/registered.sql")

@@ -21,7 +21,7 @@ from outbox.checking.finding import groups as groups_plan
 from outbox.checking.rounds import Connect
 from outbox.checking.transaction import transaction
 from outbox.describing import describe
-from outbox_relay.checker.askers import Askers, Registration
+from outbox_relay.checker.askers.registered import Askers, Registration
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.checker.group import CheckedGroup
 from outbox_relay.checker.schedule import Schedule

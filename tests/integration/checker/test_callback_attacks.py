@@ -139,7 +139,7 @@ def test_http_without_tls_stays_inside_listed_networks(monkeypatch: pytest.Monke
 def test_a_name_server_that_hangs_costs_no_more_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with Peer(answering()) as peer:
         monkeypatch.setattr(
-            "outbox_relay.checker.channel.socket.getaddrinfo", lambda *_, **__: peer.stopping.wait(30)
+            "outbox_relay.checker.askers.channel.socket.getaddrinfo", lambda *_, **__: peer.stopping.wait(30)
         )
         asker = make_asker(peer.url())
         for _ in range(3):  # more than the lookups that may be left behind

@@ -12,8 +12,8 @@ import pytest
 
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from outbox_local.stack.api import Stack
+from outbox_relay.checker.askers.sql import SqlAsker
 from outbox_relay.checker.callback import SqlCallback, read_callback
-from outbox_relay.checker.sql import SqlAsker
 from tests.support.callback_peer import a_view
 from tests.support.waiting import wait_until
 

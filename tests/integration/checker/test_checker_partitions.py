@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox_relay.checker.allow_list import AllowList
-from outbox_relay.checker.askers import Askers, trust
+from outbox_relay.checker.askers.registered import Askers, trust
 from outbox_relay.checker.service import Checker, CheckerOptions
 from tests.support.locks import holding
 from tests.support.postgres_writing import connect, insert

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from outbox_relay.checker.allow_list import AllowList, RefusedAddressError
+from outbox_relay.checker.askers.http import secret_variables
 from outbox_relay.checker.callback import (
     CallbackError,
     HttpCallback,
@@ -15,7 +16,6 @@ from outbox_relay.checker.callback import (
     read_callback,
     validate_callback,
 )
-from outbox_relay.checker.http import secret_variables
 
 QUERY = "SELECT state = 'paid' FROM payment WHERE id = %(biz_id)s"
 

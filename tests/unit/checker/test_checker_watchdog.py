@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from outbox_relay.checker.bounded import Bounded, DeadlineError
-from outbox_relay.checker.watchdog import Watchdog
+from outbox_relay.checker.deadline import Bounded, DeadlineError, Watchdog
 from tests.support.waiting import wait_until
 
 

@@ -12,7 +12,7 @@ import click
 
 from outbox_relay import logs
 from outbox_relay.checker.allow_list import AllowList
-from outbox_relay.checker.askers import Askers, trust
+from outbox_relay.checker.askers.registered import Askers, trust
 from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
 from outbox_relay.cli import output

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from outbox.operations.groups import MOST_CHECKS, MOST_WORKERS
+from outbox_relay.checker.askers.sql import SqlAsker
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
-from outbox_relay.checker.sql import SqlAsker
 from outbox_relay.cli import output
 from outbox_relay.cli.group import render
 from outbox_relay.cli.group.options import callback_of, duration_option, name_argument

@@ -17,9 +17,9 @@ from outbox.errors import ConfigurationError
 from outbox.records import MessageView
 from outbox.resolution import Answer
 from outbox_relay.checker.allow_list import AllowList
+from outbox_relay.checker.askers.http import HttpAsker, find_secrets
+from outbox_relay.checker.askers.sql import SqlAsker
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
-from outbox_relay.checker.http import HttpAsker, find_secrets
-from outbox_relay.checker.sql import SqlAsker
 
 
 class Registration(NamedTuple):

@@ -18,8 +18,8 @@ from http.client import HTTPResponse
 from typing import Any, NamedTuple
 
 from outbox_relay.checker.allow_list import AllowList
-from outbox_relay.checker.bounded import Bounded, left
 from outbox_relay.checker.callback import HttpCallback
+from outbox_relay.checker.deadline import Bounded, left
 
 MOST_HEADERS = 16 * 1024
 """Bytes that status line, headers and chunk sizes may take beside the body."""

@@ -25,9 +25,7 @@ from outbox.errors import OutboxError
 from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
 from outbox_relay.checker.allow_list import AllowList, RefusedAddressError
-from outbox_relay.checker.bounded import Bounded
-from outbox_relay.checker.callback import HttpCallback
-from outbox_relay.checker.channel import (
+from outbox_relay.checker.askers.channel import (
     Channel,
     NoReplyError,
     Reply,
@@ -36,6 +34,8 @@ from outbox_relay.checker.channel import (
     open_channel,
     resolve,
 )
+from outbox_relay.checker.callback import HttpCallback
+from outbox_relay.checker.deadline import Bounded
 
 SECRET_VARIABLE = "OUTBOX_CALLBACK_SECRET"  # noqa: S105  (the name of a variable)
 
