@@ -17,9 +17,9 @@ from bench.load import messages
 from bench.load.checker import FLOODS, HANGS, RAISES, SICK, check
 from bench.plan import Bench
 from outbox import Message, Outbox
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("sql/groups.sql", package="bench")
+STATEMENTS = Statements("bench/sql/groups.sql")
 HEALTHY = tuple(f"healthy-{number:02d}" for number in range(97))
 CHECK_AFTER = 1.0
 """Seconds after which half messages are due."""

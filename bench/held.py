@@ -15,9 +15,9 @@ from bench.harness.statistics import median
 from bench.load.backlog import STATEMENTS as BACKLOG
 from bench.plan import PARTITIONS, Bench
 from outbox import Message, Outbox
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("sql/held.sql", package="bench")
+STATEMENTS = Statements("bench/sql/held.sql")
 LIMIT = 60.0
 METHOD = (
     "A relay runs; bursts of {burst:,} messages, each committed by one transaction, come one after the other, each "

@@ -15,12 +15,12 @@ from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median
 from bench.load.backlog import fill
 from bench.plan import Bench
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import LivePartitions
 
-STATEMENTS = Statements("sql/idle.sql", package="bench")
+STATEMENTS = Statements("bench/sql/idle.sql")
 WARM_UP = 20
 """Polls before the first that counts; PostgreSQL and psycopg have prepared the statement by then."""
 RUNNING = 10

@@ -17,9 +17,9 @@ from bench.harness.workers import Worker
 from bench.load.consumer import consume
 from bench.load.generator import Job, generate
 from bench.plan import PARTITIONS, Bench
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("sql/load.sql", package="bench")
+STATEMENTS = Statements("bench/sql/load.sql")
 PER_GENERATOR = 250.0
 """Transactions per second that one generator begins at most: it has the time to begin each when it is due."""
 OVERLOADED = 300.0

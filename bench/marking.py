@@ -9,13 +9,13 @@ import psycopg
 from bench.harness.cpu import thread_nanoseconds
 from bench.harness.report import Section, Table
 from bench.plan import Bench
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.snapshot import Snapshot
 
-STATEMENTS = Statements("sql/marking.sql", package="bench")
+STATEMENTS = Statements("bench/sql/marking.sql")
 BATCH = 1_000
 METHOD = (
     f"Batches of {BATCH:,} messages arrive, are found and are remembered as published, by turns in two ways, while "

@@ -24,11 +24,10 @@ from bench.rocketmq.client import Client
 from bench.rocketmq.jars import DRIVER, VERSION, jars
 from bench.rocketmq.java import compiled
 from bench.rocketmq.servers import running
-from outbox.statements import load
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements, load
 
-BUSINESS = Statements("sql/send.sql", package="bench")
-WRITES = Statements("sql/half.sql", package="bench")
+BUSINESS = Statements("bench/sql/send.sql")
+WRITES = Statements("bench/sql/half.sql")
 LIMIT = 60.0
 PEER = "rocketmq"
 VARIANTS = {

@@ -11,10 +11,9 @@ from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, ratio
 from bench.load import messages, pgbench
 from bench.plan import Bench
-from outbox.statements import load
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements, load
 
-STATEMENTS = Statements("sql/send.sql", package="bench")
+STATEMENTS = Statements("bench/sql/send.sql")
 SEND = load("send.sql")["send"]
 VALUES = {
     1: ":topic", 2: ":account", 3: ":body", 4: ":headers", 8: ":tags", 9: ":no_tags", 10: ":group",

@@ -14,10 +14,10 @@ import psycopg
 
 from bench.harness.cpu import peak_bytes
 from bench.harness.servers import Servers
+from outbox.statements import Statements
 from outbox_local.stack.process import spawn
-from outbox_relay.database.statements import Statements
 
-WATCH = Statements("sql/watch.sql", package="bench")
+WATCH = Statements("bench/sql/watch.sql")
 START_LIMIT = 20.0
 STOP_LIMIT = 30.0
 

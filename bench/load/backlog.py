@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("sql/drain.sql", package="bench")
+STATEMENTS = Statements("bench/sql/drain.sql")
 TRANSACTION = 1_000
 SESSIONS = 3
 

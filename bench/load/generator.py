@@ -12,9 +12,9 @@ import psycopg
 from bench.load import messages
 from bench.load.raw import bare_producer
 from outbox import Message, Outbox
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-ORDER = Statements("sql/load.sql", package="bench")["order"]
+ORDER = Statements("bench/sql/load.sql")["order"]
 HEADERS: dict[str, str | bytes | None] = {"source": "bench"}
 
 

@@ -16,9 +16,9 @@ from bench.load import messages
 from outbox import Message, Outbox
 from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import LocalMessage, TransactionMQProducer
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-WRITES = Statements("sql/half.sql", package="bench")
+WRITES = Statements("bench/sql/half.sql")
 HEADERS = {"source": "bench"}
 THREADS = 16
 """Threads of a process at most."""

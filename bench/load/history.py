@@ -12,9 +12,9 @@ import psycopg
 from bench.harness.relays import WATCH, RelayProcess, wait_published
 from bench.harness.servers import Servers
 from outbox import Message, Outbox
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("sql/export.sql", package="bench")
+STATEMENTS = Statements("bench/sql/export.sql")
 TRANSACTION = 1_000
 SESSIONS = 3
 HALF_EVERY = 20

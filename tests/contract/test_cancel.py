@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from outbox import DecidedOtherwiseError, Message, NotDelayedError, Receipt, TooLateError
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from tests.contract.conftest import MakeSession
 from tests.contract.sessions import WAIT, Session, is_blocked, wait_until
 
@@ -33,7 +33,7 @@ def receipt(session: Session) -> Receipt:
 
 
 def release(relay: Session) -> None:
-    statement = Statements("publisher/delayed.sql")["release"].replace("%(since)s", "%s")
+    statement = Statements("outbox_relay/publisher/delayed.sql")["release"].replace("%(since)s", "%s")
     relay.execute(statement, [SINCE])
 
 

@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from tests.support.waiting import wait_until
 
-SQL = Statements("postgres_writers.sql", package="tests.support")
+SQL = Statements("tests.support/postgres_writers.sql")
 TIMEOUT_MS = 20_000
 
 

@@ -14,13 +14,13 @@ from typing import IO, Any
 import psycopg
 
 from outbox import Message, Outbox
+from outbox.statements import Statements
 from outbox_local.demo import board, journal
 from outbox_local.demo.flights import Flight
 from outbox_local.demo.journal import Entry, Outcome
-from outbox_relay.database.statements import Statements
 
 Connection = psycopg.Connection[Any]
-SQL = Statements("demo/demo.sql", package="outbox_local")
+SQL = Statements("outbox_local/demo/demo.sql")
 PRODUCER_GROUP = "maintenance-office"
 PATIENCE_S = 60.0
 """How long a producer tries to reach a PostgreSQL that went away."""

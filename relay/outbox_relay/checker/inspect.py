@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from outbox.statements import Statements
 from outbox_relay.checker.askers.registered import Askers, Registration
-from outbox_relay.database.statements import Statements
 
-STATEMENTS = Statements("checker/registered.sql")
+STATEMENTS = Statements("outbox_relay/checker/registered.sql")
 LOOKUP_S = 3.0
 
 

@@ -21,6 +21,7 @@ from outbox.checking.finding import groups as groups_plan
 from outbox.checking.rounds import Connect
 from outbox.checking.transaction import transaction
 from outbox.describing import describe
+from outbox.statements import Statements
 from outbox_relay.checker.askers.registered import Askers, Registration
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.checker.group import CheckedGroup
@@ -30,11 +31,10 @@ from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.database.reasons import reason
 from outbox_relay.database.schema import require_current
-from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.logs import Log
 
-STATEMENTS = Statements("checker/registered.sql")
+STATEMENTS = Statements("outbox_relay/checker/registered.sql")
 
 LOOK_EVERY_S = 1.0
 """Seconds between two looks for groups; longer where looking takes long."""

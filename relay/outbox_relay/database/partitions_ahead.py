@@ -14,11 +14,11 @@ from typing import Any
 
 import psycopg
 
+from outbox.statements import Statements
 from outbox_relay.database.reasons import is_away, may_heal, reason
-from outbox_relay.database.statements import Statements
 from outbox_relay.logs import Log
 
-STATEMENTS = Statements("database/partitions_ahead.sql")
+STATEMENTS = Statements("outbox_relay/database/partitions_ahead.sql")
 LOCKED = psycopg.errors.LockNotAvailable.sqlstate
 REPAIR = "outbox db partitions --ensure 7"
 

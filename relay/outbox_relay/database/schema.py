@@ -11,10 +11,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OperatorError
 
-STATEMENTS = Statements("database/schema.sql")
+STATEMENTS = Statements("outbox_relay/database/schema.sql")
 REVISION = "0001"
 
 

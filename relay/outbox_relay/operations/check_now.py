@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.operations.half_messages import Row
 
-STATEMENTS = Statements("operations/check_now.sql")
+STATEMENTS = Statements("outbox_relay/operations/check_now.sql")
 
 
 @dataclass(frozen=True)

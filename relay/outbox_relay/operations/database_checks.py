@@ -9,12 +9,12 @@ from typing import Any, Literal
 import psycopg
 from psycopg.rows import dict_row
 
+from outbox.statements import Statements
 from outbox_relay.database import schema
-from outbox_relay.database.statements import Statements
 from outbox_relay.formatting import count, seconds
 from outbox_relay.operations import partitions
 
-STATEMENTS = Statements("operations/database_checks.sql")
+STATEMENTS = Statements("outbox_relay/operations/database_checks.sql")
 OLDEST_SERVER = 140000
 ROLES = (
     "outbox_producer",

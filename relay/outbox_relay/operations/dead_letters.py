@@ -15,14 +15,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import half_messages
 from outbox_relay.operations.decide import Outcome, deciding
 from outbox_relay.operations.messages import Row
 
-STATEMENTS = Statements("operations/dead_letters.sql")
+STATEMENTS = Statements("outbox_relay/operations/dead_letters.sql")
 
 ACTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "dead": {"COMMITTED": ("DEAD",)},

@@ -15,14 +15,14 @@ from outbox.errors import DecidedOtherwiseError, ExhaustedError, NotAHalfMessage
 from outbox.operations.decide import Decision, Verdict
 from outbox.records import HalfMessage
 from outbox.resolution import LONGEST_REMARK
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OptionError
 from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import locker
 from outbox_relay.operations.actor import actor
 from outbox_relay.operations.half_messages import Row
 
-STATEMENTS = Statements("operations/decide.sql")
+STATEMENTS = Statements("outbox_relay/operations/decide.sql")
 WORDS = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back"}
 
 

@@ -20,12 +20,12 @@ from outbox.errors import InvalidGroupError
 from outbox.operations import groups
 from outbox.operations.groups import GROUP_TYPES, POLICIES, ProducerGroup, require_consistent
 from outbox.operations.topics import MessageType
+from outbox.statements import Statements
 from outbox_relay import durations
-from outbox_relay.database.statements import Statements
 from outbox_relay.operations.group_errors import GroupError
 from outbox_relay.operations.half_messages import OVERDUE_S
 
-STATEMENTS = Statements("operations/groups.sql")
+STATEMENTS = Statements("outbox_relay/operations/groups.sql")
 __all__ = [
     "POLICIES",
     "SETTINGS",

@@ -11,11 +11,11 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.operations import messages
 
-STATEMENTS = Statements("operations/half_messages.sql")
+STATEMENTS = Statements("outbox_relay/operations/half_messages.sql")
 
 STATES = ("UNKNOWN", "EXHAUSTED")
 OVERDUE_S = 10.0

@@ -9,10 +9,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.formatting import cell, printable, seconds
 
-STATEMENTS = Statements("operations/half_message_life.sql")
+STATEMENTS = Statements("outbox_relay/operations/half_message_life.sql")
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,14 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.operations import progress, stopped_lanes
 from outbox_relay.operations.filters import Filters
 from outbox_relay.operations.stopped_lanes import Lane
 from outbox_relay.publisher.snapshot import START, Progress
 
-STATEMENTS = Statements("operations/messages.sql")
-SETTINGS = Statements("operations/status.sql")
+STATEMENTS = Statements("outbox_relay/operations/messages.sql")
+SETTINGS = Statements("outbox_relay/operations/status.sql")
 
 FIRST_WINDOW = 2_000
 LARGEST_WINDOW = 5_000_000

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OperatorError
 
-STATEMENTS = Statements("operations/partitions.sql")
+STATEMENTS = Statements("outbox_relay/operations/partitions.sql")
 
 # Relay and checker make partitions too, and hold the lock while they do: a second or so on a busy machine.
 PATIENCE_S = 5.0

@@ -6,11 +6,11 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 
-STATEMENTS = Statements("operations/status.sql")
-LANES = Statements("publisher/lanes.sql")
+STATEMENTS = Statements("outbox_relay/operations/status.sql")
+LANES = Statements("outbox_relay/publisher/lanes.sql")
 
 
 def read(conn: psycopg.Connection[Any]) -> dict[int, Progress]:

@@ -14,14 +14,14 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row, dict_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.operations import groups as registry
 from outbox_relay.operations import partitions, progress
 from outbox_relay.operations.groups import Alarm
 from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.publisher.snapshot import START, Progress
 
-STATEMENTS = Statements("operations/status.sql")
+STATEMENTS = Statements("outbox_relay/operations/status.sql")
 WINDOW_S = 10.0
 """Seconds over which rates are taken."""
 

@@ -11,13 +11,13 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.formatting import cell, printable
 from outbox_relay.publisher.lease import LOCK_WAIT_S, lock_holders
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 
-STATEMENTS = Statements("operations/stopped_lanes.sql")
+STATEMENTS = Statements("outbox_relay/operations/stopped_lanes.sql")
 
 SET_ASIDE = "or set it aside: outbox message dead {id} --reason TEXT"
 REPAIRS = {

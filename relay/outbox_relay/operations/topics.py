@@ -18,10 +18,10 @@ from psycopg.rows import class_row
 from outbox.drivers import psycopg_sync
 from outbox.errors import InvalidTopicError
 from outbox.operations import topics
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.operations.topic_errors import TopicError, did_you_mean
 
-STATEMENTS = Statements("operations/topics.sql")
+STATEMENTS = Statements("outbox_relay/operations/topics.sql")
 
 MOVES_KEYS = (
     "keys are hashed over {what}: with another one they go to other partitions, and there a key's later messages "

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("publisher/delayed.sql")
+STATEMENTS = Statements("outbox_relay/publisher/delayed.sql")
 LOOK_EVERY_S = 0.25
 """Longest time between two looks at what is due."""
 LOOK_AT_ALL_EVERY_S = 60.0

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg import sql
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 
-STATEMENTS = Statements("publisher/finder.sql")
+STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
 PAGE = 5_000
 """Messages per page. Larger pages drain a backlog a little faster and cost memory and latency."""

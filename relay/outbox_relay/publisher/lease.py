@@ -22,11 +22,11 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.logs import Log
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 
-STATEMENTS = Statements("publisher/lanes.sql")
+STATEMENTS = Statements("outbox_relay/publisher/lanes.sql")
 LANES = 8
 LOCK_WAIT_S = 1.0
 """Taking lanes waits so long for their locks before it looks who holds them, and tries again."""

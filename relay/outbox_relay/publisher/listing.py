@@ -21,9 +21,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("publisher/finder.sql")
+STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
 AT_ONCE = 50_000
 """Ids that are taken from the list together: 400 kB, and ten times that while they arrive."""

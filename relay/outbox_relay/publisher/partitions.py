@@ -27,10 +27,10 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.publisher.snapshot import Snapshot
 
-STATEMENTS = Statements("publisher/partitions.sql")
+STATEMENTS = Statements("outbox_relay/publisher/partitions.sql")
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.publisher.batch import Batch, Stop, publications, runs
 from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.finder import array_text
@@ -29,7 +29,7 @@ from outbox_relay.publisher.lease import LANES, Lease, LeaseLostError, columns
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.snapshot import Progress
 
-STATEMENTS = Statements("publisher/publications.sql")
+STATEMENTS = Statements("outbox_relay/publisher/publications.sql")
 
 TOGETHER = 5_000
 """Messages of small batches that are recorded in one row, when several were acknowledged meanwhile."""

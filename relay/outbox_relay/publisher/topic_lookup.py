@@ -10,14 +10,14 @@ import psycopg
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from outbox.statements import Statements
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
-from outbox_relay.database.statements import Statements
 from outbox_relay.logs import Log
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.publisher.topics import Topic
 
-STATEMENTS = Statements("publisher/topics.sql")
+STATEMENTS = Statements("outbox_relay/publisher/topics.sql")
 METADATA_TIMEOUT_S = 2.0
 LIMIT_TIMEOUT_S = 0.02
 """Further time for each topic whose size limit is read: a busy broker takes 6 ms for one (300 of them took 1.8 s)."""

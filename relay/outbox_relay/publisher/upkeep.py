@@ -13,15 +13,15 @@ from typing import Any
 
 import psycopg
 
+from outbox.statements import Statements
 from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
-from outbox_relay.database.statements import Statements
 from outbox_relay.logs import Log
 from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import Partition
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 
-SWEEP = Statements("publisher/sweep.sql")
+SWEEP = Statements("outbox_relay/publisher/sweep.sql")
 
 log = Log("relay")
 

@@ -13,13 +13,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.formatting import many, moment
 from outbox_relay.retention.decision import Reason, Verdict
 from outbox_relay.retention.ranges import Range
 
-STATEMENTS = Statements("retention/eligibility.sql")
+STATEMENTS = Statements("outbox_relay/retention/eligibility.sql")
 
 PAUSE_S = 0.05
 

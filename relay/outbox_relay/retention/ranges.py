@@ -16,9 +16,9 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
-STATEMENTS = Statements("retention/ranges.sql")
+STATEMENTS = Statements("outbox_relay/retention/ranges.sql")
 
 KINDS = ("message", "publication", "event")
 """In the order in which they are detached. Messages first: whoever sees a message must see its publication, or the

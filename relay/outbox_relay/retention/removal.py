@@ -18,11 +18,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.errors import OperatorError
 from outbox_relay.retention.ranges import KINDS, MARK, Range, state
 
-STATEMENTS = Statements("retention/removal.sql")
+STATEMENTS = Statements("outbox_relay/retention/removal.sql")
 
 PATIENT_MS = 2_000
 """For waits that hold nobody up: transactions that use the parent, a vacuum."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 from outbox_relay.retention.ranges import Range
 
-STATEMENTS = Statements("retention/tidy.sql")
+STATEMENTS = Statements("outbox_relay/retention/tidy.sql")
 
 PORTION = 5_000
 """Rows per transaction."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox_relay.database.statements import Statements
+from outbox.statements import Statements
 
 Load = Callable[[str], Statements]
 
@@ -19,7 +19,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
     def write_and_load(text: str) -> Statements:
         (tmp_path / "some.sql").write_text(text, encoding="utf-8")
-        return Statements("some.sql")
+        return Statements("some/some.sql")
 
     return write_and_load
 
@@ -56,9 +56,9 @@ def test_an_unknown_name_says_which_there_are(load: Load) -> None:
 
 
 def test_every_sql_file_of_the_service_is_readable() -> None:
-    for package in ("outbox_relay", "outbox_local"):
+    for package in ("outbox", "outbox_relay", "outbox_local"):
         root = Path(str(resources.files(package)))
         files = sorted(root.rglob("*.sql"))
         assert files
         for file in files:
-            assert len(Statements(str(file.relative_to(root)), package=package)) > 0, file
+            assert len(Statements(f"{package}/{file.relative_to(root)}")) > 0, file

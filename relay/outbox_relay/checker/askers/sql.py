@@ -22,13 +22,13 @@ from psycopg.rows import tuple_row
 from outbox.describing import describe
 from outbox.records import MessageView
 from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, shortened
+from outbox.statements import Statements
 from outbox_relay.checker.callback import PARAMETERS, SqlCallback
 from outbox_relay.checker.deadline import Bounded, DeadlineError, Watch, Watchdog, left
 from outbox_relay.database.connections import Connection, connect
-from outbox_relay.database.statements import Statements
 from outbox_relay.errors import OperatorError
 
-STATEMENTS = Statements("checker/askers/query.sql")
+STATEMENTS = Statements("outbox_relay/checker/askers/query.sql")
 
 CURSOR = "outbox_check"
 LONGEST_LIFE_S = 300.0
