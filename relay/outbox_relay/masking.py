@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from urllib.parse import urlsplit, urlunsplit
 
 SECRETS = frozenset({"password", "sslpassword", "oauth_client_secret"})
 MASK = "***"
@@ -14,6 +16,24 @@ _PAIR_SECRET = re.compile(
 )
 
 
-def mask_text(text: str) -> str:
-    """Replace what looks like a password in any text, such as a driver's exception, by ***."""
+def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """Replace what looks like a password in any text, such as a driver's exception, by ***.
+
+    Args:
+        text: The text to show.
+        secrets: Passwords that are known; they are replaced wherever they are.
+    """
+    for secret in secrets:
+        text = text.replace(secret, MASK)
     return _PAIR_SECRET.sub(rf"\1{MASK}", _URL_SECRET.sub(rf"\1{MASK}\2", text))
+
+
+def mask_url(url: str) -> str:
+    """Replace the login and the query of a URL by ***: either may hold a secret."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")
+    except ValueError:
+        return "(unreadable URL)"
+    login = f"{MASK}@" if host[1] else ""
+    return urlunsplit((parts.scheme, f"{login}{host[2]}", parts.path, MASK if parts.query else "", ""))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from outbox_relay import durations
+from outbox_relay.masking import mask_url
 from outbox_relay.operations.groups import RegisteredGroup
 
 LONGEST_QUERY = 60
@@ -31,7 +32,7 @@ def shown(callback: Mapping[str, Any] | None) -> str:
     if callback is None:
         return "in process"
     if callback.get("kind") == "http":
-        return f"HTTP {without_secrets(str(callback.get('url')))}"
+        return f"HTTP {mask_url(str(callback.get('url')))}"
     query = " ".join(str(callback.get("query")).split())
     where = f" in the database of ${callback['dsn_env']}" if callback.get("dsn_env") else ""
     return (
@@ -49,17 +50,6 @@ def brief(callback: Mapping[str, Any] | None) -> str:
         return f"HTTP {urlsplit(str(callback.get('url'))).hostname or ''}".rstrip()
     except ValueError:
         return "HTTP"
-
-
-def without_secrets(url: str) -> str:
-    """Mask the password and the query of a URL: rows may have been written by hand."""
-    try:
-        parts = urlsplit(url)
-        host = parts.netloc.rpartition("@")
-    except ValueError:
-        return "(unreadable URL)"
-    login = "***@" if host[1] else ""
-    return urlunsplit((parts.scheme, f"{login}{host[2]}", parts.path, "***" if parts.query else "", ""))
 
 
 def schedule(group: RegisteredGroup) -> str:

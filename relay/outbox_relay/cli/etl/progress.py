@@ -13,7 +13,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from outbox_relay import formatting
-from outbox_relay.masking import MASK, mask_text
+from outbox_relay.masking import mask_text
 from outbox_relay.warehouse.job import STAGES
 
 SAID = "outbox-etl: "
@@ -62,9 +62,7 @@ class Progress:
 
     def masked(self, text: str) -> str:
         """Remove every password from a text."""
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return mask_text(text)
+        return mask_text(text, self._secrets)
 
     @property
     def others(self) -> str:

@@ -12,6 +12,7 @@ import click
 
 from outbox_relay import durations, formatting
 from outbox_relay.cli import output
+from outbox_relay.masking import mask_url
 from outbox_relay.operations import group_callbacks
 from outbox_relay.operations.groups import Alarm, Halves, RegisteredGroup
 
@@ -31,7 +32,7 @@ def document(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves) ->
     if group.callback is not None and "url" in group.callback:
         shown["callback"] = {
             **group.callback,
-            "url": group_callbacks.without_secrets(str(group.callback["url"])),
+            "url": mask_url(str(group.callback["url"])),
         }
     return {
         **shown,
