@@ -176,7 +176,7 @@ def test_removing_the_directory_ends_the_servers(new: StackCommand) -> None:
 
 def test_help_shows_the_order_of_choice_line_by_line(new: StackCommand) -> None:
     lines = [line.strip() for line in new.succeed("up", "--help").splitlines()]
-    assert "2. a container, when a Docker engine answers" in lines
+    assert "2. a container, when a Docker engine responds" in lines
     assert 'eval "$(outbox env)"' in lines
 
 

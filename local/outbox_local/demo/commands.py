@@ -75,7 +75,7 @@ FEWEST = 100
     metavar="DIRECTORY",
     help="Export the history there too, as Parquet files, and prove it as well (extra `etl`).",
 )
-@click.option("--keep", is_flag=True, help="Leave servers, database, topic and journals, to look at them.")
+@click.option("--keep", is_flag=True, help="Leave servers, database, topic and journals, to inspect them.")
 @click.option(
     "--dsn",
     envvar="OUTBOX_DSN",

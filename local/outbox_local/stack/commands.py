@@ -24,7 +24,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in J
 @click.command(cls=Command)
 @_state_option
 @from_option(
-    "Where servers may come from. auto: Docker when an engine answers, else embedded. embedded: processes of "
+    "Where servers may come from. auto: Docker when an engine responds, else embedded. embedded: processes of "
     "this machine's own programs, else of wheels. wheels: the same versions everywhere.",
 )
 @click.option(
@@ -39,16 +39,16 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in J
 )
 @_json_option
 def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool) -> None:
-    """Start a local PostgreSQL and Kafka broker, and say where they come from.
+    """Start a local PostgreSQL and Kafka broker, and report where they come from.
 
     \b
     Each server is chosen in this order, and the choice is printed with its reason:
       1. one that is given (--dsn, --bootstrap-servers)
-      2. a container, when a Docker engine answers
+      2. a container, when a Docker engine responds
       3. a process of this machine's own PostgreSQL or Java
       4. a process of a PostgreSQL or Java that is downloaded once, as a wheel
 
-    They listen on 127.0.0.1 only. Run it again and it says that they run; after a crash or a reboot it starts
+    They listen on 127.0.0.1 only. Run it again and it reports that they run; after a crash or a reboot it starts
     them again with their data.
 
     \b
@@ -109,7 +109,7 @@ def env(state: Path, as_json: bool) -> None:
 def down(state: Path, wipe: bool, as_json: bool) -> None:
     """Stop exactly what `outbox up` started here; the data stays, unless --wipe.
 
-    Stopping a stack that is down already is no error. Where none was ever started the exit code is 1, because the one
+    Stopping a stack that is down already succeeds. Where none was ever started the exit code is 1, because the one
     that you mean may run elsewhere.
     """
     stopped = bring_down(state_directory(state), with_data=wipe)

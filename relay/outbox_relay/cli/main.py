@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
             "relay": ("outbox_relay.cli.relay.commands:relay", "Publish committed messages to Kafka."),
             "checker": (
                 "outbox_relay.cli.checker.commands:checker",
-                "Ask the producers of half messages that nobody decided.",
+                "Ask the producers of undecided half messages.",
             ),
         },
         "Look and repair": {

@@ -175,7 +175,7 @@ def optional_bootstrap_servers_option(command: F) -> F:
         show_envvar=True,
         metavar="HOST:PORT,…",
         callback=_form_of_brokers,
-        help="Kafka brokers to ask first; without them Kafka is not looked at.",
+        help="Kafka brokers to ask first; without them Kafka is not read.",
     )(command)
 
 

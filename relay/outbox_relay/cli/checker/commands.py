@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group(cls=Group)
 def checker() -> None:
-    """Ask the producers of half messages that nobody decided."""
+    """Ask the producers of undecided half messages."""
 
 
 def callback_options(command: F) -> F:
@@ -37,7 +37,7 @@ def callback_options(command: F) -> F:
         envvar="OUTBOX_CALLBACK_CA",
         show_envvar=True,
         metavar="FILE",
-        help="Certificates (PEM) of authorities to trust beside the system's.",
+        help="Certificates (PEM) of authorities to trust in addition to the system's.",
     )(command)
     command = click.option(
         "--allow-network",
@@ -70,7 +70,7 @@ def group_option(command: F) -> F:
         envvar="OUTBOX_CHECKER_GROUP",
         show_envvar=True,
         metavar="NAME",
-        help="Look after this producer group only; repeatable. Without it: all.",
+        help="Serve this producer group only; repeatable. Without it: all.",
     )(command)
 
 
@@ -98,7 +98,7 @@ def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callbac
     envvar="OUTBOX_CHECKER_CONNECTIONS",
     show_envvar=True,
     metavar="COUNT",
-    help="Connections to PostgreSQL that groups share, beside the one that looks for groups.",
+    help="Connections to PostgreSQL that groups share, in addition to the one that finds groups.",
 )
 @click.option(
     "--shutdown-timeout",
@@ -108,7 +108,7 @@ def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callbac
     envvar="OUTBOX_SHUTDOWN_TIMEOUT",
     show_envvar=True,
     metavar="SECONDS",
-    help="How long to wait for answers after SIGTERM.",
+    help="How long to wait for replies after SIGTERM.",
 )
 @log_options
 def run(
@@ -162,9 +162,9 @@ def check(
     groups: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Tell whether a checker with these options could ask each registered group; asks nobody.
+    """Report whether a checker with these options could ask each registered group; call none.
 
-    Looks at the callback as it is registered, the allow-list, the addresses that the host resolves to now, and whether
+    Checks the callback as it is registered, the allow-list, the addresses that the host resolves to now, and whether
     a secret or the other database's address is in the environment. Exit codes: 0 all can be asked, 1 some cannot.
 
     \b

@@ -23,7 +23,7 @@ def db() -> None:
     """Create, upgrade and check the schema.
 
     Everything lives in the PostgreSQL schema "outbox", with a version table of its own there: the alembic of the
-    application beside it is left alone.
+    application next to it is left alone.
     """
 
 
@@ -83,9 +83,9 @@ def _refuse_newer(conn: connections.Connection) -> None:
 @dsn_option
 @json_option
 def check(dsn: str, as_json: bool) -> None:
-    """Say whether the database is fit for the outbox; exit with 1 when it is not.
+    """Report whether the database is fit for the outbox; exit with 1 when it is not.
 
-    Looks at the server's version, role and settings, the schema's version, the partitions ahead and the roles.
+    Checks the server's version, role and settings, the schema's version, the partitions ahead and the roles.
     Each finding comes with the command that repairs it. A warning does not fail the check.
     """
     with connections.connect(dsn) as conn:

@@ -71,7 +71,7 @@ def backfill(*, as_json: bool, **given: Any) -> None:
 @dsn_option
 @json_option
 def marts(*, as_json: bool, **given: Any) -> None:
-    """Make the daily marts of all days anew.
+    """Rebuild the daily marts of all days.
 
     A run does it for the days that changed, also after one that was killed; this is for marts that somebody altered.
     """
@@ -83,7 +83,7 @@ def marts(*, as_json: bool, **given: Any) -> None:
 @dsn_option
 @json_option
 def status(*, as_json: bool, **given: Any) -> None:
-    """Say up to where the warehouse is filled."""
+    """Show up to where the warehouse is filled."""
     _work("status", given, as_json=as_json)
 
 

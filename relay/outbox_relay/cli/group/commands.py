@@ -27,9 +27,9 @@ PLANNED_WITHIN_S = 5.0
 def group() -> None:
     """Producer groups: how their half messages are asked about.
 
-    A half message carries the name of its producer group, and whoever belongs to the group can say what became of the
-    local transaction: an application that runs the group's checker, or the callback that is registered here. A group
-    that nobody registered has the defaults.
+    A half message carries the name of its producer group, and the group can report what became of the local
+    transaction: by an application that runs the group's checker, or by the callback that is registered here. A group
+    that is not registered has the defaults.
     """
 
 
@@ -108,10 +108,10 @@ def _warn_of_query(found: RegisteredGroup, dsn: str) -> None:
     "message_type",
     type=Choice(TYPES),
     metavar="TYPE",
-    help="What its producers send: NORMAL, TRANSACTION (half messages), MIXED (both). Said once: it never changes. "
+    help="What its producers send: NORMAL, TRANSACTION (half messages), MIXED (both). Set once: it never changes. "
     "[default for a new group: MIXED]",
 )
-@duration_option("--check-after", "When a half message is first asked about, unless it says so itself.")
+@duration_option("--check-after", "When a half message is first asked about, unless it has its own delay.")
 @duration_option("--check-interval", "Then every so often, doubling up to --max-check-interval.")
 @duration_option("--max-check-interval", "Longest time between two checks.")
 @duration_option("--check-timeout", "How long an answer may take; longer is UNKNOWN.")
@@ -126,7 +126,7 @@ def _warn_of_query(found: RegisteredGroup, dsn: str) -> None:
     "--policy",
     type=Choice(POLICIES),
     metavar="POLICY",
-    help="What becomes of those nobody decides: ROLLBACK, or EXHAUSTED (left to an operator).",
+    help="What becomes of undecided ones: ROLLBACK, or EXHAUSTED (left to an operator).",
 )
 @click.option(
     "--workers",

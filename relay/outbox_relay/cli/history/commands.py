@@ -33,15 +33,15 @@ def _options(command: F) -> F:
         click.option(
             "--target",
             metavar="NAME",
-            help="The warehouse whose certificates count, by the name that `outbox etl` tells. [default: each that has "
-            "any must have certified it]",
+            help="The warehouse whose certificates count, by the name that `outbox etl` prints. [default: each that "
+            "has any must have certified it]",
         ),
         click.option(
             "--wait",
             metavar="DURATION",
             default="30s",
             show_default=True,
-            help="How long to wait for a transaction or a lock in the way; nobody is held up meanwhile.",
+            help="How long to wait for a transaction or a lock in the way; other sessions are not blocked.",
         ),
     ):
         command = option(command)
@@ -83,7 +83,7 @@ def ls(*, older_than: str, target: str | None, wait: str, dsn: str, as_json: boo
     required=True,
     help="The retention: only what did not change for so long, such as 30d.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be dropped; change nothing.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be dropped; change nothing.")
 @_options
 @dsn_option
 @json_option

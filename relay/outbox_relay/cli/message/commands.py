@@ -63,8 +63,8 @@ message.add_command(send)
     "--status",
     type=Choice(filters.STATUSES),
     metavar="STATUS",
-    help=f"One of {', '.join(filters.STATUSES)}. COMMITTED: not yet published; UNKNOWN: a half message that nobody "
-    "has decided.",
+    help=f"One of {', '.join(filters.STATUSES)}. COMMITTED: not yet published; UNKNOWN: an undecided half "
+    "message.",
 )
 @click.option("--group", "producer_group", metavar="NAME", help="The producer group.")
 @click.option("--transaction-id", metavar="TEXT", help="The application's name for its transaction.")
@@ -187,8 +187,8 @@ def show(*, identity: str, body: bool, dsn: str, as_json: bool) -> None:
 def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) -> None:
     """Cancel a delayed message before it is delivered.
 
-    Exactly one of two things comes true: it is cancelled and never published, or it is too late and this says so
-    (exit code 1). Cancelling again is fine. A half message that nobody has committed is rolled back instead:
+    Either it is cancelled and never published, or it is too late and the command reports that (exit code 1).
+    Cancelling again is allowed. An undecided half message is rolled back instead:
     outbox tx rollback.
 
     \b

@@ -50,7 +50,7 @@ def relay() -> None:
     envvar="OUTBOX_POLL_MAX",
     show_envvar=True,
     metavar="SECONDS",
-    help="Longest pause between two looks when nothing happens (1 ms while there is traffic).",
+    help="Longest pause between two polls when nothing happens (1 ms while there is traffic).",
 )
 @click.option(
     "--page",

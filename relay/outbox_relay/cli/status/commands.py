@@ -25,7 +25,7 @@ from outbox_relay.operations import status as inspect_status
     "--watch",
     type=Number(0.1, 3600),
     metavar="SECONDS",
-    help="Look again every so many seconds, until interrupted; with --json one line each time.",
+    help="Repeat every so many seconds, until interrupted; with --json one line each time.",
 )
 @click.option(
     "--window",
@@ -38,7 +38,7 @@ from outbox_relay.operations import status as inspect_status
 @click.option(
     "--check",
     is_flag=True,
-    help="Print the verdict only, and exit with 1 when something is wrong: for monitoring.",
+    help="Print the first line only, and exit with 1 when something is wrong: for monitoring.",
 )
 @click.option(
     "--max-age",
@@ -53,7 +53,7 @@ def status(
 ) -> None:
     """Show whether the outbox is healthy, and what waits.
 
-    The first line is the verdict: healthy, or what is wrong with the command that repairs it. Then backlog, oldest age
+    The first line states: healthy, or what is wrong with the command that repairs it. Then backlog, oldest age
     and rates per topic; lanes only where they differ.
 
     \b

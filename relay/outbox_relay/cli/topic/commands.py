@@ -39,7 +39,7 @@ def topic() -> None:
     """Register topics: type, partitions, size limit.
 
     A topic's partition count is pinned when it is registered: keys are hashed over the pinned count for ever, so
-    that partitions added in Kafka later move no key. The relay registers a topic that nobody registered at its
+    that partitions added in Kafka later move no key. The relay registers an unregistered topic at its
     first message, as MIXED.
     """
 
@@ -131,7 +131,7 @@ def register(
 ) -> None:
     """Register a topic that Kafka has; its present partition count is pinned.
 
-    The size limit is the topic's max.message.bytes. Registering the same again changes nothing and is no error.
+    The size limit is the topic's max.message.bytes. Registering the same again changes nothing and succeeds.
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
@@ -209,7 +209,7 @@ def alter(
     """Change a registered topic's type or size limit; its partition count or selector only with --move-keys.
 
     Producers notice within a minute, the relay within half a minute. What is already in the outbox is not
-    looked at again.
+    checked again.
     """
     if selector is not None and no_selector:
         raise click.UsageError("--selector and --no-selector contradict each other: give one of them")

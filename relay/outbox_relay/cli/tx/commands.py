@@ -96,7 +96,7 @@ def show(*, identity: str, dsn: str, as_json: bool) -> None:
 @dsn_option
 @json_option
 def explain(*, identity: str, dsn: str, as_json: bool) -> None:
-    """Tell one half message's whole life, and what happens next.
+    """Show the life of one half message, and what happens next.
 
     Born when and by whom; asked when, who answered what and why; decided by whom and why; published where. If it is
     undecided: when it is asked again and by whom, which running local transaction holds it, which alarm stands.
@@ -122,7 +122,7 @@ def _read(dsn: str, text: str) -> half_message_life.HalfLife:
 def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
     """Make half messages due to be asked about now.
 
-    The next turn of a checker asks; this command asks nobody itself, and says who will. The check counts as any other.
+    The next turn of a checker asks; this command asks no one, and reports who will. The check counts as any other.
     """
     named = [filters.identity(text) for text in identities]
     documents = []
@@ -150,8 +150,8 @@ def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
 def commit(**options: Any) -> None:
     """Decide that half messages are published.
 
-    For UNKNOWN and EXHAUSTED ones. Find out first what became of the local transaction: a decision is final. The same
-    verdict twice is fine; the opposite one is refused, and says who decided, when and why. A half message that a
+    For UNKNOWN and EXHAUSTED ones. Find out first what became of the local transaction: a decision is final.
+    Repeating a decision is allowed; the opposite one is refused, with who decided, when and why. A half message that a
     running local transaction holds is waited for (--wait), then refused: it may still decide by itself.
 
     \b
