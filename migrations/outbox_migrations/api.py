@@ -18,6 +18,11 @@ from alembic.util import CommandError
 from outbox_migrations.env_names import SCHEMA, VERSION_TABLE
 
 MINIMUM_SERVER = 140000  # pg_snapshot functions are older; bloom BRIN and SQL-body functions are not
+BLOCKED = (
+    "the upgrade to {head} waited for a table that open transactions use, and gave up: {reason}\n"
+    "nothing has changed. Run it again; if it fails again, end the transactions that have been open for long: "
+    "SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start"
+)
 
 
 class UnsupportedServerError(RuntimeError):
@@ -26,6 +31,10 @@ class UnsupportedServerError(RuntimeError):
 
 class UnknownRevisionError(RuntimeError):
     """The schema is of a revision that this package does not know."""
+
+
+class UpgradeBlockedError(RuntimeError):
+    """Transactions held locks on a table that the upgrade changes, for longer than a migration waits."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +98,17 @@ def status(dsn: str) -> Revision:
         return Revision(context.get_current_revision(), head())
 
 
-def upgrade(dsn: str) -> Revision:
+def upgrade(dsn: str, target: str = "head") -> Revision:
     """Bring the schema to the head, in one transaction, one upgrader at a time; return where it stood before.
+
+    Args:
+        dsn: the database.
+        target: an older revision to stop at, for tests of an upgrade from it. A schema that is newer stays as it is.
 
     Raises:
         UnsupportedServerError: the server is older than PostgreSQL 14.
         UnknownRevisionError: the schema is of a revision that this package does not know; nothing has changed.
+        UpgradeBlockedError: open transactions use a table that a migration changes; nothing has changed.
     """
     config = _config()
     with _engine(dsn).begin() as connection:
@@ -114,7 +128,12 @@ def upgrade(dsn: str) -> Revision:
         before = Revision(context.get_current_revision(), head())
         _require_known(before.current)
         config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+        try:
+            command.upgrade(config, target)
+        except psycopg.errors.LockNotAvailable as error:  # as it is: migrations use the driver's own cursor
+            raise UpgradeBlockedError(
+                BLOCKED.format(head=head(), reason=error.diag.message_primary)
+            ) from error
     return before
 
 

@@ -41,7 +41,7 @@ BEGIN
 END $$;
 
 -- Refuses, by name, what a row must not hold whatever its topic and group are; lets pass what only looked wrong.
-CREATE FUNCTION outbox.look_closely(m outbox.message) RETURNS void
+CREATE FUNCTION outbox.check_record(m outbox.message) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     bad   text;
@@ -116,16 +116,18 @@ BEGIN
                   HINT = 'Allowed: up to 67108864 bytes in sum, and what the topic is registered for (outbox.topic.max_message_bytes).';
     END IF;
     IF m.selector IS NOT NULL AND m.queue IS NULL THEN
-        IF m.selector NOT IN ('murmur2', 'modulo', 'random', 'round_robin') THEN
+        IF m.selector NOT IN ('murmur2', 'modulo', 'random', 'round_robin', 'java_hash', 'crc32') THEN
             RAISE EXCEPTION 'selector % is not built in, and the row names no queue', quote_literal(m.selector)
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_selector_is_known', COLUMN = 'selector',
-                      HINT = 'Allowed: murmur2, modulo, random, round_robin; or give the partition as queue.';
-        ELSIF m.selector = 'murmur2' AND m.order_key IS NULL AND m.key IS NULL THEN
-            RAISE EXCEPTION 'selector murmur2 has nothing to hash'
+                      HINT = 'Allowed: murmur2, modulo, random, round_robin, java_hash, crc32; or give the partition as queue.';
+        ELSIF m.selector IN ('murmur2', 'java_hash', 'crc32') AND m.order_key IS NULL AND m.key IS NULL THEN
+            RAISE EXCEPTION 'selector % has nothing to hash', m.selector
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_selector_has_its_key', COLUMN = 'selector',
                       HINT = 'Give an order_key or a key, or leave selector out.';
         ELSIF m.selector = 'modulo' THEN
             PERFORM outbox.require_whole_number(coalesce(m.order_key, m.key));
+        ELSIF m.selector = 'java_hash' THEN
+            PERFORM outbox.require_java_text(coalesce(m.order_key, m.key));
         END IF;
     END IF;
     IF m.check_after IS NOT NULL THEN
@@ -180,13 +182,15 @@ BEGIN
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_queue_is_a_partition', COLUMN = 'queue',
                   HINT = 'outbox.topic has the number of partitions that the topic is pinned to; see: outbox topic show.';
     END IF;
-    IF chosen NOT IN ('murmur2', 'modulo', 'random', 'round_robin') THEN
+    IF chosen NOT IN ('murmur2', 'modulo', 'random', 'round_robin', 'java_hash', 'crc32') THEN
         RAISE EXCEPTION 'topic % places messages by the selector %, which is an application''s own',
                 quote_literal(m.topic), quote_literal(chosen)
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_selector_is_known', COLUMN = 'queue',
-                  HINT = 'Give the partition as queue, or a built-in selector: murmur2, modulo, random, round_robin.';
+                  HINT = 'Give the partition as queue, or a built-in selector: murmur2, modulo, random, round_robin, java_hash, crc32.';
     ELSIF chosen = 'modulo' THEN
         PERFORM outbox.require_whole_number(coalesce(m.order_key, m.key));
+    ELSIF chosen = 'java_hash' THEN
+        PERFORM outbox.require_java_text(coalesce(m.order_key, m.key));
     END IF;
     IF outbox.record_size(m) > t.max_message_bytes THEN
         RAISE EXCEPTION 'the message''s record takes % bytes, too many for topic %', outbox.record_size(m),
@@ -220,6 +224,17 @@ BEGIN
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_selector_has_its_key', COLUMN = 'order_key',
                   HINT = 'Allowed: a whole number in at most 40 decimal digits as order_key, or as key where order_key is null.';
     END IF;
+END $$;
+
+-- Refuses, by name, an order key that is not the text of a Java String; null passes. length() checks the encoding.
+CREATE FUNCTION outbox.require_java_text(arg bytea) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM length(arg, 'UTF8');
+EXCEPTION WHEN character_not_in_repertoire THEN
+    RAISE EXCEPTION 'selector java_hash cannot hash %', quote_literal(encode(substr(arg, 1, 40), 'escape'))
+        USING ERRCODE = 'check_violation', CONSTRAINT = 'message_selector_has_its_key', COLUMN = 'order_key',
+              HINT = 'Allowed: valid UTF-8 without NUL as order_key, or as key where order_key is null.';
 END $$;
 
 -- What one row may hold, which births there are, and what is written beside them: the lane, the audit of a half message,
@@ -262,7 +277,7 @@ BEGIN
            OR octet_length(concat(NEW.producer_group, NEW.transaction_id, NEW.checker, NEW.biz_type, NEW.biz_id)) > 255
            OR least(NEW.producer_group, NEW.transaction_id, NEW.checker, NEW.biz_type, NEW.biz_id, NEW.traceparent) = ''
            OR substr(uuid_send(NEW.message_id), 1, 6) <> substr(int8send(NEW.id), 3) THEN
-            PERFORM outbox.look_closely(NEW);
+            PERFORM outbox.check_record(NEW);
         END IF;
         SELECT t.message_type, t.selector, t.max_message_bytes, g.message_type, g.role
         INTO topic_type, selector, most_bytes, group_type, group_role
@@ -348,6 +363,6 @@ CREATE TRIGGER idempotency_admission BEFORE INSERT ON outbox.idempotency FOR EAC
 ALTER TABLE outbox.idempotency ENABLE ALWAYS TRIGGER idempotency_admission;
 
 -- They act with the owner's rights or serve one that does; and nobody is trusted without a grant.
-REVOKE ALL ON FUNCTION outbox.admit_message(), outbox.admit_idempotency_key(), outbox.look_closely(outbox.message),
+REVOKE ALL ON FUNCTION outbox.admit_message(), outbox.admit_idempotency_key(), outbox.check_record(outbox.message),
     outbox.require_fit_for_topic(outbox.message, outbox.topic), outbox.require_fit_for_group(outbox.message, text),
     outbox.trusts_stated_lanes() FROM PUBLIC;

@@ -166,6 +166,8 @@ BEGIN
             RAISE EXCEPTION 'message % is %: its remark changes only together with its state', OLD.message_id, OLD.state
                 USING ERRCODE = 'check_violation', CONSTRAINT = 'message_remark_is_of_its_state';
         END IF;
+        PERFORM outbox.require_permission(OLD.message_id, OLD.state, NEW.state, OLD.producer_group);
+        RETURN NEW;
     ELSIF NOT outbox.is_transition(OLD.state, NEW.state) THEN
         RAISE EXCEPTION 'message % is % and cannot become %', OLD.message_id, OLD.state, NEW.state
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_transition',
@@ -175,9 +177,6 @@ BEGIN
     SELECT g.role INTO group_role FROM outbox.producer_group g WHERE g.name = OLD.producer_group;
     IF group_role IS NOT NULL OR NEW.state IN ('DEAD', 'SKIPPED', 'EXHAUSTED') OR OLD.state IN ('DEAD', 'EXHAUSTED') THEN
         PERFORM outbox.require_permission(OLD.message_id, OLD.state, NEW.state, OLD.producer_group);
-    END IF;
-    IF OLD.state = NEW.state THEN
-        RETURN NEW;
     END IF;
     NEW.xid := pg_current_xact_id();
     NEW.decided_at := clock_timestamp();

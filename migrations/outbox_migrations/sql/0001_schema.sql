@@ -90,7 +90,7 @@ CREATE FUNCTION outbox.lane_of(topic text, queue integer, order_key bytea, id bi
 
 -- A domain's CHECK is kept ready by each session; a table's is parsed from the catalogue for every INSERT.
 CREATE DOMAIN outbox.lane_number AS smallint CONSTRAINT message_lane_is_one CHECK (VALUE BETWEEN 0 AND 7);
-COMMENT ON DOMAIN outbox.lane_number IS 'A lane: 0 to 7. Leave it out, or give what outbox.lane_of answers.';
+COMMENT ON DOMAIN outbox.lane_number IS 'A lane: 0 to 7. Leave it out, or give what outbox.lane_of returns.';
 
 -- Column order matters: defaults are evaluated in it. The transaction id must exist before the position is
 -- taken ("a position taken implies a running xid"), and id repeats the position of the insert.
@@ -131,7 +131,7 @@ COMMENT ON COLUMN outbox.message.xid IS 'the transaction that gave the row its s
 COMMENT ON COLUMN outbox.message.position IS 'place in the order, taken when the message became COMMITTED';
 COMMENT ON COLUMN outbox.message.id IS 'place of the insert; decides the partition and never changes';
 COMMENT ON COLUMN outbox.message.order_key IS 'arg of the message queue selector; the key when null';
-COMMENT ON COLUMN outbox.message.selector IS 'name of the message queue selector: murmur2, modulo, random, round_robin';
+COMMENT ON COLUMN outbox.message.selector IS 'name of the message queue selector: murmur2, modulo, random, round_robin, java_hash, crc32';
 COMMENT ON COLUMN outbox.message.queue IS 'explicit partition; wins over the selector';
 COMMENT ON COLUMN outbox.message.deliver_at IS 'not published before this time';
 COMMENT ON COLUMN outbox.message.check_after IS 'when a half message is first asked about; its group''s when null';
@@ -235,6 +235,7 @@ CREATE TABLE outbox.topic (
     selector          text,
     max_message_bytes integer     NOT NULL DEFAULT 1048588 CHECK (max_message_bytes > 0),
     registered_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    partitions_in_kafka integer   CHECK (partitions_in_kafka > 0), -- as a relay read it last; no key moves by it
     CONSTRAINT topic_name_is_legal CHECK (name ~ '^[a-zA-Z0-9._-]{1,249}$' AND name NOT IN ('.', '..'))
 );
 
@@ -287,16 +288,31 @@ CREATE TABLE outbox.pending_check (
     unanswered_since timestamptz
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX pending_check_due ON outbox.pending_check (producer_group, due_at);
-COMMENT ON TABLE outbox.pending_check IS 'One row per half message that a checker has met; due_at is also the claim''s lease.';
+COMMENT ON TABLE outbox.pending_check IS 'One row per half message that a checker has found; due_at is also the claim''s lease.';
 
 -- What an operator should know about a producer group, raised and cleared by checkers.
 CREATE TABLE outbox.alarm (
     producer_group text        NOT NULL,
-    kind           text        NOT NULL CHECK (kind IN ('no_checker', 'failing', 'flood', 'exhausted', 'silent')),
+    kind           text        NOT NULL CHECK (kind IN ('no_checker', 'failing', 'flood', 'exhausted', 'silent', 'rolled_back')),
     detail         text        NOT NULL,
     since          timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (producer_group, kind)
+);
+
+-- Alarms for the webhook: a row per cause, until the receiver has heard of its end. "claim" sends it until "send_after".
+CREATE TABLE outbox.notice (
+    kind          text        NOT NULL,
+    cause         text        NOT NULL,
+    id            uuid        NOT NULL DEFAULT gen_random_uuid(),
+    detail        text        NOT NULL,
+    raised_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    cleared_at    timestamptz,
+    raise_sent_at timestamptz,
+    claim         text,
+    tries         integer     NOT NULL DEFAULT 0,
+    send_after    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (kind, cause)
 );
 
 -- Lanes: one owner at a time, by lease. Progress is in the last publication of the owner's epoch, from batch
@@ -333,12 +349,17 @@ CREATE TABLE outbox.lane (
 ) WITH (fillfactor = 10);
 INSERT INTO outbox.lane (lane) SELECT generate_series(0, 7);
 
--- Until when an epoch owns its lanes. Renewed every few seconds, and therefore apart from outbox.lane, which every
--- barrier reads: under a held snapshot it would have to walk all versions that renewing leaves.
+-- One row per relay that runs, with lanes or without: until when its epoch owns them. Renewed every few seconds, and
+-- therefore apart from outbox.lane, which every barrier reads: under a held snapshot it would have to walk all versions
+-- that renewing leaves. A relay that drains gives its lanes to the others. Relays whose versions are more than one
+-- apart do not share lanes.
 CREATE TABLE outbox.lease (
     epoch        bigint      PRIMARY KEY,
     owner        text        NOT NULL,
     backend_pid  integer     NOT NULL,
+    version      smallint    NOT NULL DEFAULT 1,
+    is_draining  boolean     NOT NULL DEFAULT false,
+    joined_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     leased_until timestamptz NOT NULL
 ) WITH (fillfactor = 10);
 

@@ -1,4 +1,4 @@
-"""The whole schema: messages, publications, events, lanes, topics, partitions, views and roles."""
+"""The whole schema: messages, publications, events, lanes, topics, partitions, views, roles and consumers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ def upgrade() -> None:
     """Create the schema's objects, in the order in which they need each other."""
     for name in (
         "0001_schema.sql",
+        "0001_failover.sql",
         "0001_admission.sql",
         "0001_guards.sql",
         "0001_sending.sql",
         "0001_partitions.sql",
         "0001_views.sql",
         "0001_roles.sql",
+        "0001_inbox.sql",
+        "0001_inbox_roles.sql",
     ):
         run(name)
 
