@@ -14,11 +14,11 @@ import psycopg
 from psycopg import IsolationLevel, conninfo
 from psycopg.rows import TupleRow
 
-from outbox_relay.errors import OperatorError, OptionError
-from outbox_relay.masking import MASK, SECRETS, mask_text
+from outbox_relay.text.errors import OperatorError, OptionError
+from outbox_relay.text.masking import MASK, SECRETS, mask_text
 
 CONNECT_TIMEOUT_S = 10
-PATIENCE_S = 25.0
+SILENT_AFTER_S = 25.0
 """A server that vanished without a word is noticed after so many seconds; libpq's default is hours."""
 
 Connection = psycopg.Connection[TupleRow]
@@ -125,13 +125,13 @@ def connect(
     *,
     application_name: str = "outbox",
     autocommit: bool = True,
-    silent_after: float = PATIENCE_S,
+    silent_after: float = SILENT_AFTER_S,
     **settings: Any,
 ) -> Connection:
-    """Connect, waiting 10 s at most unless the connection string says otherwise.
+    """Connect, waiting 10 s at most unless the connection string states otherwise.
 
     A peer that falls silent is noticed after `silent_after` seconds (see `patience`). Transactions are READ COMMITTED
-    whatever `default_transaction_isolation` says: a statement that finds a row decided by somebody else meanwhile is
+    whatever `default_transaction_isolation` is: a statement that finds a row decided by somebody else meanwhile is
     to pass over it, not to fail.
 
     Raises:
@@ -150,11 +150,9 @@ def connect(
 
 
 def unreachable(dsn: str, error: psycopg.Error) -> str:
-    """Say what could not be reached, why, and what to do about it."""
-    reason = mask_text(str(error).strip())
-    for name, value in parameters(dsn).items():
-        if name in SECRETS and value:
-            reason = reason.replace(value, MASK)
+    """Return what could not be reached, why, and what to do about it."""
+    secrets = [value for name, value in parameters(dsn).items() if name in SECRETS]
+    reason = mask_text(str(error).strip(), secrets)
     return f"cannot reach {place(dsn)}: {_short(reason)}\n{_next_step(reason, dsn)}"
 
 

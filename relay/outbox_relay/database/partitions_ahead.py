@@ -2,7 +2,7 @@
 
 A row without a partition fails: a business transaction that sends, and the record of what the relay published. So
 whichever of the two services runs makes partitions; `outbox.ensure_partitions` takes a lock and may be called by any
-number of them at once. A service that may not call it, or meets a lock that somebody holds, logs that and goes on
+number of them at once. A service that may not call it, or finds a lock that somebody holds, logs that and goes on
 with the partitions that exist.
 """
 
@@ -14,9 +14,10 @@ from typing import Any
 
 import psycopg
 
+from outbox.backoff import Backoff
 from outbox.statements import Statements
 from outbox_relay.database.reasons import is_away, may_heal, reason
-from outbox_relay.logs import Log
+from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/database/partitions_ahead.sql")
 LOCKED = psycopg.errors.LockNotAvailable.sqlstate
@@ -24,6 +25,7 @@ REPAIR = "outbox db partitions --ensure 7"
 
 FIRST_PAUSE_S = 0.1
 LAST_PAUSE_S = 5.0
+START_LAST_PAUSE_S = 1.0
 START_WAIT_S = 2.0
 """A start waits so long for partitions when none has room; then it begins, for messages that have their place."""
 
@@ -69,24 +71,23 @@ def ensure(conn: psycopg.Connection[Any]) -> dict[str, Any] | None:
 def ensure_at_start(conn: psycopg.Connection[Any], sleep: Callable[[float], None]) -> None:
     """Make partitions before anything is published; wait for them, for 2 s at most, when there is no room.
 
-    Where the newest position has a partition, a lock that somebody holds keeps nobody from publishing.
+    Where the newest position has a partition, a lock that somebody holds does not delay publishing.
 
     Args:
         conn: in autocommit.
         sleep: pauses for so many seconds, or less when the service is to stop.
     """
-    until, pause = time.monotonic() + START_WAIT_S, FIRST_PAUSE_S
+    until, backoff = time.monotonic() + START_WAIT_S, Backoff(FIRST_PAUSE_S, START_LAST_PAUSE_S)
     while (failed := ensure(conn)) is not None:
         _, room = _room(conn)
         log.warning("partitions not made", room_for_messages=max(room, 0), repair=REPAIR, **failed)
         if room > 0 or time.monotonic() >= until:
             return
-        sleep(pause)
-        pause = min(pause * 2, 1.0)
+        sleep(backoff.next())
 
 
 class Room:
-    """Makes room for a position that lies beyond the last partition, and says so while there is none.
+    """Makes room for a position that lies beyond the last partition, and reports while it has none.
 
     A decision or a release takes a position without inserting a row, so that positions may pass the end of the last
     partition when failing inserts have used up its ids. What is published there could not be recorded and would be
@@ -95,7 +96,7 @@ class Room:
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self._conn = conn
-        self._pause = FIRST_PAUSE_S
+        self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         self._retry_at = 0.0
 
     def make(self, position: int, last: Callable[[], int]) -> bool:
@@ -112,18 +113,18 @@ class Room:
         failed = ensure(self._conn)
         upper = last()
         if position < upper:
-            self._pause = FIRST_PAUSE_S
+            self._backoff.reset()
             return True
+        pause = self._backoff.next()
         log.error(
             "a message's position has no partition: nothing is published until one is made",
             position=position,
             partitions_end_at=upper,
             repair=REPAIR,
-            next_try_in_s=self._pause,
+            next_try_in_s=pause,
             **(failed or {}),
         )
-        self._retry_at = time.monotonic() + self._pause
-        self._pause = min(self._pause * 2, LAST_PAUSE_S)
+        self._retry_at = time.monotonic() + pause
         return False
 
 

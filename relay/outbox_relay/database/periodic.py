@@ -1,7 +1,8 @@
-"""Work that a service repeats beside its main loop, each on a thread and connection of its own.
+"""Work that a service repeats outside of its main loop, each on a thread and connection of its own.
 
 A wait for a lock or a long query then stalls nothing else. An error of PostgreSQL is logged and the work is tried
-again; any other exception is a defect, ends the thread and is raised to the main loop by `check()`.
+again; any other exception is a defect: it ends the thread and is raised to the main loop by `check()`, or is handed to
+`on_defect` where the work must end neither the service nor itself.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import psycopg
 
 from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.database.reasons import may_heal, reason
-from outbox_relay.logs import Log
+from outbox_relay.text.logs import Log, inheriting
 
 RETRY_S = 5.0
 STOP_S = 2.0
@@ -32,23 +34,44 @@ class Task(NamedTuple):
 
 
 class Periodic:
-    """Runs tasks until `stop()`.
+    """Runs tasks until `stop()`, or between `with` and the end of its block.
 
     Args:
         connect: opens a connection for one run of one task.
         tasks: what to run.
+        on_defect: called with a defect, whose task then goes on after its pause; None: it ends the task.
     """
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]], tasks: Sequence[Task]) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        tasks: Sequence[Task],
+        *,
+        on_defect: Callable[[Exception], None] | None = None,
+    ) -> None:
         self._connect = connect
+        self._on_defect = on_defect
         self._stopping = threading.Event()
         self._running: set[psycopg.Connection[Any]] = set()
         self._lock = threading.Lock()
         self._defect: Exception | None = None
         self._threads = [
-            threading.Thread(target=self._repeat, args=(task,), name=task.work.__name__, daemon=True)
+            threading.Thread(
+                target=inheriting(self._repeat), args=(task,), name=task.work.__name__, daemon=True
+            )
             for task in tasks
         ]
+
+    def __enter__(self) -> Self:
+        """Start the threads."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the threads."""
+        self.stop()
 
     def start(self) -> None:
         """Start the threads."""
@@ -77,17 +100,18 @@ class Periodic:
         while not self._stopping.wait(pause):
             try:
                 done = self._run(task)
-            except (psycopg.Error, DatabaseUnreachableError) as error:
-                if not may_heal(error):
+            except Exception as error:  # noqa: BLE001  (raised again by `check`, or handed to `on_defect`)
+                if isinstance(error, psycopg.Error | DatabaseUnreachableError) and may_heal(error):
+                    if self._stopping.is_set():
+                        return
+                    log.warning("upkeep failed, trying again", work=task.work.__name__, **reason(error))
+                    done = False
+                elif self._on_defect is not None:
+                    self._on_defect(error)
+                    done = True
+                else:
                     self._defect = error
                     return
-                if self._stopping.is_set():
-                    return
-                log.warning("upkeep failed, trying again", work=task.work.__name__, **reason(error))
-                done = False
-            except Exception as error:  # noqa: BLE001  (raised again by `check`)
-                self._defect = error
-                return
             pause = task.every if done else min(RETRY_S, task.every)
 
     def _run(self, task: Task) -> bool:

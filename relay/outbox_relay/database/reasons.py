@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL says, as the fields of one log line: no advice for people, no line ends."""
+"""An error of PostgreSQL as the fields of one log line: no advice for people, no line ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psycopg
 from outbox_relay.database.connections import DatabaseUnreachableError
 
 CONNECTION_LOST = ("08", "57P")
-"""SQLSTATEs that begin with these say that the server, or the connection to it, is gone."""
+"""SQLSTATEs that begin with these mean that the server, or the connection to it, is gone."""
 
 
 def reason(error: BaseException) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def reason(error: BaseException) -> dict[str, Any]:
 
 
 def is_away(error: BaseException) -> bool:
-    """Return whether the error says that there is no connection, rather than that a statement was refused."""
+    """Return whether the error states that there is no connection, rather than that a statement was refused."""
     if isinstance(error, (DatabaseUnreachableError, psycopg.InterfaceError)):
         return True
     if not isinstance(error, psycopg.OperationalError):

@@ -12,14 +12,14 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from outbox.statements import Statements
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/database/schema.sql")
-REVISION = "0001"
+REVISION = "0002"
 
 
 class SchemaError(OperatorError):
-    """The schema is missing, older or newer; the text says what to run.
+    """The schema is missing, older or newer; the text states what to run.
 
     `is_newer`: no upgrade of the database repairs it.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def cache_directory() -> Path:
-    """Say where downloads are kept: $OUTBOX_CACHE, else outbox/ below $XDG_CACHE_HOME or ~/.cache."""
+    """Return where downloads are kept: $OUTBOX_CACHE, else outbox/ below $XDG_CACHE_HOME or ~/.cache."""
     if given := os.environ.get("OUTBOX_CACHE"):
         return Path(given).expanduser().absolute()
     home = os.environ.get("XDG_CACHE_HOME")
@@ -33,7 +33,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _is(path: Path, descriptor: int) -> bool:
-    """Tell whether a path still names the file that is open."""
+    """Return whether a path still names the file that is open."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def _is(path: Path, descriptor: int) -> bool:
 def cached(name: str, fill: Callable[[Path], None]) -> Path:
     """Answer the cache's directory of that name, filled by `fill` if it is not there yet.
 
-    `fill` works in a directory beside it. Whatever interrupts it, nothing half-done appears under the name,
+    `fill` works in a directory next to it. Whatever interrupts it, nothing half-done appears under the name,
     and two processes that want the same wait for each other.
     """
     root = cache_directory()

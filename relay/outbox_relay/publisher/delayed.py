@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
 
 from outbox.statements import Statements
+from outbox_relay.publisher.snapshot import array_text
 
 STATEMENTS = Statements("outbox_relay/publisher/delayed.sql")
-LOOK_EVERY_S = 0.25
-"""Longest time between two looks at what is due."""
+FIND_DUE_EVERY_S = 0.25
+"""Longest time between two searches for what is due."""
 LOOK_AT_ALL_EVERY_S = 60.0
-"""Time between two looks that begin at the beginning, should somebody have moved a message to an earlier time."""
+"""Time between two searches that begin at the beginning, should somebody have moved a message to an earlier time."""
 EVER = "-infinity"
 """Before every time, in SQL, and as text too: times are compared as the text of years up to 9999 in UTC."""
 
 
 class Delayed:
-    """Knows when and from where to look next, so that a relay without delayed messages pays little.
+    """Knows when and from where to search next, so that a relay without delayed messages pays little.
 
     A message waits from the moment it is committed, by a row of its own in outbox.waiting. It may be committed long
-    after that row was written, with a time before the last look: the finder then meets the message, and tells.
+    after that row was written, with a time before the last search: the finder then finds the message and reports it.
     """
 
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
@@ -32,12 +34,16 @@ class Delayed:
         self._since = EVER
 
     def expect(self, due: str) -> None:
-        """Look soon, and from this time on (as the finder reads it): a message was committed that waits for it."""
+        """Search soon, and from this time on (as the finder reads it): a message was committed that waits for it."""
         self._look_at = 0.0
         self._since = min(self._since, due)
 
-    def release(self) -> int:
-        """Release what is due; return how many messages."""
+    def start_again(self) -> None:
+        """Search all that waits: lanes were taken, whose messages another relay knew of."""
+        self._look_at = self._look_at_all = 0.0
+
+    def release(self, lanes: Iterable[int]) -> int:
+        """Release what is due of these lanes; return how many messages."""
         now = time.monotonic()
         if now < self._look_at:
             return 0
@@ -48,10 +54,12 @@ class Delayed:
         assert row is not None  # noqa: S101  (an aggregate has a row)
         seconds, self._since = row
         if seconds > 0:
-            self._look_at = now + min(seconds, LOOK_EVERY_S)
+            self._look_at = now + min(seconds, FIND_DUE_EVERY_S)
             return 0
-        released = self._conn.execute(STATEMENTS["release"], {"since": self._since}, prepare=True).rowcount
+        released = self._conn.execute(
+            STATEMENTS["release"], {"since": self._since, "lanes": array_text(lanes)}, prepare=True
+        ).rowcount
         if not released:
             # What is due is locked by somebody: do not ask at every turn.
-            self._look_at = now + LOOK_EVERY_S
+            self._look_at = now + FIND_DUE_EVERY_S
         return released

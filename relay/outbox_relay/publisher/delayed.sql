@@ -19,7 +19,7 @@ FROM outbox.waiting WHERE due_at >= %(since)s::timestamptz AND reason <> ALL ('{
 WITH due AS MATERIALIZED (
     SELECT w.id, m.state FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
     WHERE w.reason = 'delayed' AND w.due_at >= %(since)s::timestamptz
-        AND w.due_at <= statement_timestamp()
+        AND w.due_at <= statement_timestamp() AND m.lane = ANY (%(lanes)s::smallint[])
     ORDER BY w.due_at, w.id LIMIT 1000
     FOR NO KEY UPDATE OF m SKIP LOCKED
 ), released AS (

@@ -1,4 +1,4 @@
-"""Messages in doubt: Kafka may have them, and no publication says so.
+"""Messages in doubt: Kafka may have them, and no publication records it.
 
 A message is in doubt once it was given to a producer whose answer was not learned: the producer was discarded after a
 failure, its partition acknowledged nothing, or the relay died. It is published again at the next try. If it is refused
@@ -10,7 +10,7 @@ So nothing is written or kept per message or per batch. Schedules:
 
 - The relay discards a producer: the positions that it held are noted here, before anything is read again.
 - It dies, before or after that: it has not given its lanes back, so its successor takes everything up to the newest
-  position for doubtful. Except in a lane whose row says that it is stopped and not being tried again: whatever was
+  position for doubtful. Except in a lane whose row is stopped and not being tried again: whatever was
   noted of it before was written with that stop, and nothing of it was handed over since, because a retry is announced
   first.
 - It is paused, and goes on after another took the lanes: all that it can still give to Kafka was read before the last
@@ -60,11 +60,21 @@ def in_doubt(batches: Iterable[Batch], disturbed_until: float) -> Iterator[Hande
 class Doubts:
     """Which messages of a session's lanes are in doubt."""
 
-    def __init__(self, until: Mapping[int, int], refused: Mapping[int, str]) -> None:
-        self.until = dict(until)
+    def __init__(self) -> None:
+        self.until: dict[int, int] = {}
         """Per lane the highest position in doubt."""
-        self._refused = dict(refused)
+        self._refused: dict[int, str] = {}
         """Per lane the message that was refused at every try."""
+
+    def begin(self, until: Mapping[int, int], refused: Mapping[int, str]) -> None:
+        """Note what earlier owners of lanes left in doubt."""
+        self.until |= until
+        self._refused |= refused
+
+    def end(self, lane: int) -> None:
+        """Forget a lane that was given back."""
+        self.until.pop(lane, None)
+        self._refused.pop(lane, None)
 
     def covers(self, lane: int, position: int, message_id: str) -> bool:
         """Return whether a message may be in Kafka already."""

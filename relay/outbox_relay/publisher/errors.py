@@ -17,7 +17,7 @@ class Unpublishable(Exception):
 
 
 class KafkaUnavailableError(ConnectionError):
-    """No broker answers: nothing is decided, the relay waits and tries again."""
+    """No broker replies: nothing is decided, the relay waits and tries again."""
 
 
 class Refused(NamedTuple):

@@ -1,23 +1,24 @@
 """The finder: reads what became COMMITTED since a snapshot, in position order, page by page.
 
 A row passes the difference of two snapshots exactly once, whatever order transactions commit in, and however
-long other transactions stay open. A scan by status would find it too, but walks all dead rows under a held
+long other transactions stay open. A scan by status would find it too, but reads all dead rows under a held
 snapshot; a cursor over positions or xids loses or reorders rows that commit late.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
 
+from outbox import wire
 from outbox.statements import Statements
 from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot, array_text
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
@@ -31,52 +32,60 @@ DENSE = 2
 """A page whose ids span no more than this many times their number is read as a range."""
 
 
-class Row(NamedTuple):
-    """One message as the finder reads it; see `columns` in finder.sql.
+FIELDS = (
+    "position", "id", "lane", "topic", "key", "body", "order_key", "queue", "selector", "message_id", "born_at",
+    "headers", "tags", "index_keys", "producer_group", *(column for column, _ in wire.TEXT_HEADERS), "waiting",
+    "withheld", "fills_page",
+)  # fmt: skip
+"""One message as the finder reads it; see `columns` in finder.sql.
 
-    `withheld` is the size of a row of more than `ROW_BYTES`: its fields from `topic` to `traceparent` are None, except
-    `queue`, `message_id` and `born_at`. `fills_page` is True in the row that fills the bytes of a page.
-    """
-
-    position: int
-    id: int
-    lane: int
-    topic: str
-    key: bytes | None
-    body: bytes | None
-    order_key: bytes | None
-    queue: int | None
-    selector: str | None
-    message_id: str
-    born_at: str
-    headers: str | None
-    tags: str | None
-    index_keys: str | None
-    producer_group: str | None
-    transaction_id: str | None
-    traceparent: str | None
-    waiting: str | None
-    withheld: int | None
-    fills_page: bool | None
-
-
+`withheld` is the size of a row of more than `ROW_BYTES`: its fields from `topic` to the last text header are None,
+except `queue`, `message_id` and `born_at`. `fills_page` is True in the row that fills the bytes of a page.
+"""
 (
     POSITION, ID, LANE, TOPIC, KEY, BODY, ORDER_KEY, QUEUE, SELECTOR, MESSAGE_ID, BORN_AT, HEADERS, TAGS,
-    INDEX_KEYS, PRODUCER_GROUP, TRANSACTION_ID, TRACEPARENT, WAITING, WITHHELD, FILLS_PAGE,
-) = range(len(Row._fields))  # fmt: skip
+    INDEX_KEYS, PRODUCER_GROUP,
+) = range(15)  # fmt: skip
+WAITING, WITHHELD, FILLS_PAGE = range(len(FIELDS) - 3, len(FIELDS))
 
 RawRow = tuple[Any, ...]
-"""The same fields in the same order, as the driver gives them: the hot path makes no object of its own."""
+"""The values of `FIELDS` in this order, as the driver gives them: the hot path makes no object of its own."""
 
 
 @dataclass(slots=True)
 class Poll:
-    """The answer of one poll: the new snapshot, the first page of the difference, and whether there is more."""
+    """What one poll found: the new snapshot, and the rows of the difference from the first on.
+
+    `more`: these are not all of them. A difference of more than a page comes without rows: the rows that were found
+    are any of it, not the first. `found` then counts it by hash of the topic.
+    """
 
     snapshot: Snapshot
     newest: int
     rows: list[RawRow]
     more: bool
+    found: dict[int, int]
+
+
+class _Header(NamedTuple):
+    """The first row of a poll's result: one statement, and so one round trip, brings it with the messages."""
+
+    found: int
+    """Rows that were found, one more than a page if there are more."""
+    newest: int
+    snapshot: Snapshot
+    topics: dict[int, int]
+    """Rows by hash of the topic, if they are more than a page."""
+
+    @classmethod
+    def of(cls, row: RawRow) -> _Header:
+        counts = (each.split(":") for each in (row[HEADERS] or "").split())
+        return cls(
+            row[POSITION],
+            row[ID],
+            Snapshot.parse(row[TOPIC]),
+            {int(hash_): int(rows) for hash_, rows in counts},
+        )
 
 
 class Part(NamedTuple):
@@ -89,12 +98,24 @@ class Part(NamedTuple):
     settled: int
 
 
-COLUMNS = sql.SQL(STATEMENTS["columns"]).format(headers=sql.SQL(STATEMENTS["headers"]).format())
-"""The columns of a `Row`, of a table with `withheld` and `bytes` beside the columns of outbox.message."""
+def _of_text_headers(name: str, between: str) -> sql.Composed:
+    part = sql.SQL(STATEMENTS[name])
+    return sql.SQL(between).join(
+        part.format(column=sql.Identifier(column), name=sql.Identifier(column))
+        for column, _ in wire.TEXT_HEADERS
+    )
+
+
+_TEXT_BYTES = {"text_bytes": _of_text_headers("text_bytes", " + ")}
+COLUMNS = sql.SQL(STATEMENTS["columns"]).format(
+    headers=sql.SQL(STATEMENTS["headers"]).format(), text_headers=_of_text_headers("text_header", ", ")
+)
+"""The columns of `FIELDS`, of a table with `withheld`, `bytes` and the columns of outbox.message."""
 _FRAGMENTS = {
     "columns": COLUMNS,
-    "weight": sql.SQL(STATEMENTS["weight"]).format(),
-    "withheld": sql.SQL(STATEMENTS["withheld"]).format(),
+    "no_text_headers": _of_text_headers("no_text_header", ", "),
+    "weight": sql.SQL(STATEMENTS["weight"]).format(**_TEXT_BYTES),
+    "withheld": sql.SQL(STATEMENTS["withheld"]).format(**_TEXT_BYTES),
 }
 
 
@@ -120,46 +141,55 @@ class Finder:
         self.row_bytes = row_bytes
         self._cursor = conn.cursor(binary=True)
         self._tables: tuple[str, ...] = ()
-        self._poll: sql.Composed | None = None
+        self._polls: dict[int, sql.Composed] = {}
         self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
         self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
 
     def name_partitions(self, tables: tuple[str, ...]) -> None:
         """Put the statements together for these partitions (tables of schema `outbox`)."""
-        if tables == self._tables:
-            return
-        self._tables = tables
-        self._poll = sql.SQL(STATEMENTS["poll"]).format(branches=self._branches("branch"), **_FRAGMENTS)
+        if tables != self._tables:
+            self._tables = tables
+            self._polls = {}
 
-    def _branches(self, name: str) -> sql.Composed:
+    def poll_statement(self, runs: int = 1) -> sql.Composed:
+        """Return the statement of a poll over the named partitions and this many runs of neighbouring lanes."""
+        if runs not in self._polls:
+            lanes = sql.SQL(STATEMENTS["lanes"])
+            scopes = [
+                lanes.format(first=sql.Placeholder(f"first{n}"), last=sql.Placeholder(f"last{n}"))
+                for n in range(runs)
+            ]
+            branches = [branch for scope in scopes for branch in self._branches("branch", scope=scope)]
+            union = sql.SQL("\nUNION ALL\n").join(branches)
+            self._polls[runs] = sql.SQL(STATEMENTS["poll"]).format(branches=union, **_FRAGMENTS)
+        return self._polls[runs]
+
+    def poll_values(self, previous: Snapshot, lanes: Collection[int]) -> dict[str, Any]:
+        """Return what `poll_statement` binds, for the runs of these lanes."""
+        values: dict[str, Any] = {
+            "xmax": str(previous.xmax),
+            "xip": previous.xip_array,
+            "page": self.page_size,
+            "bytes": self.page_bytes,
+            "row_bytes": self.row_bytes,
+        }
+        for number, (first, last) in enumerate(neighbours(lanes)):
+            values |= {f"first{number}": first, f"last{number}": last}
+        return values
+
+    def _branches(self, name: str, **parts: sql.Composable) -> list[sql.Composed]:
         branch = sql.SQL(STATEMENTS[name])
-        return sql.SQL("\nUNION ALL\n").join(
-            branch.format(partition=sql.Identifier("outbox", table)) for table in self._tables
-        )
+        return [branch.format(partition=sql.Identifier("outbox", table), **parts) for table in self._tables]
 
     def poll(self, previous: Snapshot, lanes: Collection[int]) -> Poll:
-        """Read the first page of what is visible now and was not visible in `previous`."""
-        assert self._poll is not None  # noqa: S101  (name_partitions comes first)
+        """Read what is visible now and was not visible in `previous`: all of it, or how it begins."""
+        assert self._tables  # noqa: S101  (name_partitions comes first)
         cursor = self._cursor
-        cursor.execute(
-            self._poll,
-            {
-                "lanes": array_text(lanes),
-                "xmax": str(previous.xmax),
-                "xip": previous.xip_array,
-                "page": self.page_size,
-                "bytes": self.page_bytes,
-                "row_bytes": self.row_bytes,
-            },
-            prepare=True,
-        )
+        statement = self.poll_statement(len(neighbours(lanes)))
+        cursor.execute(statement, self.poll_values(previous, lanes), prepare=True)
         rows = cursor.fetchall()
-        count, newest, _, snapshot, *_ = rows[0]
-        del rows[0]
-        more = count > len(rows) or count > self.page_size
-        if len(rows) > self.page_size:
-            rows.pop()
-        return Poll(Snapshot.parse(snapshot), newest, rows, more)
+        header = _Header.of(rows.pop(0))
+        return Poll(header.snapshot, header.newest, rows, header.found > len(rows), header.topics)
 
     def backlog(self, previous: Snapshot, current: Snapshot, lanes: Collection[int], after: int) -> Listing:
         """List the ids of what `current` sees and `previous` does not, beyond a position."""
@@ -173,7 +203,10 @@ class Finder:
             return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
         bounds |= {"xmax": str(previous.xmax), "xip": previous.xip_array}
         return Listing(
-            self._cursor, sql.SQL(STATEMENTS["backlog"]), bounds, branches=self._branches("backlog_branch")
+            self._cursor,
+            sql.SQL(STATEMENTS["backlog"]),
+            bounds,
+            branches=sql.SQL("\nUNION ALL\n").join(self._branches("backlog_branch")),
         )
 
     def page(self, ids: array[int], current: Snapshot) -> Part:
@@ -218,9 +251,15 @@ class Finder:
         return Snapshot.parse(row[0]), row[1]
 
 
-def array_text(values: Iterable[int]) -> str:
-    """Write numbers as PostgreSQL's text of an array, which is bound several times faster than a list."""
-    return f"{{{','.join(map(str, values))}}}"
+def neighbours(lanes: Collection[int]) -> list[tuple[int, int]]:
+    """Return the runs of neighbouring lanes, each with its first and its last."""
+    runs: list[tuple[int, int]] = []
+    for lane in sorted(lanes):
+        if runs and runs[-1][1] == lane - 1:
+            runs[-1] = (runs[-1][0], lane)
+        else:
+            runs.append((lane, lane))
+    return runs
 
 
 def _fills_page(rows: list[RawRow]) -> bool:

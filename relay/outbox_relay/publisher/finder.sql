@@ -2,14 +2,17 @@
 
 -- name: settings
 -- Session settings without which the planner goes astray: on an empty partition every plan costs the same, and a
--- plan made then is kept; a parallel plan starts processes at every poll. A process that freezes in a transaction gives
+-- plan made then is kept; a bitmap reads a whole difference before its first row comes; a parallel plan starts processes
+-- at every poll. A process that freezes in a transaction gives
 -- up its locks after a lease.
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('enable_seqscan', 'off', false),
+       set_config('enable_bitmapscan', 'off', false),
        set_config('max_parallel_workers_per_gather', '0', false),
        set_config('jit', 'off', false),
        set_config('cursor_tuple_fraction', '1', false),
        set_config('synchronous_commit', 'on', false),
+       set_config('client_min_messages', 'warning', false),
        set_config('timezone', 'UTC', false),
        set_config('datestyle', 'ISO', false),
        set_config('default_transaction_isolation', 'read committed', false),
@@ -19,34 +22,46 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('idle_session_timeout', '0', false)
 
 -- name: poll
--- The difference of two snapshots, first page: rows that this statement's snapshot sees and the previous one did
--- not, in position order. The first row is a header: how many rows there are (one more than a page: there are
--- more), the newest position given out, and this statement's snapshot. "position + 0" keeps the planner from
--- walking an index of positions. How a page is cut: see "page".
+-- The difference of two snapshots: rows that this statement's snapshot sees and the previous one did not, in position
+-- order, if they fit a page; else none of them. The search ends at the first row beyond a page, so a poll costs no more
+-- than a page however much there is: there is no ORDER BY below the LIMIT, and what was found of more than a page are
+-- any rows of it, not the first. The first row is a header: how many rows were found (one more than a page: there are
+-- more), the newest position given out, this statement's snapshot and, if there are more, how many of what was found
+-- belong to which hash of a topic ("headers"). "position + 0" keeps the planner from walking an index of positions. How
+-- a page is cut: see "page".
 WITH found AS MATERIALIZED (
-    SELECT *, position + 0 AS place FROM ({branches}) m ORDER BY place LIMIT %(page)s + 1
+    SELECT *, position + 0 AS place FROM ({branches}) m LIMIT %(page)s + 1
+), size AS MATERIALIZED (
+    SELECT count(*) AS rows FROM found
 )
-SELECT (SELECT count(*) FROM found) AS position, (SELECT last_value FROM outbox.position) AS id,
+SELECT (SELECT rows FROM size) AS position, (SELECT last_value FROM outbox.position) AS id,
        NULL::smallint AS lane, pg_current_snapshot()::text AS topic, NULL::bytea AS key, NULL::bytea AS body,
        NULL::bytea AS order_key, NULL::integer AS queue, NULL::text AS selector, NULL::text AS message_id,
-       NULL::text AS born_at, NULL::text AS headers, NULL::text AS tags, NULL::text AS index_keys,
-       NULL::text AS producer_group, NULL::text AS transaction_id, NULL::text AS traceparent,
+       NULL::text AS born_at,
+       CASE WHEN (SELECT rows FROM size) > %(page)s THEN (
+           SELECT string_agg(t.hash || ':' || t.rows, ' ')
+           FROM (SELECT hashtext(topic) AS hash, count(*) AS rows FROM found GROUP BY hashtext(topic)) t) END AS headers,
+       NULL::text AS tags, NULL::text AS index_keys,
+       NULL::text AS producer_group, {no_text_headers},
        NULL::text AS waiting, NULL::bigint AS withheld, NULL::boolean AS fills_page
 UNION ALL
 SELECT {columns} FROM (
     SELECT *, {withheld} AS withheld FROM (
         SELECT *, sum(weight) OVER (ORDER BY place ROWS UNBOUNDED PRECEDING) AS bytes
-        FROM (SELECT *, {weight} AS weight FROM found) w
+        FROM (SELECT *, {weight} AS weight FROM found WHERE (SELECT rows FROM size) <= %(page)s) w
     ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
 ) m
 
 -- name: branch
--- One live partition of the difference. Each half is an index scan of its own: an OR would not use the index.
-SELECT * FROM {partition} WHERE lane = ANY (%(lanes)s::smallint[]) AND xid >= %(xmax)s::xid8
-    AND state = 'COMMITTED'
+-- One live partition of the difference, for one run of neighbouring lanes and one of hashes of topics. Each half is an
+-- index scan of its own: an OR would not use the index, and for a list of lanes it would be walked once per lane.
+SELECT * FROM {partition} WHERE xid >= %(xmax)s::xid8 AND state = 'COMMITTED' AND {scope}
 UNION ALL
-SELECT * FROM {partition} WHERE lane = ANY (%(lanes)s::smallint[]) AND xid = ANY (%(xip)s::xid8[])
-    AND state = 'COMMITTED'
+SELECT * FROM {partition} WHERE xid = ANY (%(xip)s::xid8[]) AND state = 'COMMITTED' AND {scope}
+
+-- name: lanes
+-- A run of neighbouring lanes.
+lane BETWEEN {first}::smallint AND {last}::smallint
 
 -- name: columns
 -- What a Kafka record is made of, in types that are cheap to read. "waiting": null is to be published; else the
@@ -60,10 +75,21 @@ position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withhel
        CASE WHEN withheld IS NULL AND headers IS NOT NULL THEN {headers} END,
        CASE WHEN withheld IS NULL AND tags <> '{{}}' THEN array_to_string(tags, '||') END,
        CASE WHEN withheld IS NULL AND index_keys <> '{{}}' THEN array_to_string(index_keys, ' ') END,
-       CASE WHEN withheld IS NULL THEN producer_group END, CASE WHEN withheld IS NULL THEN transaction_id END,
-       CASE WHEN withheld IS NULL THEN traceparent END,
+       CASE WHEN withheld IS NULL THEN producer_group END, {text_headers},
        (SELECT least(w.due_at, '9999-01-01')::text FROM outbox.waiting w WHERE w.id = m.id),
        withheld, CASE WHEN bytes >= %(bytes)s THEN true END
+
+-- name: text_header
+-- A column that travels as a header as it is (wire.TEXT_HEADERS), in "columns".
+CASE WHEN withheld IS NULL THEN {column} END
+
+-- name: no_text_header
+-- The same column in the header row of a poll.
+NULL::text AS {name}
+
+-- name: text_bytes
+-- The bytes of such a column, in "weight" and "withheld".
+coalesce(octet_length({column}), 0)
 
 -- name: weight
 -- Bytes that a row brings, at most, without reading what lies out of line. PostgreSQL compresses a value to no less
@@ -72,8 +98,7 @@ position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withhel
 -- the bound of a row is cut off, so that a row's bytes stay an integer.
 least(octet_length(topic)::bigint + coalesce(octet_length(key), 0) + coalesce(octet_length(body), 0)
       + coalesce(octet_length(order_key), 0) + coalesce(octet_length(selector), 0)
-      + coalesce(octet_length(producer_group), 0) + coalesce(octet_length(transaction_id), 0)
-      + coalesce(octet_length(traceparent), 0)
+      + coalesce(octet_length(producer_group), 0) + {text_bytes}
       + CASE WHEN headers IS NULL THEN 0 WHEN pg_column_compression(headers) IS NULL THEN 2 * pg_column_size(headers)
              ELSE 2 * pg_column_size(headers)::bigint
                       * CASE pg_column_compression(headers) WHEN 'pglz' THEN 90 ELSE 256 END END
@@ -91,8 +116,7 @@ least(octet_length(topic)::bigint + coalesce(octet_length(key), 0) + coalesce(oc
 CASE WHEN weight > %(row_bytes)s THEN nullif(greatest(
     octet_length(topic)::bigint + coalesce(octet_length(key), 0) + coalesce(octet_length(body), 0)
     + coalesce(octet_length(order_key), 0) + coalesce(octet_length(selector), 0)
-    + coalesce(octet_length(producer_group), 0) + coalesce(octet_length(transaction_id), 0)
-    + coalesce(octet_length(traceparent), 0)
+    + coalesce(octet_length(producer_group), 0) + {text_bytes}
     + CASE WHEN headers IS NULL THEN 0 WHEN jsonb_typeof(headers) = 'object' THEN pg_column_size('{{}}'::jsonb || headers)
            ELSE 256 * pg_column_size(headers)::bigint END
     + pg_column_size(tags || '{{}}'::text[]) + pg_column_size(index_keys || '{{}}'::text[]),

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 
-from outbox_relay.logs import ROOT, Log
-from outbox_relay.masking import mask_text
+from outbox_relay.text.logs import ROOT, Log
+from outbox_relay.text.masking import mask_text
 
 log = Log("kafka")
 librdkafka = logging.getLogger(f"{ROOT}.librdkafka")

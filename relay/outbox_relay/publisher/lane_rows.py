@@ -1,11 +1,11 @@
 """The rows of lanes that stop and go on: written with a batch, or later where another session holds the row.
 
-An operator's open transaction may hold a row of outbox.lane for hours. The relay waits for nobody: it passes over the
+An operator's open transaction may hold a row of outbox.lane for hours. The relay does not wait: it passes over the
 row (`SKIP LOCKED`), keeps the change here, and tries again once a second, while the other lanes flow. Schedules:
 
 - The row is free again: the change is written then. A lane that went on does so from the first batch that was
   published since, however many followed.
-- The relay dies first: the row says less than was published. The successor starts at the progress that the row and the
+- The relay dies first: the row has less than was published. The successor starts at the progress that the row and the
   publications give, and publishes again what lies between that and the change: with the same message ids, in order,
   after the first appearances.
 - A lane is not tried again before its stop is written, and a retry is announced before the lane is read. So while a

@@ -4,12 +4,28 @@
 -- Bounds waits for locks in this transaction from here on; 0: no bound.
 SELECT set_config('lock_timeout', %(ms)s, true)
 
+-- name: idle_timeout
+-- Bounds how long this transaction may wait for its client.
+SELECT set_config('idle_in_transaction_session_timeout', %(ms)s, true)
+
 -- name: lock
--- One relay at a time takes lanes; the others wait for its short transaction.
-SELECT lane FROM outbox.lane ORDER BY lane FOR UPDATE
+-- One relay at a time takes lanes; the others wait for its short transaction. Renewals wait, too. The lock of a table, not
+-- an advisory one, which any session of the database could hold.
+LOCK TABLE outbox.lease IN SHARE ROW EXCLUSIVE MODE
+
+-- name: lock_free
+-- Of these lanes those that no living relay owns, locked. Living: its lease lasts, its database session is there, and its
+-- process has not joined again. (A session of a pooler stays; then the lease decides.) A row that another session holds is left for later.
+SELECT l.lane FROM outbox.lane l
+WHERE l.lane = ANY (%(lanes)s::smallint[])
+    AND NOT EXISTS (SELECT FROM outbox.lease e
+                    WHERE e.epoch = l.epoch AND e.owner = l.owner AND e.leased_until > clock_timestamp()
+                        AND NOT EXISTS (SELECT FROM outbox.lease n WHERE n.owner = e.owner AND n.epoch > e.epoch)
+                        AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a))
+ORDER BY l.lane FOR UPDATE SKIP LOCKED
 
 -- name: lock_holders
--- Who may hold row locks of outbox.lane, oldest transaction first: all that have more than read it in a transaction
+-- Who may hold locks of lanes, oldest transaction first: all that have more than read it in a transaction
 -- that is open, except those that wait themselves. A barrier only reads it. (A prepared transaction has no process;
 -- of another user's session only the process and the user's name are shown.)
 SELECT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
@@ -17,22 +33,58 @@ SELECT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
                         a.usename, coalesce(a.state, 'state unknown'),
                         round(extract(epoch FROM clock_timestamp() - a.state_change))) END
 FROM (SELECT DISTINCT pid FROM pg_locks
-      WHERE relation = 'outbox.lane'::regclass AND granted AND mode <> 'AccessShareLock'
+      WHERE relation IN ('outbox.lane'::regclass, 'outbox.lease'::regclass) AND granted AND mode <> 'AccessShareLock'
           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
           AND pid IS DISTINCT FROM pg_backend_pid()) l
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE a.wait_event_type IS DISTINCT FROM 'Lock'
 ORDER BY a.xact_start NULLS FIRST LIMIT 5
 
--- name: holders
--- Who holds lanes now, and for how many more seconds. A holder whose database session is gone is dead: its lease
--- need not be waited for. (A session of a pooler stays; then the lease decides.)
-SELECT e.owner, greatest(extract(epoch FROM e.leased_until - clock_timestamp()), 0)::float8 AS seconds
-FROM outbox.lease e
+-- name: shares
+-- Who shares the lanes now, in the order in which their processes joined, which lanes no living relay owns, whether this
+-- relay is asked to drain (null: its lease is gone), the lanes that are its own, and the epoch that its session was marked
+-- with. See "lock_free".
+WITH living AS MATERIALIZED (
+    SELECT e.epoch, e.owner, e.is_draining, e.joined_at FROM outbox.lease e
+    WHERE e.leased_until > clock_timestamp()
+        AND NOT EXISTS (SELECT FROM outbox.lease n WHERE n.owner = e.owner AND n.epoch > e.epoch)
+        AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
+)
+SELECT ARRAY(SELECT e.epoch FROM living e WHERE NOT e.is_draining ORDER BY e.joined_at, e.owner),
+       ARRAY(SELECT l.lane FROM outbox.lane l
+             WHERE NOT EXISTS (SELECT FROM living e WHERE e.epoch = l.epoch AND e.owner = l.owner)),
+       (SELECT e.is_draining FROM outbox.lease e WHERE e.epoch = %(epoch)s AND e.owner = %(owner)s),
+       ARRAY(SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s),
+       current_setting('outbox.relay_epoch', true)
+
+-- name: others
+-- How many lanes other living relays own.
+SELECT count(*) FROM outbox.lane l
+JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
 WHERE e.owner <> %(owner)s AND e.leased_until > clock_timestamp()
-    AND EXISTS (SELECT FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner)
-    AND EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = e.backend_pid)
-ORDER BY 2 DESC
+    AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
+
+-- name: other_versions
+-- Living relays with which this version cannot share lanes.
+SELECT e.owner, e.version FROM outbox.lease e
+WHERE e.leased_until > clock_timestamp() AND e.owner <> %(owner)s AND abs(e.version - %(version)s) > 1
+    AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
+ORDER BY e.epoch LIMIT 1
+
+-- name: lane_numbers
+-- How many lanes this database has.
+SELECT count(*) FROM outbox.lane
+
+-- name: join
+-- A relay begins: a lease without lanes, under a new epoch, higher than every earlier one.
+INSERT INTO outbox.lease (epoch, owner, backend_pid, version, is_draining, joined_at, leased_until)
+VALUES (nextval('outbox.epoch'), %(owner)s, pg_backend_pid(), %(version)s, %(is_draining)s,
+        coalesce(%(since)s::timestamptz, clock_timestamp()), clock_timestamp() + make_interval(secs => %(lease)s))
+RETURNING epoch, joined_at
+
+-- name: mark_session
+-- Lets a relay notice that a pooler gives its statements to different sessions.
+SELECT set_config('outbox.relay_epoch', %(epoch)s, false)
 
 -- name: cluster
 -- Which cluster this is: xids mean nothing in another one.
@@ -43,7 +95,7 @@ SELECT system_identifier FROM pg_control_system()
 SELECT EXISTS (SELECT FROM outbox.message
                WHERE state = 'COMMITTED' AND xid >= pg_snapshot_xmax(pg_current_snapshot()))
 
--- name: adopt_unpublished
+-- name: take_over_unpublished
 -- After such a restore, what was not published is committed anew, in the order that it had: xids of another cluster
 -- would hide it, or show it again at every poll. The positions are taken in a step of their own, because a join may
 -- turn the order round.
@@ -59,14 +111,10 @@ WITH placed AS MATERIALIZED (
 UPDATE outbox.message m SET xid = pg_current_xact_id(), position = p.position
 FROM placed p WHERE m.id = p.id
 
--- name: adopt_published
+-- name: take_over_published
 -- And what was published, or waits, gets the oldest xid there is.
 UPDATE outbox.message SET xid = '3'
 WHERE state = 'COMMITTED' AND xid >= pg_snapshot_xmax(pg_current_snapshot()) AND xid <> pg_current_xact_id()
-
--- name: epoch
--- A new epoch, higher than every earlier one.
-SELECT nextval('outbox.epoch')
 
 -- name: progress
 -- How far each lane is published: by the last publication of its epoch that speaks for it, unless it is stopped.
@@ -87,8 +135,9 @@ ORDER BY l.lane
 
 -- name: doubts
 -- Up to which position a lane's messages are in doubt for whoever takes it. The last owner may have given Kafka all that it
--- could read, unless it gave the lane back, or the lane was stopped and not being tried again (then nothing of it was on
--- the wire, or the stop's record covers it), on this server and timeline. What was stopped at without doubt stays so.
+-- could read, unless it gave the lane back (then the lane has no owner, or its epoch no lease), or the lane was stopped and
+-- not being tried again (then nothing of it was on the wire, or the stop's record covers it), on this server and timeline.
+-- What was stopped at without doubt stays so.
 WITH here AS (
     SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
            (SELECT last_value FROM outbox.position) AS newest
@@ -96,7 +145,8 @@ WITH here AS (
     SELECT l.lane,
            l.stopped_error IS NOT NULL AND l.retrying_at IS NULL AND s.is_here AS is_stopped,
            l.epoch = 0
-               OR (s.is_here AND NOT EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = l.epoch)) AS is_given_back
+               OR (s.is_here AND (l.owner IS NULL
+                                  OR NOT EXISTS (SELECT FROM outbox.lease e WHERE e.epoch = l.epoch))) AS is_given_back
     FROM outbox.lane l, here h,
          LATERAL (SELECT coalesce(l.system_identifier = %(system_identifier)s AND l.timeline = h.timeline
                                   AND NOT %(restored)s, false) AS is_here) s
@@ -108,10 +158,29 @@ SELECT l.lane,
 FROM outbox.lane l JOIN settled s USING (lane) CROSS JOIN here h
 ORDER BY l.lane
 
+-- name: note_failover
+-- Note that these lanes were last taken on another server: a standby was promoted, a backup restored, a dump read in. One
+-- row for each server, by whoever takes lanes there first; none where lanes were taken there since. (A row may have come
+-- with a dump that is read into that server again: it is written again then, and not scanned.)
+INSERT INTO outbox.failover (system_identifier, timeline, from_system_identifier, from_timeline)
+SELECT h.system_identifier, h.timeline, l.system_identifier, l.timeline
+FROM (SELECT c.system_identifier,
+             ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline
+      FROM pg_control_system() c) h,
+     outbox.lane l
+WHERE l.lane = ANY (%(lanes)s::smallint[]) AND (l.system_identifier, l.timeline) <> (h.system_identifier, h.timeline)
+ORDER BY l.epoch DESC LIMIT 1
+ON CONFLICT (system_identifier, timeline) DO UPDATE
+SET from_system_identifier = excluded.from_system_identifier, from_timeline = excluded.from_timeline,
+    noticed_at = excluded.noticed_at, scanned_at = NULL, lost = NULL
+WHERE NOT EXISTS (SELECT FROM outbox.lane x
+                  WHERE (x.system_identifier, x.timeline) = (excluded.system_identifier, excluded.timeline))
+RETURNING from_system_identifier, from_timeline, system_identifier, timeline
+
 -- name: take
--- Take a lane under a new epoch, with the progress that it starts from.
+-- Take a lane, with the progress that it starts from; publications of this epoch speak for it from this batch on.
 UPDATE outbox.lane
-SET owner = %(owner)s, epoch = %(epoch)s, joined = 0, system_identifier = %(system_identifier)s,
+SET owner = %(owner)s, epoch = %(epoch)s, joined = %(batch)s, system_identifier = %(system_identifier)s,
     snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
     timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
     doubted_until = %(doubted_until)s, stopped_in_doubt = false,
@@ -119,19 +188,17 @@ SET owner = %(owner)s, epoch = %(epoch)s, joined = 0, system_identifier = %(syst
 WHERE lane = %(lane)s
 
 -- name: clear
--- Leases of earlier owners are of no further use, once their lanes are taken.
-DELETE FROM outbox.lease
-
--- name: lease
--- Lease the lanes that were taken.
-INSERT INTO outbox.lease (epoch, owner, backend_pid, leased_until)
-VALUES (%(epoch)s, %(owner)s, pg_backend_pid(), clock_timestamp() + make_interval(secs => %(lease)s))
+-- Leases that have ended are of no further use, once all their lanes are taken. A relay whose lease goes this way joins
+-- again.
+DELETE FROM outbox.lease e
+WHERE e.epoch <> %(epoch)s
+    AND (e.leased_until <= clock_timestamp() OR e.backend_pid NOT IN (SELECT a.pid FROM pg_stat_activity a))
+    AND NOT EXISTS (SELECT FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner)
 
 -- name: renew
--- Extend the lease, if all lanes are still ours; no row: they are not.
+-- Extend the lease; no row: it has ended, and every lane of it is taken.
 UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
 WHERE epoch = %(epoch)s AND owner = %(owner)s
-    AND (SELECT count(*) FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s) = %(owned)s
 
 -- name: renewal_settings
 -- A renewal waits for no lock and no standby for longer than the lease that it renews; its commit need only be seen.
@@ -147,6 +214,17 @@ SELECT a.state, a.wait_event_type || ': ' || a.wait_event,
         FROM pg_stat_activity b WHERE b.pid = ANY (pg_blocking_pids(a.pid))),
        a.state = 'active' AND a.wait_event_type IS DISTINCT FROM 'Client'
 FROM pg_stat_activity a WHERE a.pid = %(pid)s
+
+-- name: give_back
+-- Give lanes back that are settled, and keep the lease. A lane without an owner has been given back: all that Kafka may
+-- have of it has a publication, or a position up to doubted_until. A row that another session holds stays for later.
+UPDATE outbox.lane f SET owner = NULL, doubted_until = greatest(f.doubted_until, d.until)
+FROM unnest(%(lanes)s::smallint[], %(until)s::bigint[]) d (lane, until)
+WHERE d.lane = f.lane
+    AND f.lane IN (SELECT l.lane FROM outbox.lane l
+                   WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::smallint[])
+                   FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING f.lane
 
 -- name: release
 -- Give the lanes back on a clean stop, so that the next relay need not wait. Without its lease a relay owns nothing; the

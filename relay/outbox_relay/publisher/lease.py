@@ -1,13 +1,14 @@
-"""The lease: one relay owns the lanes, under an epoch, for as long as it renews in the database's time.
+"""The lease: each relay owns its lanes under an epoch, for as long as it renews its lease in the database's time.
 
-What happens when the owner dies or pauses, between any two lines: its rows in outbox.lane stay as they are until
-the lease runs out (or its database session is gone), then another relay takes the lanes under a higher epoch
-and starts from the progress that was recorded. A paused owner that wakes up finds another epoch at its next
-barrier (or renewal), before it publishes anything further; what it had already given to Kafka is at worst
-published twice, with the same message ids, and after the first appearance: each owner publishes a gap-free run, in
-order, that starts at or before the recorded progress.
+A relay joins with a new epoch and no lanes; lanes come and go under it (shared_lanes.py decides which). What happens
+when an owner dies or pauses, between any two lines: its rows in outbox.lane stay as they are until the lease runs out
+(or its database session is gone), then other relays take the lanes under their epochs and start from the progress that
+was recorded. A paused owner that wakes up finds another epoch at its next barrier, before it publishes anything
+further; what it had already given to Kafka is at worst published twice, with the same message ids, and after the first
+appearance: each owner publishes a gap-free run, in order, that starts at or before the recorded progress. It then joins
+again under a new epoch.
 
-A process that dies or freezes while it takes the lanes holds their row locks only until its session ends: at once, or
+A process that dies or freezes while it takes lanes holds their locks only until its session ends: at once, or
 after a lease in an idle transaction. Until then a taker waits, and logs for whom.
 """
 
@@ -16,48 +17,44 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import psycopg
 
+from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements
-from outbox_relay.logs import Log
-from outbox_relay.publisher.snapshot import START, Progress, Snapshot
+from outbox_relay.publisher.snapshot import START, Progress, Snapshot, array_text
+from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/lanes.sql")
-LANES = 8
 LOCK_WAIT_S = 1.0
-"""Taking lanes waits so long for their locks before it looks who holds them, and tries again."""
+"""When a row of outbox.lane that another session holds is tried again."""
+TAKE_WAIT_S = 0.1
+"""Taking lanes waits so long for other takers; meanwhile the lanes that a relay has stand still."""
+VERSION = 1
+"""Of the protocol by which relays share lanes; raised with every change that the version before does not understand."""
 
 log = Log("lanes")
 
 
 class LeaseLostError(RuntimeError):
-    """Another relay owns the lanes now; nothing more may be published under this epoch."""
-
-
-class LanesHeldError(RuntimeError):
-    """Another relay holds the lanes; `seconds` are left of its lease."""
-
-    def __init__(self, owner: str, seconds: float) -> None:
-        super().__init__(
-            f"the lanes are held by the relay {owner} (its lease ends in {seconds:.1f} s unless it renews it). "
-            "Only one relay may run at a time; see it with: outbox status"
-        )
-        self.owner = owner
-        self.seconds = seconds
+    """Another relay owns lanes of ours now; nothing more may be published under this epoch."""
 
 
 class LanesLockedError(RuntimeError):
-    """Another session holds locks of the lanes in an open transaction; `holders` describes who may."""
+    """Another session holds the lock by which lanes are taken; `holders` describes who may."""
 
     def __init__(self, holders: list[str]) -> None:
-        super().__init__(
-            f"rows of outbox.lane are locked by {', '.join(holders) or 'a session that has ended'}"
-        )
+        super().__init__(f"outbox.lease is locked by {', '.join(holders) or 'a session that has ended'}")
         self.holders = holders
+
+
+class CannotShareError(OperatorError):
+    """The relays of this database cannot share its lanes; the text names why, and what repairs it."""
 
 
 def owner_name() -> str:
@@ -66,13 +63,10 @@ def owner_name() -> str:
 
 
 @dataclass(slots=True)
-class Lease:
-    """The ownership of all lanes under one epoch."""
+class Taken:
+    """Lanes that were taken, with what their last owner left of them."""
 
-    owner: str
-    epoch: int
-    seconds: float
-    progress: dict[int, Progress]
+    progress: dict[int, Progress] = field(default_factory=dict)
     stopped: frozenset[int] = frozenset()
     """The lanes that were stopped when they were taken."""
     doubted: dict[int, int] = field(default_factory=dict)
@@ -80,97 +74,233 @@ class Lease:
     refused: dict[int, str] = field(default_factory=dict)
     """Of lanes that were stopped, the message at which they were, where it is certain that Kafka does not have it."""
 
+
+@dataclass(slots=True)
+class Lease:
+    """One relay's epoch, and the lanes that it owns under it; `seconds` is how long it lasts without a renewal."""
+
+    owner: str
+    epoch: int
+    seconds: float
+    lanes: frozenset[int] = frozenset()
+    since: datetime | None = None
+    """When this process joined first."""
+
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
 
         Raises:
-            LeaseLostError: not all lanes are ours any more.
+            LeaseLostError: it has ended, and none of its lanes is ours any more.
         """
-        values = {"lease": self.seconds, "epoch": self.epoch, "owner": self.owner, "owned": LANES}
+        values = {"lease": self.seconds, "epoch": self.epoch, "owner": self.owner}
         if not conn.execute(STATEMENTS["renew"], values, prepare=True).rowcount:
-            raise LeaseLostError(f"another relay has taken lanes from {self.owner} (epoch {self.epoch})")
+            raise LeaseLostError(
+                f"the lease of {self.owner} (epoch {self.epoch}) ran out, and other relays took its lanes"
+            )
+
+    def take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int = 0) -> Taken:
+        """Take those of the lanes that no living relay owns, with the progress recorded by their last owners.
+
+        A row that another session holds is left: the lane is not among those returned.
+
+        Args:
+            conn: the loop's connection.
+            lanes: the lanes to take.
+            batch: the first batch of this epoch that may speak for them.
+
+        Raises:
+            LanesLockedError: another session held the lock of taking for longer than TAKE_WAIT_S; nothing was changed.
+            LeaseLostError: the lease has ended.
+        """
+        try:
+            taken = self._take(conn, lanes, batch)
+        except psycopg.errors.LockNotAvailable:
+            raise LanesLockedError(lock_holders(conn)) from None
+        self.lanes |= taken.progress.keys()
+        return taken
+
+    def _take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int) -> Taken:
+        mine = {"owner": self.owner, "epoch": self.epoch}
+        with conn.transaction():
+            conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{TAKE_WAIT_S * 1000:.0f}"})
+            # Frozen here, this process keeps other relays from renewing: it loses its session before they lose lanes.
+            conn.execute(STATEMENTS["idle_timeout"], {"ms": _idle_ms(self.seconds)})
+            conn.execute(STATEMENTS["lock"])
+            # What follows works under this lock; a wait for a producer's row lock must not undo it.
+            conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
+            self.renew(conn)
+            rows = conn.execute(STATEMENTS["lock_free"], {**mine, "lanes": array_text(lanes)}).fetchall()
+            free = frozenset(lane for (lane,) in rows)
+            if not free:
+                return Taken()
+            restored = _one(conn, "has_foreign_xids")
+            if restored:
+                if conn.execute(STATEMENTS["others"], {"owner": self.owner}).fetchone() != (0,):
+                    log.warning(
+                        "messages of another cluster are not published while other relays have lanes",
+                        repair="stop the other relays of this database; one that runs alone publishes them",
+                    )
+                    return Taken()
+                _take_over_restored(conn)
+            system_identifier = _one(conn, "cluster")
+            taken = _left_behind(conn, free, system_identifier, restored=restored)
+            # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
+            _note_failover(conn, free)
+            for lane, known in taken.progress.items():
+                conn.execute(
+                    STATEMENTS["take"],
+                    {
+                        **mine,
+                        "batch": batch,
+                        "system_identifier": system_identifier,
+                        "lane": lane,
+                        "doubted_until": taken.doubted[lane],
+                        **columns(known),
+                    },
+                )
+            conn.execute(STATEMENTS["clear"], {"epoch": self.epoch})
+        return taken
+
+    def give_back(self, conn: psycopg.Connection[Any], doubted: Mapping[int, int]) -> frozenset[int]:
+        """Give settled lanes back and keep the lease; return the lanes that are given back.
+
+        Those whose row another session holds stay ours.
+
+        Args:
+            conn: the loop's connection.
+            doubted: per lane to give back, up to which position Kafka may have what is not recorded.
+        """
+        rows = conn.execute(STATEMENTS["give_back"], self._noted(doubted)).fetchall()
+        given = frozenset(lane for (lane,) in rows)
+        self.lanes -= given
+        return given
 
     def release(self, conn: psycopg.Connection[Any], doubted: Mapping[int, int] | None = None) -> None:
-        """Give the lanes back; `doubted` is per lane up to which position Kafka may have what is not recorded."""
-        known = doubted or {}
-        values = {
+        """Give all lanes back and end the lease.
+
+        Args:
+            conn: the loop's connection.
+            doubted: per lane up to which position Kafka may have what is not recorded.
+        """
+        conn.execute(STATEMENTS["release"], self._noted(doubted or {}))
+        self.lanes = frozenset()
+
+    def _noted(self, doubted: Mapping[int, int]) -> dict[str, Any]:
+        return {
             "epoch": self.epoch,
             "owner": self.owner,
-            "lanes": list(known),
-            "until": list(known.values()),
+            "lanes": list(doubted),
+            "until": list(doubted.values()),
         }
-        conn.execute(STATEMENTS["release"], values)
 
 
-def take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
-    """Take all lanes under a new epoch, with the progress recorded by their last owner.
+def join(
+    conn: psycopg.Connection[Any],
+    owner: str,
+    seconds: float,
+    *,
+    since: datetime | None = None,
+    is_draining: bool = False,
+) -> Lease:
+    """Join the relays of this database with a new epoch, without lanes.
 
-    A session that holds row locks of the lanes and is frozen (a relay in the middle of taking or recording) is
-    ended by its own idle time-out, which is one lease; until then this raises LanesLockedError every second.
+    Args:
+        conn: the loop's connection, in autocommit.
+        owner: this process's name.
+        seconds: how long the lease lasts without a renewal.
+        since: when this process joined first, by the database's clock; None: it joins now.
+        is_draining: whether an operator asked this process to drain, in an earlier session.
 
     Raises:
-        LanesHeldError: a living relay holds some of them.
-        LanesLockedError: somebody held their locks for a second; nothing was changed.
+        CannotShareError: a living relay speaks another version, or the database has another number of lanes.
+        LanesLockedError: a session that takes lanes holds their lock; nothing was changed.
     """
+    if (found := _one(conn, "lane_numbers")) != LANES:
+        raise CannotShareError(
+            f"the database has {found} lanes, and this version works with {LANES}\n"
+            "run the version of outbox-kafka that made the schema, or restore the rows of outbox.lane"
+        )
+    values = {
+        "owner": owner,
+        "version": VERSION,
+        "is_draining": is_draining,
+        "lease": seconds,
+        "since": since,
+    }
     try:
-        return _take(conn, owner, seconds)
+        with conn.transaction():
+            conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{LOCK_WAIT_S * 1000:.0f}"})
+            conn.execute(STATEMENTS["idle_timeout"], {"ms": _idle_ms(seconds)})
+            # One at a time, so that of two relays that cannot share lanes the second sees the first.
+            conn.execute(STATEMENTS["lock"])
+            _refuse_other_versions(conn, owner)
+            row = conn.execute(STATEMENTS["join"], values).fetchone()
+            assert row is not None  # noqa: S101  (INSERT … RETURNING)
+            conn.execute(STATEMENTS["clear"], {"epoch": row[0]})
+            conn.execute(STATEMENTS["mark_session"], {"epoch": str(row[0])})
     except psycopg.errors.LockNotAvailable:
         raise LanesLockedError(lock_holders(conn)) from None
+    return Lease(owner, row[0], seconds, since=row[1])
+
+
+def _refuse_other_versions(conn: psycopg.Connection[Any], owner: str) -> None:
+    other = conn.execute(STATEMENTS["other_versions"], {"owner": owner, "version": VERSION}).fetchone()
+    if other is not None:
+        raise CannotShareError(
+            f"the relay {other[0]} shares lanes by version {other[1]} of the protocol, this one by {VERSION}; "
+            "they can be one apart\nupgrade by way of a release in between, or stop the other relay first"
+        )
+
+
+def _idle_ms(seconds: float) -> str:
+    """Half a lease: others renew theirs in time. Half a second at least, for a process that only waits for its turn."""
+    return f"{max(seconds / 2, 0.5) * 1000:.0f}"
 
 
 def lock_holders(conn: psycopg.Connection[Any]) -> list[str]:
-    """Describe the sessions that may hold locks of lanes' rows, oldest transaction first."""
+    """Describe the sessions that may hold locks of lanes, oldest transaction first."""
     return [row[0] for row in conn.execute(STATEMENTS["lock_holders"]).fetchall()]
 
 
-def _take(conn: psycopg.Connection[Any], owner: str, seconds: float) -> Lease:
-    with conn.transaction():
-        conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{LOCK_WAIT_S * 1000:.0f}"})
-        conn.execute(STATEMENTS["lock"])
-        # What follows works under these locks; a wait for a producer's row lock must not undo it.
-        conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
-        holder = conn.execute(STATEMENTS["holders"], {"owner": owner}).fetchone()
-        if holder is not None:
-            raise LanesHeldError(*holder)
-        restored = _one(conn, "has_foreign_xids")
-        if restored:
-            _adopt(conn)
-        system_identifier = _one(conn, "cluster")
-        epoch = _one(conn, "epoch")
-        rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
-        progress = {lane: _progress(snapshot, base, after) for lane, snapshot, base, after, _ in rows}
-        stopped = frozenset(row[0] for row in rows if row[4])
-        values = {"system_identifier": system_identifier, "restored": restored}
-        doubts = conn.execute(STATEMENTS["doubts"], values).fetchall()
-        doubted = {lane: until for lane, until, _ in doubts}
-        refused = {lane: message_id for lane, _, message_id in doubts if message_id is not None}
-        for lane, known in progress.items():
-            conn.execute(
-                STATEMENTS["take"],
-                {
-                    "owner": owner,
-                    "epoch": epoch,
-                    "system_identifier": system_identifier,
-                    "lane": lane,
-                    "doubted_until": doubted[lane],
-                    **columns(known),
-                },
-            )
-        conn.execute(STATEMENTS["clear"])
-        conn.execute(STATEMENTS["lease"], {"owner": owner, "epoch": epoch, "lease": seconds})
-    return Lease(owner, epoch, seconds, progress, stopped, doubted, refused)
+def _left_behind(
+    conn: psycopg.Connection[Any], lanes: frozenset[int], system_identifier: int, *, restored: bool
+) -> Taken:
+    """Read what the last owners of these lanes left; in statements that begin after the lanes' rows were locked."""
+    rows = conn.execute(STATEMENTS["progress"], {"system_identifier": system_identifier}).fetchall()
+    rows = [row for row in rows if row[0] in lanes]
+    values = {"system_identifier": system_identifier, "restored": restored}
+    doubts = [row for row in conn.execute(STATEMENTS["doubts"], values).fetchall() if row[0] in lanes]
+    return Taken(
+        progress={lane: _progress(snapshot, base, after) for lane, snapshot, base, after, _ in rows},
+        stopped=frozenset(row[0] for row in rows if row[4]),
+        doubted={lane: until for lane, until, _ in doubts},
+        refused={lane: message_id for lane, _, message_id in doubts if message_id is not None},
+    )
 
 
-def _adopt(conn: psycopg.Connection[Any]) -> None:
+def _note_failover(conn: psycopg.Connection[Any], lanes: frozenset[int]) -> None:
+    row = conn.execute(STATEMENTS["note_failover"], {"lanes": array_text(lanes)}).fetchone()
+    if row is not None:
+        log.warning(
+            "this server took over from another one",
+            from_system_identifier=row[0],
+            from_timeline=row[1],
+            system_identifier=row[2],
+            timeline=row[3],
+            repair="outbox failover scan",
+        )
+
+
+def _take_over_restored(conn: psycopg.Connection[Any]) -> None:
     """Make messages of another cluster, restored into this one, visible to the finder, each once and in order.
 
     Part of taking the lanes: it is done as a whole or not at all, and no relay publishes meanwhile. Producers go
-    on; what they write has higher positions than what is adopted only if they begin afterwards, so a restored
+    on; what they write has higher positions than what is taken over only if they begin afterwards, so a restored
     database should have its relay started first.
     """
-    again = conn.execute(STATEMENTS["adopt_unpublished"]).rowcount
-    old = conn.execute(STATEMENTS["adopt_published"]).rowcount
-    log.warning("messages of another cluster adopted", to_publish=again, published_there=old)
+    again = conn.execute(STATEMENTS["take_over_unpublished"]).rowcount
+    old = conn.execute(STATEMENTS["take_over_published"]).rowcount
+    log.warning("messages of another cluster enqueued", to_publish=again, published_there=old)
 
 
 def columns(progress: Progress) -> dict[str, Any]:

@@ -8,13 +8,18 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.logs import Log
-from outbox_relay.publisher.lease import LOCK_WAIT_S, lock_holders
+from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, lock_holders
+from outbox_relay.text.logs import Log
 
 REPEAT_S = 30.0
 """How often the same lane is logged while its row stays locked."""
 
 log = Log("lanes")
+
+
+def report_locked(locked: LanesLockedError) -> None:
+    """Log who holds the lock by which lanes are taken."""
+    log.warning("the lanes are locked, waiting", held_by=locked.holders or "a session that has ended")
 
 
 class LockedRows:

@@ -9,7 +9,7 @@ behind it. Two steps keep it from that:
 2. After `patience` seconds they stop with the partition named in outbox.lane, and are tried again later, one
    message at first.
 
-Step 2 needs a broker that answers. When none does, everything is away, not a partition: the clocks of all lanes
+Step 2 needs a broker that replies. When none does, everything is away, not a partition: the clocks of all lanes
 begin again at every question that fails, and at the first one that is answered, so a lane stops only after `patience`
 seconds in which the cluster answered and the partition did not.
 """
@@ -20,25 +20,26 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from outbox_relay.logs import Log
+from outbox.backoff import Backoff
 from outbox_relay.publisher.batch import Batch, Slot
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.producing import Publisher
+from outbox_relay.text.logs import Log, inherit
 
 LATE_S = 0.5
-LOOK_EVERY_S = 0.1
+CHECK_EVERY_S = 0.1
 PROBE_EVERY_S = 1.0
 PATIENCE_S = 10.0
 LEAST_PATIENCE_S = 3.0
-"""More than a question to Kafka takes when no broker answers, so that one has been answered before a lane stops."""
+"""More than a question to Kafka takes when no broker replies, so that one has been answered before a lane stops."""
 REPORT_FIRST_S = 1.0
 REPORT_LAST_S = 60.0
 
 log = Log("relay")
 
-Partition = tuple[str, int]
-Probe = Callable[[Collection[Partition]], Mapping[Partition, str]]
-"""Says what Kafka knows of partitions, in words; raises KafkaUnavailableError when no broker answers."""
+TopicPartition = tuple[str, int]
+Probe = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, str]]
+"""Describes what Kafka knows of partitions; raises KafkaUnavailableError when no broker replies."""
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class _Wait:
     head: Batch
     acknowledged: int
     since: float
-    partition: Partition
+    partition: TopicPartition
 
 
 class Overdue:
@@ -57,18 +58,18 @@ class Overdue:
     def __init__(self, probe: Probe, *, patience: float = PATIENCE_S) -> None:
         self._probe = probe
         self._patience = patience
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="partitions")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="partitions", initializer=inherit())
         self._look_at = 0.0
-        self._stalled: dict[Partition, tuple[Slot, int, float]] = {}
+        self._stalled: dict[TopicPartition, tuple[Slot, int, float]] = {}
         self._waits: dict[int, _Wait] = {}
-        self._asked: Future[Mapping[Partition, str]] | None = None
+        self._asked: Future[Mapping[TopicPartition, str]] | None = None
         self._ask_at = 0.0
-        self._known: Mapping[Partition, str] = {}
+        self._known: Mapping[TopicPartition, str] = {}
         self._report_at = 0.0
-        self._report_pause = REPORT_FIRST_S
+        self._reports = Backoff(REPORT_FIRST_S, REPORT_LAST_S)
 
     def hurry(self) -> None:
-        """Stop lanes as soon as Kafka has said that only their partitions are in trouble: the relay is to end."""
+        """Stop lanes as soon as Kafka has shown that only their partitions are in trouble: the relay is to end."""
         self._patience = min(self._patience, LEAST_PATIENCE_S)
 
     def close(self) -> None:
@@ -76,15 +77,15 @@ class Overdue:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def is_due(self, now: float) -> bool:
-        """Whether it is time to look again."""
+        """Whether it is time to check again."""
         if now < self._look_at:
             return False
-        self._look_at = now + LOOK_EVERY_S
+        self._look_at = now + CHECK_EVERY_S
         return True
 
     def late(self, publisher: Publisher, now: float) -> set[int]:
         """Return the lanes that wait for a partition that has acknowledged nothing for a while."""
-        waiting: dict[Partition, Slot] = {}
+        waiting: dict[TopicPartition, Slot] = {}
         for batch in publisher.in_flight:
             if now - batch.since < LATE_S:
                 break
@@ -141,7 +142,8 @@ class Overdue:
             was_away = not self._known
             try:
                 self._known = asked.result()
-                self._report_at, self._report_pause = 0.0, REPORT_FIRST_S
+                self._report_at = 0.0
+                self._reports.reset()
             except KafkaUnavailableError as error:
                 self._known = {}
                 self._report(error, now)
@@ -157,11 +159,11 @@ class Overdue:
     def _report(self, error: KafkaUnavailableError, now: float) -> None:
         if now < self._report_at:
             return
+        pause = self._reports.next()
         log.warning(
             "Kafka is away",
             error=str(error),
             lanes_waiting=sorted(self._waits),
-            next_report_in_s=self._report_pause,
+            next_report_in_s=pause,
         )
-        self._report_at = now + self._report_pause
-        self._report_pause = min(self._report_pause * 2, REPORT_LAST_S)
+        self._report_at = now + pause

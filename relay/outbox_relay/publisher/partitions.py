@@ -5,7 +5,7 @@ in three steps, each of which needs what the previous one made true:
 
 1. The newest position is beyond it, and S1 is a snapshot taken after that was read, with an xmax above every xid given
    out by then. A position is taken only by a transaction that already has an xid, so every insert into the partition
-   is by one below the xmax of S1. (A snapshot's xmax alone does not say that: it is the newest xid that has ended, plus
+   is by one below the xmax of S1. (A snapshot's xmax alone is not enough: it is the newest xid that has ended, plus
    one, and a transaction that runs may have a higher one.)
 2. Every lane's floor has seen all of S1 end: no insert into it can appear any more. Then S2 is taken, in which
    the partition holds nothing undecided, dead or waiting: nothing in it can become COMMITTED after S2.
@@ -14,7 +14,7 @@ in three steps, each of which needs what the previous one made true:
 A process that dies in between starts with all partitions again.
 
 History is dropped while this runs. A partition that is known stays named while its table exists, since one that is
-detached may be put back; when a statement meets a table that is gone, `forget_dropped` brings the names that are left.
+detached may be put back; when a statement finds a table gone, `forget_dropped` brings the names that are left.
 What is dropped held nothing to publish.
 """
 
@@ -90,7 +90,7 @@ class LivePartitions:
         self.refresh()
 
     def forget_dropped(self) -> bool:
-        """Read the catalogue again after a statement met a table that is not there; return whether names changed."""
+        """Read the catalogue again after a statement found a table gone; return whether names changed."""
         before = self.tables
         self.refresh()
         return self.tables != before

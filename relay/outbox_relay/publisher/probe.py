@@ -14,7 +14,7 @@ TIMEOUT_S = 2.0
 
 
 class PartitionProbe:
-    """Says what the cluster knows of partitions; called on a thread of its own."""
+    """Describes what the cluster knows of partitions; called on a thread of its own."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin
@@ -23,7 +23,7 @@ class PartitionProbe:
         """Return, per topic and partition, the state of the partition in words.
 
         Raises:
-            KafkaUnavailableError: no broker answers.
+            KafkaUnavailableError: no broker replies.
         """
         found = {}
         for topic, number in partitions:

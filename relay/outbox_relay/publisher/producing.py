@@ -33,7 +33,7 @@ from outbox_relay.publisher.finder import (
     RawRow,
 )
 from outbox_relay.publisher.producers import Producers
-from outbox_relay.publisher.records import Headers, check_size, headers_of, reason_of, select
+from outbox_relay.publisher.records import Headers, check_size, decode_headers, reason_of, select
 from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.publisher.topics import KEYS_CACHED, ROOM, Topic, TopicBook
 
@@ -49,7 +49,7 @@ REFUSED = frozenset(
         "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE", "_INVALID_ARG",
     }
 )  # fmt: skip
-"""Errors that the same message would meet again: its lane stops. After any other a new producer tries again."""
+"""Errors that the same message would cause again: its lane stops. After any other a new producer tries again."""
 
 LONG = ROOM // 32
 """A key or header of more characters than this is not taken for granted when the size is checked: seven of them, with
@@ -59,7 +59,7 @@ NO_SLOT = Slot("", 0, ignore)
 NO_ROOM = BufferError("the local queue has no room")
 
 SERVE_EVERY = 500
-"""Messages between two looks at deliveries while producing."""
+"""Messages between two polls of deliveries while producing."""
 
 
 class Publisher:
@@ -82,10 +82,10 @@ class Publisher:
         the page before that message."""
 
     def prepare(self, rows: Iterable[RawRow], lanes: Collection[int]) -> None:
-        """Look up the topics of what will be published of a page; see `TopicBook.prepare`.
+        """Read the topics of what will be published of a page; see `TopicBook.prepare`.
 
         Raises:
-            KafkaUnavailableError: no broker answers about a topic; nothing was produced.
+            KafkaUnavailableError: no broker replies about a topic; nothing was produced.
         """
         self._topics.prepare(
             {
@@ -161,7 +161,7 @@ class Publisher:
                 if headers is not None:
                     if headers != last_headers:
                         # Often the same text for many messages in a row; checked when it is another one.
-                        last_headers, pairs = headers, headers_of(headers)
+                        last_headers, pairs = headers, decode_headers(headers)
                     record += pairs
                 if (
                     (body is not None and len(body) > topic.small)

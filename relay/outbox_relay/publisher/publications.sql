@@ -2,15 +2,23 @@
 -- that was read before it.
 
 -- name: record
--- One publication, if all our lanes still have our epoch. No row back: the lease is lost.
+-- One publication, if the lanes of its batches still have our epoch. No row back: the lease is lost.
 INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, positions, partitions, offsets)
 SELECT %(epoch)s, %(batch)s, %(lo)s, %(hi)s, %(lanes)s::smallint[], %(base)s::pg_snapshot,
        %(snapshot)s::pg_snapshot, %(after)s, %(positions)s::bigint[], %(partitions)s::integer[],
        %(offsets)s::bigint[]
-WHERE (SELECT count(*) FROM outbox.lane WHERE epoch = %(epoch)s AND owner = %(owner)s) = %(owned)s
+WHERE (SELECT count(*) FROM outbox.lane
+       WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
 
 -- name: barrier
 -- A flushed commit that writes no table. After it, nothing that an earlier snapshot saw can be forgotten by a
--- crash, and no xid below that snapshot's xmax can be issued again.
+-- crash, and no xid below that snapshot's xmax can be issued again. No row: a lane that we read has another owner.
 SELECT pg_logical_emit_message(true, 'outbox', '')
-WHERE (SELECT count(*) FROM outbox.lane WHERE epoch = %(epoch)s AND owner = %(owner)s) = %(owned)s
+WHERE (SELECT count(*) FROM outbox.lane
+       WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
+
+-- name: has_synchronous_standbys
+-- Whether commits wait for standbys: without names, or without senders, they return at once. When this session read its
+-- settings, and whether that is so long ago that the checkpointer has read them, too: it is what lets commits wait.
+SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('max_wal_senders') <> '0',
+       pg_conf_load_time(), clock_timestamp() - pg_conf_load_time() > make_interval(secs => %(settled)s)

@@ -2,7 +2,7 @@
 
 PostgreSQL then works at the same time as the relay. The read-ahead has a connection of its own, made when the
 first large backlog needs it. It only ever reads rows by id that were found before, so its snapshot does not
-matter; a page that is read and then not wanted is forgotten.
+matter; a page that is read and then not needed is forgotten.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import psycopg
 
 from outbox_relay.publisher.finder import PAGE_BYTES, Finder, Part, prepare_session
 from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.text.logs import inherit
 
 
 class ReadAhead:
@@ -28,7 +29,7 @@ class ReadAhead:
         self._page = page
         self._page_bytes = page_bytes
         self._finder: Finder | None = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead", initializer=inherit())
         self._next: tuple[array[int], Future[Part]] | None = None
 
     def start(self, ids: array[int], current: Snapshot) -> None:

@@ -62,8 +62,8 @@ class Reader:
         for group, poll in zip(groups, polls, strict=True):
             before = group.progress
             if poll.more:
-                # A difference of more than a page is listed once and taken by id: polling it page by page
-                # would read all that is left for every page.
+                # A difference of more than a page is listed once and taken by id, in the turns that follow: polling it
+                # page by page would read all that is left for every page.
                 after = poll.rows[-1][POSITION] if poll.rows else 0
                 group.progress = Progress(poll.snapshot, before.snapshot, after)
                 self._list(group)
@@ -71,6 +71,8 @@ class Reader:
                 group.progress = Progress(poll.snapshot)
             if poll.rows:
                 yield Page(group, poll.rows, before, group.progress)
+            elif poll.more:
+                yield from self._next_of_backlog(group)
 
     def _answers(self, groups: list[Group]) -> list[Poll]:
         while True:

@@ -23,11 +23,11 @@ import psycopg
 from outbox.statements import Statements
 from outbox_relay.publisher.batch import Batch, Stop, publications, runs
 from outbox_relay.publisher.doubts import Doubts
-from outbox_relay.publisher.finder import array_text
 from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
-from outbox_relay.publisher.lease import LANES, Lease, LeaseLostError, columns
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.publisher.lease import Lease, LeaseLostError, Taken, columns
+from outbox_relay.publisher.replication import Replication
+from outbox_relay.publisher.snapshot import Progress, array_text
 
 STATEMENTS = Statements("outbox_relay/publisher/publications.sql")
 
@@ -41,21 +41,43 @@ Step = tuple[str, dict[str, Any]]
 class Recorder:
     """Records acknowledged batches under a lease, in order."""
 
-    def __init__(self, conn: psycopg.Connection[Any], lease: Lease) -> None:
+    def __init__(self, conn: psycopg.Connection[Any], lease: Lease, replication: Replication) -> None:
         self._conn = conn
         self._lease = lease
-        self.doubts = Doubts(lease.doubted, lease.refused)
+        self._replication = replication
+        self.doubts = Doubts()
         self._rows = LaneRows(conn, lease, self.doubts)
         self._number = 0
         self.resuming: set[int] = set()
         """Lanes that were stopped and go on, of which nothing was recorded since."""
-        self.recorded: dict[int, Progress] = dict(lease.progress)
-        """Per lane, how far all is acknowledged and recorded. A successor starts here, or, after batches without
-        a message, at an earlier progress with nothing to publish in between; of `unwritten` lanes, earlier."""
+        self.recorded: dict[int, Progress] = {}
+        """Per lane of ours, how far all is acknowledged and recorded. A successor starts here, or, after batches
+        without a message, at an earlier progress with nothing to publish in between; of `unwritten` lanes, earlier."""
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the next publication."""
+        return self._number + 1
+
+    def barrier_counts(self) -> bool:
+        """Ask whether the last barrier counts, so that what was read before it may be published."""
+        return self._replication.has_reached_standby()
+
+    def begin(self, taken: Taken) -> None:
+        """Note lanes that were taken: what is recorded of them, and what is in doubt."""
+        self.recorded |= taken.progress
+        self.doubts.begin(taken.doubted, taken.refused)
+
+    def end(self, lanes: Iterable[int]) -> None:
+        """Forget lanes that were given back; nothing of them is on the wire or unwritten."""
+        for lane in lanes:
+            del self.recorded[lane]
+            self.doubts.end(lane)
+            self.resuming.discard(lane)
 
     @property
     def unwritten(self) -> Collection[int]:
-        """The lanes whose rows are held by another session, and do not say yet that they stopped or go on."""
+        """The lanes whose rows are held by another session, and do not record yet that they stopped or go on."""
         return self._rows.unwritten.keys()
 
     def resume(self, lane: int) -> None:
@@ -130,18 +152,19 @@ class Recorder:
         self.doubts.add_everything(self.recorded, row[0])
 
     def _barrier(self) -> Step:
-        return STATEMENTS["barrier"], self._ownership()
+        return STATEMENTS["barrier"], self._ownership(self._lease.lanes)
 
-    def _ownership(self) -> dict[str, Any]:
-        return {"epoch": self._lease.epoch, "owner": self._lease.owner, "owned": LANES}
+    def _ownership(self, lanes: Iterable[int]) -> dict[str, Any]:
+        return {"epoch": self._lease.epoch, "owner": self._lease.owner, "mine": array_text(lanes)}
 
     def _steps(self, run: list[Batch], bounds: list[int]) -> list[Step]:
         batch = run[-1]
+        ownership = self._ownership(frozenset().union(*(each.speaks_for for each in run)))
         return [
             (
                 STATEMENTS["record"],
                 {
-                    **self._ownership(),
+                    **ownership,
                     **columns(batch.progress),
                     "batch": self._number,
                     "lo": part.positions[0],

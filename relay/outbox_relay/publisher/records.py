@@ -30,7 +30,7 @@ _allowed: set[str] = set()
 ALLOWED_KEPT = 1_000
 
 
-def headers_of(text: str) -> Headers:
+def decode_headers(text: str) -> Headers:
     """Decode a row's headers; a value that is not a text fails when the record is handed over.
 
     Raises:
@@ -94,7 +94,7 @@ def check_size(topic: Topic, key: bytes | None, body: bytes | None, headers: Hea
 
 
 def reason_of(error: Exception) -> Unpublishable:
-    """Say why one record could not be built or handed over. The text never holds a body."""
+    """Return why one record could not be built or handed over. The text never holds a body."""
     if isinstance(error, Unpublishable):
         return error
     if isinstance(error, KafkaException):

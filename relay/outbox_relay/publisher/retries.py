@@ -1,7 +1,7 @@
 """Retries of stopped lanes, as the database knows them: requested by operators, announced by the relay.
 
 A message that its lane stopped at may be set aside (DEAD) only while it is certain that the relay is not publishing it.
-Both sides meet at the lane's row: the relay announces a retry and commits that before it reads the lane, an operator's
+Both sides use the lane's row: the relay announces a retry and commits that before it reads the lane, an operator's
 transaction holds the row's lock until it ends (see outbox.leave_lane). Schedules:
 
 - The operator is first: the announcement finds the row locked and is not made; the lane stays stopped and is tried
@@ -22,9 +22,9 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.publisher.finder import array_text
 from outbox_relay.publisher.lease import STATEMENTS, Lease
 from outbox_relay.publisher.locked import LockedRows
+from outbox_relay.publisher.snapshot import array_text
 
 ASK_EVERY_S = 1.0
 """How often requests are read while lanes are stopped."""

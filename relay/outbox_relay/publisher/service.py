@@ -1,4 +1,4 @@
-"""The relay: opens sessions, one after the other, until it is told to stop.
+"""The relay: opens sessions, one after the other, until it is asked to stop.
 
 It starts before PostgreSQL or Kafka do, outlives their restarts, and never skips: while one of them is away, or
 PostgreSQL refuses what the relay needs (a privilege that was revoked, a partition that is missing, a schema that is
@@ -6,10 +6,11 @@ being made again), it waits and logs why. A session that failed is followed by t
 grows until a session has recorded something, or has been quiet for a while, and grows further where messages on the
 wire were not recorded, because each session publishes those again.
 
-What no waiting repairs ends the process: a schema that is newer than this version, another relay that holds the
-lanes, Kafka settings that are refused. An error of a session's own while it publishes or records does not: it
-is logged with its place, and the session starts over from what is recorded, after a pause that grows to a
-minute. Any other exception is a defect, and ends the process.
+A relay that was paused for longer than its lease, and lost lanes, joins the others again. What no waiting repairs ends
+the process: a schema that is newer than this version, relays that cannot share lanes, Kafka settings that are refused.
+An error of a session's own while it publishes or records does not: it is logged with its place, and the session
+starts over from what is recorded, after a pause that grows to a minute. Any other exception is a defect, and ends the
+process.
 """
 
 from __future__ import annotations
@@ -17,31 +18,36 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import psycopg
 from confluent_kafka import KafkaException
 
+from outbox.backoff import Backoff
 from outbox_relay.database.connections import DatabaseUnreachableError, connect
 from outbox_relay.database.partitions_ahead import ensure_at_start
 from outbox_relay.database.reasons import is_away, may_heal, reason
 from outbox_relay.database.schema import SchemaError, require_current
-from outbox_relay.logs import Log
 from outbox_relay.publisher import lease
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.finder import PAGE, prepare_session
 from outbox_relay.publisher.kafka import new_admin, new_producer, producer_settings, readable
-from outbox_relay.publisher.lease import LanesHeldError, LanesLockedError
+from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
+from outbox_relay.publisher.locked import report_locked
 from outbox_relay.publisher.overdue import PATIENCE_S, Overdue
 from outbox_relay.publisher.probe import PartitionProbe
 from outbox_relay.publisher.producers import Producers
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.renewal import Renewal
+from outbox_relay.publisher.replication import PublishAfter, Replication
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Refresher, TopicBook
 from outbox_relay.publisher.upkeep import Upkeep
+from outbox_relay.text.logs import Log
 
 log = Log("relay")
 
@@ -52,10 +58,12 @@ LAST_PAUSE_REPEATING_S = 60.0
 QUIET_S = 10.0
 """A session that lasted so long and left nothing unrecorded has made progress, even if there was nothing to do."""
 BUSY_S = 1.0
+POLL_FACTOR = 1.5
+"""How much longer than the one before it each wait of a relay without traffic is."""
 
 
 class UnsettledError(RuntimeError):
-    """The relay was told to stop and Kafka did not acknowledge in time what was on the wire."""
+    """The relay was asked to stop and Kafka did not acknowledge in time what was on the wire."""
 
 
 @dataclass(slots=True)
@@ -73,16 +81,17 @@ class RelayOptions:
     ack_timeout: float = PATIENCE_S
     report_every: float = 10.0
     sweep_every: float = 600.0
+    publish_after: PublishAfter = PublishAfter.COMMITTED
     stalled_after: float = 60.0
     """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
 
 
 class Relay:
-    """Publishes what is committed, until `stop()` is called.
+    """Publishes what is committed in its share of the lanes, until `stop()` is called.
 
     Raises from `run()`:
-        LanesHeldError: another relay is running. A lease left by a dead one is waited for.
-        LeaseLostError: another relay took over while this one was paused or cut off.
+        NoStandbyError: messages shall be replicated first, and at the start PostgreSQL names no synchronous standby.
+        CannotShareError: other relays speak another version, or a pooler divides the relay's session.
         SchemaError: the schema is newer than this version; or, at the start, missing or older.
         KafkaSettingError: a Kafka setting is unknown or would break a promise.
         UnsettledError: stopped, but messages on the wire were not acknowledged in time; they will be published
@@ -97,10 +106,13 @@ class Relay:
         self._stopping = False
         self._started = False
         self._unsettled = 0
+        self._is_draining = False
+        self._asks_kafka = True
+        self._joined_at: datetime | None = None
         self._recorded = False
         self._published = 0
         self._held_since: float | None = None
-        self._pause = 0.0
+        self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         self.on_turn: Callable[[Session], None] | None = None
 
     @property
@@ -135,6 +147,12 @@ class Relay:
                 self._pause_after(error)
             except KafkaException as error:
                 self._pause_after(error)
+            except LeaseLostError as error:
+                # It may be this relay that Kafka is away from: without lanes until it replies.
+                self._asks_kafka = True
+                self._pause_after(error)
+                # They are the new owner's to publish again, and it lives: nothing for whoever stops this one.
+                self._unsettled = 0
         if self._unsettled:
             raise UnsettledError(
                 f"PostgreSQL was away when the relay stopped: {self._unsettled} messages on the wire are not "
@@ -144,19 +162,23 @@ class Relay:
     def _pause_after(self, error: Exception) -> None:
         """Log why a session ended, and wait before the next one."""
         longest = LAST_PAUSE_REPEATING_S if self._unsettled else LAST_PAUSE_S
-        self._pause = FIRST_PAUSE_S if self._made_progress() else min(self._pause * 2, longest)
+        if self._made_progress():
+            self._backoff.reset()
+        pause = self._backoff.next(longest)
         fields = reason(error)
         if isinstance(error, KafkaException):
             event, fields = "Kafka failed, trying again", {"error": readable(error)}
+        elif isinstance(error, LeaseLostError):
+            event = "lanes lost, joining again"
         else:
             event = "PostgreSQL is away" if is_away(error) else "PostgreSQL refused, trying again"
-        log.warning(event, **fields, unrecorded=self._unsettled, next_try_in_s=self._pause)
-        self._sleep(self._pause)
+        log.warning(event, **fields, unrecorded=self._unsettled, next_try_in_s=pause)
+        self._sleep(pause)
 
     def _made_progress(self) -> bool:
-        """Return whether the session that ended recorded something, or was quiet for a while; or was the first."""
+        """Return whether the session that ended recorded something, or was quiet for a while."""
         quiet = self._held_since is not None and time.monotonic() - self._held_since >= QUIET_S
-        return self._recorded or (quiet and not self._unsettled) or not self._pause
+        return self._recorded or (quiet and not self._unsettled)
 
     def _connect(self) -> psycopg.Connection[Any]:
         return self._connect_as("outbox relay")
@@ -168,9 +190,10 @@ class Relay:
         require_current(conn)
         prepare_session(conn, self._options.lease)
         ensure_at_start(conn, self._sleep)
-        held = self._take(conn)
+        held = self._join(conn)
         if held is None:
             return
+        self._joined_at = held.since
         renewal = Renewal(
             held,
             lambda: self._connect_as("outbox relay lease"),
@@ -184,6 +207,9 @@ class Relay:
             renewal.stop()
 
     def _publish(self, conn: psycopg.Connection[Any], held: lease.Lease, renewal: Renewal) -> None:
+        replication = Replication(conn, self._options.publish_after)
+        if not self._started:
+            replication.require_standby()
         ahead = ReadAhead(self._connect, self._options.page)
         upkeep = Upkeep(
             lambda: self._connect_as("outbox relay upkeep"), sweep_every=self._options.sweep_every
@@ -203,13 +229,16 @@ class Relay:
             upkeep,
             renewal=renewal,
             overdue=overdue,
+            recorder=Recorder(conn, held, replication),
             page=self._options.page,
         )
         session.stopping = lambda: self._stopping
-        log.info("lanes taken", owner=self._owner, epoch=held.epoch, lanes=sorted(held.progress))
         self._started, self._held_since = True, time.monotonic()
         upkeep.start()
         try:
+            session.balance()
+            if not held.lanes:
+                log.info("standing by", owner=self._owner, epoch=held.epoch)
             self._loop(session)
             left = session.finish(self._options.shutdown_timeout)
         except BaseException:
@@ -217,6 +246,7 @@ class Relay:
             session.abandon()
             raise
         finally:
+            self._is_draining = session.is_draining
             self._recorded = session.counts.recorded > 0
             self._published += session.counts.published
             upkeep.stop()
@@ -231,29 +261,25 @@ class Relay:
                 "the next relay publishes them again"
             )
 
-    def _take(self, conn: psycopg.Connection[Any]) -> lease.Lease | None:
-        """Take the lanes. A lease that its holder does not renew is waited for; a living holder refuses us."""
-        first: LanesHeldError | None = None
+    def _join(self, conn: psycopg.Connection[Any]) -> lease.Lease | None:
+        """Join the relays of this database; None when this one was stopped meanwhile."""
         while not self._stopping:
             try:
-                return lease.take(conn, self._owner, self._options.lease)
-            except LanesHeldError as held:
-                renewed = first is not None and held.owner == first.owner and held.seconds > first.seconds
-                if renewed or (first is not None and held.owner != first.owner):
-                    raise
-                if first is None:
-                    log.info("lanes are held", owner=held.owner, lease_ends_in_s=held.seconds)
-                first = held
-                self._sleep(min(held.seconds + 0.05, 0.5))
-            except LanesLockedError as locked:
-                log.warning(
-                    "the lanes are locked, waiting", held_by=locked.holders or "a session that has ended"
+                return lease.join(
+                    conn,
+                    self._owner,
+                    self._options.lease,
+                    since=self._joined_at,
+                    is_draining=self._is_draining,
                 )
+            except LanesLockedError as locked:
+                report_locked(locked)
         return None
 
     def _loop(self, session: Session) -> None:
         options = self._options
-        wait = options.poll_min
+        polling = Backoff(options.poll_min, options.poll_max, factor=POLL_FACTOR)
+        wait = polling.next()
         report_at = time.monotonic() + options.report_every
         published = 0
         while not self._stopping:
@@ -265,9 +291,8 @@ class Relay:
                 continue
             now = time.monotonic()
             if found or now - session.counts.last_found < BUSY_S:
-                wait = options.poll_min
-            else:
-                wait = min(wait * 1.5, options.poll_max)
+                polling.reset()
+            wait = polling.next()
             if self.on_turn is not None:
                 self.on_turn(session)
             if now >= report_at:
@@ -285,18 +310,19 @@ class Relay:
 
     def _wait_for_kafka(self) -> None:
         """Wait until a broker answers, so that lanes are not held by a relay that cannot publish."""
-        if self._started:
+        if not self._asks_kafka:
             return
         producer = new_producer(self._settings)
-        pause = FIRST_PAUSE_S
+        backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         while not self._stopping:
             try:
                 producer.list_topics(timeout=2.0)
             except KafkaException as error:
+                pause = backoff.next()
                 log.warning("Kafka is away", error=readable(error), next_try_in_s=pause)
                 self._sleep(pause)
-                pause = min(pause * 2, LAST_PAUSE_S)
             else:
+                self._asks_kafka = False
                 return
 
     def _sleep(self, seconds: float) -> None:

@@ -12,16 +12,17 @@ from typing import Any
 
 import psycopg
 
+from outbox.backoff import Backoff
 from outbox_relay.database.partitions_ahead import Room
-from outbox_relay.logs import Log
 from outbox_relay.publisher.aside import AsideLanes
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, KafkaUnavailableError
 from outbox_relay.publisher.finder import POSITION, WAITING, Finder
-from outbox_relay.publisher.lane_groups import Group, end_care, merge, start_groups
+from outbox_relay.publisher.lane_groups import Group, end_care, merge
 from outbox_relay.publisher.lease import Lease
+from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
@@ -31,8 +32,10 @@ from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, naming_defects, regroup
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.retries import LOCKED_PAUSE_S, Retries
+from outbox_relay.publisher.shared_lanes import SharedLanes, Shares
 from outbox_relay.publisher.stops import NOT_AGAIN, Stopped, Stops
 from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
+from outbox_relay.text.logs import Log
 
 log = Log("relay")
 
@@ -47,8 +50,8 @@ FULL_S = 1.0
 """How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
 
 
-class Session(AsideLanes):
-    """Publishes all lanes of a lease; `run_once()` is one turn of the relay's loop."""
+class Session(AsideLanes, SharedLanes):
+    """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
     def __init__(
         self,
@@ -60,13 +63,14 @@ class Session(AsideLanes):
         *,
         renewal: Renewal,
         overdue: Overdue,
+        recorder: Recorder,
         page: int,
     ) -> None:
         self._conn = conn
         self._lease = lease
         self._new_publisher = new_publisher
         self._publisher = self._open_publisher()
-        self._recorder = Recorder(conn, lease)
+        self._recorder = recorder
         self._partitions = LivePartitions(conn)
         self._reader = Reader(Finder(conn, page=page), self._partitions, ahead)
         self._delayed = Delayed(conn)
@@ -74,13 +78,14 @@ class Session(AsideLanes):
         self._renewal = renewal
         self._room = Room(conn)
         self._overdue = overdue
-        # What stopped a lane may be there still: a trial first, so that little is published again if it is.
-        self._groups = start_groups(lease.progress, lease.stopped)
+        self._groups = []
         self._stops = Stops()
         self._retries = Retries(conn, lease)
+        self._shares = Shares(conn, lease)
+        self._locked = LockedRows(conn)
         self._pages: list[Page] = []
         self._retire_at = 0.0
-        self._pause = PAUSE_FIRST_S
+        self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S)
         self._calm_at = 0.0
         self.counts = Counts()
         self.stopping: Callable[[], bool] = lambda: False
@@ -89,8 +94,6 @@ class Session(AsideLanes):
         publisher = self._new_publisher(self._conn)
         publisher.while_full = self._while_full
         return publisher
-
-    # One turn --------------------------------------------------------------------------------------------
 
     def run_once(self, wait: float) -> bool:
         """Read, secure, publish and record once; return whether anything was found.
@@ -101,7 +104,7 @@ class Session(AsideLanes):
         Raises:
             LeaseLostError: another relay has taken over.
             psycopg.OperationalError: the connection is gone.
-            KafkaUnavailableError: no broker answers about a topic.
+            KafkaUnavailableError: no broker replies about a topic.
         """
         try:
             self._look_after()
@@ -125,7 +128,7 @@ class Session(AsideLanes):
 
     def _turn(self) -> bool:
         self._let_go_on()
-        if self._is_burdened and not self._publisher.aside and not self._unburden():
+        if self._burdened and not self._publisher.aside and not self._unburden():
             return False
         if self._publisher.unacknowledged >= MAX_UNACKNOWLEDGED:
             self._publisher.serve(0.005)
@@ -136,7 +139,9 @@ class Session(AsideLanes):
             # The turn of another one may have set it aside, or put groups together.
             if not group.paused and group.careful is not None and group.lanes:
                 found |= self._turn_of([group], alone=True)
-        # Looked at now: a lane that was set aside meanwhile must not be read beyond what it waits for.
+        # Now: a lane that was set aside meanwhile must not be read beyond what it waits for.
+        if any(page.group.careful is not None for page in self._pages):
+            return found  # it waits for its barrier, and goes out alone
         plain = [group for group in self._groups if group.careful is None and not group.paused]
         return self._turn_of(plain, alone=False) or found
 
@@ -160,7 +165,8 @@ class Session(AsideLanes):
         if pages:
             for page in pages:
                 self._publisher.prepare(page.rows, page.group.lanes)
-            self._secure(pages)
+            if not self._secure(pages):
+                return False
             self._pages = []
             while pages:
                 left = self._publish(pages.pop(0))
@@ -184,6 +190,8 @@ class Session(AsideLanes):
 
     def _level(self, groups: Iterable[Group]) -> None:
         """Let groups that have caught up become one, and forget that their lanes were stopped."""
+        if self._pages:
+            return  # the page of one group would speak for lanes whose rows are in the page of another
         end_care(groups)
         self._groups = merge(self._groups)
         self._reader.close_lists(self._groups)
@@ -197,8 +205,8 @@ class Session(AsideLanes):
             self._stops.forget(back)
             log.info("lanes go on", lanes=sorted(back))
 
-    def _secure(self, pages: list[Page]) -> None:
-        """Make the barrier, with what there is to record."""
+    def _secure(self, pages: list[Page]) -> bool:
+        """Make the barrier, with what there is to record; return whether the pages may be published after it."""
         acknowledged = self._publisher.take_acknowledged()
         with naming_defects():
             messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
@@ -206,6 +214,7 @@ class Session(AsideLanes):
         waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
         if waiting:
             self._delayed.expect(min(waiting))
+        return self._recorder.barrier_counts()
 
     def _publish(self, page: Page) -> Page | None:
         """Publish a page; return what is left of it when the local queue had no room for all."""
@@ -252,29 +261,31 @@ class Session(AsideLanes):
             if deadline is not None and time.monotonic() > deadline:
                 return False
             self._publisher.serve(0.01)
-            self._renew()
+            self._renewal.beat()
             self._watch()
         return True
 
-    # Between turns ---------------------------------------------------------------------------------------
-
     def _look_after(self) -> None:
         now = time.monotonic()
-        self._renew()
+        self._renewal.beat()
+        self.balance()
         self._watch()
         self._publisher.tend()
-        self.counts.released += self._delayed.release()
+        if not self._lease.lanes:
+            self._upkeep.take_lost(())
+            return
+        self.counts.released += self._delayed.release(self._lease.lanes)
         self._recorder.write_changes()
         if self._stops.now():
             self._stops.hurry(self._retries.requested(now))
         for stopped in self._stops.due(now):
             # Not before its stop is recorded: the record of the stop would undo that of going on.
-            if self._is_recorded(stopped.stop):
+            if stopped.stop.lane not in self._leaving and self._is_recorded(stopped.stop):
                 self._retry(stopped)
-        lost = self._upkeep.take_lost()
+        lost = self._upkeep.take_lost(self._lease.lanes)
         if lost:
             self._partitions.revive()
-            repair(self._conn, lost)
+            repair(self._conn, lost, self._lease)
             # They have new positions, and may have been published under their old ones.
             self._recorder.doubt_everything()
         if now >= self._retire_at:
@@ -297,11 +308,8 @@ class Session(AsideLanes):
         self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful, trial=trial))
 
     def _while_full(self, seconds: float) -> bool:
-        self._renew()
-        return seconds < FULL_S and not self.stopping()
-
-    def _renew(self) -> None:
         self._renewal.beat()
+        return seconds < FULL_S and not self.stopping()
 
     def _retire(self) -> None:
         """Leave partitions out of the statement that hold nothing to publish any more."""
@@ -321,7 +329,7 @@ class Session(AsideLanes):
     def _mark(self) -> None:
         """Tell the sweep which lanes are recorded as published up to one snapshot."""
         levels = {lane: known for lane, known in self._recorder.recorded.items() if lane not in self._stops}
-        mark = mark_of(levels, self._partitions.live)
+        mark = mark_of(levels, self._partitions.live, of=len(self._lease.lanes))
         if mark is not None:
             self._upkeep.mark(mark)
 
@@ -333,26 +341,26 @@ class Session(AsideLanes):
         and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
         """
         now = time.monotonic()
-        longest = BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S
-        self._pause = min(self._pause * 2, longest) if now < self._calm_at else PAUSE_FIRST_S
-        self._calm_at = now + self._pause + CALM_S
-        log.error("delivery failed", text=str(error), next_try_in_s=self._pause)
+        if now >= self._calm_at:
+            self._backoff.reset()
+        pause = self._backoff.next(BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S)
+        self._calm_at = now + pause + CALM_S
+        log.error("delivery failed", text=str(error), next_try_in_s=pause)
         self._discard(error)
-        self._rest(self._pause)
-        self._publisher = self._open_publisher()
         self._pages = []
         self._groups = regroup(self._groups, self._stops, self._recorder, error.refused)
-        self._reader.close_lists(self._groups)
-        self._is_burdened = False
+        self._stop_reading()
+        self._burdened = frozenset()
         self._partitions.revive()
+        self._publisher = self._open_publisher()
+        self._rest(pause)
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until and not self.stopping():
-            self._renew()
+            self._renewal.beat()
+            self.balance()
             time.sleep(0.01)
-
-    # The end ---------------------------------------------------------------------------------------------
 
     def finish(self, seconds: float) -> int:
         """Settle what is on the wire, record it and give the lanes back; return the messages left unsettled.

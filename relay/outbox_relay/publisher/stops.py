@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from outbox_relay.logs import Log
+from outbox.backoff import Backoff
 from outbox_relay.publisher.batch import Stop
 from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.text.logs import Log
 
 log = Log("relay")
 
@@ -25,12 +26,12 @@ class Stopped:
 
     stop: Stop
     retry_at: float
-    pause: float
+    backoff: Backoff
     careful: int | None
 
 
 class Stops:
-    """The stopped lanes of a session; each is known until it has caught up, for it may stop at its message again."""
+    """The stopped lanes of a session; each is known until it has caught up: it may stop at its message again."""
 
     def __init__(self) -> None:
         self._stopped: dict[int, Stopped] = {}
@@ -42,8 +43,9 @@ class Stops:
         """Note a stop. The same again is tried after twice the time, up to a minute."""
         before = self._stopped.get(stop.lane)
         same = before is not None and str(before.stop.reason) == str(stop.reason)
-        pause = min(before.pause * 2, RETRY_LAST_S) if before is not None and same else RETRY_FIRST_S
-        self._stopped[stop.lane] = Stopped(stop, time.monotonic() + pause, pause, careful)
+        backoff = before.backoff if before is not None and same else Backoff(RETRY_FIRST_S, RETRY_LAST_S)
+        pause = backoff.next()
+        self._stopped[stop.lane] = Stopped(stop, time.monotonic() + pause, backoff, careful)
         log.error(
             "lane stopped",
             lane=stop.lane,
@@ -61,7 +63,8 @@ class Stops:
         for lane in lanes:
             stopped = self._stopped.get(lane)
             if stopped is not None and stopped.retry_at != NOT_AGAIN:
-                stopped.retry_at, stopped.pause = 0.0, RETRY_FIRST_S / 2
+                stopped.retry_at = 0.0
+                stopped.backoff.reset()
 
     def known(self, lanes: Iterable[int]) -> set[int]:
         """Those of the lanes that have stopped and are not forgotten."""

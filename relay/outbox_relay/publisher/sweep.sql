@@ -10,7 +10,7 @@ SELECT set_config('max_parallel_workers_per_gather', '0', false)
 -- not visible in the previous sweep is looked at, so the work is in proportion to the traffic. That holds for publications,
 -- too: a message has its xid before it is visible, and its publication is written later, with a higher one. A release, a
 -- retry or a repair gives a message a new xid with its new position; both columns of a restore come from one cluster.
-SELECT m.id FROM outbox.message m
+SELECT m.id, m.lane FROM outbox.message m
 WHERE m.id >= %(lowest)s AND m.state = 'COMMITTED' AND m.lane = ANY (%(lanes)s::smallint[])
     AND m.xid < %(xmax)s::xid8 AND NOT m.xid = ANY (%(xip)s::xid8[])
     AND (m.xid >= %(since_xmax)s::xid8 OR m.xid = ANY (%(since_xip)s::xid8[]))
@@ -22,7 +22,7 @@ LIMIT %(most)s
 
 -- name: repair
 -- Let lost messages be found: a new xid and position, in the order that they had. The positions are taken in a step
--- of their own, because a join may turn the order round. (A plain state would lead the planner to the finder's index,
+-- of their own, because a join may turn the order round. Only in lanes of ours. (A plain state would lead the planner to the finder's index,
 -- all of it.)
 WITH placed AS MATERIALIZED (
     SELECT o.id, nextval('outbox.position') AS position
@@ -31,3 +31,5 @@ WITH placed AS MATERIALIZED (
 )
 UPDATE outbox.message m SET xid = pg_current_xact_id(), position = p.position
 FROM placed p WHERE m.id = p.id AND m.state || '' = 'COMMITTED'
+    AND m.lane IN (SELECT l.lane FROM outbox.lane l
+                   WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s FOR SHARE SKIP LOCKED)

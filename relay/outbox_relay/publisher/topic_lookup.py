@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from outbox.statements import Statements
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
-from outbox_relay.logs import Log
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.publisher.topics import Topic
+from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/topics.sql")
 METADATA_TIMEOUT_S = 2.0
@@ -29,8 +29,17 @@ _SHOWN = 80
 log = Log("topics")
 
 
+class _Registered(NamedTuple):
+    """A row of outbox.topic; `seen` is the count that Kafka had when a relay read it last."""
+
+    pinned: int
+    selector: str | None
+    limit: int
+    seen: int | None
+
+
 class TopicLookup:
-    """Looks topics up; safe to use from several threads, each with a connection of its own.
+    """Reads topics; safe to use from several threads, each with a connection of its own.
 
     An admin client sends these requests to the broker that it holds for the controller (with KRaft some broker that
     was alive). When that one dies the client waits for it until it reads its metadata again, which takes minutes, with
@@ -44,10 +53,10 @@ class TopicLookup:
         self._unreadable: set[str] = set()
 
     def read(self, conn: psycopg.Connection[Any], names: Iterable[str]) -> dict[str, Topic | Unpublishable]:
-        """Return each topic, or why nothing can be published to it; register those that nobody registered.
+        """Return each topic, or why nothing can be published to it; register those that are not registered.
 
         Raises:
-            KafkaUnavailableError: no broker answers.
+            KafkaUnavailableError: no broker replies.
         """
         found: dict[str, Topic | Unpublishable] = {}
         asked = []
@@ -79,7 +88,9 @@ class TopicLookup:
         if not partitions:
             return found
         limits = self._limits_in_kafka(admin, partitions)
-        for name, (pinned, selector, limit) in self._registered(conn, partitions, limits).items():
+        registered = self._registered(conn, partitions, limits)
+        self._note_counts(conn, partitions, registered)
+        for name, (pinned, selector, limit, _) in registered.items():
             if pinned > partitions[name]:
                 found[name] = Unpublishable(
                     "PARTITIONS_MISSING",
@@ -112,7 +123,7 @@ class TopicLookup:
 
     def _registered(
         self, conn: psycopg.Connection[Any], partitions: dict[str, int], limits: dict[str, int]
-    ) -> dict[str, tuple[int, str | None, int]]:
+    ) -> dict[str, _Registered]:
         """Return what outbox.topic says, after adding the topics that are not there yet."""
         names = list(partitions)
         known = _rows(conn, names)
@@ -124,6 +135,25 @@ class TopicLookup:
                 log.info("topic registered", topic=name, partitions=count, max_message_bytes=limit)
             known |= _rows(conn, missing)
         return known
+
+    def _note_counts(
+        self, conn: psycopg.Connection[Any], partitions: dict[str, int], registered: dict[str, _Registered]
+    ) -> None:
+        """Write down the counts that have changed in Kafka; what has grown is an alarm, and moves no key.
+
+        A relay that dies before it leaves this to the next look-up of any relay. Two relays that read different counts
+        (a broker that lags behind) write one after the other, and agree at the next look-up.
+        """
+        changed = [name for name, row in registered.items() if row.seen != partitions[name]]
+        if not changed:
+            return
+        counts = [partitions[name] for name in changed]
+        conn.execute(STATEMENTS["seen"], {"names": changed, "partitions": counts})
+        for name in changed:
+            if partitions[name] > registered[name].pinned:
+                log.warning(
+                    "topic has grown", topic=name, pinned=registered[name].pinned, in_kafka=partitions[name]
+                )
 
 
 def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, int | Unpublishable]:
@@ -146,9 +176,9 @@ def _is_no_answer(error: Exception) -> bool:
     return isinstance(error, TimeoutError)
 
 
-def _rows(conn: psycopg.Connection[Any], names: list[str]) -> dict[str, tuple[int, str | None, int]]:
+def _rows(conn: psycopg.Connection[Any], names: list[str]) -> dict[str, _Registered]:
     rows = conn.execute(STATEMENTS["topics"], {"names": names}, prepare=True).fetchall()
-    return {name: (partitions, selector, limit) for name, partitions, selector, limit in rows}
+    return {name: _Registered(*row) for name, *row in rows}
 
 
 def _illegal(name: str) -> Unpublishable:

@@ -3,7 +3,7 @@
 A topic's partition count is pinned when it is first seen: keys are hashed over the pinned count for ever, so
 that partitions added in Kafka later do not move keys and break their order.
 
-Publishing waits for a topic only when it is met for the first time. After that a thread reads all known topics again
+Publishing waits for a topic only when it appears for the first time. After that a thread reads all known topics again
 before they are stale, and what is known stays in use until the answer is there, however long that takes.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 import psycopg
 
 from outbox_relay.database.connections import DatabaseUnreachableError
-from outbox_relay.logs import Log
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.text.logs import Log, inherit
 
 REFRESH_S = 20.0
 FORGET_S = 600.0
@@ -60,7 +60,7 @@ class Refresher:
         self._connect = connect
         self._read = read
         self._conn: psycopg.Connection[Any] | None = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="topics")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="topics", initializer=inherit())
 
     def start(self, names: Iterable[str]) -> Future[Found]:
         """Begin to read these topics."""
@@ -79,7 +79,7 @@ class Refresher:
 
 
 class TopicBook:
-    """Knows topics, keeps them up to date, and registers those that nobody registered."""
+    """Knows topics, keeps them up to date, and registers those that are not registered."""
 
     def __init__(self, conn: psycopg.Connection[Any], read: Read, refresher: Refresher) -> None:
         self._conn = conn
@@ -91,13 +91,13 @@ class TopicBook:
         self._refreshing: Future[Found] | None = None
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Look up what is not known, all of it in one request.
+        """Read what is not known, all of it in one request.
 
         All asking of Kafka and the database happens here, before anything of a page is produced: if no answer
         comes, the page can be tried again as a whole.
 
         Raises:
-            KafkaUnavailableError: no broker answers; nothing can be said about the topics.
+            KafkaUnavailableError: no broker replies; nothing is known about the topics.
         """
         now = time.monotonic()
         missing = []
@@ -123,7 +123,7 @@ class TopicBook:
         return topic
 
     def doubt(self, name: str) -> None:
-        """Look a topic up again before it is used next: a message could not be published to it."""
+        """Read a topic again before it is used next: a message could not be published to it."""
         self._doubted.add(name)
 
     def tend(self) -> None:

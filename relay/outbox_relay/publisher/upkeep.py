@@ -1,4 +1,4 @@
-"""Upkeep beside publishing: partitions made ahead, and the sweep for messages that were lost.
+"""Upkeep during publishing: partitions made ahead, and the sweep for messages that were lost.
 
 Runs on a thread and connection of its own, so that a wait for a lock or a long query stalls nothing. It decides
 nothing that publishing depends on: what the sweep finds is repaired by the session itself, between two turns.
@@ -7,7 +7,7 @@ nothing that publishing depends on: what the sweep finds is repaired by the sess
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ import psycopg
 from outbox.statements import Statements
 from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
-from outbox_relay.logs import Log
-from outbox_relay.publisher.lease import LANES
+from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.partitions import Partition
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
+from outbox_relay.text.logs import Log
 
 SWEEP = Statements("outbox_relay/publisher/sweep.sql")
 
@@ -33,16 +33,23 @@ AT_ONCE = 10_000
 class Mark:
     """What a sweep may rely on: for these lanes, all that `snapshot` sees is recorded as published.
 
-    `lowest` is the first id of the oldest live partition.
+    `lowest` is the first id of the oldest live partition. `is_whole`: these are all lanes that the relay has.
     """
 
     snapshot: Snapshot
-    lanes: tuple[int, ...]
+    lanes: frozenset[int]
     lowest: int
+    is_whole: bool
 
 
-def mark_of(recorded: Mapping[int, Progress], live: Sequence[Partition]) -> Mark | None:
-    """Return the mark of the most lanes that are recorded up to one snapshot; None while there is none."""
+def mark_of(recorded: Mapping[int, Progress], live: Sequence[Partition], *, of: int) -> Mark | None:
+    """Return the mark of the most lanes that are recorded up to one snapshot; None before the first.
+
+    Args:
+        recorded: per lane how far it is recorded.
+        live: the live partitions.
+        of: how many lanes the relay has.
+    """
     lanes: dict[Progress, list[int]] = {}
     for lane, known in recorded.items():
         if known.base is None and known != START:
@@ -50,7 +57,7 @@ def mark_of(recorded: Mapping[int, Progress], live: Sequence[Partition]) -> Mark
     if not lanes or not live:
         return None
     progress, level = max(lanes.items(), key=lambda item: len(item[1]))
-    return Mark(progress.snapshot, tuple(level), live[0].lower)
+    return Mark(progress.snapshot, frozenset(level), live[0].lower, is_whole=len(level) == of)
 
 
 class Upkeep:
@@ -71,7 +78,8 @@ class Upkeep:
         self._lock = threading.Lock()
         self._mark: Mark | None = None
         self._swept = BEGINNING
-        self._lost: list[int] = []
+        self._swept_lanes: frozenset[int] = frozenset()
+        self._lost: list[tuple[int, int]] = []
         self._periodic = Periodic(
             connect,
             [
@@ -90,12 +98,15 @@ class Upkeep:
         self._periodic.stop()
 
     def mark(self, mark: Mark) -> None:
-        """Tell the sweep how far is recorded."""
+        """Give the sweep how far is recorded."""
         with self._lock:
             self._mark = mark
 
-    def take_lost(self) -> list[int]:
+    def take_lost(self, lanes: Collection[int]) -> list[int]:
         """Return, once, the ids that the sweep found, in the order of their positions.
+
+        Args:
+            lanes: those that the relay has; what was found of others is their owner's to find.
 
         Raises:
             Exception: a defect that ended one of the threads.
@@ -105,14 +116,16 @@ class Upkeep:
             return []
         with self._lock:
             lost, self._lost = self._lost, []
-        return lost
+        return [id_ for id_, lane in lost if lane in lanes]
 
     def sweep(self, conn: psycopg.Connection[Any]) -> bool:
-        """Look for messages recorded as published that have no publication."""
+        """Find messages recorded as published that have no publication."""
         with self._lock:
             mark, since = self._mark, self._swept
         if mark is None:
             return False
+        if not mark.lanes <= self._swept_lanes:
+            since = BEGINNING
         conn.execute(SWEEP["settings"])
         rows = conn.execute(
             SWEEP["lost"],
@@ -128,14 +141,14 @@ class Upkeep:
             },
         ).fetchall()
         with self._lock:
-            self._lost = [row[0] for row in rows]
+            self._lost = list(rows)
             # Lanes that were not level stay to be swept: only a mark of all lanes moves the beginning.
-            if not rows and len(mark.lanes) == LANES:
-                self._swept = mark.snapshot
+            if not rows and mark.is_whole:
+                self._swept, self._swept_lanes = mark.snapshot, mark.lanes
         return len(rows) < AT_ONCE
 
 
-def repair(conn: psycopg.Connection[Any], ids: list[int]) -> None:
-    """Let messages be found that the sweep saw to be lost, wherever they lie."""
+def repair(conn: psycopg.Connection[Any], ids: list[int], lease: Lease) -> None:
+    """Let messages be found that the sweep saw to be lost, wherever they lie, in lanes that are ours."""
     log.error("messages were recorded as published and are not; publishing them now", messages=len(ids))
-    conn.execute(SWEEP["repair"], {"ids": ids})
+    conn.execute(SWEEP["repair"], {"ids": ids, "epoch": lease.epoch, "owner": lease.owner})

@@ -1,4 +1,4 @@
-"""Verdicts on ranges of ids: what speaks against dropping one, by name."""
+"""Decisions on ranges of ids: what speaks against dropping one, by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REFUSALS = {
     "depended_on": "other objects, such as views, depend on its tables",
     "busy": "a lock was not free in time; what was begun is finished by the next run",
 }
-"""Reasons to refuse a range that is old enough, in the order in which they are looked for."""
+"""Reasons to refuse a range that is old enough, in the order in which they are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RetentionDecision:
     """What was found about a range; messages and their last change where its tables were read."""
 
     range: Range

@@ -1,6 +1,6 @@
-"""The judge: whether a range of ids is complete, final, exported, verified and old enough to be dropped.
+"""Eligibility: whether a range of ids is complete, final, exported, verified and old enough to be dropped.
 
-It reads, and changes nothing. Its answer holds for the moment; the removal asks again when nobody else can write.
+It reads, and changes nothing. A decision holds for the moment; the removal checks again when nothing else can write.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import psycopg
 from psycopg import sql
 
 from outbox.statements import Statements
-from outbox_relay.errors import OperatorError
-from outbox_relay.formatting import many, moment
-from outbox_relay.retention.decision import Reason, Verdict
+from outbox_relay.retention.decision import Reason, RetentionDecision
 from outbox_relay.retention.ranges import Range
+from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.formatting import many, moment
 
 STATEMENTS = Statements("outbox_relay/retention/eligibility.sql")
 
@@ -28,29 +28,48 @@ class TargetError(OperatorError, ValueError):
     """There are no certificates of the target that is asked for."""
 
 
-def choose_targets(conn: psycopg.Connection[Any], wanted: str | None) -> list[str]:
-    """Say which targets' certificates count: the wanted one's, or those of all that there are.
+class WarehouseFoundError(OperatorError):
+    """There are certificates of a warehouse, and the run would ignore them."""
+
+
+def choose_targets(
+    conn: psycopg.Connection[Any],
+    name: str | None,
+    *,
+    without_warehouse: bool = False,
+    despite_certificates: bool = False,
+) -> list[str] | None:
+    """Return the targets whose certificates count: the named one, or all that there are; None without a warehouse.
 
     Raises:
-        TargetError: there is none of the wanted name.
+        TargetError: no target of this name has certificates.
+        WarehouseFoundError: without a warehouse, and there are certificates.
     """
     targets = [row[0] for row in conn.execute(STATEMENTS["targets"]).fetchall()]
-    if wanted is not None and targets and wanted not in targets:
-        raise TargetError(f"--target {wanted!r} has no certificates; targets that have: {', '.join(targets)}")
-    return targets if wanted is None else [wanted]
+    if without_warehouse:
+        if targets and not despite_certificates:
+            raise WarehouseFoundError(
+                f"--without-warehouse, but a warehouse has certificates: {', '.join(targets)}\n"
+                "leave it out, so that only what the warehouse contains is dropped; to abandon the warehouse, add "
+                "--despite-certificates"
+            )
+        return None
+    if name is not None and targets and name not in targets:
+        raise TargetError(f"--target {name!r} has no certificates; targets that have: {', '.join(targets)}")
+    return targets if name is None else [name]
 
 
-class Judge:
-    """Judges ranges over one connection; the newest position and the xid above all others are those of its making.
+class Eligibility:
+    """Decides about ranges over one connection; it reads the newest position and the next xid when it is created.
 
     Args:
         age: the retention, from the last change of a range on.
-        targets: whose certificates count, each of them; none: nothing is exported.
+        targets: whose certificates count, each of them; empty: nothing is exported. None: nothing has to be exported.
         wait: seconds to wait for running transactions to end.
     """
 
     def __init__(
-        self, conn: psycopg.Connection[Any], *, age: timedelta, targets: Sequence[str], wait: float
+        self, conn: psycopg.Connection[Any], *, age: timedelta, targets: Sequence[str] | None, wait: float
     ) -> None:
         self._conn = conn
         self._age = age
@@ -62,8 +81,8 @@ class Judge:
         self.newest = int(self._one("newest"))
         self._ahead = int(self._one("ahead"))
 
-    def judge(self, range_: Range, later: Sequence[Range], staying: Sequence[Range]) -> Verdict:
-        """Look at a range.
+    def decide(self, range_: Range, later: Sequence[Range], staying: Sequence[Range]) -> RetentionDecision:
+        """Return whether a range may be dropped, and what speaks against it.
 
         Args:
             range_: in whatever state its tables are.
@@ -84,7 +103,7 @@ class Judge:
         rows, first, last, changed_at, young, position = self._on(range_, "facts", age=self._age)
         if young:
             reason = Reason("young", f"it changed at {moment(changed_at)}, within the retention")
-            return Verdict(range_, (reason,), rows, changed_at)
+            return RetentionDecision(range_, (reason,), rows, changed_at)
         if position is not None:
             missing, example, lowest, highest = self._on(
                 range_, "published", upper=range_.upper, position=position
@@ -94,13 +113,13 @@ class Judge:
                 reasons.append(Reason("unpublished", text))
             first, last = min(first, lowest or first), max(last, highest or last)
         reasons += self._needed(range_, later, staying)
-        if first is not None:
+        if first is not None and self._targets is not None:
             if not self._targets:
                 text = "there is no certificate of any target: outbox etl reconcile"
                 reasons.append(Reason("unexported", text))
             for target in self._targets:
                 reasons += self._unexported(range_, target, first, last)
-        return Verdict(range_, tuple(reasons), rows, changed_at)
+        return RetentionDecision(range_, tuple(reasons), rows, changed_at)
 
     def _unfinished(self, range_: Range) -> Iterator[Reason]:
         """Wait until nobody can insert any more; say so when somebody still can."""
@@ -193,8 +212,8 @@ class Judge:
             else:
                 yield Reason(name, f"no certificate of {target!r} that saw this partition covers {text}")
 
-    def _short(self, range_: Range, name: str, detail: str) -> Verdict:
-        return Verdict(range_, (Reason(name, detail),))
+    def _short(self, range_: Range, name: str, detail: str) -> RetentionDecision:
+        return RetentionDecision(range_, (Reason(name, detail),))
 
     def _on(self, range_: Range, name: str, **values: Any) -> tuple[Any, ...]:
         statement = sql.SQL(STATEMENTS[name]).format(

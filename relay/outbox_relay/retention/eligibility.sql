@@ -1,8 +1,8 @@
 -- May a range of ids be dropped? Its tables are named, not reached through their parents, so that the answer is the
--- same before, while and after they are detached. {message}, {publication} and {event} are filled in by judge.py.
+-- same before, while and after they are detached. {message}, {publication} and {event} are filled in by eligibility.py.
 
 -- name: settings
--- The judge is in no hurry: it takes no parallel workers from the business, and compiles nothing.
+-- Deciding is in no hurry: it takes no parallel workers from the business, and compiles nothing.
 SELECT set_config('max_parallel_workers_per_gather', '0', false), set_config('jit', 'off', false),
        set_config('statement_timeout', '0', false), set_config('timezone', 'UTC', false),
        set_config('default_transaction_isolation', 'read committed', false)
@@ -80,7 +80,7 @@ WHERE m.state = 'COMMITTED'
 -- lost primary to the new one half-way), so what is found here of an older timeline was true; but the warehouse cannot
 -- be continued until a rebase takes it all back, and until then nothing is dropped by it. A promotion during a drop
 -- changes nothing: this session, its detached tables and this answer are of one server, which keeps its timeline as long
--- as it runs; what the new primary finds half detached, its next drop judges by its own timeline, and puts back.
+-- as it runs; what the new primary finds half detached, its next drop decides by its own timeline, and puts back.
 WITH here AS (
     SELECT s.system_identifier, d.oid::bigint AS database,
            ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline

@@ -1,8 +1,8 @@
 """Ranges of ids as the catalogue holds them: three tables each, attached, being detached, or detached.
 
 A removal marks the range's table of messages with a comment before it detaches anything. What is found detached and
-marked is a removal that did not come to its end; what is detached without a mark was detached by hand, and is nobody's
-to drop.
+marked is a removal that did not come to its end; what is detached without a mark was detached by hand, and is not
+dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from outbox.statements import Statements
 STATEMENTS = Statements("outbox_relay/retention/ranges.sql")
 
 KINDS = ("message", "publication", "event")
-"""In the order in which they are detached. Messages first: whoever sees a message must see its publication, or the
+"""In the order in which they are detached. Messages first: a reader of a message must see its publication, or the
 relay's sweep would take it for lost and publish it again."""
 
 MARK = "outbox history drop: ids up to {upper}"

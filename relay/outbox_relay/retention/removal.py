@@ -1,12 +1,12 @@
-"""Removal: detach the tables of a range beside all who write, look at them again, drop them, or put them back.
+"""Removal: detach the tables of a range while others write, check them again, drop them, or put them back.
 
 The steps are marked, message detached, publication detached, event detached, all three dropped in one transaction
-with the second look. After a crash between any two, the catalogue tells how far it came: `detach` does what is
+with the second check. After a crash between any two, the catalogue shows how far it came: `detach` does what is
 left to do, `restore` goes back.
 
-Nobody is held up. DETACH … CONCURRENTLY takes a lock beside which inserts go on, and waits for transactions without
+Writers are not held up. DETACH … CONCURRENTLY takes a lock that allows inserts, and waits for transactions without
 holding one. What needs ACCESS EXCLUSIVE needs it on the leaving table alone, which is out of everybody's sight then;
-for whoever names it (a relay that has just started does) each attempt gives up after `HELD_MS`.
+for a session that names it (a relay that has just started does) each attempt gives up after `HELD_MS`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import psycopg
 from psycopg import sql
 
 from outbox.statements import Statements
-from outbox_relay.errors import OperatorError
 from outbox_relay.retention.ranges import KINDS, MARK, Range, state
+from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/retention/removal.sql")
 
 PATIENT_MS = 2_000
-"""For waits that hold nobody up: transactions that use the parent, a vacuum."""
+"""For waits that hold up no writer: transactions that use the parent, a vacuum."""
 HELD_MS = 200
 """For waits during which others queue behind us, if they name the leaving table."""
 PAUSE_S = 0.2
@@ -40,6 +40,10 @@ RETRIED = (
 
 class NotAllowedError(OperatorError):
     """History cannot be dropped at all: by this user, at this moment, or in this database."""
+
+
+class AlreadyRunningError(NotAllowedError):
+    """Another session drops history at this moment."""
 
 
 class BusyError(Exception):
@@ -67,8 +71,8 @@ def prepare(conn: psycopg.Connection[Any]) -> None:
         )
     row = conn.execute(STATEMENTS["only_one"]).fetchone()
     if row is None or not row[0]:
-        raise NotAllowedError(
-            "another `outbox history drop` is at work in this database; nothing was changed"
+        raise AlreadyRunningError(
+            "another `outbox history drop` is at work in this database, or a relay with --retain; nothing was changed"
         )
 
 
@@ -126,7 +130,7 @@ class Removal:
         self._insist(step, range_, kind)
 
     def drop(self, range_: Range, may_go: Callable[[], bool]) -> bool:
-        """Drop the detached tables if the second look, under their lock, says so; return whether.
+        """Drop the detached tables if the second check, under their lock, allows it; return whether.
 
         Raises:
             BusyError: somebody reads a table by its name.
