@@ -1,1 +1,1 @@
-"""`outbox checker run`: asks the producers of half messages that nobody decided, over HTTP or by a query."""
+"""`outbox checker run`: asks the producers of undecided half messages, over HTTP or by a query."""

@@ -1,7 +1,7 @@
 """A producer group's callback as the operator registered it: read, and checked before it is stored.
 
-It says where to ask, and holds no secrets: those are in the environment of the checker. A message never says where
-to ask.
+It names where to ask, and holds no secrets: those are in the environment of the checker. A message never names
+where to ask.
 """
 
 from __future__ import annotations
@@ -12,37 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from outbox_relay.calls.address import DEFAULT_PORTS, UNPRINTABLE, HttpCallback, host_name
+
 PARAMETERS = ("message_id", "topic", "key", "biz_type", "biz_id", "transaction_id", "tags")
 """What a query may name as %(…)s; the values are always bound, never part of the text."""
 
 _FIELDS = {"http": {"kind", "url"}, "sql": {"kind", "query", "dsn_env", "role"}}
 _PLACEHOLDER = re.compile(r"%(?:%|\((?P<name>[^)]*)\)(?P<form>.)?|(?P<bare>.|$))", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
-_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f]")
-DEFAULT_PORTS = {"https": 443, "http": 80}
 
 
 class CallbackError(ValueError):
     """A registered callback cannot be used; the text names each problem."""
-
-
-@dataclass(frozen=True, slots=True)
-class HttpCallback:
-    """Where a group is asked over HTTP: the parts of its URL."""
-
-    scheme: str
-    host: str
-    port: int
-    target: str
-    """Path and query as they are sent."""
-    path: str
-    """The path, percent-decoded, as it is signed."""
-    query: str
-
-    @property
-    def place(self) -> str:
-        """Host and port for people."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +38,13 @@ class SqlCallback:
 def validate_callback(callback: Mapping[str, Any]) -> list[str]:
     """List what is wrong with a callback, for people; nothing when it can be registered.
 
-    What only the checker's process knows (its allow-list, its secrets) is not looked at here.
+    What only the checker's process knows (its allow-list, its secrets) is not checked here.
     """
     kind = callback.get("kind")
     if kind not in _FIELDS:
         return [f"kind is {kind!r}; allowed: http, sql"]
     unknown = sorted(set(callback) - _FIELDS[kind])
-    problems = [f"{name} is no field of a callback by {kind}" for name in unknown]
+    problems = [f"{name} is not a field of a callback by {kind}" for name in unknown]
     return problems + (_http_problems(callback) if kind == "http" else _sql_problems(callback))
 
 
@@ -90,25 +71,11 @@ def read_callback(callback: Mapping[str, Any]) -> HttpCallback | SqlCallback:
     )
 
 
-def host_name(name: str) -> str:
-    """Bring a host's name into the one form in which names are compared: lower case, ASCII, no dot at the end.
-
-    Raises:
-        ValueError: it is empty or no name.
-    """
-    name = name.strip("[]").rstrip(".").lower()
-    if not name.isascii():
-        name = name.encode("idna").decode("ascii")
-    if not name or _UNPRINTABLE.search(name):
-        raise ValueError("is no name of a host")
-    return name
-
-
 def _http_problems(callback: Mapping[str, Any]) -> list[str]:
     text = callback.get("url")
     if not isinstance(text, str) or not text:
         return ["url is missing; give one such as https://shop.example.com/outbox"]
-    if _UNPRINTABLE.search(text) or not text.isascii():
+    if UNPRINTABLE.search(text) or not text.isascii():
         return ["url contains white space or other characters that must be percent-encoded"]
     try:
         url = urlsplit(text)
@@ -129,7 +96,7 @@ def _http_problems(callback: Mapping[str, Any]) -> list[str]:
         problems.append("url has port 0")
     if "%" in host or "*" in host:
         problems.append(f"url names no host: {host!r}")
-    if _UNPRINTABLE.search(unquote(url.path).replace(" ", "")):
+    if UNPRINTABLE.search(unquote(url.path).replace(" ", "")):
         problems.append("url has a control character in its path")
     return problems
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from outbox.backoff import Backoff
 from outbox.checking import GroupRound, Step
-from outbox.checking.rounds import Connect
+from outbox.checking.rounds import ConnectionContext
 from outbox_relay.checker.askers.registered import Askers, Registration
-from outbox_relay.logs import Log
+from outbox_relay.text.logs import Log
 
 log = Log("checker")
 
+FIRST_PAUSE_S = 0.4
+LAST_PAUSE_S = 5.0
 CHANGE_WITHIN_S = 15.0
 """Seconds after which what an old callback was asked is left to its lease."""
 
 
 class CheckedGroup:
-    """A group that this process looks after.
+    """A group that this process checks.
 
     Args:
         name: the producer group.
@@ -47,6 +50,8 @@ class CheckedGroup:
         """The same, and nothing is out."""
         self.failures = 0
         """Turns that failed in a row."""
+        self.backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
+        """The pauses after them."""
         self._askers, self._wake = askers, wake
         self._changing_since: float | None = None
         self._start()
@@ -56,8 +61,8 @@ class CheckedGroup:
         """Half messages that are claimed and not yet settled."""
         return self._round.in_flight
 
-    def turn(self, connection: Connect) -> float | None:
-        """Do what is due; answers the seconds until the next turn, or None when it has ended."""
+    def turn(self, connection: ConnectionContext) -> float | None:
+        """Do what is due; return the seconds until the next turn, or None when it has ended."""
         leaving = self.retired or self.wanted != self._registration
         draining = self.draining
         if leaving or draining:

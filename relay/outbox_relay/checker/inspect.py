@@ -1,4 +1,4 @@
-"""Whether each registered group could be asked from here: what `outbox checker check` tells, asking nobody."""
+"""Whether each registered group could be asked from here: what `outbox checker check` reports, without asking."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Finding(NamedTuple):
 
 
 def inspect(conn: psycopg.Connection[Any], askers: Askers, groups: Sequence[str] = ()) -> list[Finding]:
-    """Look at every group with a callback, or at those named; a name that has none is a problem too."""
+    """Inspect every group with a callback, or at those named; a name that has none is a problem too."""
     rows = conn.execute(STATEMENTS["with_callback"]).fetchall()
     found = [
         _finding(name, Registration.read(callback, workers), askers)

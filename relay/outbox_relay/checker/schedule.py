@@ -55,7 +55,7 @@ class Schedule:
             return None
 
     def give_back(self, group: str, pause: float | None) -> None:
-        """End a group's turn; its next one is due in `pause` seconds, None: there is none."""
+        """End a group's turn; its next one is due in `pause` seconds, None: it has no other."""
         with self._changed:
             self._taken.discard(group)
             woken = group in self._again

@@ -1,4 +1,4 @@
-"""The checker: looks after all groups, or some, until it is told to stop.
+"""The checker: serves all groups, or some, until it is asked to stop.
 
 Groups take turns on a few connections (see `schedule`); asking happens on each group's own threads and holds no
 connection, so a group that hangs, fails or floods costs the others nothing but its share of turns. The service starts
@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 import psycopg
 
+from outbox.backoff import Backoff
+from outbox.checking.describing import error_text
 from outbox.checking.finding import groups as groups_plan
-from outbox.checking.rounds import Connect
+from outbox.checking.rounds import ConnectionContext
 from outbox.checking.transaction import transaction
-from outbox.describing import describe
 from outbox.statements import Statements
 from outbox_relay.checker.askers.registered import Askers, Registration
 from outbox_relay.checker.connection import KeptConnection
@@ -31,13 +32,13 @@ from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.database.reasons import reason
 from outbox_relay.database.schema import require_current
-from outbox_relay.errors import OperatorError
-from outbox_relay.logs import Log
+from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/checker/registered.sql")
 
-LOOK_EVERY_S = 1.0
-"""Seconds between two looks for groups; longer where looking takes long."""
+FIND_GROUPS_EVERY_S = 1.0
+"""Seconds between two reads of the groups; longer where a read takes long."""
 LOOK_SHARE = 0.05
 FIRST_PAUSE_S = 0.2
 LAST_PAUSE_S = 5.0
@@ -65,7 +66,7 @@ class CheckerOptions:
 
 
 class Checker:
-    """Looks after groups until `stop()` is called.
+    """Serves groups until `stop()` is called.
 
     Raises from `run()`:
         SchemaError: the schema is missing or of another version.
@@ -113,6 +114,7 @@ class Checker:
 
     def _look(self) -> None:
         pause, report_at = FIRST_PAUSE_S, time.monotonic() + REPORT_EVERY_S
+        away = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         while not self._stopping.is_set():
             began = time.monotonic()
             self._periodic.check()
@@ -122,16 +124,16 @@ class Checker:
                 if not self._found:
                     self._found = True
                     self._periodic.start()
-                pause = max(LOOK_EVERY_S, (time.monotonic() - began) / LOOK_SHARE)
+                pause = max(FIND_GROUPS_EVERY_S, (time.monotonic() - began) / LOOK_SHARE)
+                away = Backoff(pause, LAST_PAUSE_S)
             except AWAY as error:
                 self._away = True
-                pause = min(max(pause, FIRST_PAUSE_S), LAST_PAUSE_S)
+                pause = away.next()
                 log.warning("PostgreSQL is away", **reason(error), next_try_in_s=pause)
                 self._stopping.wait(pause)
-                pause *= 2
                 continue
             except psycopg.Error as error:
-                log.error("groups were not looked up", **reason(error))
+                log.error("groups were not read", **reason(error))
             if time.monotonic() >= report_at:
                 self._report()
                 report_at = time.monotonic() + REPORT_EVERY_S
@@ -183,7 +185,7 @@ class Checker:
         finally:
             connection.close()
 
-    def _turn(self, group: CheckedGroup, connection: Connect) -> float | None:
+    def _turn(self, group: CheckedGroup, connection: ConnectionContext) -> float | None:
         try:
             pause = group.turn(connection)
         except AWAY as error:
@@ -195,13 +197,14 @@ class Checker:
                 "turn failed",
                 group=group.name,
                 exception=None if isinstance(error, (psycopg.Error, OperatorError)) else error,
-                reason=describe(error),
+                reason=error_text(error),
             )
         else:
             group.failures = 0
+            group.backoff.reset()
             return pause
         group.failures += 1
-        return min(FIRST_PAUSE_S * 2.0 ** min(group.failures, 10), LAST_PAUSE_S)
+        return group.backoff.next()
 
     def _report(self) -> None:
         for group in self._groups.values():

@@ -6,26 +6,20 @@ What becomes of a question does not depend on the message: URL, secret and allow
 from __future__ import annotations
 
 import re
-import secrets as random
 import ssl
 import threading
-import time
 from collections.abc import Mapping
 from http.client import HTTPException
 
 from outbox.callbacks import protocol
-from outbox.callbacks.signing import (
-    REQUEST_ID_HEADER,
-    SIGNATURE_HEADER,
-    TIMESTAMP_HEADER,
-    Secrets,
-    SignedHead,
-)
+from outbox.callbacks.signing import SIGNATURE_HEADER, Secrets
+from outbox.checking import Answer, FailedAnswer, LocalTransactionState, NoCheckerError
 from outbox.errors import OutboxError
+from outbox.operations.remarks import shortened
 from outbox.records import MessageView
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
-from outbox_relay.checker.allow_list import AllowList, RefusedAddressError
-from outbox_relay.checker.askers.channel import (
+from outbox_relay.calls.address import HttpCallback
+from outbox_relay.calls.allow_list import AllowList, RefusedAddressError
+from outbox_relay.calls.channel import (
     Channel,
     NoReplyError,
     Reply,
@@ -33,14 +27,14 @@ from outbox_relay.checker.askers.channel import (
     Resolved,
     open_channel,
     resolve,
+    signed_headers,
 )
-from outbox_relay.checker.callback import HttpCallback
-from outbox_relay.checker.deadline import Bounded
+from outbox_relay.calls.deadline import Bounded
 
 SECRET_VARIABLE = "OUTBOX_CALLBACK_SECRET"  # noqa: S105  (the name of a variable)
 
 LONGEST_LIFE_S = 60.0
-"""Seconds after which a connection is not used again: a host that moved is followed, and checked anew."""
+"""Seconds after which a connection is not used again: a host that moved is followed, and checked again."""
 
 LOOKUPS_AT_ONCE = 2
 
@@ -52,7 +46,7 @@ def secret_variables(group: str) -> tuple[str, str]:
     """Name the variables that may hold a group's secret, the group's own first; no two groups have the same.
 
     Lower-case letters and digits become capitals, `_` and `-` between two of them `_` and `__`, everything else `___`
-    and the hexadecimal digits of its UTF-8 bytes: the number of underscores tells which it was.
+    and the hexadecimal digits of its UTF-8 bytes: the number of underscores distinguishes them.
     """
     own = _SIGN.sub(lambda found: _BETWEEN[found[1]] if found[1] else _escaped(found[0]), group)
     return f"{SECRET_VARIABLE}_{own.upper()}", SECRET_VARIABLE
@@ -63,7 +57,7 @@ def _escaped(letter: str) -> str:
 
 
 def find_secrets(group: str, environment: Mapping[str, str]) -> Secrets | None:
-    """Read a group's shared secrets from the environment; None when there are none.
+    """Read a group's shared secrets from the environment; None without any.
 
     Raises:
         ConfigurationError: there is one, and it is too short.
@@ -80,7 +74,7 @@ class HttpAsker:
     Args:
         group: its name, for messages.
         callback: where to ask.
-        secrets: shared with the group; None: nobody can be asked, which `missing` tells.
+        secrets: shared with the group; None: the group cannot be asked, and `missing` reports that.
         allowed: the operator's allow-list.
         tls: how servers are verified.
         connections: idle connections that are kept at most.
@@ -109,7 +103,7 @@ class HttpAsker:
         return f"{self._callback.scheme}://{self._callback.place}{self._callback.target}"
 
     def problem(self, deadline: float) -> str | None:
-        """Say why this group cannot be asked from here, or None; looks its host up and connects nowhere."""
+        """Return why this group cannot be asked from here, or None; resolves its host and connects nowhere."""
         if self._secrets is None:
             return self._no_secret
         try:
@@ -127,20 +121,20 @@ class HttpAsker:
         return self._no_secret if self._secrets is None else None
 
     def missing(self, view: MessageView) -> str | None:
-        """Say why nobody can be asked about this message, or None."""
+        """Return why no listener can be asked about this message, or None."""
         return self._no_secret if self._secrets is None else None
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
         """Ask about one half message; answer by `deadline` (seconds of `time.monotonic()`).
 
         Raises:
-            NoCheckerError: the application says, signed, that nobody is registered there for the message.
+            NoCheckerError: the application's signed reply: no listener is registered there for the message.
         """
         try:
             if self._secrets is None:
                 return _failed(self._no_secret)
             return self._exchange(self._secrets, view, deadline)
-        except protocol.NoCheckerError:
+        except NoCheckerError:
             raise
         except TimeoutError as error:
             return _failed(f"no answer in time: {error}")
@@ -157,19 +151,13 @@ class HttpAsker:
             channel.close()
 
     def _exchange(self, secrets: Secrets, view: MessageView, deadline: float) -> Answer:
-        callback = self._callback
         body = protocol.request_body(view)
-        head = SignedHead("POST", callback.path, callback.query, str(int(time.time())), random.token_hex(16))
-        signature = secrets.sign_request(head, body)
-        headers = {
-            "Content-Type": protocol.CONTENT_TYPE,
-            TIMESTAMP_HEADER: head.timestamp,
-            REQUEST_ID_HEADER: head.request_id,
-            SIGNATURE_HEADER: signature,
-        }
+        headers = signed_headers(self._callback, secrets, body, protocol.CONTENT_TYPE)
         reply = self._post(headers, body, deadline)
         _check_head(reply)
-        secrets.verify_reply(signature, reply.status, reply.body, reply.headers.get(SIGNATURE_HEADER, ""))
+        secrets.verify_reply(
+            headers[SIGNATURE_HEADER], reply.status, reply.body, reply.headers.get(SIGNATURE_HEADER, "")
+        )
         return protocol.answer_of_reply(reply.status, reply.body)
 
     def _post(self, headers: Mapping[str, str], body: bytes, deadline: float) -> Reply:

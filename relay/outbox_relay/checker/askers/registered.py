@@ -1,6 +1,6 @@
 """Askers by group: made from what the operator registered in the database and what this process was given.
 
-A callback that cannot be used (stored by hand, no secret in the environment) makes an asker that says so: the group
+A callback that cannot be used (stored by hand, no secret in the environment) makes an asker that reports so: the group
 gets the alarm `no_checker` with the reason, and no check is used up until it is repaired.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from outbox.checking import Answer
 from outbox.checking.asker import Asker
 from outbox.errors import ConfigurationError
 from outbox.records import MessageView
-from outbox.resolution import Answer
-from outbox_relay.checker.allow_list import AllowList
+from outbox_relay.calls.allow_list import AllowList
 from outbox_relay.checker.askers.http import HttpAsker, find_secrets
 from outbox_relay.checker.askers.sql import SqlAsker
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
@@ -47,29 +47,29 @@ class RegisteredAsker(Asker, Protocol):
         """Where it asks, for people."""
 
     def problem(self, deadline: float) -> str | None:
-        """Say why the group cannot be asked from here, or None; asks nobody."""
+        """Return why the group cannot be asked from here, or None; asks nothing."""
 
     def close(self) -> None:
         """Close the idle ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class NobodyToAsk:
+class UnusableCallback:
     """Stands for a callback that cannot be used."""
 
     why: str
     place: str = ""
 
     def problem(self, deadline: float) -> str | None:
-        """Say why."""
+        """Return why."""
         return self.why
 
     def unable(self) -> str | None:
-        """Say why."""
+        """Return why."""
         return self.why
 
     def missing(self, view: MessageView) -> str | None:
-        """Say why."""
+        """Return why."""
         return self.why
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
@@ -96,7 +96,7 @@ class Askers:
         self._dsn, self._allowed, self._environment, self._tls = dsn, allowed, environment, tls
 
     def make(self, group: str, registration: Registration) -> RegisteredAsker | None:
-        """Make a group's asker; None: nobody is asked from here."""
+        """Make a group's asker; None: the group is not asked from here."""
         if registration.callback is None:
             return None
         try:
@@ -108,7 +108,7 @@ class Askers:
                 group, callback, secrets, self._allowed, self._tls, connections=registration.workers
             )
         except (CallbackError, ConfigurationError) as error:
-            return NobodyToAsk(f"its callback cannot be used: {error}")
+            return UnusableCallback(f"its callback cannot be used: {error}")
 
 
 def trust(ca_file: str | None = None) -> ssl.SSLContext:

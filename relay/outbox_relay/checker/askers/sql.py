@@ -1,4 +1,4 @@
-"""Asks a producer group by one read-only query that the operator registered; all that is no clear answer is UNKNOWN.
+"""Asks a producer group by one read-only query that the operator registered; all else than a clear state is UNKNOWN.
 
 The query runs in a READ ONLY transaction that is always rolled back, through a cursor (so that it can be nothing but
 one query, of which two rows are read at most), and with the message's names bound as parameters: nothing of a message
@@ -19,20 +19,22 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from outbox.describing import describe
+from outbox.checking import Answer, FailedAnswer, LocalTransactionState
+from outbox.checking.answers import answer_of
+from outbox.checking.describing import error_text
+from outbox.operations.remarks import shortened
 from outbox.records import MessageView
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, shortened
 from outbox.statements import Statements
+from outbox_relay.calls.deadline import Bounded, DeadlineError, Watch, Watchdog, left
 from outbox_relay.checker.callback import PARAMETERS, SqlCallback
-from outbox_relay.checker.deadline import Bounded, DeadlineError, Watch, Watchdog, left
 from outbox_relay.database.connections import Connection, connect
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/checker/askers/query.sql")
 
 CURSOR = "outbox_check"
 LONGEST_LIFE_S = 300.0
-"""Seconds after which a connection is opened anew."""
+"""Seconds after which a connection is opened again."""
 
 
 class SqlAsker:
@@ -41,7 +43,7 @@ class SqlAsker:
     Args:
         callback: the query, and where it runs.
         own_dsn: the outbox's database, asked when the callback names no other.
-        environment: where `dsn_env` is looked up.
+        environment: where `dsn_env` is read.
         connections: questions at once, and idle connections kept, at most.
     """
 
@@ -87,7 +89,7 @@ class SqlAsker:
         return None if self._dsn else f"no database for its query: set {self._callback.dsn_env}"
 
     def missing(self, view: MessageView) -> str | None:
-        """Say why nobody can be asked about this message, or None."""
+        """Return why no listener can be asked about this message, or None."""
         return self.unable()
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
@@ -97,7 +99,7 @@ class SqlAsker:
         except TimeoutError as error:
             return _failed(f"no answer in time: {error}")
         except psycopg.Error as error:
-            return _failed(describe(error))
+            return _failed(error_text(error))
         except OperatorError as error:
             return _failed(str(error).partition("\n")[0])
         except OSError as error:
