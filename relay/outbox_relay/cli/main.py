@@ -44,13 +44,16 @@ class LazyGroup(click.Group):
             ),
         },
         "Run": {
-            "relay": ("outbox_relay.cli.relay.commands:relay", "Publish committed messages to Kafka."),
+            "relay": (
+                "outbox_relay.cli.relay.commands:relay",
+                "Publish committed messages to Kafka; list and drain relays.",
+            ),
             "checker": (
                 "outbox_relay.cli.checker.commands:checker",
                 "Ask the producers of undecided half messages.",
             ),
         },
-        "Look and repair": {
+        "Inspect and repair": {
             "status": (
                 "outbox_relay.cli.status.commands:status",
                 "Healthy, or what is wrong and which command repairs it.",
@@ -62,6 +65,14 @@ class LazyGroup(click.Group):
             "lane": (
                 "outbox_relay.cli.lane.commands:lane",
                 "Which lanes are stopped, at what; try them again now.",
+            ),
+            "failover": (
+                "outbox_relay.cli.failover.commands:failover",
+                "After a fail-over or a restore: what Kafka has and the database lost.",
+            ),
+            "dlq": (
+                "outbox_relay.cli.dlq.commands:dlq",
+                "Dead letters of consumer groups: find, try again, discard.",
             ),
             "tail": ("outbox_relay.cli.tail.commands:tail", "Read a topic's messages from Kafka."),
             "tx": ("outbox_relay.cli.tx.commands:tx", "List, explain, check and decide half messages."),
@@ -82,11 +93,11 @@ class LazyGroup(click.Group):
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the commands in the order a newcomer meets them."""
+        """Name the commands in the order in which a newcomer needs them."""
         return list(self.sources)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command, or None when there is none of that name."""
+        """Import the command, or None without one of that name."""
         if cmd_name not in self.sources:
             return None
         module, _, attribute = self.sources[cmd_name][0].partition(":")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
 
 from outbox_relay.cli.types import check_brokers
-from outbox_relay.errors import OperatorError, OptionError
-from outbox_relay.masking import mask_text
+from outbox_relay.text.errors import OperatorError, OptionError
+from outbox_relay.text.masking import mask_text
 
 NO_DATABASE = (
     'no database given: use --dsn, or set OUTBOX_DSN, or start a local one: outbox up; eval "$(outbox env)"'
@@ -21,6 +21,13 @@ NO_BROKER = (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def add_options(command: F, options: Sequence[Callable[[Any], Any]]) -> F:
+    """Give a command these options, listed in its help in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 LEAST_ALIKE = 0.7
@@ -54,7 +61,7 @@ class Command(click.Command):
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            text = explain(error)
+            text = advice(error)
             if text is None:
                 raise
             if isinstance(error, OptionError):
@@ -71,7 +78,7 @@ def _undecodable(value: Any) -> bool:
     return isinstance(value, tuple | list) and any(map(_undecodable, value))
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group that lists its commands in the order of their definition, and suggests the nearest when none fits."""
 
     command_class = Command
@@ -112,8 +119,8 @@ class Group(click.Group):
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx) from None
 
 
-def explain(error: Exception) -> str | None:
-    """Say what a user can do about an error, or None when it is a defect that needs its traceback."""
+def advice(error: Exception) -> str | None:
+    """Return what a user can do about an error, or None when it is a defect that needs its traceback."""
     if isinstance(error, OperatorError):
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -14,7 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outbox_relay.formatting import NOTHING, bytes_for_json, cell, rfc3339
+from outbox_relay.text.formatting import NOTHING, bytes_for_json, cell, rfc3339
+
+WIDE = 120
+"""Columns of a terminal from which a list shows all that it has."""
+
+
+def is_wide() -> bool:
+    """Whether a list shows all its columns: in a wide terminal, and in a pipe."""
+    return not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
 
 
 def emit_json(value: Any) -> None:

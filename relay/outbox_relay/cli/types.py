@@ -50,7 +50,7 @@ class Choice(click.Choice[str]):
         super().__init__(choices, case_sensitive=False)
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
-        """Say what is allowed."""
+        """Return what is allowed."""
         return f"{value!r} is not one of {', '.join(self.choices)}."
 
 

@@ -11,11 +11,11 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from outbox.operations.decide import Verdict
+from outbox.operations.decide import DecidedState
 from outbox_relay.operations.decide import STATEMENTS, deciding
-from outbox_relay.operations.half_messages import Wanted
+from outbox_relay.operations.half_messages import HalfMessageFilter
 
-PAGE = 500
+BULK_PAGE = 500
 """Half messages decided per transaction: some 50 ms of locks, and little is done again after an interruption."""
 
 
@@ -38,51 +38,51 @@ class Done:
     held: list[int] = field(default_factory=list)
 
 
-def count(conn: psycopg.Connection[Any], wanted: Wanted) -> Many:
+def count_chosen(conn: psycopg.Connection[Any], chosen: HalfMessageFilter) -> Many:
     """Count what fits, before an operator is asked.
 
     Args:
         conn: an autocommit connection that is in no transaction.
-        wanted: the filters, with a producer group.
+        chosen: the filters, with a producer group.
     """
-    conditions, values = wanted.conditions()
+    conditions, values = chosen.conditions()
     statement = sql.SQL(STATEMENTS["count"]).format(conditions=conditions)
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
         cursor.execute(STATEMENTS["settings"])
-        row = cursor.execute(statement, values | {"group": wanted.producer_group}).fetchone()
+        row = cursor.execute(statement, values | {"group": chosen.producer_group}).fetchone()
     return Many(**(row or {}))
 
 
 def decide(
     conn: psycopg.Connection[Any],
-    wanted: Wanted,
+    chosen: HalfMessageFilter,
     many: Many,
-    verdict: Verdict,
+    verdict: DecidedState,
     reason: str,
     *,
     on_progress: Callable[[Done], None] = lambda done: None,
 ) -> Done:
-    """Give all that was counted its verdict; what came later is left alone, what is locked is passed over.
+    """Decide all that was counted; what came later is left alone, what is locked is passed over.
 
     Interrupted, the pages so far are decided; the same again goes on with the rest.
 
     Args:
         conn: an autocommit connection that is in no transaction.
-        wanted: the filters, as counted.
+        chosen: the filters, as counted.
         many: the count that the operator agreed to.
         verdict: what to decide.
         reason: why.
         on_progress: called after each page.
     """
-    conditions, values = wanted.conditions()
+    conditions, values = chosen.conditions()
     statement = sql.SQL(STATEMENTS["decide_page"]).format(conditions=conditions)
     values |= {
-        "group": wanted.producer_group,
+        "group": chosen.producer_group,
         "verdict": str(verdict),
         "reason": reason,
         "last": many.last,
         "moment": many.moment,
-        "limit": PAGE,
+        "limit": BULK_PAGE,
         "beyond": 0,
     }
     done = Done()
@@ -93,6 +93,6 @@ def decide(
         done.decided += len(decided)
         done.held += sorted(set(looked) - set(decided))
         on_progress(done)
-        if len(looked) < PAGE:
+        if len(looked) < BULK_PAGE:
             return done
         values["beyond"] = looked[-1]

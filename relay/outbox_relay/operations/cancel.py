@@ -1,4 +1,4 @@
-"""Cancels a delayed message for an operator; the relay may be faster, and then this says so."""
+"""Cancels a delayed message for an operator; the relay may be faster, and then this reports it."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import psycopg
 from outbox.client import Outbox
 from outbox.errors import DecidedOtherwiseError, NotDelayedError, TooLateError, UnknownMessageError
 from outbox.records import HalfMessage
-from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import half_messages, messages
-from outbox_relay.operations.decide import Outcome, deciding
+from outbox_relay.operations.decide import DecisionResult, deciding
 from outbox_relay.operations.filters import Filters
-from outbox_relay.operations.half_messages import Row
+from outbox_relay.operations.messages import Row
+from outbox_relay.text.formatting import cell, printable, seconds
 
 
 def cancel(
     conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | None], reason: str, wait: float
-) -> Outcome:
+) -> DecisionResult:
     """Cancel one delayed message, in a transaction of its own.
 
-    If the connection breaks while it commits, nobody knows whether it was cancelled: the same again is fine then.
+    If the connection breaks while it commits, it is unknown whether it was cancelled: the same again is fine then.
 
     Args:
         conn: an autocommit connection that is in no transaction.
         identity: the message's id or message id.
         reason: why; becomes the message's remark and is kept in the audit.
-        wait: seconds to wait for whoever holds the message at this moment.
+        wait: seconds to wait for the transaction that holds the message at this moment.
 
     Raises:
         OperatorError: there is no such message.
@@ -43,18 +43,18 @@ def cancel(
             f"is held by another transaction, as by the relay that releases it; waited {seconds(wait)}, nothing "
             "was changed: run it again"
         )
-        return Outcome(message, "locked", text, message["state"])
+        return DecisionResult(message, "locked", text, message["state"])
     except TooLateError:
-        return Outcome(message, "otherwise", _too_late(conn, message), "COMMITTED")
+        return DecisionResult(message, "otherwise", _too_late(conn, message), "COMMITTED")
     except NotDelayedError:
-        return Outcome(message, "refused", _not_delayed(message), message["state"])
+        return DecisionResult(message, "refused", _not_delayed(message), message["state"])
     except (DecidedOtherwiseError, UnknownMessageError) as error:
-        return Outcome(message, "refused", f"cannot be cancelled: {error}", message["state"])
+        return DecisionResult(message, "refused", f"cannot be cancelled: {error}", message["state"])
     before = (
         f" before, at {cell(decision.at)} by {printable(decision.by)} "
         f"({printable(decision.reason or 'no reason given')})"
     )
-    return Outcome(
+    return DecisionResult(
         message,
         "already" if decision.repeated else "decided",
         f"was cancelled{before}" if decision.repeated else "is cancelled: it is never published",
@@ -79,7 +79,7 @@ def _too_late(conn: psycopg.Connection[Any], message: Row) -> str:
 def _not_delayed(message: Row) -> str:
     if message["state"] in half_messages.STATES:
         return (
-            f"is {message['state']}, a half message that nobody has committed; withdraw it: "
+            f"is {message['state']}, a half message that is not committed; withdraw it: "
             f"outbox tx rollback {message['id']} --reason TEXT"
         )
     return f"is {message['state']} and has no delivery time: it is published as soon as it is committed"

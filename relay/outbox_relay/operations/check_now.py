@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from outbox.statements import Statements
-from outbox_relay.operations.half_messages import Row
+from outbox_relay.operations.messages import Row
 
 STATEMENTS = Statements("outbox_relay/operations/check_now.sql")
 

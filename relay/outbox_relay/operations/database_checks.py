@@ -11,8 +11,8 @@ from psycopg.rows import dict_row
 
 from outbox.statements import Statements
 from outbox_relay.database import schema
-from outbox_relay.formatting import count, seconds
 from outbox_relay.operations import partitions
+from outbox_relay.text.formatting import count, seconds
 
 STATEMENTS = Statements("outbox_relay/operations/database_checks.sql")
 OLDEST_SERVER = 140000
@@ -32,7 +32,7 @@ Level = Literal["ok", "warning", "FAILED"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at: what was found and, unless it is ok, the command that repairs it."""
+    """One check: what was found and, unless it is ok, the command that repairs it."""
 
     name: str
     level: Level
@@ -41,7 +41,7 @@ class Check:
 
 
 def run(conn: psycopg.Connection[Any]) -> list[Check]:
-    """Look at everything; changes nothing."""
+    """Check everything; change nothing."""
     return list(_checks(conn))
 
 
@@ -104,7 +104,7 @@ def _durability(server: dict[str, Any], database: str) -> Iterator[Check]:
             "synchronous_commit",
             "warning",
             f"off by default ({server['synchronous_commit_source']}): a crash can undo a commit that the application "
-            "was told of; the relay publishes nothing that can still be undone",
+            "relies on; the relay publishes nothing that can still be undone",
             f'ALTER DATABASE "{database}" SET synchronous_commit = on',
         )
     else:

@@ -16,11 +16,11 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
-from outbox_relay.errors import OperatorError
-from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import half_messages
-from outbox_relay.operations.decide import Outcome, deciding
+from outbox_relay.operations.decide import DecisionResult, deciding
 from outbox_relay.operations.messages import Row
+from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.formatting import cell, printable, seconds
 
 STATEMENTS = Statements("outbox_relay/operations/dead_letters.sql")
 
@@ -47,10 +47,10 @@ def act(
     identity: tuple[int | None, uuid.UUID | None],
     reason: str,
     wait: float,
-) -> Outcome:
+) -> DecisionResult:
     """Do one of ACTIONS with one message, in a transaction of its own.
 
-    If the connection breaks while it commits, nobody knows whether it was done: `dead` and `skip` may be repeated.
+    If the connection breaks while it commits, it is unknown whether it was done: `dead` and `skip` may be repeated.
 
     Args:
         conn: an autocommit connection that is in no transaction.
@@ -80,14 +80,16 @@ def act(
             f"or its lane is held by another transaction; waited {seconds(wait)}, nothing was changed: run it "
             "again, or wait longer with --wait SECONDS"
         )
-        return Outcome(message, "locked", text, str(message["state"]))
+        return DecisionResult(message, "locked", text, str(message["state"]))
     except (psycopg.errors.CheckViolation, psycopg.errors.InsufficientPrivilege) as error:
-        return Outcome(message, "refused", _refusal(error, message), str(message["state"]))
+        return DecisionResult(message, "refused", _refusal(error, message), str(message["state"]))
     if by is not None:
-        return Outcome(message, "decided", DONE[action].format(id=message["id"]), state, by, at, reason)
+        return DecisionResult(
+            message, "decided", DONE[action].format(id=message["id"]), state, by, at, reason
+        )
     if state == GOAL.get(action):
         return _already(message, before)
-    return Outcome(message, "refused", _cannot(action, message, before), state)
+    return DecisionResult(message, "refused", _cannot(action, message, before), state)
 
 
 def _named(message: Row) -> dict[str, Any]:
@@ -102,10 +104,12 @@ def _read(conn: psycopg.Connection[Any], message: Row) -> Row:
     return row
 
 
-def _already(message: Row, now: Row) -> Outcome:
+def _already(message: Row, now: Row) -> DecisionResult:
     why = printable(now["reason"] or "no reason given")
     text = f"is {now['state']} since {cell(now['happened_at'])}, by {printable(now['actor'])} ({why})"
-    return Outcome(message, "already", text, now["state"], now["actor"], now["happened_at"], now["reason"])
+    return DecisionResult(
+        message, "already", text, now["state"], now["actor"], now["happened_at"], now["reason"]
+    )
 
 
 def _refusal(error: psycopg.Error, message: Row) -> str:

@@ -12,22 +12,22 @@ import psycopg
 
 from outbox.client import Outbox
 from outbox.errors import DecidedOtherwiseError, ExhaustedError, NotAHalfMessageError, UnknownMessageError
-from outbox.operations.decide import Decision, Verdict
+from outbox.operations.decide import DecidedState, Decision
+from outbox.operations.remarks import LONGEST_REMARK
 from outbox.records import HalfMessage
-from outbox.resolution import LONGEST_REMARK
 from outbox.statements import Statements
-from outbox_relay.errors import OptionError
-from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import locker
 from outbox_relay.operations.actor import actor
-from outbox_relay.operations.half_messages import Row
+from outbox_relay.operations.messages import Row
+from outbox_relay.text.errors import OptionError
+from outbox_relay.text.formatting import cell, printable, seconds
 
 STATEMENTS = Statements("outbox_relay/operations/decide.sql")
 WORDS = {"COMMITTED": "committed", "ROLLED_BACK": "rolled back"}
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DecisionResult:
     """What became of one decision; `result` is decided or already, or it failed: otherwise, locked, refused."""
 
     half: Row
@@ -40,7 +40,7 @@ class Outcome:
 
     @property
     def failed(self) -> bool:
-        """Whether the message does not have the verdict that was asked for."""
+        """Whether the message was not decided as requested."""
         return self.result not in ("decided", "already")
 
     def document(self) -> dict[str, Any]:
@@ -58,14 +58,16 @@ class Outcome:
 
 
 def checked_reason(text: str) -> str:
-    """Insist on a reason that tells something and is kept whole.
+    """Require a reason that is not empty and is kept whole.
 
     Raises:
         OptionError: it is empty, or longer than the 500 characters that are kept.
     """
     reason = text.strip()
     if not reason:
-        raise OptionError("--reason is empty: say why, for the audit; whoever reads it later was not there")
+        raise OptionError(
+            "--reason is empty; expected why you decide so: the audit keeps it with the message"
+        )
     if len(reason) > LONGEST_REMARK:
         raise OptionError(f"--reason has {len(reason)} characters, {LONGEST_REMARK} are kept: shorten it")
     return reason
@@ -80,10 +82,12 @@ def deciding(conn: psycopg.Connection[Any], wait: float) -> Iterator[None]:
         yield
 
 
-def decide(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, reason: str, wait: float) -> Outcome:
-    """Give one half message its verdict, whether it is UNKNOWN or EXHAUSTED.
+def decide(
+    conn: psycopg.Connection[Any], half: Row, verdict: DecidedState, reason: str, wait: float
+) -> DecisionResult:
+    """Decide one half message, whether it is UNKNOWN or EXHAUSTED.
 
-    If the connection breaks while it commits, nobody knows whether it was decided: the same again is fine then.
+    If the connection breaks while it commits, it is unknown whether it was decided: the same again is fine then.
 
     Args:
         conn: an autocommit connection that is in no transaction.
@@ -96,21 +100,21 @@ def decide(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, reason: s
         with deciding(conn, wait):
             decision = _decide(conn, half, verdict, reason)
     except psycopg.errors.LockNotAvailable:
-        return Outcome(half, "locked", _locked(conn, half, verdict, wait), "UNKNOWN")
+        return DecisionResult(half, "locked", _locked(conn, half, verdict, wait), "UNKNOWN")
     except DecidedOtherwiseError as other:
         why = "no reason given" if other.reason is None else printable(other.reason)
         text = (
             f"cannot be {WORDS[verdict]}: it was {WORDS.get(other.state, other.state)} at {cell(other.at)} by "
             f"{printable(other.by)} ({why}); a decision is final"
         )
-        return Outcome(half, "otherwise", text, other.state, other.by, other.at, other.reason)
+        return DecisionResult(half, "otherwise", text, other.state, other.by, other.at, other.reason)
     except (NotAHalfMessageError, UnknownMessageError) as error:
-        return Outcome(half, "refused", str(error), str(half["state"]))
+        return DecisionResult(half, "refused", str(error), str(half["state"]))
     said = "was" if decision.repeated else "is"
     what = f"{said} {WORDS[verdict]}" + (" before" if decision.repeated else "")
     told = f" at {cell(decision.at)} by {printable(decision.by)}" if decision.repeated else ""
     why = f" ({printable(decision.reason)})" if decision.repeated and decision.reason else ""
-    return Outcome(
+    return DecisionResult(
         half,
         "already" if decision.repeated else "decided",
         f"{what}{told}{why}",
@@ -121,9 +125,9 @@ def decide(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, reason: s
     )
 
 
-def _decide(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, reason: str) -> Decision:
+def _decide(conn: psycopg.Connection[Any], half: Row, verdict: DecidedState, reason: str) -> Decision:
     outbox = Outbox()
-    verb = outbox.commit if verdict is Verdict.COMMITTED else outbox.rollback
+    verb = outbox.commit if verdict is DecidedState.COMMITTED else outbox.rollback
     named = HalfMessage(half["id"], half["message_id"], half["topic"])
     try:
         return verb(conn, named, remark=reason)
@@ -138,7 +142,7 @@ def _decide(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, reason: 
         return verb(conn, named, remark=reason)
 
 
-def _locked(conn: psycopg.Connection[Any], half: Row, verdict: Verdict, wait: float) -> str:
+def _locked(conn: psycopg.Connection[Any], half: Row, verdict: DecidedState, wait: float) -> str:
     found = locker.find(conn, half["id"])
     who = "another transaction" if found is None else found.describe()
     end = "" if found is None else f", or end that transaction first: {found.ending()}"

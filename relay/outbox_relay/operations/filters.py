@@ -1,4 +1,4 @@
-"""What to look for: turns the options of `outbox message ls` into conditions with bound values."""
+"""What to find: turns the options of `outbox message ls` into conditions with bound values."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from outbox_relay import durations
-from outbox_relay.errors import OptionError
+from outbox_relay.text import durations
+from outbox_relay.text.errors import OptionError
 
 STATUSES = (
     "UNKNOWN",
@@ -45,7 +45,7 @@ class FilterError(OptionError):
 
 @dataclass(frozen=True)
 class Filters:
-    """The options of a search; None is no condition."""
+    """The options of a search; None sets no condition."""
 
     id: int | None = None
     message_id: uuid.UUID | None = None
@@ -71,7 +71,7 @@ class Filters:
 
     @property
     def windowed(self) -> bool:
-        """Whether to search window by window from the newest id backwards; else one index answers at once."""
+        """Whether to search window by window from the newest id backwards; else one index has the result."""
         return self.id is None and self.message_id is None and self.status not in {"COMMITTED", *INDEXED}
 
     def conditions(self) -> tuple[list[str], dict[str, Any]]:
@@ -134,13 +134,13 @@ def key(text: str) -> bytes:
         raise FilterError(f"--key {text!r}: what follows 'base64:' is not base64") from None
 
 
-def moment(option: str, text: str) -> float | datetime:
+def read_moment(option: str, text: str) -> float | datetime:
     """Read a time: so many seconds ago (`10m`, `2h`, `3d`), or an ISO time (without a zone: local time).
 
     Raises:
         FilterError: it is neither.
     """
-    span = durations.seconds(text)
+    span = durations.read_seconds(text)
     if span is not None:
         return span
     try:
@@ -159,10 +159,10 @@ def period(since: str | None, until: str | None) -> tuple[float | datetime | Non
     Raises:
         FilterError: one of them cannot be read, or nothing can be between them.
     """
-    begin = None if since is None else moment("--since", since)
-    end = None if until is None else moment("--until", until)
+    begin = None if since is None else read_moment("--since", since)
+    end = None if until is None else read_moment("--until", until)
     now = datetime.now(UTC)
-    if begin is not None and end is not None and _at(begin, now) >= _at(end, now):
+    if begin is not None and end is not None and at(begin, now) >= at(end, now):
         raise FilterError(
             f"--since {since} is not before --until {until}: nothing can be between them; the longer time ago belongs "
             f"to --since, as in --since {until} --until {since}"
@@ -170,7 +170,8 @@ def period(since: str | None, until: str | None) -> tuple[float | datetime | Non
     return begin, end
 
 
-def _at(value: float | datetime, now: datetime) -> datetime:
+def at(value: float | datetime, now: datetime) -> datetime:
+    """Return the time that `moment` read, from which `now` was so many seconds away."""
     if isinstance(value, datetime):
         return value
     # What lies before the first year is as good as its beginning.

@@ -1,4 +1,4 @@
-"""Says in words who is asked about a group's half messages, how, and when."""
+"""Describes who is asked about a group's half messages, how, and when."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from outbox_relay import durations
-from outbox_relay.masking import mask_url
 from outbox_relay.operations.groups import RegisteredGroup
+from outbox_relay.text import durations
+from outbox_relay.text.masking import mask_url
 
 LONGEST_QUERY = 60
 
 
 def who(group: RegisteredGroup, checker: str | None = None) -> str:
-    """Say who asks whom about a half message of this group.
+    """Return who asks whom about a half message of this group.
 
     Args:
         group: its registration, or the defaults.
@@ -53,7 +53,7 @@ def brief(callback: Mapping[str, Any] | None) -> str:
 
 
 def schedule(group: RegisteredGroup) -> str:
-    """Say when a half message of this group is asked about: 6s, then 30s … 10min, 15 times, 3d at most."""
+    """Return when a half message of this group is asked about: 6s, then 30s … 10min, 15 times, 3d at most."""
     one = group.settings
     return (
         f"after {durations.short(one.check_after)}, then every {durations.short(one.check_interval)} growing to "

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 
 class GroupError(OperatorError):
-    """A producer group cannot be registered or changed as asked; the text says why and what to do."""
+    """A producer group cannot be registered or changed as asked; the text states why and what to do."""

@@ -21,9 +21,9 @@ from outbox.operations import groups
 from outbox.operations.groups import GROUP_TYPES, POLICIES, ProducerGroup, require_consistent
 from outbox.operations.topics import MessageType
 from outbox.statements import Statements
-from outbox_relay import durations
 from outbox_relay.operations.group_errors import GroupError
 from outbox_relay.operations.half_messages import OVERDUE_S
+from outbox_relay.text import durations
 
 STATEMENTS = Statements("outbox_relay/operations/groups.sql")
 __all__ = [
@@ -31,14 +31,14 @@ __all__ = [
     "SETTINGS",
     "TYPES",
     "Alarm",
-    "Halves",
+    "HalfMessageCounts",
     "ProducerGroup",
     "RegisteredGroup",
     "alarms",
     "change",
     "everything",
     "find",
-    "halves",
+    "half_message_counts",
 ]
 
 TYPES = tuple(map(str, GROUP_TYPES))
@@ -68,7 +68,7 @@ class RegisteredGroup:
 
 @dataclass(frozen=True)
 class Alarm:
-    """What a checker says about a group; age and seen in seconds: since it was raised, and last confirmed."""
+    """What a checker reports about a group; age and seen in seconds: since it was raised, and last confirmed."""
 
     producer_group: str
     kind: str
@@ -80,7 +80,7 @@ class Alarm:
 
 
 @dataclass(frozen=True)
-class Halves:
+class HalfMessageCounts:
     """A group's half messages that somebody has to decide; the oldest in seconds."""
 
     producer_group: str
@@ -109,14 +109,16 @@ def _group(row: tuple[Any, ...]) -> RegisteredGroup:
 
 
 def alarms(conn: psycopg.Connection[Any], name: str | None = None) -> list[Alarm]:
-    """What checkers say about one group, or about all."""
+    """What checkers report about one group, or about all."""
     with conn.cursor(row_factory=class_row(Alarm)) as cursor:
         return cursor.execute(STATEMENTS["alarms"], {"name": name}).fetchall()
 
 
-def halves(conn: psycopg.Connection[Any], name: str | None = None) -> dict[str, Halves]:
+def half_message_counts(
+    conn: psycopg.Connection[Any], name: str | None = None
+) -> dict[str, HalfMessageCounts]:
     """Count what somebody has to decide, per group; as long as it takes to read all that is undecided."""
-    with conn.transaction(), conn.cursor(row_factory=class_row(Halves)) as cursor:
+    with conn.transaction(), conn.cursor(row_factory=class_row(HalfMessageCounts)) as cursor:
         conn.execute(STATEMENTS["settings"])
         found = cursor.execute(STATEMENTS["halves"], {"name": name, "overdue": OVERDUE_S}).fetchall()
     return {one.producer_group: one for one in found}

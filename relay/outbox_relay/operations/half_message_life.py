@@ -9,16 +9,16 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.errors import OperatorError
 from outbox_relay.operations import groups, half_messages, locker, messages
 from outbox_relay.operations.filters import Filters
 from outbox_relay.operations.groups import Alarm, RegisteredGroup
 from outbox_relay.operations.locker import Locker
 from outbox_relay.operations.messages import Life, Row
+from outbox_relay.text.errors import OperatorError
 
 
 @dataclass(frozen=True)
-class HalfLife:
+class HalfMessageLife:
     """One half message as of one moment by the database's clock."""
 
     half: Row
@@ -35,7 +35,7 @@ class HalfLife:
         return due is not None and (self.now - due).total_seconds() > half_messages.OVERDUE_S
 
 
-def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | None]) -> HalfLife:
+def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | None]) -> HalfMessageLife:
     """Read one half message's life; needs no more than the role outbox_reader.
 
     Args:
@@ -50,7 +50,7 @@ def read(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | 
     if life is None:
         raise OperatorError(f"message {half['message_id']} has just been dropped with its partition")
     require_half(half, life.events)
-    return HalfLife(
+    return HalfMessageLife(
         half=half,
         life=life,
         group=groups.find(conn, half["producer_group"]),
@@ -68,6 +68,6 @@ def require_half(half: Row, events: list[Row]) -> None:
     """
     if not any(event["from_state"] is None and event["to_state"] == "UNKNOWN" for event in events):
         raise OperatorError(
-            f"message {half['message_id']} is no half message: it was born COMMITTED, nobody is asked about it\n"
-            f"see it: outbox message show {half['id']}"
+            f"message {half['message_id']} is not a half message: it was sent as COMMITTED, so it has no checks\n"
+            f"show it: outbox message show {half['id']}"
         )

@@ -1,4 +1,4 @@
-"""Tells a half message's life in order of time, and what happens next."""
+"""Lists a half message's life in order of time, and what happens next."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from outbox.checking.group_settings import GRACE
-from outbox_relay.formatting import cell, printable, seconds
 from outbox_relay.operations import group_callbacks
-from outbox_relay.operations.half_message_life import HalfLife
+from outbox_relay.operations.half_message_life import HalfMessageLife
 from outbox_relay.operations.messages import Row
+from outbox_relay.text.formatting import cell, printable, seconds
 
 LEFT = {
     "UNKNOWN": "undecided",
@@ -42,9 +42,9 @@ class Next:
     alarm: bool = False
 
 
-def past(told: HalfLife) -> list[Entry]:
+def past(known: HalfMessageLife) -> list[Entry]:
     """What happened, in order of time."""
-    half, life = told.half, told.life
+    half, life = known.half, known.life
     entries = [Entry(event["happened_at"], _event(event, half)) for event in _numbered(life.events)]
     for number, one in enumerate(life.publications):
         again = " again" if number else ""
@@ -79,22 +79,22 @@ def _event(event: Row, half: Row) -> str:
     return f"decided {event['to_state']} by {actor}{reason}"
 
 
-def future(told: HalfLife) -> list[Next]:
+def future(known: HalfMessageLife) -> list[Next]:
     """What happens next, what may hold it up, and what an operator can do."""
-    status = told.life.message["status"]
+    status = known.life.message["status"]
     match status:
         case "UNKNOWN":
-            return _undecided(told)
+            return _undecided(known)
         case "EXHAUSTED":
-            return [*_locked(told), _left_to_operator(told)]
+            return [*_locked(known), _left_to_operator(known)]
         case "COMMITTED":
-            return [_unpublished(told)]
+            return [_unpublished(known)]
         case "DEAD":
             return [
                 Next(
                     "dead",
-                    f"it is set aside. Publish it after all, or give it up:\noutbox message retry {told.half['id']} "
-                    f"--reason TEXT\noutbox message skip {told.half['id']} --reason TEXT",
+                    f"it is set aside. Publish it after all, or give it up:\noutbox message retry {known.half['id']} "
+                    f"--reason TEXT\noutbox message skip {known.half['id']} --reason TEXT",
                     None,
                     True,
                 )
@@ -103,42 +103,42 @@ def future(told: HalfLife) -> list[Next]:
             return []
 
 
-def _undecided(told: HalfLife) -> list[Next]:
-    half, settings = told.half, told.group.settings
-    steps = [*_locked(told), *_alarms(told)]
+def _undecided(known: HalfMessageLife) -> list[Next]:
+    half, settings = known.half, known.group.settings
+    steps = [*_locked(known), *_alarms(known)]
     exhausted = "becomes EXHAUSTED, left to an operator"
     policy = "is rolled back" if settings.policy == "ROLLBACK" else exhausted
-    who = group_callbacks.who(told.group, half["checker"])
+    who = group_callbacks.who(known.group, half["checker"])
     asked = half["checks"] or 0
     if half["not_asked"] is not None and not steps:
         steps.append(Next("not_asked", f"was not asked at its last turn: {printable(half['not_asked'])}"))
     if asked >= settings.max_checks:
-        text = f"its {settings.max_checks} checks are used up: it {policy} as soon as a checker looks at it"
+        text = f"its {settings.max_checks} checks are used up: it {policy} as soon as a checker finds it"
         steps.append(Next("policy", text, half["due_at"]))
     elif half["being_asked_by"] is not None:
         by = printable(half["being_asked_by"])
         text = f"check {asked + 1} of {settings.max_checks} is being asked at this moment by {by}"
         steps.append(Next("asking", text, half["due_at"]))
-    elif told.overdue:
-        late = seconds((told.now - half["due_at"]).total_seconds())
+    elif known.overdue:
+        late = seconds((known.now - half["due_at"]).total_seconds())
         text = (
             f"check {asked + 1} of {settings.max_checks} is overdue by {late} (since {cell(half['due_at'])}): "
             f"it is up to {who}; none has come to it"
         )
         steps.append(Next("overdue", text, half["due_at"], alarm=True))
     else:
-        wait = (half["due_at"] - told.now).total_seconds()
+        wait = (half["due_at"] - known.now).total_seconds()
         when = f"in {seconds(wait)}" if wait > 0 else "now"
         text = (
             f"will be asked {'again ' if asked else ''}at {cell(half['due_at'])} ({when}), check {asked + 1} of "
             f"{settings.max_checks}, by {who}"
         )
         steps.append(Next("check", text, half["due_at"]))
-    if half["expires_at"] > told.now:
+    if half["expires_at"] > known.now:
         steps.append(
             Next(
                 "policy",
-                f"if nobody decides, it {policy} after check {settings.max_checks}, "
+                f"without a decision it {policy} after check {settings.max_checks}, "
                 f"at {cell(half['expires_at'])} at the latest",
                 half["expires_at"],
             )
@@ -146,43 +146,43 @@ def _undecided(told: HalfLife) -> list[Next]:
     elif asked < settings.max_checks:
         text = (
             f"its time is used up since {cell(half['expires_at'])}: it is asked about once more, and {policy} "
-            f"when the answer is UNKNOWN; if nobody answers for {GRACE / 60:g} min, it {exhausted}"
+            f"when the answer is UNKNOWN; after {GRACE / 60:g} min without a reply it {exhausted}"
         )
         steps.append(Next("policy", text, half["expires_at"]))
     return steps
 
 
-def _locked(told: HalfLife) -> list[Next]:
-    if told.locker is None:
+def _locked(known: HalfMessageLife) -> list[Next]:
+    if known.locker is None:
         return []
     meanwhile = (
         "it is not asked about, and no check is used up"
-        if told.half["state"] == "UNKNOWN"
-        else "nobody else decides it"
+        if known.half["state"] == "UNKNOWN"
+        else "no other transaction decides it"
     )
     return [
         Next(
             "locked",
-            f"is locked by {told.locker.describe()}: while that runs {meanwhile}",
-            told.locker.xact_start or told.locker.prepared,
+            f"is locked by {known.locker.describe()}: while that runs {meanwhile}",
+            known.locker.xact_start or known.locker.prepared,
         )
     ]
 
 
-def _alarms(told: HalfLife) -> list[Next]:
+def _alarms(known: HalfMessageLife) -> list[Next]:
     lines = []
-    for alarm in told.alarms:
-        if alarm.kind == "exhausted":
+    for alarm in known.alarms:
+        if alarm.kind in ("exhausted", "rolled_back"):  # about others
             continue
         # The alarm is the group's, and may be about another checker than this half message's.
-        unanswered = told.half["not_asked"] is not None or told.half["checker"] is None
+        unanswered = known.half["not_asked"] is not None or known.half["checker"] is None
         what = {
-            "no_checker": f"nobody answers for {_checker(told.half)}"
+            "no_checker": f"no listener is registered for {_checker(known.half)}"
             if unanswered
-            else f"group {told.group.name!r} lacks a checker",
-            "failing": f"checks of group {told.group.name!r} fail",
-            "silent": f"nobody answers for group {told.group.name!r}",
-            "flood": f"group {told.group.name!r} has too many undecided half messages: it is asked less often",
+            else f"group {known.group.name!r} lacks a checker",
+            "failing": f"checks of group {known.group.name!r} fail",
+            "silent": f"group {known.group.name!r} does not reply",
+            "flood": f"group {known.group.name!r} has too many undecided half messages: it is asked less often",
         }.get(alarm.kind, alarm.kind)
         lines.append(
             Next(
@@ -199,41 +199,41 @@ def _checker(half: Row) -> str:
     return f"group {half['producer_group']!r}" if half["checker"] is None else f"checker {half['checker']!r}"
 
 
-def _left_to_operator(told: HalfLife) -> Next:
-    number = told.half["id"]
+def _left_to_operator(known: HalfMessageLife) -> Next:
+    number = known.half["id"]
     return Next(
         "operator",
-        f"nobody is asked any more; find out what became of it and decide:\n"
+        f"no check follows; find out what became of it and decide:\n"
         f"outbox tx commit {number} --reason TEXT\noutbox tx rollback {number} --reason TEXT",
         None,
         alarm=True,
     )
 
 
-def _unpublished(told: HalfLife) -> Next:
-    message = told.life.message
+def _unpublished(known: HalfMessageLife) -> Next:
+    message = known.life.message
     if message["waiting"] == "delayed":
         return Next(
             "delayed",
-            f"is published at {cell(message['due_at'])}; until then: outbox message cancel {told.half['id']} "
+            f"is published at {cell(message['due_at'])}; until then: outbox message cancel {known.half['id']} "
             "--reason TEXT",
             message["due_at"],
         )
     if message["waiting"] is not None:
         return Next("waiting", f"is not published now: {message['waiting']}; see: outbox status")
-    stopped = told.life.stopped
+    stopped = known.life.stopped
     if stopped is not None:
         lines = [stopped.hold_up(message["message_id"]), *stopped.repair()]
         return Next("stopped", "\n".join(lines), stopped.stopped_at, alarm=True)
     return Next("publish", "is published as soon as the relay gets to it; see: outbox status")
 
 
-def document(told: HalfLife) -> dict[str, Any]:
+def document(known: HalfMessageLife) -> dict[str, Any]:
     """The story for machines."""
     return {
-        "past": [{"at": entry.at, "text": entry.text} for entry in past(told)],
+        "past": [{"at": entry.at, "text": entry.text} for entry in past(known)],
         "next": [
             {"what": step.what, "at": step.at, "alarm": step.alarm, "text": step.text}
-            for step in future(told)
+            for step in future(known)
         ],
     }

@@ -12,8 +12,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
-from outbox_relay.errors import OperatorError
 from outbox_relay.operations import messages
+from outbox_relay.operations.messages import Row
+from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/operations/half_messages.sql")
 
@@ -24,12 +25,10 @@ OVERDUE_S = 10.0
 SHARED = ("topic", "index_key", "tag", "transaction_id", "checker", "biz_type", "biz_id")
 """Conditions that `outbox message ls` has too."""
 
-Row = dict[str, Any]
-
 
 @dataclass(frozen=True)
-class Wanted:
-    """The filters of a list of half messages; None is no condition."""
+class HalfMessageFilter:
+    """The filters of a list of half messages; None sets no condition."""
 
     producer_group: str | None = None
     states: tuple[str, ...] = STATES
@@ -69,11 +68,11 @@ class Wanted:
         return sql.SQL(" AND ").join(sql.SQL(part).format() for part in parts), values
 
 
-def compose(wanted: Wanted, limit: int) -> tuple[sql.Composed, dict[str, Any]]:
+def compose(chosen: HalfMessageFilter, limit: int) -> tuple[sql.Composed, dict[str, Any]]:
     """Put the statement of a page together, with the values it binds."""
-    conditions, values = wanted.conditions()
-    statement = STATEMENTS["page" if wanted.index_key is None else "rare"]
-    return _described(statement, conditions), values | {"group": wanted.producer_group, "limit": limit}
+    conditions, values = chosen.conditions()
+    statement = STATEMENTS["page" if chosen.index_key is None else "rare"]
+    return _described(statement, conditions), values | {"group": chosen.producer_group, "limit": limit}
 
 
 def _described(statement: str, conditions: sql.Composed) -> sql.Composed:
@@ -84,22 +83,22 @@ def _described(statement: str, conditions: sql.Composed) -> sql.Composed:
     )
 
 
-def page(conn: psycopg.Connection[Any], wanted: Wanted, limit: int) -> list[Row]:
+def page(conn: psycopg.Connection[Any], chosen: HalfMessageFilter, limit: int) -> list[Row]:
     """Read one page, the oldest first; needs no more than the role outbox_reader.
 
     Args:
         conn: an autocommit connection that is in no transaction.
-        wanted: the filters.
+        chosen: the filters.
         limit: how many at most.
     """
-    statement, values = compose(wanted, limit)
+    statement, values = compose(chosen, limit)
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
-        cursor.execute(STATEMENTS["settings"], {"bitmaps": "off" if wanted.index_key is None else "on"})
+        cursor.execute(STATEMENTS["settings"], {"bitmaps": "off" if chosen.index_key is None else "on"})
         return cursor.execute(statement, values).fetchall()
 
 
 def find(conn: psycopg.Connection[Any], number: int | None, message_id: uuid.UUID | None) -> Row | None:
-    """Read one message as a half message is told, whatever its state; None when there is none."""
+    """Read one message with the columns of a half message, whatever its state; None without one."""
     name = "id" if number is not None else "foreign_message_id"
     if message_id is not None and message_id.version == 8:
         name = "own_message_id"
@@ -113,13 +112,13 @@ def get(conn: psycopg.Connection[Any], identity: tuple[int | None, uuid.UUID | N
     """Read one message by its id or message id.
 
     Raises:
-        OperatorError: there is none; with how to look for it.
+        OperatorError: it does not exist; with how to find it.
     """
     found = find(conn, *identity)
     if found is None:
         raise OperatorError(
             f"there is no message {identity[0] or identity[1]}: it was never written, its transaction was rolled "
-            "back, or its partition has been dropped\nlook for it: outbox tx ls --help, outbox message ls --help"
+            "back, or its partition has been dropped\nsearch for it: outbox tx ls --help, outbox message ls --help"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""Turns a status into a verdict: healthy, or what is wrong, each with the command that repairs it or shows more."""
+"""Sums up a status: healthy, or what is wrong, each with the command that repairs it or shows more."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from shlex import quote
 
-from outbox_relay.formatting import cell, many, printable, seconds
-from outbox_relay.operations.status import Lane, Status
+from outbox_relay.operations.status import LaneStatus, Status
+from outbox_relay.text.formatting import cell, many, printable, seconds
 
 MAX_AGE_S = 300.0
-"""Age in seconds beyond which a message that a running relay has not published is a problem, unless told otherwise."""
+"""Age in seconds beyond which a message that a running relay has not published is a problem by default."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,15 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
         *_relay(status),
         *_stopped(status),
         *_partitions(status),
+        *_failovers(status),
         *_late(status, max_age),
         *_checkers(status),
         *_unsettled(status),
+        *_grown(status),
     ]
 
 
-def _alive(lane: Lane) -> bool:
+def _alive(lane: LaneStatus) -> bool:
     return lane.owner is not None and lane.lease is not None and lane.lease > 0
 
 
@@ -72,6 +74,18 @@ def _partitions(status: Status) -> Iterator[Problem]:
         yield Problem("partitions", "the next partition is missing", "outbox db partitions --ensure 7")
 
 
+def _failovers(status: Status) -> Iterator[Problem]:
+    for failover in status.failovers:
+        if failover.scanned_at is None:
+            yield Problem(
+                "failover",
+                f"this server took over from another one at {cell(failover.noticed_at)}: Kafka may have messages whose "
+                "transactions were lost",
+                "outbox failover scan",
+            )
+            return
+
+
 def _late(status: Status, max_age: float) -> Iterator[Problem]:
     ages = [lane.share.oldest or 0.0 for lane in status.lanes if _alive(lane) and lane.stopped_error is None]
     if ages and max(ages) > max_age:
@@ -98,6 +112,16 @@ def _checkers(status: Status) -> Iterator[Problem]:
             "no_checker",
             f"no checker asks about {many(overdue, 'overdue half message')} (outbox tx ls --overdue)",
             "outbox checker run",
+        )
+
+
+def _grown(status: Status) -> Iterator[Problem]:
+    for topic in status.grown:
+        yield Problem(
+            "topic_grown",
+            f"topic {topic.name} has {topic.partitions_in_kafka} partitions in Kafka and is pinned to "
+            f"{topic.partitions}: no key moves, and the new ones stay empty",
+            f"outbox topic show {topic.name}",
         )
 
 

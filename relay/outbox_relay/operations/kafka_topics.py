@@ -20,7 +20,7 @@ TIMEOUT_S = 10.0
 
 
 class KafkaUnreachableError(TopicError):
-    """No broker answers."""
+    """No broker replies."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class KafkaTopic:
 
 
 class KafkaTopics:
-    """Looks at a cluster's topics and makes new ones; each request waits 10 s at most."""
+    """Reads a cluster's topics and makes new ones; each request waits 10 s at most."""
 
     def __init__(self, bootstrap_servers: str, extra: Mapping[str, str] | None = None) -> None:
         # librdkafka would print each failed connection; ours is said once, by the error.
@@ -53,7 +53,7 @@ class KafkaTopics:
         Asks for all topics: asking for one by name can make a broker create it.
 
         Raises:
-            KafkaUnreachableError: no broker answers.
+            KafkaUnreachableError: no broker replies.
         """
         try:
             known = self._admin.list_topics(timeout=TIMEOUT_S).topics
@@ -119,8 +119,8 @@ class KafkaTopics:
             raise TopicError(f"Kafka refuses to create topic {name!r}: {readable(error)}") from None
         except TimeoutError:
             raise KafkaUnreachableError(
-                f"Kafka at {self.bootstrap_servers} has not answered whether topic {name!r} is created; look at it "
-                f"and, if it is there, register it: outbox topic register {name}"
+                f"Kafka at {self.bootstrap_servers} did not confirm in time that it created topic {name!r}; "
+                f"if the topic is there now, register it: outbox topic register {name}"
             ) from None
         deadline = time.monotonic() + TIMEOUT_S
         while not self._led(name, partitions):

@@ -1,4 +1,4 @@
-"""Names the transaction that holds a half message: while it runs, nobody else decides."""
+"""Names the transaction that holds a half message: while it runs, no other transaction decides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from outbox.statements import Statements
-from outbox_relay.formatting import cell, printable, seconds
+from outbox_relay.text.formatting import cell, printable, seconds
 
 STATEMENTS = Statements("outbox_relay/operations/half_message_life.sql")
 
@@ -30,7 +30,7 @@ class Locker:
     age: float | None
 
     def describe(self) -> str:
-        """Say who it is, and since when."""
+        """Return who it is, and since when."""
         since = self.xact_start or self.prepared
         when = "" if since is None else f" since {cell(since)} ({seconds(self.age)})"
         if self.gid is not None:
@@ -47,7 +47,7 @@ class Locker:
 
 
 def find(conn: psycopg.Connection[Any], id_: int) -> Locker | None:
-    """The transaction that holds this message's row now, or None: nobody, or it may not be known.
+    """The transaction that holds this message's row now, or None: the row is free, or it may not be known.
 
     The role outbox_reader may not read who locks a row; for it this is always None.
 

@@ -1,4 +1,4 @@
-"""Finds messages, and tells everything that happened to one."""
+"""Finds messages, and lists everything that happened to one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psycopg.rows import dict_row
 from outbox.statements import Statements
 from outbox_relay.operations import progress, stopped_lanes
 from outbox_relay.operations.filters import Filters
-from outbox_relay.operations.stopped_lanes import Lane
+from outbox_relay.operations.stopped_lanes import LaneStop
 from outbox_relay.publisher.snapshot import START, Progress
 
 STATEMENTS = Statements("outbox_relay/operations/messages.sql")
@@ -36,7 +36,7 @@ class Life:
     events: list[Row]
     publications: list[Row]
     content: Row | None
-    stopped: Lane | None = None
+    stopped: LaneStop | None = None
     """Its lane, if that is stopped and the message is not published."""
 
 
@@ -48,12 +48,12 @@ def search(
 ) -> list[Row]:
     """Find the newest messages that fit, newest first; needs no more than the role outbox_reader.
 
-    What no single index answers is searched in windows of ids, from the newest backwards, each ten times the last up
+    What no single index finds is searched in windows of ids, from the newest backwards, each ten times the last up
     to five million: a frequent match ends the search early, a rare one is left to the indexes.
 
     Args:
         conn: an autocommit connection that is in no transaction.
-        filters: what to look for.
+        filters: what to find.
         limit: how many at most.
         on_progress: called with the id down to which everything has been searched.
     """
@@ -79,7 +79,7 @@ def search(
 
 
 def windows(first: int, newest: int) -> Iterator[tuple[int, int]]:
-    """Cut the ids from `newest` down to `first` into windows (below, top], small ones first."""
+    """Divide the ids from `newest` down to `first` into windows (below, top], small ones first."""
     size, top = FIRST_WINDOW, newest
     while top >= first:
         below = max(top - size, first - 1)
@@ -109,7 +109,7 @@ def bind_progress(lanes: dict[int, Progress]) -> dict[str, Any]:
 
 
 def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = False) -> Life | None:
-    """Tell everything about one message, or None when there is none.
+    """Read everything about one message, or None without one.
 
     Args:
         conn: an autocommit connection that is in no transaction.

@@ -9,12 +9,12 @@ from typing import Any
 import psycopg
 
 from outbox.statements import Statements
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/operations/partitions.sql")
 
 # Relay and checker make partitions too, and hold the lock while they do: a second or so on a busy machine.
-PATIENCE_S = 5.0
+GIVE_UP_S = 5.0
 PAUSE_S = 0.1
 
 
@@ -23,7 +23,7 @@ class PartitionsBusyError(OperatorError):
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionUsage:
     """One partition: ids from lower (inclusive) to upper (exclusive), rows estimated, size in bytes."""
 
     name: str
@@ -37,7 +37,7 @@ class Partition:
 class Partitions:
     """All partitions, oldest first; the newest id given out; ids per second (None: no message yet)."""
 
-    all: list[Partition]
+    all: list[PartitionUsage]
     newest_id: int
     per_second: float | None
 
@@ -57,13 +57,13 @@ class Partitions:
         return max((self.all[-1].upper if self.all else 1) - 1 - self.newest_id, 0)
 
     def seconds_until(self, id: int) -> float | None:
-        """How long until this id is reached at the present rate; None when nobody can tell."""
+        """How long until this id is reached at the present rate; None when it is unknown."""
         if not self.per_second:
             return None
         return max(id - self.newest_id, 0) / self.per_second
 
-    def place(self, partition: Partition) -> str:
-        """Say where the partition is on the way: full, current or ahead."""
+    def place(self, partition: PartitionUsage) -> str:
+        """Return where the partition is on the way: full, current or ahead."""
         if partition.lower > self.newest_id:
             return "ahead"
         return "full" if partition.upper <= self.newest_id + 1 else "current"
@@ -71,7 +71,7 @@ class Partitions:
 
 def read(conn: psycopg.Connection[Any]) -> Partitions:
     """Read bounds, sizes and the present rate."""
-    found = [Partition(*row) for row in conn.execute(STATEMENTS["list"]).fetchall()]
+    found = [PartitionUsage(*row) for row in conn.execute(STATEMENTS["list"]).fetchall()]
     newest_id, per_second = conn.execute(STATEMENTS["pace"]).fetchone() or (1, None)
     return Partitions(found, newest_id, per_second)
 
@@ -80,12 +80,12 @@ def ensure(conn: psycopg.Connection[Any], days: int) -> int:
     """Make partitions for the coming days and return how many were added.
 
     Inserts go on meanwhile: a conflicting lock (a vacuum or DDL of the same table, another session that adds
-    partitions) is waited for 200 ms at a time, again and again for PATIENCE_S seconds. Call it in autocommit.
+    partitions) is waited for 200 ms at a time, again and again for GIVE_UP_S seconds. Call it in autocommit.
 
     Raises:
         PartitionsBusyError: the lock was never free; nothing was changed.
     """
-    until = time.monotonic() + PATIENCE_S
+    until = time.monotonic() + GIVE_UP_S
     while True:
         try:
             row = conn.execute(STATEMENTS["ensure"], {"days": days}).fetchone()
@@ -94,7 +94,7 @@ def ensure(conn: psycopg.Connection[Any], days: int) -> int:
             if time.monotonic() >= until:
                 raise PartitionsBusyError(
                     "partitions cannot be added now: another session works on outbox.message, outbox.publication or "
-                    f"outbox.event (VACUUM, ANALYZE, DDL) or adds partitions itself, for {PATIENCE_S:.0f} s already. "
+                    f"outbox.event (VACUUM, ANALYZE, DDL) or adds partitions itself, for {GIVE_UP_S:.0f} s already. "
                     "Nothing was changed.\n"
                     f"try again: outbox db partitions --ensure {days}"
                 ) from error

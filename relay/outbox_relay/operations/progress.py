@@ -1,4 +1,4 @@
-"""How far each lane is published, for whoever looks from outside the relay."""
+"""How far each lane is published, as seen from outside the relay."""
 
 from __future__ import annotations
 

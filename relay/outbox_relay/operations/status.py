@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import class_row, dict_row
 
 from outbox.statements import Statements
+from outbox_relay.operations import failovers, partitions, progress
 from outbox_relay.operations import groups as registry
-from outbox_relay.operations import partitions, progress
+from outbox_relay.operations.failovers import Failover
 from outbox_relay.operations.groups import Alarm
 from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.publisher.snapshot import START, Progress
@@ -42,7 +43,7 @@ class Share:
 
 
 @dataclass
-class Lane:
+class LaneStatus:
     """A lane's owner, the seconds left of its lease, and the error it stopped with."""
 
     lane: int
@@ -57,7 +58,7 @@ class Lane:
 
     @property
     def state(self) -> str:
-        """Say in a word whether the lane is being published."""
+        """Return in a word whether the lane is being published."""
         if self.stopped_error is not None:
             return "stopped"
         if self.owner is None:
@@ -89,17 +90,28 @@ class Unsettled:
     oldest: float
 
 
+@dataclass(frozen=True)
+class GrownTopic:
+    """A topic with more partitions in Kafka than are pinned."""
+
+    name: str
+    partitions: int
+    partitions_in_kafka: int
+
+
 @dataclass
 class Status:
-    """One look at the outbox."""
+    """The outbox at one moment."""
 
     total: Share
     topics: dict[str | None, Share]
-    lanes: list[Lane]
+    lanes: list[LaneStatus]
     waiting: list[Waiting]
     unsettled: list[Unsettled]
     alarms: list[Alarm]
+    grown: list[GrownTopic]
     partitions: partitions.Partitions
+    failovers: list[Failover]
     window: float
 
 
@@ -114,12 +126,14 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
     conn.read_only = True
     with conn.transaction():
         conn.execute(STATEMENTS["settings"])
-        with conn.cursor(row_factory=class_row(Lane)) as cursor:
+        with conn.cursor(row_factory=class_row(LaneStatus)) as cursor:
             lanes = cursor.execute(STATEMENTS["lanes"]).fetchall()
         with conn.cursor(row_factory=class_row(Waiting)) as cursor:
             waiting = cursor.execute(STATEMENTS["waiting"]).fetchall()
         with conn.cursor(row_factory=class_row(Unsettled)) as cursor:
             unsettled = cursor.execute(STATEMENTS["unsettled"], {"overdue": OVERDUE_S}).fetchall()
+        with conn.cursor(row_factory=class_row(GrownTopic)) as cursor:
+            grown = cursor.execute(STATEMENTS["grown"]).fetchall()
         status = Status(
             total=Share(),
             topics=defaultdict(Share),
@@ -127,12 +141,45 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
             waiting=waiting,
             unsettled=unsettled,
             alarms=registry.alarms(conn),
+            grown=grown,
             partitions=partitions.read(conn),
+            failovers=failovers.everything(conn),
             window=window,
         )
         _backlog(conn, status)
         _rates(conn, status)
     return status
+
+
+class LateTopic(NamedTuple):
+    """A topic, its messages that are not published, and the age of the oldest in seconds."""
+
+    name: str
+    backlog: int
+    oldest: float
+
+
+def late_topics(conn: psycopg.Connection[Any], *, limit: float) -> list[LateTopic]:
+    """Find the topics of which a message has waited for longer than `limit` seconds to be published.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        limit: seconds.
+    """
+    topics: dict[str, Share] = defaultdict(Share)
+    conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    try:
+        with conn.transaction():
+            conn.execute(STATEMENTS["settings"])
+            for row in _differences(conn):
+                topics[row["topic"]].add(row["messages"], row["oldest"])
+    finally:
+        conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return [
+        LateTopic(name, share.backlog, share.oldest)
+        for name, share in topics.items()
+        if share.oldest is not None and share.oldest > limit
+    ]
 
 
 def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:

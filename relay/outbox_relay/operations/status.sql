@@ -16,6 +16,10 @@ SELECT l.lane, l.mode, l.owner, l.epoch,
        l.stopped_error, l.stopped_message::text, l.stopped_at
 FROM outbox.lane l LEFT JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner ORDER BY l.lane
 
+-- name: grown
+-- Topics that have more partitions in Kafka than keys are hashed over.
+SELECT name, partitions, partitions_in_kafka FROM outbox.topic WHERE partitions_in_kafka > partitions ORDER BY name
+
 -- name: relay_runs
 -- Whether a relay holds a lane at this moment.
 SELECT EXISTS (

@@ -12,10 +12,10 @@ import psycopg
 from psycopg.rows import class_row
 
 from outbox.statements import Statements
-from outbox_relay.errors import OperatorError
-from outbox_relay.formatting import cell, printable
 from outbox_relay.publisher.lease import LOCK_WAIT_S, lock_holders
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.formatting import cell, printable
 
 STATEMENTS = Statements("outbox_relay/operations/stopped_lanes.sql")
 
@@ -40,7 +40,7 @@ GIVE_UP = (
 
 
 @dataclass(frozen=True)
-class Lane:
+class LaneStop:
     """A lane; `error` is None where it is not stopped. `id`, `topic` and `state` are of the message it stopped at.
 
     `owner` is the living relay's name, None where no relay runs. `in_doubt`: that message may be in Kafka already.
@@ -73,7 +73,7 @@ class Lane:
         return "being retried" if self.retrying_at is not None else "stopped"
 
     def hold_up(self, message_id: uuid.UUID) -> str:
-        """Say what the stop means for one of the lane's messages: the cause, or something behind it."""
+        """Return what the stop means for one of the lane's messages: the cause, or something behind it."""
         since = cell(self.stopped_at)
         error = printable(self.error or "")
         again = (
@@ -97,13 +97,13 @@ class Lane:
         return [line.format(id=self.id, topic=self.topic, lane=self.lane) for line in lines]
 
 
-def everything(conn: psycopg.Connection[Any]) -> list[Lane]:
+def everything(conn: psycopg.Connection[Any]) -> list[LaneStop]:
     """Return all lanes; needs no more than the role outbox_reader."""
-    with conn.cursor(row_factory=class_row(Lane)) as cursor:
+    with conn.cursor(row_factory=class_row(LaneStop)) as cursor:
         return cursor.execute(STATEMENTS["all"]).fetchall()
 
 
-class LanesHeldError(OperatorError):
+class LaneRowsHeldError(OperatorError):
     """Rows of lanes are held by another transaction, so a retry of these lanes could not be requested."""
 
     def __init__(self, lanes: list[int], holders: list[str], requested: list[int]) -> None:
@@ -131,7 +131,7 @@ def request_retry(conn: psycopg.Connection[Any], lanes: Iterable[int]) -> list[i
         lanes: their numbers.
 
     Raises:
-        LanesHeldError: rows of some lanes are held by another transaction; the others are asked for.
+        LaneRowsHeldError: rows of some lanes are held by another transaction; the others are asked for.
     """
     requested, held = [], []
     for lane in lanes:
@@ -142,7 +142,7 @@ def request_retry(conn: psycopg.Connection[Any], lanes: Iterable[int]) -> list[i
         except psycopg.errors.LockNotAvailable:
             held.append(lane)
     if held:
-        raise LanesHeldError(held, lock_holders(conn), sorted(requested))
+        raise LaneRowsHeldError(held, lock_holders(conn), sorted(requested))
     return sorted(requested)
 
 

@@ -16,12 +16,20 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
 from outbox import wire
-from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.operations.topic_errors import did_you_mean
 from outbox_relay.publisher.kafka import readable
+from outbox_relay.text.errors import OperatorError, OptionError
 
-TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 10.0
 POLL_S = 0.2
+NEVER_READABLE = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+"""Errors of reading that no waiting repairs."""
 
 
 def tag_expression(text: str) -> frozenset[str] | None:
@@ -38,6 +46,32 @@ def tag_expression(text: str) -> frozenset[str] | None:
     return tags
 
 
+def new_reader(bootstrap_servers: str, extra: Mapping[str, str], client_id: str) -> Consumer:
+    """Make a consumer that reads committed records of assigned partitions, in no group, and stores no offset.
+
+    Raises:
+        OptionError: a setting in `extra` is refused.
+    """
+    own: dict[str, Any] = {"logger": logging.getLogger("outbox.librdkafka")}
+    own["logger"].addHandler(logging.NullHandler())
+    try:
+        return Consumer(
+            {
+                "client.id": client_id,
+                **extra,
+                "bootstrap.servers": bootstrap_servers,
+                # A group is needed by the client and joined by nobody.
+                "group.id": f"{client_id}-{uuid.uuid4()}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                **own,
+            }
+        )
+    except KafkaException as error:
+        raise OptionError(f"--kafka-config: {readable(error)}") from None
+
+
 class Tail:
     """Reads the partitions of one topic.
 
@@ -48,30 +82,13 @@ class Tail:
         from_beginning: whether to read what is there, or only what comes.
 
     Raises:
-        OperatorError: no broker answers, the topic does not exist, or a setting is refused.
+        OperatorError: no broker replies, the topic does not exist, or a setting is refused.
     """
 
     def __init__(
         self, bootstrap_servers: str, extra: Mapping[str, str], topic: str, *, from_beginning: bool
     ) -> None:
-        own: dict[str, Any] = {"logger": logging.getLogger("outbox.librdkafka")}
-        own["logger"].addHandler(logging.NullHandler())
-        try:
-            self._consumer = Consumer(
-                {
-                    "client.id": "outbox-tail",
-                    **extra,
-                    "bootstrap.servers": bootstrap_servers,
-                    # A group is needed by the client and joined by nobody.
-                    "group.id": f"outbox-tail-{uuid.uuid4()}",
-                    "enable.auto.commit": False,
-                    "isolation.level": "read_committed",
-                    "auto.offset.reset": "earliest",
-                    **own,
-                }
-            )
-        except KafkaException as error:
-            raise OptionError(f"--kafka-config: {readable(error)}") from None
+        self._consumer = new_reader(bootstrap_servers, extra, "outbox-tail")
         try:
             self.partitions = self._assign(bootstrap_servers, topic, from_beginning=from_beginning)
         except KafkaException as error:
@@ -86,7 +103,7 @@ class Tail:
 
     def _assign(self, bootstrap_servers: str, topic: str, *, from_beginning: bool) -> int:
         # All topics: asking for one by name can make a broker create it.
-        known = self._consumer.list_topics(timeout=TIMEOUT_S).topics
+        known = self._consumer.list_topics(timeout=READ_TIMEOUT_S).topics
         if topic not in known:
             names = [name for name in known if not name.startswith("__")]
             raise OperatorError(
@@ -96,7 +113,7 @@ class Tail:
         places = []
         for partition in known[topic].partitions:
             place = TopicPartition(topic, partition)
-            low, high = self._consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)
+            low, high = self._consumer.get_watermark_offsets(place, timeout=READ_TIMEOUT_S)
             place.offset = low if from_beginning else high
             places.append(place)
         self._consumer.assign(places)
@@ -113,11 +130,7 @@ class Tail:
             error = None if record is None else record.error()
             if error is None:
                 yield record
-            elif error.fatal() or error.code() in {
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.GROUP_AUTHORIZATION_FAILED,
-                KafkaError.UNKNOWN_TOPIC_OR_PART,
-            }:
+            elif error.fatal() or error.code() in NEVER_READABLE:
                 raise OperatorError(f"Kafka: {readable(error)}")
             else:  # A broker that is away comes back, and the client goes on by itself.
                 yield None
@@ -146,7 +159,7 @@ def fits(record: Record, key: bytes | None, tags: frozenset[str] | None) -> bool
 
 
 def moment_of(record: Record) -> datetime | None:
-    """Return when a record was written; None if it does not say."""
+    """Return when a record was written; None without a time."""
     kind, milliseconds = record.timestamp()
     # 0: the record has none.
     return datetime.fromtimestamp(milliseconds / 1000, UTC) if kind else None

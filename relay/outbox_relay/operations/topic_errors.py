@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 
 class TopicError(OperatorError):
-    """A topic cannot be made, registered or changed as asked; the text says why and what to do."""
+    """A topic cannot be made, registered or changed as asked; the text states why and what to do."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -19,5 +19,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     if near:
         return f"Did you mean {' or '.join(repr(one) for one in near)}?"
     if not names:
-        return "There is none yet."
+        return "None exists yet."
     return f"There are: {', '.join(names[:10])}{', …' if len(names) > 10 else ''}."

@@ -79,7 +79,7 @@ def add(
     selector: str | None,
     max_message_bytes: int,
 ) -> tuple[Registered, bool]:
-    """Register a topic; the same again is fine. Answers the row and whether it is new.
+    """Register a topic; the same again is fine. Returns the row and whether it is new.
 
     Raises:
         TopicError: it is registered with other properties; names them and the command that changes them.
@@ -114,7 +114,7 @@ def add(
 def require_keys_stay(
     old: Registered, partitions: int | None, selector: str | None, *, clear_selector: bool = False
 ) -> None:
-    """Refuse a change that would send keys to other partitions; None is no change.
+    """Refuse a change that would send keys to other partitions; None changes nothing.
 
     Raises:
         TopicError: with what would happen, and how to do it in safety.
@@ -141,7 +141,7 @@ def change(
     selector: str | None,
     max_message_bytes: int,
 ) -> Registered:
-    """Change a registered topic, if nobody else has changed it since it was read; `selector` None: it has none.
+    """Change a registered topic, unless it has changed since it was read; `selector` None: it has none.
 
     The caller has asked for moved keys where it must (`require_keys_stay`).
 
@@ -153,7 +153,8 @@ def change(
             now = cursor.execute(STATEMENTS["lock"], {"name": old.name}).fetchone()
         if now != old:
             raise TopicError(
-                f"topic {old.name!r} was changed by somebody else meanwhile; look again: outbox topic show {old.name}"
+                f"topic {old.name!r} was changed by another session meanwhile, and nothing was changed here; "
+                f"check it, then repeat the command: outbox topic show {old.name}"
             )
         try:
             plan = topics.register(

@@ -19,7 +19,7 @@ GRACE = 10.0
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Stopped(BaseException):
+class SignalReceived(BaseException):
     """A signal asks us to end; no error, like KeyboardInterrupt."""
 
     def __init__(self, number: int) -> None:
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str], hear: Callable
     No argument is on a command line: they may hold passwords.
 
     Raises:
-        Stopped: SIGTERM, SIGINT or SIGHUP came; the job and its Java are gone.
+        SignalReceived: SIGTERM, SIGINT or SIGHUP came; the job and its Java are gone.
     """
     with _stops():
         process = subprocess.Popen(
@@ -117,7 +117,7 @@ def _stops() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         for each in STOPS:
             signal.signal(each, signal.SIG_IGN)
-        raise Stopped(number)
+        raise SignalReceived(number)
 
     before = {each: signal.signal(each, stop) for each in STOPS}
     try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 
 class EtlError(OperatorError):
-    """The job cannot be started; the text says what is missing and how to get it."""
+    """The job cannot be started; the text states what is missing and how to get it."""

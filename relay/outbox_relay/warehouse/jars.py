@@ -20,7 +20,7 @@ def pinned() -> tuple[Jar, ...]:
 
 
 def etl_jars(progress: Callable[[int, int], None]) -> tuple[str, ...]:
-    """Fetch the jars once (50 MB) and answer their paths; `progress` is told (jars done, jars in all).
+    """Fetch the jars once (50 MB) and answer their paths; `progress` gets (jars done, jars in all).
 
     Raises StackError when one cannot be fetched or is not the one that was pinned.
     """

@@ -1,6 +1,6 @@
-"""The process that runs the job: takes its arguments from standard input, tells the progress of Spark's stages.
+"""The process that runs the job: takes its arguments from standard input, reports the progress of Spark's stages.
 
-Why standard input: the arguments hold passwords, and every user of a machine sees a command line. Its end also says
+Why standard input: the arguments hold passwords, and every user of a machine sees a command line. Its end also shows
 that the parent is gone, however that died; the job then ends, and Spark's Java with it.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 STAGES = "outbox-etl-stages: "
 """Begins a line of progress: a JSON list of the stages that run, each with `stage`, `tasks`, `done` and `failed`."""
 INTERVAL = 0.5
-"""Seconds between two looks at Spark's stages."""
+"""Seconds between two reads of Spark's stages."""
 ENDED = 143
 """The exit code after the end of the parent, as after a SIGTERM."""
 

@@ -1,4 +1,4 @@
-"""What the job needs around it: pyspark, a Java, its jars; looked for before anything runs."""
+"""What the job needs around it: pyspark, a Java, its jars; found before anything runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = {
 
 
 def require_packages(*, fetching: bool) -> None:
-    """Look for the packages of the extra `etl`, without loading them; the fetching ones where jars are to be fetched.
+    """Find the packages of the extra `etl`, without loading them; the fetching ones where jars are to be fetched.
 
     Raises:
         EtlError: one is absent; it names the command that installs it.
@@ -35,7 +35,7 @@ def require_packages(*, fetching: bool) -> None:
 def java_home(report: Callable[[str], None]) -> str | None:
     """Find a Java as `outbox up` does for Kafka: $JAVA_HOME, the PATH, else a runtime that is fetched once (34 MB).
 
-    Answers what JAVA_HOME shall be for the job, or None where a Java on the PATH serves as it is.
+    Returns what JAVA_HOME shall be for the job, or None where a Java on the PATH serves as it is.
     """
     found = find_java()
     if found.path is not None:

@@ -1,4 +1,4 @@
-"""`outbox checker`: runs the service that asks about half messages nobody decided."""
+"""`outbox checker`: runs the service that asks about undecided half messages."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any, TypeVar
 
 import click
 
-from outbox_relay import logs
-from outbox_relay.checker.allow_list import AllowList
+from outbox_relay.calls.allow_list import AllowList
 from outbox_relay.checker.askers.registered import Askers, trust
 from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Group, dsn_option, json_option, log_options
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, log_options
 from outbox_relay.cli.types import Number
 from outbox_relay.database.connections import connect
 from outbox_relay.database.schema import require_current
+from outbox_relay.text import logs
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def checker() -> None:
     """Ask the producers of undecided half messages."""
 

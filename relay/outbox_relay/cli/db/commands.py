@@ -1,4 +1,4 @@
-"""`outbox db`: create, upgrade and check the schema, and look after its partitions."""
+"""`outbox db`: create, upgrade and check the schema, and maintain its partitions."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import click
 import sqlalchemy as sa
 
 from outbox_migrations import api, sql_files
-from outbox_relay import formatting
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks, partitions
+from outbox_relay.text import formatting
 
 DAYS = 7
+ROLES = ("0001_roles.sql", "0001_inbox_roles.sql")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def db() -> None:
     """Create, upgrade and check the schema.
 
@@ -43,7 +44,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
         _refuse_newer(conn)
     try:
         before = api.upgrade(dsn)
-    except (api.UnsupportedServerError, api.UnknownRevisionError) as error:
+    except (api.UnsupportedServerError, api.UnknownRevisionError, api.UpgradeBlockedError) as error:
         raise click.ClickException(str(error)) from None
     except sa.exc.DBAPIError as error:
         raise (error.orig or error) from None
@@ -115,7 +116,10 @@ def sql(from_revision: str | None, roles: bool) -> None:
       psql -v ON_ERROR_STOP=1 -f outbox.sql "$OUTBOX_DSN"
     """
     try:
-        click.echo(sql_files.text("0001_roles.sql") if roles else api.sql(from_revision), nl=False)
+        if roles:
+            click.echo("\n".join(map(sql_files.text, ROLES)), nl=False)
+        else:
+            click.echo(api.sql(from_revision), nl=False)
     except api.UnknownRevisionError as error:
         raise click.UsageError(f"--from: {error}") from None
 

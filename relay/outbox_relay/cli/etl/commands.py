@@ -9,24 +9,24 @@ from typing import Any
 
 import click
 
-from outbox_etl.options import REBASE
+from outbox_etl.options.settings import REBASE
 from outbox_etl.reconcile import request
-from outbox_etl.warehouse import upkeep
-from outbox_relay import formatting
+from outbox_etl.warehouse import maintain_request
+from outbox_relay.cli.etl import render
 from outbox_relay.cli.etl.options import arguments, etl_options, secrets
-from outbox_relay.cli.etl.progress import Progress
-from outbox_relay.cli.etl.render import show
+from outbox_relay.cli.etl.progress import ProgressDisplay
 from outbox_relay.cli.options import (
-    Group,
+    CommandGroup,
     bootstrap_servers_option,
     dsn_option,
     json_option,
     kafka_config_option,
 )
+from outbox_relay.text import formatting
 from outbox_relay.warehouse import child, prepare
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def etl() -> None:
     """Export the history of every message into a warehouse, and prove it complete.
 
@@ -103,7 +103,7 @@ def reconcile(*, as_json: bool, kafka: dict[str, str], **given: Any) -> None:
 
 
 @etl.command()
-@etl_options(*upkeep.OPTIONS)
+@etl_options(*maintain_request.OPTIONS)
 @dsn_option
 @json_option
 def maintain(*, as_json: bool, **given: Any) -> None:
@@ -119,7 +119,7 @@ def maintain(*, as_json: bool, **given: Any) -> None:
 def _work(command: str, given: dict[str, Any], *, as_json: bool) -> None:
     """Run one command of the job, and end as it ended."""
     prepare.require_packages(fetching=not given["jars"])
-    with Progress(secrets(given)) as progress:
+    with ProgressDisplay(secrets(given)) as progress:
         home = prepare.java_home(progress.report)
         given["jars"] = prepare.jars(given["jars"], progress.report)
         given["warehouse"] = prepare.local_path(given["warehouse"])
@@ -127,12 +127,12 @@ def _work(command: str, given: dict[str, Any], *, as_json: bool) -> None:
             ended = child.run(
                 [command, *arguments(given), "--json"], prepare.environment(home), progress.hear
             )
-        except child.Stopped as stopped:
+        except child.SignalReceived as stopped:
             progress.report(f"stopped by {signal.Signals(stopped.number).name}; run again to go on")
             sys.exit(128 + stopped.number)
     answer = _answer(ended.output)
     if answer is None:
-        last = progress.others or f"  {progress.last or '(it said nothing)'}"
+        last = progress.others or f"  {progress.last or '(no output)'}"
         answer = {"error": f"the job ended with exit code {ended.code}:\n{last}", "kind": "Crash"}
         ended = child.Ended(ended.code or 1, "")
     if "error" in answer:
@@ -140,7 +140,7 @@ def _work(command: str, given: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, sort_keys=True, ensure_ascii=False))
     elif "error" not in answer:
-        show(command, answer)
+        render.show(command, answer)
     elif answer["error"] != progress.last:
         click.echo(f"Error: {_safe(answer['error'])}", err=True)
     sys.exit(ended.code)

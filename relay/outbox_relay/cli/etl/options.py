@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 import click
 
-from outbox_etl import arguments as job
-from outbox_etl.command_line import Option
-from outbox_etl.options import OPTIONS
+from outbox_etl.options import parser as job
+from outbox_etl.options.option import Option
+from outbox_etl.options.settings import COMMON_OPTIONS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ def _pairs(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -
 
 
 SHARED = {"--dsn", "--bootstrap-servers", "--kafka-config"}
-"""Options that other commands have too: they look and work the same everywhere."""
+"""Options that other commands have too: they are the same everywhere."""
 DEFAULTS = {"--master": ("local[*]", ""), "--jars": ("", "fetched once and checked")}
 """Defaults that differ here, where there is no spark-submit, and what the help states in their place."""
 CALLBACKS = {"--warehouse": _need_warehouse}
@@ -39,7 +39,7 @@ CALLBACKS = {"--warehouse": _need_warehouse}
 
 def etl_options(*options: Option) -> Callable[[F], F]:
     """Add the job's options to a command: these of its own, then those that every command has."""
-    added = [option for option in (*options, *OPTIONS) if option.name not in SHARED]
+    added = [option for option in (*options, *COMMON_OPTIONS) if option.name not in SHARED]
 
     def add(command: F) -> F:
         for option in reversed(added):
@@ -92,6 +92,6 @@ def arguments(given: Mapping[str, Any]) -> list[str]:
 
 
 def secrets(given: Mapping[str, Any]) -> set[str]:
-    """The passwords in the options, to be removed from whatever the job or Java says."""
+    """The passwords in the options, to be removed from whatever the job or Java prints."""
     kafka = [f"{name}={value}" for name, value in given.get("kafka_config", {}).items()]
     return job.secrets(Namespace(**{**given, "kafka_config": kafka}))

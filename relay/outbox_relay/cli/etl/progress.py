@@ -1,4 +1,4 @@
-"""What people see while the job runs: what it says, and how far Spark's stages are; all on standard error."""
+"""What people see while the job runs: what it prints, and how far Spark's stages are; all on standard error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from outbox_relay import formatting
-from outbox_relay.masking import mask_text
+from outbox_relay.text import formatting
+from outbox_relay.text.masking import mask_text
 from outbox_relay.warehouse.job import STAGES
 
 SAID = "outbox-etl: "
@@ -23,12 +23,12 @@ KEPT = 40
 """Lines of everything else that are kept, for the case that the job fails without a word."""
 
 
-class Progress:
+class ProgressDisplay:
     """Shows the job's progress; no secret in it."""
 
     def __init__(self, secrets: Collection[str] = (), console: Console | None = None) -> None:
         self._console = console or Console(stderr=True, highlight=False)
-        self._secrets = sorted((secret for secret in secrets if secret), key=len, reverse=True)
+        self._secrets = list(secrets)
         self._status = self._console.status("starting Spark")
         self._shown = monotonic()
         self._others: deque[str] = deque(maxlen=KEPT)
@@ -66,7 +66,7 @@ class Progress:
 
     @property
     def others(self) -> str:
-        """The last lines that were neither said nor progress: Java's, or a traceback."""
+        """The last lines that are neither the job's own nor progress: Java's, or a traceback."""
         return "\n".join(f"  {formatting.printable(line)}" for line in self._others)
 
     def _stages(self, stages: list[dict[str, Any]]) -> None:

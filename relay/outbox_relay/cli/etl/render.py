@@ -1,4 +1,4 @@
-"""What the job answers, for people."""
+"""What the job returns, for people."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
+from outbox_relay.text import formatting
 
 NUMBERS = ("postgres", "kafka", "warehouse", "foreign", "no_longer_in_kafka")
 

@@ -1,4 +1,4 @@
-"""`outbox group`: producer groups, how their half messages are asked about, and what checkers say of them."""
+"""`outbox group`: producer groups, how their half messages are asked about, and what checkers report of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from outbox_relay.checker.askers.sql import SqlAsker
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
 from outbox_relay.cli import output
 from outbox_relay.cli.group import render
-from outbox_relay.cli.group.options import callback_of, duration_option, name_argument
-from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.cli.group.options import callback_of, duration_option, group_argument
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import groups as registry
-from outbox_relay.operations.groups import POLICIES, TYPES, Halves, ProducerGroup, RegisteredGroup
+from outbox_relay.operations.groups import POLICIES, TYPES, HalfMessageCounts, ProducerGroup, RegisteredGroup
 
 PLANNED_WITHIN_S = 5.0
 
 
-@click.group(cls=Group, first=("set",))
+@click.group(cls=CommandGroup, first=("set",))
 def group() -> None:
     """Producer groups: how their half messages are asked about.
 
@@ -41,9 +41,9 @@ def ls(dsn: str, as_json: bool) -> None:
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         registered = {one.name: one for one in registry.everything(conn)}
-        halves = registry.halves(conn)
+        counts = registry.half_message_counts(conn)
         alarms = registry.alarms(conn)
-    names = sorted({*registered, *halves, *(one.producer_group for one in alarms)})
+    names = sorted({*registered, *counts, *(one.producer_group for one in alarms)})
     groups = [registered.get(name, RegisteredGroup(ProducerGroup(name))) for name in names]
     if as_json:
         output.emit_json(
@@ -51,17 +51,17 @@ def ls(dsn: str, as_json: bool) -> None:
                 render.document(
                     one,
                     [alarm for alarm in alarms if alarm.producer_group == one.name],
-                    halves.get(one.name, Halves(one.name)),
+                    counts.get(one.name, HalfMessageCounts(one.name)),
                 )
                 for one in groups
             ]
         )
     else:
-        render.many(groups, alarms, halves)
+        render.show_list(groups, alarms, counts)
 
 
 @group.command()
-@name_argument
+@group_argument
 @dsn_option
 @json_option
 def show(name: str, dsn: str, as_json: bool) -> None:
@@ -73,11 +73,11 @@ def show(name: str, dsn: str, as_json: bool) -> None:
 
 def _show(conn: connections.Connection, found: RegisteredGroup, as_json: bool, said: str = "") -> None:
     alarms = registry.alarms(conn, found.name)
-    halves = registry.halves(conn, found.name).get(found.name, Halves(found.name))
+    counts = registry.half_message_counts(conn, found.name).get(found.name, HalfMessageCounts(found.name))
     if as_json:
-        output.emit_json(render.document(found, alarms, halves))
+        output.emit_json(render.document(found, alarms, counts))
     else:
-        render.one(found, alarms, halves, said)
+        render.one(found, alarms, counts, said)
 
 
 def _warn_of_query(found: RegisteredGroup, dsn: str) -> None:
@@ -102,7 +102,7 @@ def _warn_of_query(found: RegisteredGroup, dsn: str) -> None:
 
 
 @group.command("set")
-@name_argument
+@group_argument
 @click.option(
     "--type",
     "message_type",

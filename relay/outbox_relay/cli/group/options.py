@@ -11,8 +11,8 @@ import click
 from outbox.durations import LONGEST
 from outbox.errors import InvalidGroupError
 from outbox.operations.groups import require_name
-from outbox_relay import durations
 from outbox_relay.checker.callback import validate_callback
+from outbox_relay.text import durations
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +26,7 @@ class Duration(click.ParamType[timedelta]):
         """Read it."""
         if isinstance(value, timedelta):
             return value
-        seconds = durations.seconds(value)
+        seconds = durations.read_seconds(value)
         if seconds is None or timedelta(seconds=seconds) > LONGEST:
             self.fail(f"{value!r} is not a duration; expected {durations.ALLOWED}; 3650d at most", param, ctx)
         return timedelta(seconds=seconds)
@@ -45,7 +45,7 @@ def group_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-name_argument = click.argument("name", callback=group_name)
+group_argument = click.argument("name", callback=group_name)
 
 
 def callback_of(

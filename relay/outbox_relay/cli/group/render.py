@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import click
 
-from outbox_relay import durations, formatting
 from outbox_relay.cli import output
-from outbox_relay.masking import mask_url
 from outbox_relay.operations import group_callbacks
-from outbox_relay.operations.groups import Alarm, Halves, RegisteredGroup
+from outbox_relay.operations.groups import Alarm, HalfMessageCounts, RegisteredGroup
+from outbox_relay.text import durations, formatting
+from outbox_relay.text.masking import mask_url
 
-WIDE = 120
-"""Columns from which the list also shows schedule, age and callback."""
 
-
-def document(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves) -> dict[str, Any]:
+def document(group: RegisteredGroup, alarms: Sequence[Alarm], counts: HalfMessageCounts) -> dict[str, Any]:
     """One group for machines; durations in seconds."""
     shown = {
         (f"{name}_seconds" if isinstance(value, timedelta) else name): (
@@ -37,10 +32,10 @@ def document(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves) ->
     return {
         **shown,
         "registered": group.registered,
-        "undecided": halves.undecided,
-        "overdue": halves.overdue,
-        "exhausted": halves.exhausted,
-        "oldest_age_seconds": halves.oldest,
+        "undecided": counts.undecided,
+        "overdue": counts.overdue,
+        "exhausted": counts.exhausted,
+        "oldest_age_seconds": counts.oldest,
         "alarms": [
             {"kind": one.kind, "detail": one.detail, "since": one.since, "seen_at": one.seen_at}
             for one in alarms
@@ -48,20 +43,22 @@ def document(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves) ->
     }
 
 
-def many(groups: Sequence[RegisteredGroup], alarms: Sequence[Alarm], halves: Mapping[str, Halves]) -> None:
+def show_list(
+    groups: Sequence[RegisteredGroup], alarms: Sequence[Alarm], counts: Mapping[str, HalfMessageCounts]
+) -> None:
     """Print the registry as a table, and alarms below it."""
     if not groups:
         click.echo(
             "no producer group is registered, and nothing is undecided; register one: outbox group set NAME"
         )
         return
-    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
+    wide = output.is_wide()
     columns = ["group", "type", "undecided", "overdue", "EXHAUSTED", "alarms"]
     if wide:
         columns[2:2] = ["policy", "after", "every", "checks", "age", "asked"]
     rows = []
     for group in groups:
-        count = halves.get(group.name, Halves(group.name))
+        count = counts.get(group.name, HalfMessageCounts(group.name))
         kinds = ", ".join(one.kind for one in alarms if one.producer_group == group.name)
         cells: list[Any] = [
             group.name,
@@ -86,7 +83,7 @@ def many(groups: Sequence[RegisteredGroup], alarms: Sequence[Alarm], halves: Map
 
 
 def show_alarms(alarms: Sequence[Alarm]) -> None:
-    """Print what checkers say about groups."""
+    """Print what checkers report about groups."""
     for one in alarms:
         click.secho(
             f"alarm {one.kind}, group {formatting.printable(one.producer_group)}, since {formatting.cell(one.since)} "
@@ -95,7 +92,7 @@ def show_alarms(alarms: Sequence[Alarm]) -> None:
         )
 
 
-def one(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves, said: str = "") -> None:
+def one(group: RegisteredGroup, alarms: Sequence[Alarm], counts: HalfMessageCounts, said: str = "") -> None:
     """Print one group."""
     if said:
         click.echo(said)
@@ -125,12 +122,12 @@ def one(group: RegisteredGroup, alarms: Sequence[Alarm], halves: Halves, said: s
             ("registered", group.registered_at),
             (
                 "undecided",
-                f"{formatting.count(halves.undecided)}, {formatting.count(halves.overdue)} of them overdue",
+                f"{formatting.count(counts.undecided)}, {formatting.count(counts.overdue)} of them overdue",
             ),
-            ("EXHAUSTED", formatting.count(halves.exhausted)),
-            ("oldest", None if halves.oldest is None else formatting.seconds(halves.oldest)),
+            ("EXHAUSTED", formatting.count(counts.exhausted)),
+            ("oldest", None if counts.oldest is None else formatting.seconds(counts.oldest)),
         ]
     )
     show_alarms(alarms)
-    if halves.exhausted:
+    if counts.exhausted:
         click.echo(f"decide what is EXHAUSTED: outbox tx ls --state EXHAUSTED --group {group.name}")

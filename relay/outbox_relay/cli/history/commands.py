@@ -5,36 +5,71 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any
 
 import click
 
-from outbox_relay import durations, formatting
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.retention.removal import prepare
-from outbox_relay.retention.run import Outcome, Retention, Wish
+from outbox_relay.retention.run import RangeResult, Retention, RetentionOptions
+from outbox_relay.text import durations, formatting
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def history() -> None:
     """See which partitions may be dropped, and drop them.
 
     A partition goes when it is complete (no transaction can still insert into it), final (nothing in it is undecided,
-    dead, waiting or unpublished), exported and verified (`outbox etl reconcile` certifies that), and old enough.
+    dead, waiting or unpublished), exported and verified (`outbox etl reconcile` certifies that), and old enough. With
+    --without-warehouse it need not be exported.
     """
 
 
-def _options(command: F) -> F:
+def _retention_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that both share besides --older-than, and pass them on as one `chosen`."""
+
+    @wraps(command)
+    def with_chosen(
+        *,
+        older_than: str,
+        target: str | None,
+        wait: str,
+        without_warehouse: bool,
+        despite_certificates: bool,
+        **others: Any,
+    ) -> None:
+        if despite_certificates and not without_warehouse:
+            raise click.UsageError("--despite-certificates needs --without-warehouse")
+        if without_warehouse and target is not None:
+            raise click.UsageError("--target and --without-warehouse contradict each other: give one of them")
+        chosen = RetentionOptions(
+            older_than=durations.duration("--older-than", older_than),
+            target=target,
+            wait=durations.duration("--wait", wait).total_seconds(),
+            without_warehouse=without_warehouse,
+            despite_certificates=despite_certificates,
+        )
+        command(chosen=chosen, **others)
+
     for option in (
         click.option(
             "--target",
             metavar="NAME",
             help="The warehouse whose certificates count, by the name that `outbox etl` prints. [default: each that "
             "has any must have certified it]",
+        ),
+        click.option(
+            "--without-warehouse",
+            is_flag=True,
+            help="What is dropped need not be in a warehouse. Refused where a warehouse has certificates.",
+        ),
+        click.option(
+            "--despite-certificates",
+            is_flag=True,
+            help="With --without-warehouse: also where a warehouse has certificates, which then has gaps.",
         ),
         click.option(
             "--wait",
@@ -44,8 +79,8 @@ def _options(command: F) -> F:
             help="How long to wait for a transaction or a lock in the way; other sessions are not blocked.",
         ),
     ):
-        command = option(command)
-    return command
+        with_chosen = option(with_chosen)
+    return with_chosen
 
 
 @history.command()
@@ -56,10 +91,10 @@ def _options(command: F) -> F:
     show_default=True,
     help="The retention: nothing in it changed for so long, such as 30d.",
 )
-@_options
+@_retention_options
 @dsn_option
 @json_option
-def ls(*, older_than: str, target: str | None, wait: str, dsn: str, as_json: bool) -> None:
+def ls(*, chosen: RetentionOptions, dsn: str, as_json: bool) -> None:
     """List the partitions and what keeps each from being dropped.
 
     Reads every partition that is full, which takes seconds per million messages. Changes nothing, and needs no more
@@ -67,8 +102,8 @@ def ls(*, older_than: str, target: str | None, wait: str, dsn: str, as_json: boo
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        run = Retention(conn, _wish(older_than, target, wait))
-        found = list(run.look())
+        run = Retention(conn, chosen)
+        found = list(run.preview())
     if as_json:
         output.emit_json({"targets": run.targets, "partitions": [_fields(outcome) for outcome in found]})
         return
@@ -84,10 +119,10 @@ def ls(*, older_than: str, target: str | None, wait: str, dsn: str, as_json: boo
     help="The retention: only what did not change for so long, such as 30d.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list what would be dropped; change nothing.")
-@_options
+@_retention_options
 @dsn_option
 @json_option
-def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: str, as_json: bool) -> None:
+def drop(*, chosen: RetentionOptions, dry_run: bool, dsn: str, as_json: bool) -> None:
     """Drop the partitions that may go; exit with 1 when one that is old enough has to stay.
 
     Messages, publications and events of one range of ids leave together. Producers and the relay go on meanwhile. It
@@ -97,16 +132,16 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
       outbox history drop --older-than 30d --dry-run
       outbox history drop --older-than 30d
       outbox history drop --older-than 30d --target /data/warehouse
+      outbox history drop --older-than 30d --without-warehouse
     """
-    wish = _wish(older_than, target, wait)
-    found: list[Outcome] = []
+    found: list[RangeResult] = []
     tidied = (0, 0)
     with connections.connect(dsn, application_name="outbox history") as conn:
         schema.require_current(conn)
         if not dry_run:
             prepare(conn)
-        run = Retention(conn, wish)
-        for outcome in run.look() if dry_run else run.drop():
+        run = Retention(conn, chosen)
+        for outcome in run.preview() if dry_run else run.drop():
             found.append(outcome)
             if not as_json:
                 click.echo(_line(outcome))
@@ -117,7 +152,7 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
         output.emit_json(
             {
                 "targets": run.targets,
-                "older_than": wish.older_than.total_seconds(),
+                "older_than": chosen.older_than.total_seconds(),
                 "dry_run": dry_run,
                 "refused": refused,
                 "partitions": [_fields(outcome) for outcome in found],
@@ -131,60 +166,54 @@ def drop(*, older_than: str, dry_run: bool, target: str | None, wait: str, dsn: 
     sys.exit(1 if refused else 0)
 
 
-def _wish(older_than: str, target: str | None, wait: str) -> Wish:
-    return Wish(
-        older_than=durations.duration("--older-than", older_than),
-        target=target,
-        wait=durations.duration("--wait", wait).total_seconds(),
-    )
-
-
 def _counting(run: Retention) -> str:
+    if run.targets is None:
+        return "without a warehouse: no certificate is needed"
     names = ", ".join(formatting.printable(target) for target in run.targets)
-    return f"certificates that count: {names or 'there are none'}"
+    return f"certificates that count: {names or 'none'}"
 
 
-def _fields(outcome: Outcome) -> dict[str, Any]:
-    verdict = outcome.verdict
+def _fields(outcome: RangeResult) -> dict[str, Any]:
+    decision = outcome.decision
     return {
-        "name": verdict.range.name,
-        "lower": verdict.range.lower,
-        "upper": verdict.range.upper,
+        "name": decision.range.name,
+        "lower": decision.range.lower,
+        "upper": decision.range.upper,
         "outcome": outcome.outcome,
         "restored": outcome.restored,
-        "reasons": [asdict(reason) for reason in verdict.reasons],
-        "messages": verdict.messages,
-        "changed_at": verdict.changed_at,
-        "size": verdict.range.size,
-        "tables": verdict.range.states,
+        "reasons": [asdict(reason) for reason in decision.reasons],
+        "messages": decision.messages,
+        "changed_at": decision.changed_at,
+        "size": decision.range.size,
+        "tables": decision.range.states,
     }
 
 
-def _why(outcome: Outcome) -> str:
-    reasons = "; ".join(f"{reason.name}: {reason.detail}" for reason in outcome.verdict.reasons)
+def _why(outcome: RangeResult) -> str:
+    reasons = "; ".join(f"{reason.name}: {reason.detail}" for reason in outcome.decision.reasons)
     return formatting.printable(f"{reasons} (put back)" if outcome.restored else reasons)
 
 
-def _line(outcome: Outcome) -> str:
-    verdict = outcome.verdict
-    ids = f"ids {formatting.count(verdict.range.lower)} to {formatting.count(verdict.range.upper - 1)}"
-    if verdict.reasons:
-        return f"{outcome.outcome:9}  {verdict.range.name}  {ids}  {_why(outcome)}"
-    rows = f"{formatting.many(verdict.messages or 0, 'message')}, {formatting.size(verdict.range.size)}"
-    return f"{outcome.outcome:9}  {verdict.range.name}  {ids}  {rows}"
+def _line(outcome: RangeResult) -> str:
+    decision = outcome.decision
+    ids = f"ids {formatting.count(decision.range.lower)} to {formatting.count(decision.range.upper - 1)}"
+    if decision.reasons:
+        return f"{outcome.outcome:9}  {decision.range.name}  {ids}  {_why(outcome)}"
+    rows = f"{formatting.many(decision.messages or 0, 'message')}, {formatting.size(decision.range.size)}"
+    return f"{outcome.outcome:9}  {decision.range.name}  {ids}  {rows}"
 
 
-def _table(found: list[Outcome]) -> None:
+def _table(found: list[RangeResult]) -> None:
     output.table(
         ["partition", "from id", "to id", "messages", "size", "changed", "outcome", "why"],
         [
             (
-                outcome.verdict.range.name,
-                formatting.count(outcome.verdict.range.lower),
-                formatting.count(outcome.verdict.range.upper - 1),
-                formatting.count(outcome.verdict.messages),
-                formatting.size(outcome.verdict.range.size),
-                outcome.verdict.changed_at,
+                outcome.decision.range.name,
+                formatting.count(outcome.decision.range.lower),
+                formatting.count(outcome.decision.range.upper - 1),
+                formatting.count(outcome.decision.messages),
+                formatting.size(outcome.decision.range.size),
+                outcome.decision.changed_at,
                 outcome.outcome,
                 _why(outcome) or None,
             )
@@ -194,7 +223,7 @@ def _table(found: list[Outcome]) -> None:
     )
 
 
-def _summary(found: list[Outcome], tidied: tuple[int, int], *, dry_run: bool) -> None:
+def _summary(found: list[RangeResult], tidied: tuple[int, int], *, dry_run: bool) -> None:
     def number(name: str) -> str:
         return formatting.count(sum(1 for outcome in found if outcome.outcome == name))
 

@@ -1,4 +1,4 @@
-"""`outbox lane`: which lanes are stopped, and trying them again now."""
+"""`outbox lane`: which relay has each lane, which are stopped, and trying them again now."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import asdict
 
 import click
 
-from outbox_relay import formatting
+from outbox.partitioning.lanes import LANES
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
-from outbox_relay.errors import OperatorError
 from outbox_relay.operations import stopped_lanes
-from outbox_relay.publisher.lease import LANES
+from outbox_relay.text import formatting
+from outbox_relay.text.errors import OperatorError
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def lane() -> None:
     """Which lanes are stopped, at what; try them again now.
 
@@ -28,7 +28,7 @@ def lane() -> None:
 @dsn_option
 @json_option
 def ls(dsn: str, as_json: bool) -> None:
-    """List the lanes; for a stopped one the message, the error and what to do."""
+    """List the lanes with the relay of each; for a stopped one the message, the error and what to do."""
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         lanes = stopped_lanes.everything(conn)
@@ -36,11 +36,12 @@ def ls(dsn: str, as_json: bool) -> None:
         output.emit_json([{**asdict(one), "repair": one.repair()} for one in lanes])
         return
     output.table(
-        ["lane", "condition", "since", "message", "topic", "error"],
+        ["lane", "condition", "relay", "since", "message", "topic", "error"],
         [
             (
                 one.lane,
                 one.condition,
+                one.owner,
                 one.stopped_at,
                 one.id if one.id is not None else one.message_id,
                 one.topic,

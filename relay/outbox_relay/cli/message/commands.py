@@ -11,30 +11,30 @@ from outbox_relay.cli import output
 from outbox_relay.cli.message import outcome as message_outcome
 from outbox_relay.cli.message import render
 from outbox_relay.cli.message.send import send
-from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
-from outbox_relay.errors import OperatorError
-from outbox_relay.operations import cancel as halves_cancel
+from outbox_relay.operations import cancel as cancel_operation
 from outbox_relay.operations import filters, messages
 from outbox_relay.operations.decide import checked_reason
+from outbox_relay.text.errors import OperatorError
 
 
 class Searching:
-    """Says at a terminal how far back a long search has come."""
+    """Reports at a terminal how far back a long search has come."""
 
     def __init__(self) -> None:
         self._said = time.monotonic()
 
     def note(self, id_: int) -> None:
-        """Say so once a second at most."""
+        """Report once a second at most."""
         if sys.stderr.isatty() and time.monotonic() - self._said > 1:
             click.echo(f"searched back to id {id_:,} …", err=True)
             self._said = time.monotonic()
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def message() -> None:
     """Send, find, explain and cancel messages.
 
@@ -170,7 +170,7 @@ def show(*, identity: str, body: bool, dsn: str, as_json: bool) -> None:
     if life is None:
         raise OperatorError(
             f"there is no message {identity} in {connections.place(dsn)}: it was never written, its transaction was "
-            "rolled back, or its partition has been dropped\nlook for it by key or time: outbox message ls --help"
+            "rolled back, or its partition has been dropped\nsearch by key or time: outbox message ls --help"
         )
     if as_json:
         output.emit_json(render.life_document(life))
@@ -198,7 +198,7 @@ def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) 
     checked = checked_reason(reason)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        outcome = halves_cancel.cancel(conn, named, checked, wait)
+        outcome = cancel_operation.cancel(conn, named, checked, wait)
     message_outcome.report(outcome, as_json=as_json)
 
 

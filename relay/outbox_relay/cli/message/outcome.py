@@ -9,10 +9,10 @@ from outbox_relay.cli.options import Command, dsn_option, json_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import dead_letters, filters
-from outbox_relay.operations.decide import Outcome, checked_reason
+from outbox_relay.operations.decide import DecisionResult, checked_reason
 
 
-def report(outcome: Outcome, *, as_json: bool) -> None:
+def report(outcome: DecisionResult, *, as_json: bool) -> None:
     """Print what became of one message; exit with 1 when it was refused."""
     if as_json:
         output.emit_json(outcome.document())

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
 from outbox_relay.operations.messages import Life, Row
+from outbox_relay.text import formatting
 
 LONGEST_CELL = 24
 BYTES = ("key", "order_key")

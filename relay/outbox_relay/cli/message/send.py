@@ -9,18 +9,18 @@ from typing import Any, TypedDict, Unpack
 import click
 import psycopg
 
-from outbox import InvalidMessageError, Message, Outbox
-from outbox.errors import OutboxError
+from outbox import Message, Outbox
+from outbox.errors import InvalidMessageError, OutboxError
 from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, json_option
 from outbox_relay.database import connections, schema
-from outbox_relay.errors import OperatorError, OptionError
 from outbox_relay.operations import filters, topics
 from outbox_relay.operations.status import STATEMENTS
 from outbox_relay.operations.topic_errors import did_you_mean
+from outbox_relay.text.errors import OperatorError, OptionError
 
 
-class Options(TypedDict):
+class SendOptions(TypedDict):
     """The options of `outbox message send`."""
 
     topic: str
@@ -48,7 +48,7 @@ class Options(TypedDict):
 @click.option("--group", "producer_group", metavar="NAME", help="The producer group that sends it.")
 @dsn_option
 @json_option
-def send(**options: Unpack[Options]) -> None:
+def send(**options: Unpack[SendOptions]) -> None:
     """Send one message, in a transaction of its own.
 
     It is stored when this command returns, and a relay publishes it. In an application the message joins the
@@ -90,7 +90,7 @@ def send(**options: Unpack[Options]) -> None:
         click.secho("no relay runs, so it is not published yet: outbox relay run", fg="yellow", err=True)
 
 
-def _message(options: Options) -> Message:
+def _message(options: SendOptions) -> Message:
     """Make the message.
 
     Raises:
@@ -119,7 +119,7 @@ def _message(options: Options) -> Message:
         raise OptionError(str(error)) from None
 
 
-def _body(options: Options) -> bytes:
+def _body(options: SendOptions) -> bytes:
     path = options["body_file"]
     if path is None:
         return (options["body"] or "").encode()

@@ -1,1 +1,1 @@
-"""`outbox relay` runs the relay."""
+"""`outbox relay` runs the relay, lists relays and drains them."""

@@ -1,35 +1,42 @@
-"""`outbox relay`: runs the service that publishes."""
+"""`outbox relay`: runs the service that publishes, lists its instances and drains them."""
 
 from __future__ import annotations
 
 import gc
 import signal
+from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
-from outbox_relay import logs
 from outbox_relay.cli.options import (
-    Group,
+    CommandGroup,
     bootstrap_servers_option,
-    dsn_option,
     kafka_config_option,
     log_options,
 )
+from outbox_relay.cli.relay import sharing
+from outbox_relay.cli.relay.alarm import alarm_options, alarm_service
+from outbox_relay.cli.relay.databases import chosen, databases_options
+from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.types import Number
 from outbox_relay.publisher.kafka import KafkaSettingError
-from outbox_relay.publisher.lease import LanesHeldError, LeaseLostError
 from outbox_relay.publisher.overdue import LEAST_PATIENCE_S, PATIENCE_S
+from outbox_relay.publisher.replication import PublishAfter
 from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
+from outbox_relay.publisher.several import Relays
+from outbox_relay.text import logs
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def relay() -> None:
-    """Publish committed messages to Kafka, in order per key."""
+    """Publish committed messages to Kafka, in order per key; list and drain the relays that do."""
 
 
 @relay.command()
-@dsn_option
+@databases_options
 @bootstrap_servers_option
 @kafka_config_option
 @click.option(
@@ -82,10 +89,22 @@ def relay() -> None:
     metavar="SECONDS",
     help="How long to wait for Kafka's acknowledgements after SIGTERM.",
 )
+@click.option(
+    "--publish-after",
+    type=click.Choice([str(one) for one in PublishAfter]),
+    default=str(PublishAfter.COMMITTED),
+    show_default=True,
+    envvar="OUTBOX_PUBLISH_AFTER",
+    show_envvar=True,
+    help="What a message waits for: its commit, or also that a synchronous standby has it.",
+)
+@retain_options
+@alarm_options
 @log_options
 def run(
     *,
-    dsn: str,
+    dsns: tuple[str, ...],
+    config: Path | None,
     bootstrap_servers: str,
     kafka: dict[str, str],
     lease: float,
@@ -93,8 +112,10 @@ def run(
     page: int,
     ack_timeout: float,
     shutdown_timeout: float,
+    publish_after: str,
     log_format: str,
     log_level: str,
+    **others: Any,
 ) -> None:
     """Run the relay until SIGTERM or SIGINT.
 
@@ -102,25 +123,41 @@ def run(
     (acks, idempotence, time-outs) are refused. On SIGTERM it settles what is on the
     wire, so that nothing is published twice. Exit codes: 0 stopped, 1 refused or failed, 2 wrong options.
 
+    With several databases one process runs a relay for each, and names the database in each line of its log. One that
+    fails starts again while the others go on; the exit code is 1 if one had failed at the end.
+
     \b
     Examples:
       outbox relay run
+      outbox relay run --dsn postgresql://db1/shop --dsn postgresql://db2/billing
       outbox relay run --kafka-config compression.type=lz4 --log-format json
+      outbox relay run --retain 30d --retain-without-warehouse
     """
     logs.setup(log_format, log_level)
-    try:
-        service = Relay(
-            RelayOptions(
-                dsn,
-                bootstrap_servers,
-                kafka=kafka,
-                lease=lease,
-                poll_max=poll_max,
-                page=page,
-                ack_timeout=ack_timeout,
-                shutdown_timeout=shutdown_timeout,
-            )
+    databases = {
+        name: RelayOptions(
+            dsn,
+            bootstrap_servers,
+            kafka=kafka,
+            lease=lease,
+            poll_max=poll_max,
+            page=page,
+            ack_timeout=ack_timeout,
+            shutdown_timeout=shutdown_timeout,
+            publish_after=PublishAfter(publish_after),
         )
+        for name, dsn in chosen(dsns, config).items()
+    }
+    if len(databases) > 1 and others["retain_dsn"] is not None:
+        raise click.UsageError(
+            "--retain-dsn names one database; with several, give each --dsn a user that may drop"
+        )
+    beside = []
+    for name, options in databases.items():
+        with logs.context(**({"database": name} if len(databases) > 1 else {})):
+            beside += [retention(options.dsn, others), alarm_service(options.dsn, others)]
+    try:
+        service = Relays(databases) if len(databases) > 1 else Relay(*databases.values())
     except KafkaSettingError as error:
         raise click.UsageError(str(error)) from error
 
@@ -135,6 +172,13 @@ def run(
     # A page is hundreds of thousands of tuples and strings that hold no cycles: look for some less often.
     gc.set_threshold(7_000, 20, 20)
     try:
-        service.run()
-    except (LanesHeldError, LeaseLostError, UnsettledError, KafkaSettingError) as error:
+        with ExitStack() as stack:
+            for each in beside:
+                stack.enter_context(each)
+            service.run()
+    except (UnsettledError, KafkaSettingError) as error:
         raise click.ClickException(str(error)) from error
+
+
+relay.add_command(sharing.ls)
+relay.add_command(sharing.drain)

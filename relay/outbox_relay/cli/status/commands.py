@@ -10,7 +10,7 @@ import click
 import psycopg
 
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Command, dsn_option, explain, json_option
+from outbox_relay.cli.options import Command, advice, dsn_option, json_option
 from outbox_relay.cli.status import render
 from outbox_relay.cli.types import Number
 from outbox_relay.database import connections, schema
@@ -73,7 +73,9 @@ def status(
     """
     if watch is not None:
         if check:
-            raise click.UsageError("--check looks once: leave --watch out")
+            raise click.UsageError(
+                "--check reads the status once and cannot repeat it; leave out --watch or --check"
+            )
         try:
             _watch(dsn, as_json, watch, window, max_age)
         except KeyboardInterrupt:
@@ -102,7 +104,7 @@ def _watch(dsn: str, as_json: bool, pause: float, window: float, max_age: float)
                 schema.require_current(conn)
             seen = inspect_status.look(conn, window)
         except (connections.DatabaseUnreachableError, psycopg.OperationalError) as error:
-            click.echo(explain(error), err=True)
+            click.echo(advice(error), err=True)
             if conn is not None:
                 conn.close()
             conn = None

@@ -1,4 +1,4 @@
-"""Shows a status: a verdict first, then figures and tables for people; one document for machines."""
+"""Shows a status: its health first, then figures and tables for people; one document for machines."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
 from outbox_relay.cli.status import render_half_messages
 from outbox_relay.operations.health import Problem
 from outbox_relay.operations.status import Share, Status
+from outbox_relay.text import formatting
 
 MOST_TOPICS = 20
 """Topics, and groups, shown to people; machines get all."""
@@ -56,6 +56,7 @@ def as_document(status: Status, found: Sequence[Problem]) -> dict[str, Any]:
             }
             for one in status.alarms
         ],
+        "grown_topics": [asdict(one) for one in status.grown],
         "partitions": {
             "newest_id": status.partitions.newest_id,
             "ahead": status.partitions.ahead,

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
 from outbox_relay.operations.status import Unsettled
+from outbox_relay.text import formatting
 
 
 def show(unsettled: Sequence[Unsettled], most: int) -> None:

@@ -12,16 +12,16 @@ from typing import TypedDict, Unpack
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, bootstrap_servers_option, json_option, kafka_config_option
-from outbox_relay.cli.tail.render import document, lines
+from outbox_relay.cli.tail import render
 from outbox_relay.cli.types import Number
 from outbox_relay.operations import filters
 from outbox_relay.operations.tail import Tail, fits, tag_expression
+from outbox_relay.text import formatting
 
 
-class Options(TypedDict):
+class TailOptions(TypedDict):
     """The options of `outbox tail`."""
 
     topic: str
@@ -61,7 +61,7 @@ class Options(TypedDict):
 @bootstrap_servers_option
 @kafka_config_option
 @json_option
-def tail(**options: Unpack[Options]) -> None:
+def tail(**options: Unpack[TailOptions]) -> None:
     """Read a topic's messages from Kafka, until Ctrl-C.
 
     Shows what a consumer gets that reads committed messages only: partition, offset, key, headers and body. Bytes that
@@ -81,7 +81,7 @@ def tail(**options: Unpack[Options]) -> None:
         _read(options)
 
 
-def _read(options: Options) -> None:
+def _read(options: TailOptions) -> None:
     key = None if options["key"] is None else filters.key(options["key"])
     tags = tag_expression(options["tag"])
     count, timeout = options["count"], options["timeout"]
@@ -97,9 +97,9 @@ def _read(options: Options) -> None:
         for record in reader.records():
             if record is not None and fits(record, key, tags):
                 if options["as_json"]:
-                    output.emit_json_line(document(record))
+                    output.emit_json_line(render.document(record))
                 else:
-                    click.echo("\n".join(lines(record)))
+                    click.echo("\n".join(render.lines(record)))
                 sys.stdout.flush()
                 shown, last = shown + 1, time.monotonic()
                 if shown == count:

@@ -6,8 +6,8 @@ from typing import Any
 
 from confluent_kafka import Message as Record
 
-from outbox_relay import formatting
 from outbox_relay.operations.tail import headers_of, moment_of
+from outbox_relay.text import formatting
 
 
 def document(record: Record) -> dict[str, Any]:

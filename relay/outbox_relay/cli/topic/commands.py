@@ -9,10 +9,9 @@ import click
 
 from outbox.partitioning.selectors import BUILT_IN
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
-from outbox_relay import formatting
 from outbox_relay.cli import output
 from outbox_relay.cli.options import (
-    Group,
+    CommandGroup,
     bootstrap_servers_option,
     dsn_option,
     json_option,
@@ -24,17 +23,18 @@ from outbox_relay.cli.topic.options import (
     MOST_BYTES,
     SELECTOR_HELP,
     kafka_settings,
-    name_argument,
     selector_option,
+    topic_argument,
     type_option,
 )
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import topics as registry
 from outbox_relay.operations.kafka_topics import KafkaTopic, KafkaTopics, KafkaUnreachableError
 from outbox_relay.operations.topic_errors import TopicError
+from outbox_relay.text import formatting
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Register topics: type, partitions, size limit.
 
@@ -45,7 +45,7 @@ def topic() -> None:
 
 
 @topic.command()
-@name_argument
+@topic_argument
 @click.option(
     "--partitions", type=click.IntRange(1, 100_000), default=12, show_default=True, help="Partitions; pinned."
 )
@@ -112,7 +112,7 @@ def create(
 
 
 @topic.command()
-@name_argument
+@topic_argument
 @type_option("MIXED")
 @selector_option(SELECTOR_HELP)
 @dsn_option
@@ -157,7 +157,7 @@ def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict
         )
     if selector is not None and selector not in BUILT_IN:
         click.echo(
-            f"note: {selector!r} is no built-in selector ({', '.join(BUILT_IN)}); every producer must register it",
+            f"note: {selector!r} is not a built-in selector ({', '.join(BUILT_IN)}); every producer must register it",
             err=True,
         )
     return {
@@ -169,7 +169,7 @@ def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict
 
 
 @topic.command()
-@name_argument
+@topic_argument
 @type_option(None)
 @click.option(
     "--max-message-bytes",
@@ -258,11 +258,11 @@ def ls(dsn: str, as_json: bool) -> None:
     if as_json:
         output.emit_json([asdict(one) for one in found])
         return
-    render.many(found)
+    render.show_list(found)
 
 
 @topic.command()
-@name_argument
+@topic_argument
 @dsn_option
 @optional_bootstrap_servers_option
 @kafka_config_option

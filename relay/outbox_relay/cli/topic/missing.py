@@ -62,7 +62,7 @@ def wake(conn: psycopg.Connection[object], name: str) -> None:
     except psycopg.errors.InsufficientPrivilege:
         click.echo("note: lanes that stopped at this topic are tried again within a minute", err=True)
         return
-    except stopped_lanes.LanesHeldError as error:
+    except stopped_lanes.LaneRowsHeldError as error:
         click.echo(f"note: {error}", err=True)
         return
     for lane in lanes:

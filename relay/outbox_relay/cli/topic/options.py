@@ -33,7 +33,7 @@ def type_option(default: str | None) -> Decorator:
 
 
 def named_selector(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuse an empty name: the relay could not look it up."""
+    """Refuse an empty name: the relay could not find it."""
     if value is not None and (not value.strip() or "\0" in value):
         raise click.BadParameter(
             f"{value!r} names no selector; built in are {', '.join(BUILT_IN)}", ctx, param
@@ -60,7 +60,7 @@ def legal_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
         raise click.BadParameter(str(error), ctx, param) from None
 
 
-name_argument = click.argument("name", callback=legal_name)
+topic_argument = click.argument("name", callback=legal_name)
 
 
 def kafka_settings(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:

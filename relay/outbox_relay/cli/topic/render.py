@@ -1,4 +1,4 @@
-"""Shows topics: one with what Kafka has beside it, or the whole registry."""
+"""Shows topics: one next to what Kafka has, or the whole registry."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
 from outbox_relay.operations.kafka_topics import KafkaTopic
 from outbox_relay.operations.topics import Registered
+from outbox_relay.text import formatting
 
 
-def many(topics: Sequence[Registered]) -> None:
+def show_list(topics: Sequence[Registered]) -> None:
     """Print the registry as a table."""
     if not topics:
         click.echo("no topic is registered; create one: outbox topic create NAME")

@@ -6,17 +6,16 @@ from typing import Any
 
 import click
 
-from outbox.operations.decide import Verdict
+from outbox.operations.decide import DecidedState
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Group, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.cli.tx import deciding, render, report
-from outbox_relay.cli.tx.options import deciding_options, filter_options, wanted
+from outbox_relay.cli.tx.options import deciding_options, filter_options, read_filter
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import check_now as halves_check
-from outbox_relay.operations import filters, half_message_life, half_messages
+from outbox_relay.operations import check_now, filters, half_message_life, half_messages
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def tx() -> None:
     """List, explain, check and decide half messages.
 
@@ -59,7 +58,7 @@ def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any
       outbox tx ls --biz-type payment --biz-id p-7
       outbox tx ls --until 1h --json           older than an hour, for machines
     """
-    chosen = wanted(options, after)
+    chosen = read_filter(options, after)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         # One more than asked for tells whether there are more.
@@ -84,11 +83,11 @@ def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any
 @json_option
 def show(*, identity: str, dsn: str, as_json: bool) -> None:
     """Show one half message with all its facts, whatever became of it."""
-    told = _read(dsn, identity)
+    known = _read(dsn, identity)
     if as_json:
-        output.emit_json(render.life_document(told))
+        output.emit_json(render.life_document(known))
     else:
-        render.show_one(told)
+        render.show_one(known)
 
 
 @tx.command()
@@ -101,14 +100,14 @@ def explain(*, identity: str, dsn: str, as_json: bool) -> None:
     Born when and by whom; asked when, who answered what and why; decided by whom and why; published where. If it is
     undecided: when it is asked again and by whom, which running local transaction holds it, which alarm stands.
     """
-    told = _read(dsn, identity)
+    known = _read(dsn, identity)
     if as_json:
-        output.emit_json(render.life_document(told))
+        output.emit_json(render.life_document(known))
     else:
-        render.explain(told)
+        render.explain(known)
 
 
-def _read(dsn: str, text: str) -> half_message_life.HalfLife:
+def _read(dsn: str, text: str) -> half_message_life.HalfMessageLife:
     identity = filters.identity(text)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
@@ -130,7 +129,7 @@ def check(*, identities: tuple[str, ...], dsn: str, as_json: bool) -> None:
         schema.require_current(conn)
         for one in named:
             half = half_messages.get(conn, one)
-            due = halves_check.due_now(conn, half) is not None
+            due = check_now.due_now(conn, half) is not None
             text = report.due(conn, half_messages.get(conn, one))
             documents.append(
                 {"id": half["id"], "message_id": str(half["message_id"]), "due": due, "text": text}
@@ -158,7 +157,7 @@ def commit(**options: Any) -> None:
       outbox tx commit 4711 --reason "paid, see invoice 17"
       outbox tx commit --all --group pay --state EXHAUSTED --reason "bank: paid"
     """
-    deciding.run(Verdict.COMMITTED, options)
+    deciding.run(DecidedState.COMMITTED, options)
 
 
 @tx.command()
@@ -174,4 +173,4 @@ def rollback(**options: Any) -> None:
     \b
       outbox tx rollback 4711 4712 --reason "cards were declined" --yes
     """
-    deciding.run(Verdict.ROLLED_BACK, options)
+    deciding.run(DecidedState.ROLLED_BACK, options)

@@ -1,4 +1,4 @@
-"""What `outbox tx commit` and `rollback` share: ids or a whole selection, asking first, telling afterwards."""
+"""What `outbox tx commit` and `rollback` share: ids or a whole selection, asking first, reporting afterwards."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import Any
 import click
 from psycopg.rows import dict_row
 
-from outbox.operations.decide import Verdict
-from outbox_relay import formatting
+from outbox.operations.decide import DecidedState
 from outbox_relay.cli import output
 from outbox_relay.cli.tx import report
-from outbox_relay.cli.tx.options import given, wanted
+from outbox_relay.cli.tx.options import given, read_filter
 from outbox_relay.database import connections, schema
-from outbox_relay.errors import OperatorError
 from outbox_relay.operations import (
     bulk_decisions,
     decide,
@@ -26,15 +24,18 @@ from outbox_relay.operations import (
     messages,
 )
 from outbox_relay.operations.decide import WORDS
-from outbox_relay.operations.half_messages import Row, Wanted
+from outbox_relay.operations.half_messages import HalfMessageFilter
+from outbox_relay.operations.messages import Row
 from outbox_relay.operations.topic_errors import did_you_mean
+from outbox_relay.text import formatting
+from outbox_relay.text.errors import OperatorError
 
 OWN = frozenset({"identities", "reason", "everything", "wait", "yes", "dsn", "as_json"})
 MOST_SHOWN = 20
 
 
-def run(verdict: Verdict, options: dict[str, Any]) -> None:
-    """Decide what the options name; exit code 1 when something did not get its verdict."""
+def run(verdict: DecidedState, options: dict[str, Any]) -> None:
+    """Decide what the options name; exit code 1 when something was not decided so."""
     reason = decide.checked_reason(options["reason"])
     chosen = {name: value for name, value in options.items() if name not in OWN}
     identities: tuple[str, ...] = options["identities"]
@@ -48,7 +49,7 @@ def run(verdict: Verdict, options: dict[str, Any]) -> None:
             "--all needs --group NAME and --state UNKNOWN or EXHAUSTED, so that nothing else is decided"
         )
     named = [filters.identity(text) for text in identities]
-    selection = wanted(chosen)
+    selection = read_filter(chosen)
     with connections.connect(options["dsn"]) as conn:
         schema.require_current(conn)
         if options["everything"]:
@@ -84,21 +85,25 @@ def _few(halves: list[Row]) -> str:
     return f"{shown}, …" if len(halves) > MOST_SHOWN else shown
 
 
-def _ask(what: str, verdict: Verdict, *, yes: bool) -> None:
+def _ask(what: str, verdict: DecidedState, *, yes: bool) -> None:
     if yes:
         return
     question = f"{what}\nShall they be {WORDS[verdict]}? A decision is final."
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"{what}\nnobody can be asked here whether they shall be {WORDS[verdict]}: give --yes"
+            f"{what}\nthere is no terminal to confirm that they are to be {WORDS[verdict]}; give --yes"
         )
     click.confirm(question, abort=True, err=True)
 
 
 def _selection(
-    conn: connections.Connection, verdict: Verdict, reason: str, chosen: Wanted, options: dict[str, Any]
+    conn: connections.Connection,
+    verdict: DecidedState,
+    reason: str,
+    chosen: HalfMessageFilter,
+    options: dict[str, Any],
 ) -> None:
-    many = bulk_decisions.count(conn, chosen)
+    many = bulk_decisions.count_chosen(conn, chosen)
     if not many.messages:
         _require_group(conn, str(chosen.producer_group))
         if options["as_json"]:
@@ -135,7 +140,7 @@ def _require_group(conn: connections.Connection, name: str) -> None:
     Raises:
         OperatorError: the group is not registered and has no half message to decide; with the nearest names.
     """
-    known = {group.name for group in groups.everything(conn)} | groups.halves(conn).keys()
+    known = {group.name for group in groups.everything(conn)} | groups.half_message_counts(conn).keys()
     if name not in known:
         raise OperatorError(f"there is no producer group {name!r}. {did_you_mean(name, known)}")
 

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
+from outbox_relay.cli.options import add_options
 from outbox_relay.cli.types import Choice, Number
 from outbox_relay.operations import filters
-from outbox_relay.operations.half_messages import STATES, Wanted
+from outbox_relay.operations.half_messages import STATES, HalfMessageFilter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,12 +39,10 @@ FILTERS: tuple[Callable[[Any], Any], ...] = (
 
 def filter_options(command: F) -> F:
     """Add the filters of half messages."""
-    for option in reversed(FILTERS):
-        command = option(command)
-    return command
+    return add_options(command, FILTERS)
 
 
-def wanted(options: dict[str, Any], after: int | None = None) -> Wanted:
+def read_filter(options: dict[str, Any], after: int | None = None) -> HalfMessageFilter:
     """Read the filters.
 
     Raises:
@@ -51,7 +50,7 @@ def wanted(options: dict[str, Any], after: int | None = None) -> Wanted:
     """
     state = options["state"]
     since, until = filters.period(options["since"], options["until"])
-    return Wanted(
+    return HalfMessageFilter(
         producer_group=options["producer_group"],
         states=STATES if state is None else (state.upper(),),
         overdue=options["overdue"],
@@ -100,8 +99,9 @@ def wait_option(command: F) -> F:
 
 
 def deciding_options(command: F) -> F:
-    """Add what says which half messages are decided, and why, and how that is gone about."""
-    for option in reversed(
+    """Add the options that select the half messages to decide, give the reason, and set how to proceed."""
+    return add_options(
+        command,
         (
             click.argument("identities", metavar="[ID…]", nargs=-1),
             reason_option,
@@ -114,7 +114,5 @@ def deciding_options(command: F) -> F:
             filter_options,
             wait_option,
             click.option("--yes", is_flag=True, help="Do not ask before deciding more than one."),
-        )
-    ):
-        command = option(command)
-    return command
+        ),
+    )

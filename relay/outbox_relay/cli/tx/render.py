@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 import textwrap
@@ -11,18 +10,15 @@ from typing import Any
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
-from outbox_relay.cli.message.render import as_document
+from outbox_relay.cli.message import render as message_render
 from outbox_relay.operations import group_callbacks, half_message_story
-from outbox_relay.operations.half_message_life import HalfLife
+from outbox_relay.operations.half_message_life import HalfMessageLife
 from outbox_relay.operations.half_messages import OVERDUE_S
 from outbox_relay.operations.messages import Row
+from outbox_relay.text import formatting
 
-WIDE = 120
-"""Columns from which a list also shows topic and business."""
 LONGEST_CELL = 28
-_SECOND_UNIT = re.compile(r"(\d (?:min|h|d)) \d+ \w+$")
 
 
 def half_document(row: Row, now: Any) -> dict[str, Any]:
@@ -38,7 +34,7 @@ def half_document(row: Row, now: Any) -> dict[str, Any]:
 
 def show_list(rows: Sequence[Row], now: Any) -> None:
     """Print half messages as a table, the oldest first; a wide terminal or a pipe gets all columns."""
-    wide = not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
+    wide = output.is_wide()
     columns = ["id", "state", "group", "age", "checks", "next check", "last answer"]
     if wide:
         columns[3:3] = ["topic", "checker", "business"]
@@ -47,24 +43,18 @@ def show_list(rows: Sequence[Row], now: Any) -> None:
 
 def _cells(row: Row, now: Any, *, wide: bool) -> list[Any]:
     checks = row["checks"] or 0
-    age, due = formatting.seconds(row["age"]), _next_check(row, now)
-    if not wide:
-        # One unit of time is enough to see what is old.
-        age, due = _one_unit(age), _one_unit(due)
+    # One unit of time is enough to see what is old.
+    units = 2 if wide else 1
+    age = formatting.seconds(row["age"], units=units)
     cells: list[Any] = [row["id"], row["state"], _short(row["producer_group"]), age]
     if wide:
         cells[3:3] = [row["topic"], row["checker"], _business(row)]
     cells += [
         f"{checks} of {row['max_checks']}" if row["state"] == "UNKNOWN" else checks,
-        due,
+        _next_check(row, now, units),
         _answer(row) if wide else row["last_answer"],
     ]
     return cells
-
-
-def _one_unit(text: str) -> str:
-    """Drop the second unit of a duration at the end: `overdue 3 min 20 s` becomes `overdue 3 min`."""
-    return _SECOND_UNIT.sub(r"\1", text)
 
 
 def _short(text: str | None) -> str | None:
@@ -81,20 +71,20 @@ def _answer(row: Row) -> str | None:
     return f"{row['last_answer']}: {row['last_remark']}" if row["last_remark"] else str(row["last_answer"])
 
 
-def _next_check(row: Row, now: Any) -> str:
+def _next_check(row: Row, now: Any, units: int = 2) -> str:
     if row["state"] != "UNKNOWN":
         return "operator decides"
     if row["being_asked_by"] is not None:
         return "being asked"
     late = (now - row["due_at"]).total_seconds()
     if late > OVERDUE_S:
-        return f"overdue {formatting.seconds(late)}"
-    return "now" if late >= 0 else f"in {formatting.seconds(-late)}"
+        return f"overdue {formatting.seconds(late, units=units)}"
+    return "now" if late >= 0 else f"in {formatting.seconds(-late, units=units)}"
 
 
-def show_one(told: HalfLife) -> None:
+def show_one(known: HalfMessageLife) -> None:
     """Print the facts of one half message."""
-    half, message, group = told.half, told.life.message, told.group
+    half, message, group = known.half, known.life.message, known.group
     undecided = half["state"] == "UNKNOWN"
     output.pairs(
         [
@@ -127,46 +117,47 @@ def show_one(told: HalfLife) -> None:
             ("being asked", None if half["being_asked_by"] is None else f"by {half['being_asked_by']}"),
             (
                 "next check",
-                f"{formatting.cell(half['due_at'])}, {_next_check(half, told.now)}" if undecided else None,
+                f"{formatting.cell(half['due_at'])}, {_next_check(half, known.now)}" if undecided else None,
             ),
             ("is asked", group_callbacks.who(group, half["checker"]) if undecided else None),
             ("schedule", group_callbacks.schedule(group) if undecided else None),
             ("policy", f"{half['policy']}, by {formatting.cell(half['expires_at'])}" if undecided else None),
-            ("locked", None if told.locker is None else f"by {told.locker.describe()}"),
+            ("locked", None if known.locker is None else f"by {known.locker.describe()}"),
             *(
                 (f"ALARM {alarm.kind}", f"since {formatting.cell(alarm.since)}: {alarm.detail}")
-                for alarm in told.alarms
+                for alarm in known.alarms
             ),
         ]
     )
 
 
-def explain(told: HalfLife) -> None:
+def explain(known: HalfMessageLife) -> None:
     """Print the life of one half message in order of time, and what happens next."""
-    half = told.half
-    status = told.life.message["status"]
+    half = known.half
+    status = known.life.message["status"]
     business = "" if _business(half) is None else f" about {formatting.printable(_business(half) or '')}"
     _line(
         "",
         f"half message {half['id']} ({half['message_id']}){business} for topic {half['topic']}: "
         f"{status}, {half_message_story.LEFT[status]}",
     )
-    if not told.group.registered and status == "UNKNOWN":
+    if not known.group.registered and status == "UNKNOWN":
         _line(
             "",
-            f"group {told.group.name!r} is not registered, has the defaults: {group_callbacks.schedule(told.group)}",
+            f"group {known.group.name!r} is not registered, has the defaults: {group_callbacks.schedule(known.group)}",
         )
     elif status == "UNKNOWN":
         _line(
             "",
-            f"group {told.group.name!r}: {group_callbacks.schedule(told.group)}; policy {told.group.settings.policy}",
+            f"group {known.group.name!r}: {group_callbacks.schedule(known.group)}; "
+            f"policy {known.group.settings.policy}",
         )
     click.echo()
-    for number, entry in enumerate(half_message_story.past(told)):
+    for number, entry in enumerate(half_message_story.past(known)):
         after = (entry.at - half["born_at"]).total_seconds()
         passed = "" if number == 0 else f"+{formatting.seconds(after)}"
         _line(f"{formatting.moment(entry.at)}  {passed:>12}  ", entry.text)
-    steps = half_message_story.future(told)
+    steps = half_message_story.future(known)
     if not steps:
         return
     click.echo()
@@ -191,18 +182,18 @@ def _line(label: str, text: str, *, fg: str | None = None) -> None:
         click.echo((label if number == 0 else " " * len(label)) + shown)
 
 
-def life_document(told: HalfLife) -> dict[str, Any]:
+def life_document(known: HalfMessageLife) -> dict[str, Any]:
     """One half message's life for machines."""
-    locker = told.locker
+    locker = known.locker
     return {
-        **half_document(told.half, told.now),
-        "status": told.life.message["status"],
-        "partition": told.life.message["partition"],
-        "offset": told.life.message["offset"],
-        "published_at": told.life.message["published_at"],
-        "waiting": told.life.message["waiting"],
-        "registered": told.group.registered,
-        "asked": group_callbacks.who(told.group, told.half["checker"]),
+        **half_document(known.half, known.now),
+        "status": known.life.message["status"],
+        "partition": known.life.message["partition"],
+        "offset": known.life.message["offset"],
+        "published_at": known.life.message["published_at"],
+        "waiting": known.life.message["waiting"],
+        "registered": known.group.registered,
+        "asked": group_callbacks.who(known.group, known.half["checker"]),
         "locked_by": None
         if locker is None
         else {
@@ -215,19 +206,19 @@ def life_document(told: HalfLife) -> dict[str, Any]:
         },
         "alarms": [
             {"kind": one.kind, "detail": one.detail, "since": one.since, "seen_at": one.seen_at}
-            for one in told.alarms
+            for one in known.alarms
         ],
-        "events": told.life.events,
-        "publications": told.life.publications,
-        "schedule": durations_of(told),
-        **half_message_story.document(told),
-        "message": as_document(told.life.message),
+        "events": known.life.events,
+        "publications": known.life.publications,
+        "schedule": durations_of(known),
+        **half_message_story.document(known),
+        "message": message_render.as_document(known.life.message),
     }
 
 
-def durations_of(told: HalfLife) -> dict[str, Any]:
+def durations_of(known: HalfMessageLife) -> dict[str, Any]:
     """The group's schedule, in seconds."""
-    group = told.group
+    group = known.group
     return {
         "check_after_seconds": group.settings.check_after.total_seconds(),
         "check_interval_seconds": group.settings.check_interval.total_seconds(),

@@ -1,17 +1,17 @@
-"""What the commands of `outbox tx` say of one half message that they have worked on."""
+"""What the commands of `outbox tx` report of one half message that they have worked on."""
 
 from __future__ import annotations
 
 import click
 
-from outbox_relay import formatting
 from outbox_relay.database import connections
 from outbox_relay.operations import group_callbacks, groups
-from outbox_relay.operations.decide import Outcome
-from outbox_relay.operations.half_messages import Row
+from outbox_relay.operations.decide import DecisionResult
+from outbox_relay.operations.messages import Row
+from outbox_relay.text import formatting
 
 
-def decided(outcome: Outcome) -> None:
+def decided(outcome: DecisionResult) -> None:
     """Print what became of one decision; to standard error when it failed."""
     half = outcome.half
     text = f"half message {half['id']} {outcome.text}"
@@ -22,7 +22,7 @@ def decided(outcome: Outcome) -> None:
 
 
 def due(conn: connections.Connection, half: Row) -> str:
-    """Say who asks about a half message that was made due, or why it cannot be asked about."""
+    """Return who asks about a half message that was made due, or why it cannot be asked about."""
     if half["state"] != "UNKNOWN":
         return _final(half)
     if half["being_asked_by"] is not None:
@@ -40,7 +40,7 @@ def _final(half: Row) -> str:
     number = half["id"]
     if half["state"] == "EXHAUSTED":
         return (
-            "is EXHAUSTED: its checks or its age are used up, and nobody is asked any more; decide it: "
+            "is EXHAUSTED: its checks or its age are used up, and no check follows; decide it: "
             f"outbox tx commit {number} --reason TEXT, outbox tx rollback {number} --reason TEXT"
         )
     when = "" if half["decided_at"] is None else f" since {formatting.cell(half['decided_at'])}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OperatorError(Exception):
-    """A refusal that says what is wrong and what to do; commands print it and end with 1."""
+    """A refusal that states what is wrong and what to do; commands print it and end with 1."""
 
 
 class OptionError(OperatorError):

@@ -13,6 +13,8 @@ import base64
 from datetime import UTC, datetime
 from typing import Any
 
+from outbox_relay.text import durations
+
 NOTHING = "-"
 
 
@@ -86,27 +88,9 @@ def many(value: int, noun: str) -> str:
     return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
 
 
-LONGEST_S = 100 * 365 * 86_400.0
-
-
-def seconds(value: float | None) -> str:
-    """Show a duration in seconds as its two largest units: 0.4 s, 12 s, 3 min 20 s, 5 h 2 min, 4 d 3 h, 2 y 40 d."""
-    if value is None:
-        return NOTHING
-    if value < 10:
-        return f"{max(value, 0.0):.1f} s"
-    if value > LONGEST_S:
-        return "more than 100 years"
-    for size, unit, next_size, next_unit in (
-        (365 * 86_400, "y", 86_400, "d"),
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if value >= size:
-            rest = int(value % size // next_size)
-            return f"{int(value // size)} {unit}" + (f" {rest} {next_unit}" if rest else "")
-    return f"{value:.0f} s"
+def seconds(value: float | None, *, units: int = 2) -> str:
+    """Show a duration in seconds by its largest units, as `durations.about` does."""
+    return NOTHING if value is None else durations.about(value, units=units)
 
 
 def size(value: float | None) -> str:

@@ -17,13 +17,14 @@ _PAIR_SECRET = re.compile(
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Replace what looks like a password in any text, such as a driver's exception, by ***.
+    """Replace what may be a password in any text, such as a driver's exception, by ***.
 
     Args:
         text: The text to show.
-        secrets: Passwords that are known; they are replaced wherever they are.
+        secrets: Passwords that are known; they are replaced wherever they are. An empty one is ignored.
     """
-    for secret in secrets:
+    # The longest first: a shorter one may be a part of it.
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, MASK)
     return _PAIR_SECRET.sub(rf"\1{MASK}", _URL_SECRET.sub(rf"\1{MASK}\2", text))
 

@@ -6,19 +6,24 @@ strings are masked in every text that passes through, tracebacks included.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from typing import IO, Any
 
-from outbox_relay.masking import mask_text
+from outbox_relay.text.masking import mask_text
 
 ROOT = "outbox"
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
+_CONTEXT: ContextVar[dict[str, Any]] = ContextVar("log context", default={})  # noqa: B039  (never changed in place)
 _PLAIN = re.compile(r"^[^\s\"=]+$")
 
 
@@ -37,18 +42,44 @@ class Log:
         self._write(logging.INFO, event, fields)
 
     def warning(self, event: str, /, **fields: Any) -> None:
-        """Log what an operator should look at when it stays."""
+        """Log what an operator should check when it stays."""
         self._write(logging.WARNING, event, fields)
 
     def error(self, event: str, /, *, exception: BaseException | None = None, **fields: Any) -> None:
-        """Log what an operator must look at; with `exception`, its traceback too."""
+        """Log what an operator must check; with `exception`, its traceback too."""
         self._write(logging.ERROR, event, fields, exception)
 
     def _write(
         self, level: int, event: str, fields: dict[str, Any], exception: BaseException | None = None
     ) -> None:
         if self._logger.isEnabledFor(level):
+            fields = {**_CONTEXT.get(), **fields}
             self._logger.log(level, "%s", event, extra={"fields": fields}, exc_info=exception)
+
+
+@contextmanager
+def context(**fields: Any) -> Iterator[None]:
+    """Add fields to every event that this thread logs in the block, and threads whose target is `inheriting`."""
+    token = _CONTEXT.set({**_CONTEXT.get(), **fields})
+    try:
+        yield
+    finally:
+        _CONTEXT.reset(token)
+
+
+def inheriting(target: Callable[..., None]) -> Callable[..., None]:
+    """Return a thread's target that logs with the fields of the thread that calls this."""
+    return functools.partial(copy_context().run, target)
+
+
+def inherit() -> Callable[[], None]:
+    """Return an initializer for the threads of a pool, which then log with the fields of the thread that calls this."""
+    fields = _CONTEXT.get()
+
+    def begin() -> None:
+        _CONTEXT.set(fields)
+
+    return begin
 
 
 def setup(log_format: str = "text", level: str = "info", stream: IO[str] | None = None) -> None:

@@ -1,0 +1,301 @@
+"""`outbox dlq`: dead letters of consumer groups, by failure or one by one; try them again, discard them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import click
+import psycopg
+
+from outbox_relay.cli import output
+from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option
+from outbox_relay.database import connections, schema
+from outbox_relay.operations import dlq as letters
+from outbox_relay.operations import filters
+from outbox_relay.operations.dlq import DeadLetterFilter
+from outbox_relay.operations.messages import Row
+from outbox_relay.text import formatting
+from outbox_relay.text.errors import OperatorError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILTERS = (
+    click.option("--group", metavar="NAME", help="The consumer group."),
+    click.option("--topic", metavar="NAME", help="The topic."),
+    click.option(
+        "--failure", metavar="TEXT", help="A part of the failure, as `outbox dlq summary` lists it."
+    ),
+    click.option("--since", metavar="TIME", help="Failed at or after: 30s, 10m, 2h, 3d ago, or an ISO time."),
+    click.option("--until", metavar="TIME", help="Failed before; as --since."),
+)
+_CHOICE = (
+    click.argument("ids", metavar="[ID…]", nargs=-1, type=click.IntRange(1, filters.LARGEST_ID)),
+    *_FILTERS,
+    click.option("--all", "everything", is_flag=True, help="All dead letters of all groups."),
+    click.option("--yes", is_flag=True, help="Do not ask before acting on more than one."),
+)
+
+
+def _filter_options(command: F) -> F:
+    return add_options(command, _FILTERS)
+
+
+def _choice_options(command: F) -> F:
+    return add_options(command, _CHOICE)
+
+
+@click.group(cls=CommandGroup)
+def dlq() -> None:
+    """Dead letters of consumer groups: messages whose listener failed until their retries were used up.
+
+    They are rows in the consumer's database; nothing of their effect is there, unless their listener ended its
+    transaction. In an orderly group the later messages of the key wait behind a dead letter, in order, until it is
+    tried again or discarded. Messages that the relay cannot publish are another thing: outbox message dead.
+    """
+
+
+@dlq.command("ls")
+@_filter_options
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    default=20,
+    show_default=True,
+    help="How many at most.",
+)
+@dsn_option
+@json_option
+def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
+    """List dead letters, the oldest first; all filters must fit.
+
+    \b
+      outbox dlq ls --group points
+      outbox dlq ls --failure ValueError --since 2h
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        found = [row for page in letters.pages(conn, _filter(options), limit) for row in page]
+    if as_json:
+        output.emit_json(found)
+    elif not found:
+        click.echo("no dead letters")
+    else:
+        output.table(
+            [
+                "id",
+                "group",
+                "topic",
+                "partition",
+                "offset",
+                "key",
+                "attempts",
+                "failed",
+                "waiting",
+                "failure",
+            ],
+            [
+                (
+                    row["id"],
+                    row["consumer_group"],
+                    row["topic"],
+                    row["partition"],
+                    row["offset"],
+                    row["key"],
+                    row["attempts"],
+                    row["failed_at"],
+                    row["waiting"],
+                    formatting.printable(row["failure"] or ""),
+                )
+                for row in found
+            ],
+            right=("id", "partition", "offset", "attempts", "waiting"),
+        )
+
+
+@dlq.command()
+@click.option("--group", metavar="NAME", help="The consumer group.")
+@dsn_option
+@json_option
+def summary(*, group: str | None, dsn: str, as_json: bool) -> None:
+    """Count dead letters by group and failure: the exception, its place in the listener, and its text.
+
+    \b
+      outbox dlq summary
+      outbox dlq redrive --group points --failure "KeyError at points:add"
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        found = letters.summary(conn, group)
+    if as_json:
+        output.emit_json(found)
+    elif not found:
+        click.echo("no dead letters")
+    else:
+        output.table(
+            ["group", "messages", "first", "last", "topics", "example", "failure"],
+            [
+                (
+                    row["consumer_group"],
+                    row["messages"],
+                    row["first_at"],
+                    row["last_at"],
+                    ", ".join(row["topics"]),
+                    row["example"],
+                    formatting.printable(row["failure"] or ""),
+                )
+                for row in found
+            ],
+            right=("messages", "example"),
+        )
+
+
+@dlq.command()
+@click.argument("id_", metavar="ID", type=click.IntRange(1, filters.LARGEST_ID))
+@click.option("--body", is_flag=True, help="Also its headers and body; needs the role outbox_consumer.")
+@dsn_option
+@json_option
+def show(*, id_: int, body: bool, dsn: str, as_json: bool) -> None:
+    """Show one dead letter, or a message that waits for its retry, with its error."""
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        row = letters.show(conn, id_)
+        if row is None:
+            raise OperatorError(f"no parked message has the id {id_}; list them: outbox dlq ls")
+        if body:
+            row.update(letters.contents(conn, [id_]).get(id_, {}))
+    if as_json:
+        output.emit_json(row)
+        return
+    for name, value in row.items():
+        if name not in {"error", "headers", "body"}:
+            click.echo(f"{name.replace('_', ' '):<15} {formatting.cell(value)}")
+    for name, value in row.get("headers", []):
+        click.echo(f"header          {formatting.printable(name)}: {formatting.cell(value)}")
+    if body:
+        click.echo(f"body            {formatting.cell(row.get('body'))}")
+    for line in (row["error"] or "").splitlines():
+        click.echo(f"  {formatting.printable(line)}")
+
+
+@dlq.command()
+@_filter_options
+@dsn_option
+def export(*, dsn: str, **options: Any) -> None:
+    """Write dead letters with headers and bodies, a line of JSON each; needs the role outbox_consumer.
+
+    \b
+      outbox dlq export --group points > points.jsonl
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        for page in letters.pages(conn, _filter(options)):
+            found = letters.contents(conn, [row["id"] for row in page])
+            for row in page:
+                if row["id"] in found:
+                    output.emit_json_line({**row, **found[row["id"]]})
+
+
+@dlq.command()
+@_choice_options
+@dsn_option
+@json_option
+def redrive(**options: Any) -> None:
+    """Let the group try dead letters again now, with all their attempts before them.
+
+    Order is kept: the later messages of a held key stay behind its dead letter until it has succeeded. A dead letter
+    whose listener had ended its transaction, or whose id was used before, is tried again only if it is named by its
+    id: a part of its effect may exist.
+
+    \b
+      outbox dlq redrive 17
+      outbox dlq redrive --group points --failure TimeoutError --yes
+    """
+    _act(
+        letters.redrive,
+        "redriven",
+        "tried again as soon as a member of the group runs",
+        options,
+        lambda row: not letters.may_be_applied(row),
+    )
+
+
+@dlq.command()
+@_choice_options
+@dsn_option
+@json_option
+def discard(**options: Any) -> None:
+    """Delete dead letters for good: their effect will never exist, and the messages behind them go on.
+
+    Keep a copy first: outbox dlq export.
+
+    \b
+      outbox dlq discard 17
+      outbox dlq discard --group points --failure "KeyError at points:add" --yes
+    """
+    _act(letters.discard, "discarded", "deleted; what waited behind them goes on", options)
+
+
+def _act(
+    act: Callable[[psycopg.Connection[Any], list[int]], list[int]],
+    done: str,
+    meaning: str,
+    options: dict[str, Any],
+    keeps: Callable[[Row], bool] = lambda row: True,
+) -> None:
+    """Do something with the dead letters that are chosen, page by page; `keeps`: which of those chosen by filters."""
+    which = _filter(options)
+    ids, everything = options["ids"], options["everything"]
+    if ids:
+        if everything or not which.is_empty:
+            raise click.UsageError("name dead letters by their ids or by filters, not by both")
+        which = replace(which, ids=ids)
+    elif which.is_empty is not everything:
+        raise click.UsageError("name dead letters by ids or filters, or give --all")
+    with connections.connect(options["dsn"]) as conn:
+        schema.require_current(conn)
+        found = [row for page in letters.pages(conn, which) for row in page]
+        chosen = [row["id"] for row in found if ids or keeps(row)]
+        if len(chosen) < len(found):
+            click.echo(
+                f"{len(found) - len(chosen)} dead letters are left out: a part of their effect may exist, or their id "
+                "was used before; read their errors (outbox dlq show ID), and name them by id",
+                err=True,
+            )
+        missing = sorted(set(ids) - set(chosen))
+        if missing:
+            raise OperatorError(
+                f"no dead letter has the id {', '.join(map(str, missing))}; nothing was changed\n"
+                "list them: outbox dlq ls"
+            )
+        if len(chosen) > 1 and not options["yes"]:
+            click.confirm(f"{len(chosen)} dead letters will be {done}. Go on?", abort=True, err=True)
+        changed: list[int] = []
+        for begin in range(0, len(chosen), letters.LETTERS_AT_ONCE):
+            changed += act(conn, chosen[begin : begin + letters.LETTERS_AT_ONCE])
+    if options["as_json"]:
+        output.emit_json({done: changed})
+    elif changed:
+        click.echo(f"{len(changed)} dead letter{'s' if len(changed) > 1 else ''} {meaning}")
+    else:
+        click.echo("no dead letters fit")
+
+
+def _filter(options: dict[str, Any]) -> DeadLetterFilter:
+    """Read the filters.
+
+    Raises:
+        FilterError: a time cannot be read.
+    """
+    begin, end = filters.period(options["since"], options["until"])
+    now = datetime.now(UTC)
+    return DeadLetterFilter(
+        group=options["group"],
+        topic=options["topic"],
+        failure=options["failure"],
+        since=None if begin is None else filters.at(begin, now),
+        until=None if end is None else filters.at(end, now),
+    )

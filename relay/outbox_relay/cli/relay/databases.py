@@ -1,0 +1,85 @@
+"""Which databases one relay process serves: `--dsn`, once or several times, or a file by `--config`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from outbox_relay.cli.options import NO_DATABASE
+from outbox_relay.database import connections
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Dsn(click.ParamType[Any]):
+    """A connection string; a variable of the environment holds one, spaces included."""
+
+    name = "dsn"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        """Take the variable as a whole."""
+        return [rv] if rv else []
+
+
+def databases_options(command: F) -> F:
+    """Add `--dsn`, which may be repeated, and `--config`."""
+    command = click.option(
+        "--config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        envvar="OUTBOX_CONFIG",
+        show_envvar=True,
+        metavar="FILE",
+        help="TOML file with a table [databases] of names and connection strings: one relay for each.",
+    )(command)
+    return click.option(
+        "--dsn",
+        "dsns",
+        type=Dsn(),
+        multiple=True,
+        envvar="OUTBOX_DSN",
+        show_envvar=True,
+        metavar="DSN",
+        help="PostgreSQL: postgresql://user@host:5432/database, or 'host=… dbname=…'; repeatable: one relay for each.",
+    )(command)
+
+
+def chosen(dsns: tuple[str, ...], config: Path | None) -> dict[str, str]:
+    """Return the connection strings of the databases by name; no name holds a password.
+
+    Raises:
+        UsageError: no database is given, one is given twice, or the file cannot be used.
+        DsnError: a connection string cannot be read.
+    """
+    if config is not None:
+        context = click.get_current_context()
+        if context.get_parameter_source("dsns") == click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("give --dsn or --config, not both")
+        return _read(config)
+    if not dsns:
+        raise click.UsageError(NO_DATABASE)
+    found: dict[str, str] = {}
+    for dsn in dsns:
+        name = connections.place(dsn)
+        if name in found:
+            raise click.UsageError(f"{name} is given twice; one relay for each database is expected")
+        found[name] = dsn
+    return found
+
+
+def _read(config: Path) -> dict[str, str]:
+    try:
+        found = tomllib.loads(config.read_text(encoding="utf-8")).get("databases")
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise click.UsageError(f"--config {config} cannot be read: {error}") from None
+    if not isinstance(found, dict) or not found or not all(isinstance(dsn, str) for dsn in found.values()):
+        raise click.UsageError(
+            f"--config {config} has no table [databases] of names and connection strings; expected lines such as: "
+            'shop = "postgresql://outbox@db1/shop"'
+        )
+    for dsn in found.values():
+        connections.parameters(dsn)
+    return found

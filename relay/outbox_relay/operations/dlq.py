@@ -1,0 +1,120 @@
+"""Dead letters of consumer groups: find them, try them again, discard them.
+
+A dead letter is a row of `outbox.inbox_parked` in state dead; its effect does not exist, unless its listener ended the
+transaction, and in an orderly group the later messages of its key wait behind it. The schedules:
+
+- Redrive is one statement. A process that dies before its commit has changed nothing; after it, a running member of
+  the group finds the retry. Two operators at once: the second finds the row in another state.
+- Discard takes the row out and lets the next message of its key follow, in one transaction, with the locks in the order
+  of a retry: the row, then the held key. A member that parks a message behind the key waits for that transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from outbox.drivers import psycopg_sync
+from outbox.inbox import plans
+from outbox.statements import Statements
+from outbox_relay.operations.messages import Row
+
+STATEMENTS = Statements("outbox_relay/operations/dlq.sql")
+LETTERS_AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class DeadLetterFilter:
+    """Which dead letters are meant; None: any. `failure` is a part of the failure's text."""
+
+    ids: Sequence[int] | None = None
+    group: str | None = None
+    topic: str | None = None
+    failure: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it means all dead letters of all groups."""
+        return self == DeadLetterFilter()
+
+
+def pages(
+    conn: psycopg.Connection[Any], which: DeadLetterFilter, limit: int | None = None
+) -> Iterator[list[Row]]:
+    """Yield the dead letters that fit, the oldest first, page by page; at most `limit` of them."""
+    after, left = 0, limit
+    values = {name: getattr(which, name) for name in ("group", "topic", "failure", "since", "until")}
+    values["ids"] = None if which.ids is None else list(which.ids)
+    while left is None or left > 0:
+        size = LETTERS_AT_ONCE if left is None else min(LETTERS_AT_ONCE, left)
+        with conn.cursor(row_factory=dict_row) as cursor:
+            rows = cursor.execute(STATEMENTS["ls"], {**values, "after": after, "limit": size}).fetchall()
+        if not rows:
+            return
+        yield rows
+        after = rows[-1]["id"]
+        left = None if left is None else left - len(rows)
+
+
+def summary(conn: psycopg.Connection[Any], group: str | None = None) -> list[Row]:
+    """Return the dead letters by group and failure, the most frequent first."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(STATEMENTS["summary"], {"group": group}).fetchall()
+
+
+def show(conn: psycopg.Connection[Any], id_: int) -> Row | None:
+    """Return one parked message without body and headers; None: no message has this id."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(STATEMENTS["show"], {"id": id_}).fetchone()
+
+
+def contents(conn: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, Row]:
+    """Return body and headers of parked messages by their ids.
+
+    Raises:
+        psycopg.errors.InsufficientPrivilege: the user has not the role outbox_consumer.
+    """
+    found = {}
+    for id_, body, names, values in conn.execute(STATEMENTS["contents"], {"ids": list(ids)}).fetchall():
+        found[id_] = {"headers": [list(pair) for pair in zip(names, values, strict=True)], "body": body}
+    return found
+
+
+def may_be_applied(row: Row) -> bool:
+    """Return whether a part of a dead letter's effect may exist, or its id was used by another message."""
+    return str(row["failure"] or "").startswith((plans.ENDED, plans.REUSED))
+
+
+def redrive(conn: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
+    """Let the group try these dead letters again now; return those that were dead.
+
+    Args:
+        conn: an autocommit connection.
+        ids: of dead letters.
+    """
+    return [id_ for (id_,) in conn.execute(STATEMENTS["redrive"], {"ids": list(ids)}).fetchall()]
+
+
+def discard(conn: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
+    """Delete these dead letters, each in a transaction of its own; return those that were dead.
+
+    Args:
+        conn: an autocommit connection.
+        ids: of dead letters. The message behind one of them becomes the next retry of its key.
+    """
+    done = []
+    for id_ in ids:
+        with conn.transaction():
+            row = conn.execute(STATEMENTS["lock_dead"], {"id": id_}).fetchone()
+            if row is not None:
+                group, topic, order_key = row
+                psycopg_sync.run(conn, plans.remove(group, topic, order_key, id_))
+                done.append(id_)
+    return done

@@ -1,0 +1,63 @@
+-- Dead letters of consumer groups: what `outbox dlq` finds, tries again and discards. The rows are the consumers'; see
+-- outbox/sql/inbox.sql for what they do with them.
+
+-- name: ls
+-- Dead letters that fit, the oldest first, with how many messages of the same key wait behind each.
+SELECT p.id, g.name AS consumer_group, t.name AS topic, p.part AS partition, p.off AS "offset", p.message_id, p.key,
+    p.attempts, p.failed_at, p.fingerprint AS failure,
+    (SELECT count(*) FROM outbox.inbox_parked w
+     WHERE w.group_id = p.group_id AND w.topic_id = p.topic_id AND w.order_key = p.order_key
+         AND w.state = 'waiting') AS waiting
+FROM outbox.inbox_parked p
+JOIN outbox.consumer_group g ON g.id = p.group_id
+JOIN outbox.inbox_topic t ON t.id = p.topic_id
+WHERE p.state = 'dead' AND p.id > %(after)s
+    AND (%(ids)s::bigint[] IS NULL OR p.id = ANY (%(ids)s::bigint[]))
+    AND (%(group)s::text IS NULL OR g.name = %(group)s)
+    AND (%(topic)s::text IS NULL OR t.name = %(topic)s)
+    AND (%(failure)s::text IS NULL OR strpos(p.fingerprint, %(failure)s) > 0)
+    AND (%(since)s::timestamptz IS NULL OR p.failed_at >= %(since)s)
+    AND (%(until)s::timestamptz IS NULL OR p.failed_at < %(until)s)
+ORDER BY p.id
+LIMIT %(limit)s;
+
+-- name: summary
+-- Dead letters by group and failure, the most frequent first; `example` is the oldest one.
+SELECT g.name AS consumer_group, p.fingerprint AS failure, count(*) AS messages, min(p.failed_at) AS first_at,
+    max(p.failed_at) AS last_at, array_agg(DISTINCT t.name) AS topics, min(p.id) AS example
+FROM outbox.inbox_parked p
+JOIN outbox.consumer_group g ON g.id = p.group_id
+JOIN outbox.inbox_topic t ON t.id = p.topic_id
+WHERE p.state = 'dead'
+    AND (%(group)s::text IS NULL OR g.name = %(group)s)
+GROUP BY g.name, p.fingerprint
+ORDER BY messages DESC, first_at;
+
+-- name: show
+-- One parked message, whatever its state, without body and headers.
+SELECT p.id, g.name AS consumer_group, t.name AS topic, p.part AS partition, p.off AS "offset", p.message_id, p.key, p.state,
+    p.attempts, p.due_at, p.published_at, p.parked_at, p.failed_at, p.fingerprint AS failure, p.error
+FROM outbox.inbox_parked p
+JOIN outbox.consumer_group g ON g.id = p.group_id
+JOIN outbox.inbox_topic t ON t.id = p.topic_id
+WHERE p.id = %(id)s;
+
+-- name: contents
+-- Body and headers of parked messages; needs the role outbox_consumer.
+SELECT p.id, p.body, p.header_names, p.header_values
+FROM outbox.inbox_parked p
+WHERE p.id = ANY (%(ids)s::bigint[]);
+
+-- name: redrive
+-- Makes dead letters retries that are due now, with all their attempts before them. Of a key only the first message is
+-- dead, so its successors stay behind it.
+UPDATE outbox.inbox_parked SET state = 'retry', due_at = clock_timestamp(), attempts = 0
+WHERE id = ANY (%(ids)s::bigint[]) AND state = 'dead'
+RETURNING id;
+
+-- name: lock_dead
+-- Locks a dead letter that shall be discarded; nothing if somebody else has dealt with it.
+SELECT p.group_id, p.topic_id, p.order_key
+FROM outbox.inbox_parked p
+WHERE p.id = %(id)s AND p.state = 'dead'
+FOR UPDATE;
