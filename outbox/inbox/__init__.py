@@ -1,0 +1,24 @@
+"""Consumers that apply each message once: `PushConsumer`, and what its listeners get and return.
+
+Needs the extra `consumer` (confluent-kafka). `import outbox` imports nothing of this.
+"""
+
+from outbox.inbox.assignments import Limits
+from outbox.inbox.consumer import PushConsumer
+from outbox.inbox.delays import DelaySchedule
+from outbox.inbox.messages import ConsumedMessage
+from outbox.inbox.results import ConsumeResult
+from outbox.inbox.starts import FIRST, LAST, ConsumeFrom
+from outbox.inbox.tags import TagExpression
+
+__all__ = [
+    "FIRST",
+    "LAST",
+    "ConsumeFrom",
+    "ConsumeResult",
+    "ConsumedMessage",
+    "DelaySchedule",
+    "Limits",
+    "PushConsumer",
+    "TagExpression",
+]

@@ -1,0 +1,249 @@
+"""The partitions that a member reads now: what was delivered, what runs, what is done.
+
+The thread that polls Kafka opens and closes partitions and adds deliveries; listeners' threads take and finish
+them. All of it is under one lock, and nothing here waits for a server.
+
+A partition that is closed and opened again has another epoch. Work of an older one may still run; its end changes no
+offset here. Its effect is guarded by the inbox, not by epochs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from time import monotonic
+
+from outbox.inbox.key_queues import KeyQueues
+from outbox.inbox.messages import Delivery, Source
+from outbox.inbox.tracker import OffsetTracker
+
+TopicPart = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of one partition may wait in memory, and how far listeners may run ahead of the slowest."""
+
+    messages: int = 1000
+    size: int = 16 << 20
+    width: int = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class StoredOffset:
+    """An offset to store: all below it is done."""
+
+    topic: str
+    part: int
+    topic_id: int
+    offset: int
+    generation: int
+    server: int
+    """The number of the server of PostgreSQL, as the member counts them: what is done there."""
+
+
+@dataclass(slots=True)
+class OpenPartition:
+    """One partition from its assignment until it is revoked."""
+
+    source: Source
+    generation: int
+    epoch: int
+    tracker: OffsetTracker
+    stored: int
+    waiting: int = 0
+    size: int = 0
+    running: int = 0
+    paused: bool = field(default=False)
+
+
+class Assignments:
+    """All partitions that are assigned and open."""
+
+    def __init__(self, *, orderly: bool, limits: Limits) -> None:
+        self._orderly, self._limits = orderly, limits
+        self._open: dict[TopicPart, OpenPartition] = {}
+        self._queues: KeyQueues[Delivery] = KeyQueues()
+        lock = threading.RLock()
+        self._changed, self._drained = threading.Condition(lock), threading.Condition(lock)
+        self._closing = 0
+        self._epoch = 0
+        self._ended = False
+        self.server = 0
+        """How often another server of PostgreSQL has taken over since the start."""
+
+    def open(
+        self, where: TopicPart, source: Source, start: int, generation: int, server: int = 0
+    ) -> int | None:
+        """Begin with a partition; return its epoch, None if another server has taken over since the start was read."""
+        with self._changed:
+            if server != self.server:
+                return None
+            self._epoch += 1
+            self._open[where] = OpenPartition(source, generation, self._epoch, OffsetTracker(start), -1)
+            return self._epoch
+
+    def find(self, where: TopicPart) -> OpenPartition | None:
+        """Return an open partition, for its source and epoch."""
+        return self._open.get(where)
+
+    def add(self, delivery: Delivery) -> bool:
+        """Queue a message; False: it was delivered before, or its partition is not open."""
+        message = delivery.message
+        with self._changed:
+            found = self._open.get((message.topic, message.partition))
+            if found is None or not found.tracker.add(message.offset):
+                return False
+            found.waiting += 1
+            found.size += size_of(delivery)
+            self._queues.put(self._key(delivery), delivery)
+            self._changed.notify()
+            return True
+
+    def skip(self, where: TopicPart, offset: int) -> None:
+        """Note a message that is not subscribed to: done as soon as it is seen."""
+        with self._changed:
+            found = self._open.get(where)
+            if found is not None and found.tracker.add(offset):
+                found.tracker.done(offset)
+
+    def advance(self, where: TopicPart, position: int) -> None:
+        """Note that reading has passed what lies below a position, such as the broker's own records."""
+        with self._changed:
+            if found := self._open.get(where):
+                found.tracker.advance(position)
+
+    def take(self, seconds: float) -> tuple[Hashable, Delivery] | None:
+        """Take the next message; None after this time, or when there will be no more."""
+        with self._changed:
+            taken = self._queues.take()
+            if taken is None and not self._ended:
+                self._changed.wait(seconds)
+                taken = self._queues.take()
+            if taken is None:
+                return None
+            if found := self._current(taken[1]):
+                found.waiting -= 1
+                found.size -= size_of(taken[1])
+                found.running += 1
+            return taken
+
+    def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
+        """End a message that was taken.
+
+        Args:
+            key: what `take` returned with it.
+            delivery: the message.
+            done: whether it needs nothing more; False: it comes again after the partition's next assignment.
+        """
+        with self._changed:
+            if found := self._current(delivery):
+                found.running -= 1
+                if done:
+                    found.tracker.done(delivery.message.offset)
+            if self._queues.release(key):
+                self._changed.notify()
+            if self._closing:
+                self._drained.notify_all()
+
+    def is_current(self, delivery: Delivery) -> bool:
+        """Return whether the partition of a message is still the one that it came with."""
+        with self._changed:
+            return self._current(delivery) is not None
+
+    def close(self, which: Iterable[TopicPart] | None, seconds: float) -> list[StoredOffset]:
+        """End partitions: forget what has not begun, wait for what runs, and return the offsets to store.
+
+        Args:
+            which: the partitions; None: all of them.
+            seconds: how long to wait for what runs. What runs longer counts as not done.
+        """
+        with self._changed:
+            places = set(self._open if which is None else which) & self._open.keys()
+            self._queues.forget(lambda each: (each.message.topic, each.message.partition) in places)
+            deadline = monotonic() + seconds
+            self._closing += 1
+            while any(self._is_running(place) for place in places) and monotonic() < deadline:
+                self._drained.wait(max(0.0, deadline - monotonic()))
+            self._closing -= 1
+            places &= self._open.keys()  # another server may have taken over meanwhile
+            offsets = [self._offset(place) for place in places]
+            for place in places:
+                del self._open[place]
+            return offsets
+
+    def restart(self) -> None:
+        """End all partitions at once and store nothing of them: another server of PostgreSQL has taken over."""
+        with self._changed:
+            self.server += 1
+            self._queues.forget(lambda _: True)
+            self._open.clear()
+            self._drained.notify_all()
+
+    def offsets(self) -> list[StoredOffset]:
+        """Return the offsets that moved since they were stored."""
+        with self._changed:
+            return [
+                self._offset(place) for place, each in self._open.items() if each.tracker.safe > each.stored
+            ]
+
+    def stored(self, offsets: Iterable[StoredOffset]) -> None:
+        """Note offsets that are stored."""
+        with self._changed:
+            for each in offsets:
+                if found := self._open.get((each.topic, each.part)):
+                    found.stored = max(found.stored, each.offset)
+
+    def full(self) -> tuple[list[TopicPart], list[TopicPart]]:
+        """Return the partitions to pause now, and those to resume: these are at half of their limits."""
+        pause, resume = [], []
+        with self._changed:
+            for place, each in self._open.items():
+                load = max(
+                    each.waiting / self._limits.messages,
+                    each.size / self._limits.size,
+                    each.tracker.width / self._limits.width,
+                )
+                if load >= 1 and not each.paused:
+                    each.paused = True
+                    pause.append(place)
+                elif load <= 0.5 and each.paused:
+                    each.paused = False
+                    resume.append(place)
+        return pause, resume
+
+    def idle(self) -> list[TopicPart]:
+        """Return the partitions of which everything that was seen is done."""
+        with self._changed:
+            return [place for place, each in self._open.items() if not each.tracker.incomplete]
+
+    def end(self) -> None:
+        """Wake up all who wait: there will be no more."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _key(self, delivery: Delivery) -> Hashable:
+        message = delivery.message
+        place = (message.topic, message.partition)
+        if delivery.order_key is None or not self._orderly:
+            return (*place, delivery.epoch, message.offset)
+        return (*place, delivery.order_key)
+
+    def _current(self, delivery: Delivery) -> OpenPartition | None:
+        found = self._open.get((delivery.message.topic, delivery.message.partition))
+        return found if found is not None and found.epoch == delivery.epoch else None
+
+    def _is_running(self, place: TopicPart) -> bool:
+        return (found := self._open.get(place)) is not None and found.running > 0
+
+    def _offset(self, place: TopicPart) -> StoredOffset:
+        found = self._open[place]
+        return StoredOffset(*place, found.source.topic_id, found.tracker.safe, found.generation, self.server)
+
+
+def size_of(delivery: Delivery) -> int:
+    """Return roughly how many bytes of a message are kept in memory."""
+    message = delivery.message
+    return len(message.key or b"") + len(message.body or b"") + 64 * (4 + len(message.headers))

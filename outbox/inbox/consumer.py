@@ -1,0 +1,293 @@
+"""A member of a consumer group: the public class, which starts and ends the threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import psycopg
+
+from outbox.errors import ConfigurationError, ConsumerFailedError
+from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.delays import DelaySchedule
+from outbox.inbox.handling import Handling, Listener
+from outbox.inbox.keeper import Keeper
+from outbox.inbox.poller import Poller
+from outbox.inbox.server import CurrentServer
+from outbox.inbox.settings import ConsumerSettings, subscription_of
+from outbox.inbox.starts import ConsumeFrom
+from outbox.inbox.tags import TagExpression
+from outbox.inbox.threads import (
+    Connect,
+    DeliveryThread,
+    ListenerThread,
+    RetryThread,
+    Running,
+    Runtime,
+    timed_out,
+)
+
+log = logging.getLogger("outbox.inbox")
+PATIENCE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 4,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+"""How a connection notices that the server is gone without a word, by libpq's names: seconds, the last milliseconds."""
+MOST_GIVEN_UP = 5
+"""Listeners that never return; with more of them the member ends."""
+
+
+class PushConsumer:
+    """Runs a listener for each message of its topics, and applies the effect of each message once.
+
+        def listener(conn, message):
+            conn.execute("UPDATE points SET …")
+            return ConsumeResult.SUCCESS
+
+        PushConsumer(
+            "points", {"orders": "paid"}, listener, dsn=dsn, kafka={"bootstrap.servers": servers}, consume_from=FIRST
+        ).run()
+
+    The listener gets a connection in a transaction that has already recorded the message. It writes, sends by
+    `Outbox`, and returns; the consumer commits. It must not commit or roll back itself. Whatever the listener
+    does outside of that connection may happen more than once.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        topics: Mapping[str, str | TagExpression],
+        listener: Listener,
+        *,
+        dsn: str | Connect,
+        kafka: Mapping[str, Any],
+        consume_from: ConsumeFrom,
+        orderly: bool = False,
+        workers: int = 20,
+        retry_workers: int = 4,
+        delays: DelaySchedule | None = None,
+        timeout: float = 900.0,
+        drain: float = 10.0,
+        on_gap: Literal["stop", "continue"] = "stop",
+        limits: Limits | None = None,
+    ) -> None:
+        """Check the settings; nothing is opened yet.
+
+        Args:
+            group: the name of the consumer group, in Kafka and in PostgreSQL.
+            topics: a tag expression for each topic: `"*"`, or `"paid || sent"`.
+            listener: called with a connection and a message; returns a `ConsumeResult`.
+            dsn: of the database in which the listener writes, or a callable that returns a new `psycopg.Connection`.
+            kafka: settings of librdkafka; `bootstrap.servers` at least.
+            consume_from: `FIRST`, `LAST` or `ConsumeFrom.timestamp(…)`; used by a group only that is new to a topic.
+            orderly: one message of a key at a time, in order; a message that fails holds back the later ones of its
+                key, and no others. Otherwise messages are independent.
+            workers: how many listeners run at a time.
+            retry_workers: how many retries run at a time, besides.
+            delays: how long a message waits before each retry; RocketMQ's levels, 16 of them from 10 s on, by default.
+            timeout: seconds after which a listener is given up and its message is parked.
+            drain: seconds to wait for running listeners when a partition is given away.
+            on_gap: what to do when Kafka has deleted messages that the group has not handled: "stop" reading the
+                partition, or "continue" with the oldest one.
+            limits: how much may wait in memory for each partition.
+
+        Raises:
+            ConfigurationError, InvalidSubscriptionError: a setting is not allowed; the text states what is.
+        """
+        if not callable(listener):
+            raise ConfigurationError(
+                f"listener: {listener!r}; allowed: a callable of a connection and a message"
+            )
+        self.settings = ConsumerSettings(
+            group,
+            subscription_of(topics),
+            orderly,
+            dict(kafka),
+            consume_from,
+            workers,
+            retry_workers,
+            delays or DelaySchedule.levels(),
+            timeout,
+            drain,
+            on_gap,
+            limits or Limits(),
+        )
+        self._listener = listener
+        self._connect = _connecting(dsn, group)
+        self._assignments = Assignments(orderly=orderly, limits=self.settings.limits)
+        self._server = CurrentServer()
+        self._keeper = Keeper(self.settings, self._connect, self._assignments, self._server)
+        self._keeper.watch, self._keeper.refused = self._watch, self.stop
+        self._poller: Poller | None = None
+        self._stops = threading.Event()
+        self._threads: list[ListenerThread] = []
+        self._changing, self._is_ending = threading.Lock(), False
+        """The keeper replaces threads; nothing is replaced once the member ends."""
+        self._more = threading.Event()
+        self._lost: list[ListenerThread] = []
+        """Threads that were given up and whose listeners have not returned."""
+        self._failure: str | None = None
+        self._runtime: Runtime | None = None
+        self._own: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Consume until `stop` is called from another thread, or from a signal handler; then end cleanly.
+
+        Raises:
+            SubscriptionConflictError: Another member of the group runs with another subscription or kind of listener.
+            ConsumerFailedError: Kafka refuses the member, too many listeners never returned, or another server of
+                PostgreSQL took over that does not know the group by the same number.
+        """
+        settings = self.settings
+        how = Handling(self._register(), self._listener, settings.delays)
+        self._runtime = Runtime(how, self._connect, settings.timeout, self._server)
+        self._poller = Poller(settings, self._assignments, self._keeper)
+        if self._stops.is_set():
+            self._poller.stop()
+        for number in range(settings.workers):
+            self._start(self._delivery_thread(number))
+        for number in range(settings.retry_workers):
+            self._start(self._retry_thread(number, searches=number == 0))
+        self._keeper.start()
+        try:
+            self._poller.run()
+        finally:
+            self._end()
+        if self._keeper.refusal is not None:
+            raise self._keeper.refusal
+        if self._failure is not None:
+            raise ConsumerFailedError(f"{self._failure}; end the process to stop them")
+
+    def stop(self) -> None:
+        """Ask the consumer to end: running listeners are waited for, offsets are stored, the group is left."""
+        self._stops.set()
+        if self._poller is not None:
+            self._poller.stop()
+
+    def start(self) -> Self:
+        """Run in a thread of its own; `close` ends it."""
+        self._own = threading.Thread(target=self._run_kept, name="outbox-consumer", daemon=True)
+        self._own.start()
+        return self
+
+    def close(self) -> None:
+        """Stop what `start` started, wait for its end, and raise what ended it."""
+        self.stop()
+        if self._own is not None:
+            self._own.join()
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run_kept(self) -> None:
+        try:
+            self.run()
+        except BaseException as error:
+            self._error = error
+            log.exception("the consumer of group %s ended", self.settings.group)
+
+    def _register(self) -> int:
+        try:
+            return self._keeper.register()
+        except BaseException:
+            self._keeper.close()
+            raise
+
+    def _start(self, thread: ListenerThread) -> None:
+        self._threads.append(thread)
+        thread.start()
+
+    def _delivery_thread(self, number: int) -> DeliveryThread:
+        return DeliveryThread(f"outbox-listener-{number}", self._running(), self._assignments)
+
+    def _retry_thread(self, number: int, *, searches: bool) -> RetryThread:
+        return RetryThread(f"outbox-retry-{number}", self._running(), self._more, searches=searches)
+
+    def _running(self) -> Runtime:
+        assert self._runtime is not None  # noqa: S101  (set before any thread is made)
+        return self._runtime
+
+    def _watch(self) -> list[int]:
+        """Replace threads that ended, and those whose listeners run past their time-out; return the latters' sessions.
+
+        At the end of the member nothing is replaced: what still runs comes again after the next assignment.
+        """
+        sessions = []
+        with self._changing:
+            for place, thread in enumerate(self._threads):
+                running = thread.give_up()
+                if running is not None:
+                    if running.server == self._server.accepted:  # else the number is of another session there
+                        sessions.append(running.backend)
+                    self._note_lost(thread, running)
+                elif thread.given_up or thread.is_alive():
+                    continue
+                if not self._is_ending and self._failure is None:
+                    self._threads[place] = self._replacement(place, thread)
+                    self._threads[place].start()
+        return sessions
+
+    def _note_lost(self, thread: ListenerThread, running: Running) -> None:
+        # Those whose session ended have returned, and hold nothing any more.
+        self._lost = [*(lost for lost in self._lost if lost.is_alive()), thread]
+        log.error(
+            "the listener of %s has run for more than %g s and is given up",
+            running.delivery.message.message_id,
+            self.settings.timeout,
+        )
+        if len(self._lost) > MOST_GIVEN_UP:
+            self._failure = f"group {self.settings.group!r}: {len(self._lost)} listeners never returned"
+            self.stop()
+
+    def _replacement(self, number: int, lost: ListenerThread) -> ListenerThread:
+        if isinstance(lost, DeliveryThread):
+            delivery = self._delivery_thread(number)
+            delivery.left = lost.current
+            delivery.failure = timed_out(self.settings.timeout) if lost.given_up else None
+            return delivery
+        retry = self._retry_thread(number, searches=number == self.settings.workers)
+        if isinstance(lost, RetryThread) and lost.given_up:
+            retry.left = lost.current
+        return retry
+
+    def _end(self) -> None:
+        with self._changing:
+            self._is_ending = True
+            self._assignments.end()
+            for thread in self._threads:
+                thread.end()
+        for thread in self._threads:
+            if not thread.given_up:
+                thread.join(self.settings.drain)
+        self._keeper.end()
+        self._keeper.join(self.settings.drain)
+
+
+def _connecting(dsn: str | Connect, group: str) -> Connect:
+    """Return what opens a connection."""
+    if callable(dsn):
+        return dsn
+    if not isinstance(dsn, str):
+        raise ConfigurationError(
+            f"dsn: {dsn!r}; allowed: a connection string, or a callable that returns a connection"
+        )
+    name = f"outbox consumer {group}"
+    own = psycopg.conninfo.conninfo_to_dict(dsn)
+    given = {
+        name: value for name, value in {**PATIENCE, "application_name": name[:63]}.items() if name not in own
+    }
+    return lambda: psycopg.connect(dsn, **given)

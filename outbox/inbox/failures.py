@@ -1,0 +1,74 @@
+"""What went wrong with a message: described in a few words, grouped, and kept apart from servers that are away."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import psycopg
+
+_LONGEST = 8000
+_LONGEST_SUMMARY = 200
+_VARYING = re.compile(
+    r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]+|'[^']*'|\"[^\"]*\"|\d+"
+)
+_LIBRARIES = (str(Path(__file__).parent.parent), "site-packages", "dist-packages", sys.base_prefix)
+_AWAY = ("08", "57P", "53", "58", "25P04")
+"""SQLSTATEs of a server that is away, overloaded or starting, and of a transaction that it ended."""
+_AGAIN = frozenset({"40001", "40P01", "55P03"})
+"""Serialization failure, deadlock, lock timeout: another run may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a listener did not apply a message."""
+
+    fingerprint: str
+    """The same for failures of one cause: exception, place in the application's code, text without numbers."""
+    error: str
+
+
+def describe(error: BaseException) -> Failure:
+    """Describe an exception of a listener."""
+    place = _place(error.__traceback__)
+    text = _VARYING.sub("?", str(error))[:_LONGEST_SUMMARY]
+    kind = type(error).__qualname__
+    full = "".join(traceback.format_exception(error))
+    if len(full) > _LONGEST:
+        full = f"{full[: _LONGEST // 2]}\n[…]\n{full[-_LONGEST // 2 :]}"
+    return Failure(_clean(f"{kind} at {place}: {text}"), _clean(full))
+
+
+def reported(summary: str) -> Failure:
+    """Describe a failure that is not an exception."""
+    return Failure(_clean(summary), _clean(summary))
+
+
+def is_infrastructure(error: BaseException) -> bool:
+    """Return whether PostgreSQL is away or asks for another try, so that the message is not to blame."""
+    if not isinstance(error, psycopg.Error):
+        return False
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, psycopg.OperationalError)
+    return state.startswith(_AWAY) or state in _AGAIN
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Module and function of the innermost frame in the application's own code, without a line: it changes."""
+    found = "unknown"
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not any(part in code.co_filename for part in _LIBRARIES):
+            found = f"{trace.tb_frame.f_globals.get('__name__', '?')}:{code.co_qualname}"
+        trace = trace.tb_next
+    return found
+
+
+def _clean(text: str) -> str:
+    """Leave out what PostgreSQL's texts cannot hold: NUL, and surrogates without a partner."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()

@@ -1,0 +1,234 @@
+"""One message through one listener, on one connection: the transactions around it.
+
+Everything that touches order or recovery is in `plans`. Here is who commits and who rolls back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from time import monotonic
+from typing import Any, cast
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from outbox.drivers.psycopg_sync import run
+from outbox.errors import ListenerError
+from outbox.inbox import plans
+from outbox.inbox.delays import DelaySchedule
+from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
+from outbox.inbox.guard import guarded
+from outbox.inbox.messages import ConsumedMessage, Delivery
+from outbox.inbox.plans import Attempt
+from outbox.inbox.results import ConsumeResult
+
+Connection = psycopg.Connection[Any]
+Listener = Callable[[Connection, ConsumedMessage], ConsumeResult]
+LONG_WAIT = 1.0
+"""Seconds that a transaction may have waited for a message before its listener runs in it."""
+_KEEPS_TRANSACTION = "listener_keeps_transaction"
+
+
+class Handled(Enum):
+    """What became of a message."""
+
+    APPLIED = "applied"
+    DISCARDED = "discarded"
+    REFUSED = "refused"
+    """The group had taken it over before."""
+    PARKED = "parked"
+    DEAD = "dead"
+    GONE = "gone"
+    """Somebody else dealt with it, or with the retry, meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How a group handles messages."""
+
+    group: int
+    listener: Listener
+    delays: DelaySchedule
+
+
+class ListenerFailedError(Exception):
+    """Carries the failure of a listener from its call to the code that parks the message."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.fingerprint)
+        self.failure = failure
+
+
+def handle(
+    conn: Connection,
+    how: Handling,
+    delivery: Delivery,
+    begins: Callable[[Attempt], None] = lambda _: None,
+    previous: Attempt | None = None,
+) -> Handled:
+    """Handle a message that was delivered.
+
+    Args:
+        conn: a connection outside a transaction.
+        how: the group.
+        delivery: the message.
+        begins: called with the attempt before the listener.
+        previous: the last attempt with this message, whose outcome may be unknown.
+
+    Raises:
+        psycopg.Error: PostgreSQL is away, or asks for another try; nothing is lost, and nothing is known of a commit.
+        ListenerFailedError: The listener failed; everything is rolled back, and the message is to be parked.
+    """
+    taken = _take(conn, how.group, delivery)
+    if not taken.is_new:
+        return _refused(conn, how, delivery, previous)
+    if taken.is_held:
+        run(conn, plans.park_behind(how.group, delivery))
+        conn.commit()
+        return Handled.PARKED
+    attempt = Attempt(taken.xid)
+    begins(attempt)
+    if _call(conn, how.listener, delivery.message, attempt) is ConsumeResult.SUCCESS:
+        conn.commit()
+        return Handled.APPLIED
+    conn.rollback()
+    if not run(conn, plans.take(how.group, delivery)).is_new:
+        return _refused(conn, how, delivery, attempt)
+    conn.commit()
+    return Handled.DISCARDED
+
+
+def park(
+    conn: Connection, how: Handling, delivery: Delivery, failure: Failure, attempt: Attempt | None
+) -> Handled:
+    """Park a message whose listener failed in an attempt, in a transaction of its own."""
+    state = run(conn, plans.park(how.group, delivery, failure, how.delays, attempt))
+    conn.commit()
+    if state is None:
+        return Handled.GONE
+    return Handled.DEAD if state == "dead" else Handled.PARKED
+
+
+def handle_due(
+    conn: Connection, how: Handling, begins: Callable[[plans.Retry], None] = lambda _: None
+) -> plans.Retry | None:
+    """Try one retry that is due again; return it, or None when nothing is due.
+
+    Args:
+        conn: a connection outside a transaction.
+        how: the group.
+        begins: called with the retry before its listener.
+
+    Raises:
+        psycopg.Error: as for `handle`; the retry is still due.
+    """
+    retry = run(conn, plans.next_due(how.group))
+    if retry is None:
+        conn.rollback()
+        return None
+    begins(retry)
+    try:
+        result = _call(conn, how.listener, retry.delivery.message, Attempt(retry.xid))
+    except ListenerFailedError as failed:
+        run(conn, plans.failed_again(retry, failed.failure, how.delays))
+        conn.commit()
+        return retry
+    if result is ConsumeResult.DISCARD:
+        # Without what the listener wrote: a new transaction, in which the row may be in other hands.
+        conn.rollback()
+        run(conn, plans.take_out_discarded(how.group, retry))
+    else:
+        run(conn, plans.take_out(how.group, retry))
+    conn.commit()
+    return retry
+
+
+def _take(conn: Connection, group: int, delivery: Delivery) -> plans.Taken:
+    """Take a message over, in a transaction that is new enough for the listener.
+
+    PostgreSQL limits the time of the transaction, and waiting for a zombie has used a part of it. If the process dies
+    between the two transactions, or another member takes the message over, nothing has happened yet.
+    """
+    began = monotonic()
+    taken = run(conn, plans.take(group, delivery))
+    if not taken.is_new or monotonic() - began < LONG_WAIT:
+        return taken
+    conn.rollback()
+    # Once only: where each statement is slow, a third transaction would be no younger.
+    return run(conn, plans.take(group, delivery))
+
+
+def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Attempt | None) -> Handled:
+    if run(conn, plans.is_reused(how.group, delivery)):
+        run(conn, plans.park_dead(how.group, delivery, reported(plans.REUSED), attempts=0))
+    elif run(conn, plans.is_committed_by_listener(previous)):
+        run(conn, plans.park_dead(how.group, delivery, reported(plans.ENDED), attempts=1))
+    else:
+        conn.rollback()
+        return Handled.REFUSED
+    conn.commit()
+    return Handled.DEAD
+
+
+def _call(conn: Connection, listener: Listener, message: ConsumedMessage, attempt: Attempt) -> ConsumeResult:
+    """Run the listener; return SUCCESS if its transaction may be committed, or DISCARD.
+
+    Raises:
+        ListenerFailedError: it failed, and its transaction is rolled back.
+    """
+    failure: Failure | None = None
+    result: object = None
+    try:
+        with guarded(conn, attempt):
+            result = cast("object", listener(conn, message))
+    except BaseException as error:
+        if is_infrastructure(error) and not attempt.ended:
+            raise
+        failure = describe(error)
+    else:
+        failure = _unusable(conn, result)
+    if failure is None or attempt.ended:
+        failure = _left(conn, attempt) or failure
+    if failure is not None:
+        conn.rollback()
+        raise ListenerFailedError(failure)
+    if result is ConsumeResult.DISCARD:
+        return ConsumeResult.DISCARD
+    attempt.returned = True
+    return ConsumeResult.SUCCESS
+
+
+def _unusable(conn: Connection, result: object) -> Failure | None:
+    """Return a failure if a listener that returned has not succeeded."""
+    if not isinstance(result, ConsumeResult):
+        return describe(
+            ListenerError(f"the listener returned {type(result).__name__}; allowed: a ConsumeResult")
+        )
+    if result is ConsumeResult.RECONSUME_LATER:
+        return reported("the listener returned RECONSUME_LATER")
+    if result is ConsumeResult.SUCCESS and conn.info.transaction_status == TransactionStatus.INERROR:
+        return describe(
+            ListenerError(
+                "the listener returned after an error of PostgreSQL that it did not let pass, so nothing that it "
+                "wrote can be committed; allowed: let the error pass, or use `with conn.transaction():`"
+            )
+        )
+    return None
+
+
+def _left(conn: Connection, attempt: Attempt) -> Failure | None:
+    """Return a failure if the listener ended the transaction that it was given."""
+    if conn.info.transaction_status == TransactionStatus.INERROR:
+        conn.rollback()
+        if run(conn, plans.is_committed_by_listener(attempt)):
+            return reported(plans.ENDED)
+        return None
+    try:
+        run(conn, plans.still_in(attempt.xid))
+    except psycopg.Error as error:
+        if error.diag.constraint_name != _KEEPS_TRANSACTION:
+            raise
+        return Failure(plans.ENDED, f"{error.diag.message_primary}. {error.diag.message_hint}")
+    return None

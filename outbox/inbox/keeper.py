@@ -1,0 +1,368 @@
+"""The thread that keeps a member's books at PostgreSQL: positions, membership, partitions of the inbox.
+
+The thread that polls Kafka never waits for PostgreSQL: it asks this one, and is handed the results. Offsets go
+to PostgreSQL first, and then to Kafka, so Kafka's are never ahead of the database.
+
+If the process dies between both, Kafka's offset is behind: messages come again, and the inbox refuses them. If
+it dies before both, the same, with more of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any, NoReturn, TypeVar
+
+import psycopg
+
+from outbox.backoff import Backoff
+from outbox.drivers.psycopg_sync import run
+from outbox.errors import ConsumerFailedError, OutboxError, SubscriptionConflictError
+from outbox.inbox import membership
+from outbox.inbox.assignments import Assignments, StoredOffset
+from outbox.inbox.messages import Source
+from outbox.inbox.repeats import Repeats
+from outbox.inbox.server import CurrentServer, Server, identify_server
+from outbox.inbox.settings import ConsumerSettings
+from outbox.inbox.starts import Known, Start, decide_start
+from outbox.inbox.threads import FIRST_PAUSE, LAST_PAUSE, Connect, limit_transactions
+from outbox.statements import Plan
+
+T = TypeVar("T")
+log = logging.getLogger("outbox.inbox")
+TICK = 1.0
+RENEWAL = 10.0
+UPKEEP = 3600.0
+LIMIT = 15.0
+"""Seconds after which PostgreSQL ends a transaction of the keeper, which holds the row of its group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Partitions of one topic that were assigned, with what Kafka knows of them."""
+
+    topic: str
+    kafka_id: str
+    known: dict[int, Known]
+    initial: dict[int, int]
+    """Where the group begins if PostgreSQL has no position of it in this topic: Kafka's offsets, if there are any.
+
+    They are stored for all partitions at once. From then on a partition without a position is one that is new, or whose
+    position was lost.
+    """
+    origin: str
+    """What `initial` is, in words."""
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Where these partitions are read from."""
+
+    opening: Opening
+    source: Source
+    starts: dict[int, Start]
+    generations: dict[int, int]
+    server: int
+    """The number of the server that knew this; see `StoredOffset`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """Another server of PostgreSQL has taken over, and all partitions are closed: ask again where they begin."""
+
+
+class ServerChangedError(Exception):
+    """Ends what the keeper was about to do for another server."""
+
+
+@dataclass(slots=True)
+class Flush:
+    """Offsets to store before a partition is given away."""
+
+    offsets: Sequence[StoredOffset]
+    finished: threading.Event = field(default_factory=threading.Event)
+    succeeded: bool = False
+
+
+class Keeper(threading.Thread):
+    """Keeps the books of one member, on one connection."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        connect: Connect,
+        assignments: Assignments,
+        server: CurrentServer,
+    ) -> None:
+        """Prepare the thread.
+
+        Args:
+            settings: of the member.
+            connect: opens a connection.
+            assignments: whose offsets are stored.
+            server: that the member works with.
+        """
+        super().__init__(name="outbox-consumer-keeper", daemon=True)
+        self._settings, self._connect, self._assignments = settings, connect, assignments
+        self._server = server
+        self.watch: Callable[[], Sequence[int]] = list
+        """Called every second; returns the sessions of listeners that were given up."""
+        self.refused: Callable[[], None] = self.end
+        """Called when the member may not go on; see `refusal`."""
+        self._conn: psycopg.Connection[Any] | None = None
+        self._requests: queue.Queue[Opening | Flush | None] = queue.Queue()
+        self._openings: list[Opening] = []
+        self._to_end: list[int] = []
+        self._ends = threading.Event()
+        self._pauses, self._repeats = Backoff(FIRST_PAUSE, LAST_PAUSE), Repeats()
+        self._ticked, self._renewed, self._kept = 0.0, 0.0, -UPKEEP
+        self.results: queue.SimpleQueue[Opened | Restarted | list[StoredOffset]] = queue.SimpleQueue()
+        """For the thread that polls: opened partitions, and offsets that may be committed to Kafka now."""
+        self.refusal: OutboxError | None = None
+        """Why the member may not go on."""
+        self.group = 0
+        """The number of the group, once the member is registered."""
+
+    def register(self) -> int:
+        """Register the member, before the thread is started.
+
+        Raises:
+            SubscriptionConflictError: A member that runs differs.
+        """
+        self._conn, server = self._led_to()
+        self._server.accept(server)
+        self.group = self._run(self._registration())
+        self._renewed = monotonic()
+        return self.group
+
+    def _registration(self) -> Plan[int]:
+        settings = self._settings
+        return membership.register(
+            settings.group, settings.member, settings.subscription_json, orderly=settings.orderly
+        )
+
+    def _storing(self, offsets: Sequence[StoredOffset]) -> Plan[None]:
+        """Store offsets, of a member that is listed only.
+
+        A member that stood still for a minute may have skipped what members with another subscription handle. It is
+        registered again first, and refused if there are any. If it stands still after this check, PostgreSQL ends its
+        transaction (see LIMIT) before members that differ can join.
+        """
+        if not (yield from membership.is_listed(self.group, self._settings.member)):
+            yield from self._registration()
+        yield from membership.store(self.group, offsets)
+
+    def ask(self, request: Opening | Flush) -> None:
+        """Hand a request over; what comes of an opening is put into `results`."""
+        self._requests.put(request)
+
+    def flush(self, offsets: Sequence[StoredOffset], seconds: float) -> bool:
+        """Store offsets now; return whether they are stored. It gives up after this time."""
+        if not offsets:
+            return True
+        if self.refusal is not None:
+            return False
+        request = Flush(offsets)
+        self.ask(request)
+        request.finished.wait(seconds)
+        return request.succeeded
+
+    def end(self) -> None:
+        """Ask the thread to end."""
+        self._ends.set()
+        self._requests.put(None)
+
+    def run(self) -> None:
+        """Keep the books until the end is asked for, however long PostgreSQL is away."""
+        while not self._ends.is_set():
+            try:
+                self.run_once()
+                self._pauses.reset()
+            except ServerChangedError:
+                continue
+            except (SubscriptionConflictError, ConsumerFailedError) as error:
+                self._refuse(error)
+            except psycopg.Error as error:
+                self._drop()
+                seconds = self._pauses.next()
+                log.log(
+                    self._repeats.level(type(error).__name__),
+                    "group %s stores no positions until PostgreSQL is back: %s",
+                    self._settings.group,
+                    error,
+                )
+                self._ends.wait(min(seconds, 5.0))
+            except Exception:
+                log.exception("the books of the consumer")
+                self._drop()
+                self._ends.wait(LAST_PAUSE)
+        self._leave()
+
+    def run_once(self) -> None:
+        """Wait for a request or the next second, and do what is due."""
+        self._receive(max(0.0, self._ticked + TICK - monotonic()))
+        if self._server.doubted.is_set():
+            self._drop()
+            self._connection()
+            self._server.doubted.clear()
+        while self._openings:
+            self.results.put(self._open(self._openings[0]))
+            del self._openings[0]
+        if monotonic() - self._ticked >= TICK:
+            self._ticked = monotonic()
+            self._tick()
+
+    def _receive(self, seconds: float) -> None:
+        try:
+            request = self._requests.get(timeout=0.0 if self._openings else seconds)
+        except queue.Empty:
+            return
+        if isinstance(request, Opening):
+            self._openings.append(request)
+        elif isinstance(request, Flush):
+            try:
+                self._connection()
+                # Offsets of another server would pass what this one lacks.
+                if all(each.server == self._assignments.server for each in request.offsets):
+                    self._run(self._storing(request.offsets))
+                    request.succeeded = True
+            finally:
+                request.finished.set()
+
+    def _tick(self) -> None:
+        self._to_end.extend(self.watch())
+        while self._to_end:
+            try:
+                self._run(membership.end_session(self._to_end[0]))
+            except psycopg.errors.InsufficientPrivilege as error:
+                # Of another role: the listener's connection is a callable's, or its session has ended by itself.
+                log.warning("the session of a listener that was given up cannot be ended: %s", error)
+            del self._to_end[0]
+        if offsets := self._assignments.offsets():
+            self._run(self._storing(offsets))
+            self._assignments.stored(offsets)
+            self.results.put(offsets)
+        if monotonic() - self._renewed >= RENEWAL:
+            self._renewed = monotonic()
+            self._run(self._registration())
+        if monotonic() - self._kept >= UPKEEP:
+            self._run(membership.ensure_ahead())
+            self._kept = monotonic()
+
+    def _open(self, opening: Opening) -> Opened:
+        topic = self._run(membership.number_topic(opening.topic, opening.kafka_id))
+        found = self._run(membership.positions(self.group, topic))
+        if not found:
+            log.info(
+                "group %s has no position in topic %s: it begins at %s, %s",
+                self._settings.group,
+                opening.topic,
+                opening.origin,
+                opening.initial,
+            )
+            found = self._run(membership.begin(self.group, topic, opening.initial))
+        starts, is_known = {}, bool(found)
+        for part, known in opening.known.items():
+            position = found.get(part)
+            starts[part] = decide_start(
+                position.offset if position else None, known, is_missing=position is None and is_known
+            )
+        missing = {part: start.offset for part, start in starts.items() if part not in found}
+        if missing:
+            found = self._run(membership.begin(self.group, topic, missing))
+        generations = {part: found[part].generation for part in starts}
+        source = Source(topic, opening.kafka_id)
+        return Opened(opening, source, starts, generations, self._assignments.server)
+
+    def _run(self, plan: Plan[T]) -> T:
+        """Run a plan in a transaction of its own."""
+        conn = self._connection()
+        with conn.transaction():
+            return run(conn, plan)
+
+    def _connection(self) -> psycopg.Connection[Any]:
+        """Return the connection, or a new one.
+
+        Raises:
+            ServerChangedError: The new one leads to another server; all partitions are closed.
+        """
+        if self._conn is None or self._conn.closed:
+            conn, server = self._led_to()
+            if server == self._server.accepted:
+                self._conn = conn
+            else:
+                self._take_over(conn, server)
+        assert self._conn is not None  # noqa: S101  (or `_take_over` has raised)
+        return self._conn
+
+    def _led_to(self) -> tuple[psycopg.Connection[Any], Server]:
+        """Connect; return the connection and the server that it leads to."""
+        conn = self._connect()
+        try:
+            limit_transactions(conn, LIMIT)
+            with conn.transaction():
+                return conn, run(conn, identify_server())
+        except BaseException:
+            conn.close()
+            raise
+
+    def _take_over(self, conn: psycopg.Connection[Any], server: Server) -> NoReturn:
+        """Go on with another server; see `server` for the order."""
+        before = self._server.accepted
+        try:
+            with conn.transaction():
+                group = run(conn, self._registration())
+        except BaseException:
+            conn.close()
+            raise
+        self._conn = conn
+        if group != self.group:
+            raise ConsumerFailedError(
+                f"group {self._settings.group!r}: it has number {group} on {server}, and had {self.group} on {before}, "
+                "so rows of this member would be another group's; start the member again"
+            )
+        self._renewed, self._kept = monotonic(), -UPKEEP
+        self._to_end.clear()  # sessions of the other server
+        self._assignments.restart()
+        self._server.accept(server)
+        self.results.put(Restarted())
+        log.warning(
+            "group %s: %s took over from %s; all partitions are read again from the positions that it has",
+            self._settings.group,
+            server,
+            before,
+        )
+        raise ServerChangedError
+
+    def _refuse(self, error: OutboxError) -> None:
+        """End the member."""
+        log.error("the member has to end: %s", error)
+        self.refusal = error
+        self._ends.set()
+        with suppress(queue.Empty):
+            while True:
+                if isinstance(request := self._requests.get_nowait(), Flush):
+                    request.finished.set()
+        self.refused()
+
+    def close(self) -> None:
+        """Close the connection, of a thread that does not run."""
+        self._drop()
+
+    def _drop(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+        self._conn = None
+
+    def _leave(self) -> None:
+        try:
+            self._run(membership.leave(self.group, self._settings.member))
+        except (psycopg.Error, OutboxError, ServerChangedError) as error:
+            log.debug("the member stays listed for a minute: %s", error)
+        self._drop()

@@ -1,0 +1,64 @@
+"""Work that waits, one queue for each key: a key is in one worker's hands at a time, many keys at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class KeyQueues(Generic[T]):
+    """First in, first out for each key; keys take turns, so that one with a backlog does not hold up the others.
+
+    Not thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[Hashable, deque[T]] = {}
+        """What waits, for each key that has work, or is in a worker's hands."""
+        self._ready: deque[Hashable] = deque()
+        self._busy: set[Hashable] = set()
+
+    def put(self, key: Hashable, item: T) -> None:
+        """Add work behind the other work of its key."""
+        queue = self._queues.get(key)
+        if queue is None:
+            self._queues[key] = deque((item,))
+            self._ready.append(key)
+        else:
+            queue.append(item)
+
+    def take(self) -> tuple[Hashable, T] | None:
+        """Take the next work of the key whose turn it is; None: all keys are empty or busy."""
+        if not self._ready:
+            return None
+        key = self._ready.popleft()
+        self._busy.add(key)
+        return key, self._queues[key].popleft()
+
+    def release(self, key: Hashable) -> bool:
+        """Let the key's next work be taken; return whether there is any."""
+        self._busy.discard(key)
+        if self._queues.get(key):
+            self._ready.append(key)
+            return True
+        self._queues.pop(key, None)
+        return False
+
+    def forget(self, unwanted: Callable[[T], bool]) -> list[T]:
+        """Remove and return the work that has not begun and fits."""
+        gone: list[T] = []
+        for key, queue in list(self._queues.items()):
+            kept = deque(item for item in queue if not unwanted(item))
+            gone.extend(item for item in queue if unwanted(item))
+            if kept or key in self._busy:
+                self._queues[key] = kept
+            else:
+                del self._queues[key]
+        self._ready = deque(key for key in self._ready if self._queues.get(key))
+        return gone
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))

@@ -1,0 +1,116 @@
+"""What a member reads and writes of its group, as logic without I/O: its registration, and positions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from outbox.errors import SubscriptionConflictError
+from outbox.inbox.assignments import StoredOffset
+from outbox.statements import Plan, Statement, load
+
+SQL = load("inbox_groups.sql")
+
+
+class Position(NamedTuple):
+    """Where a group is in a partition, by its row."""
+
+    offset: int
+    generation: int
+
+
+def register(group: str, member: str, subscription: str, *, orderly: bool) -> Plan[int]:
+    """List a member, or state that it still runs; return the number of its group.
+
+    Members register one after the other. One that was not seen for a minute, because it stood still, is not listed any
+    more, and is compared with the others again.
+
+    Raises:
+        SubscriptionConflictError: A member that runs has another subscription or another kind of listener.
+    """
+    values = (subscription, _boolean(orderly))
+    rows = yield Statement(SQL["find_group"], (group,))
+    if not rows:
+        yield Statement(SQL["add_group"], (group, *values), answers=False)
+        rows = yield Statement(SQL["find_group"], (group,))
+    number = str(rows[0][0])
+    others = yield Statement(SQL["others"], (number, member, *values))
+    if others:
+        other, theirs, is_orderly = others[0]
+        raise SubscriptionConflictError(
+            f"group {group!r}: member {other} reads {_told(theirs, is_orderly)}, this one reads "
+            f"{_told(subscription, orderly)}. Members that differ would skip messages of each other: stop the others "
+            "first, or use another group"
+        )
+    yield Statement(SQL["change_group"], (number, *values))
+    yield Statement(SQL["join"], (number, member, *values))
+    return int(number)
+
+
+def is_listed(group: int, member: str) -> Plan[bool]:
+    """Return whether a member was seen so lately that no member with another subscription can join for a while."""
+    return bool((yield Statement(SQL["is_listed"], (str(group), member))))
+
+
+def leave(group: int, member: str) -> Plan[None]:
+    """State that the member has ended."""
+    yield Statement(SQL["leave"], (str(group), member))
+
+
+def number_topic(name: str, kafka_id: str) -> Plan[int]:
+    """Return the number of a topic, and give it one if it has none."""
+    rows = yield Statement(SQL["find_topic"], (kafka_id,))
+    if not rows:
+        yield Statement(SQL["add_topic"], (name, kafka_id), answers=False)
+        rows = yield Statement(SQL["find_topic"], (kafka_id,))
+    return int(rows[0][0])
+
+
+def positions(group: int, topic: int) -> Plan[dict[int, Position]]:
+    """Return where a group is in a topic."""
+    rows = yield Statement(SQL["positions"], (str(group), str(topic)))
+    return {part: Position(offset, generation) for part, offset, generation in rows}
+
+
+def begin(group: int, topic: int, starts: Mapping[int, int]) -> Plan[dict[int, Position]]:
+    """State where a group begins in partitions that have no position, and return all positions of the topic."""
+    yield Statement(SQL["begin"], (str(group), str(topic), _array(starts), _array(starts.values())))
+    return (yield from positions(group, topic))
+
+
+def store(group: int, offsets: Sequence[StoredOffset]) -> Plan[None]:
+    """Move positions forward; one that was reset, or that is further ahead, is left alone."""
+    columns = zip(
+        *((each.topic_id, each.part, each.offset, each.generation) for each in offsets), strict=True
+    )
+    yield Statement(SQL["store"], (str(group), *map(_array, columns)))
+
+
+def ensure_ahead() -> Plan[None]:
+    """Make the partitions of the inbox for the coming days."""
+    yield Statement(SQL["ensure_ahead"])
+
+
+def ensure_partition(day: str) -> Plan[None]:
+    """Make the partition of the inbox for a day of birth, if it can have one."""
+    yield Statement(SQL["ensure_partition"], (day,))
+
+
+def end_session(backend: int) -> Plan[None]:
+    """End a session of PostgreSQL, and so its transaction."""
+    yield Statement(SQL["end_session"], (str(backend),))
+
+
+def _array(numbers: object) -> str:
+    return "{" + ",".join(map(str, numbers)) + "}"  # type: ignore[call-overload]
+
+
+def _boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _told(subscription: str, orderly: bool) -> str:
+    kind = "an orderly" if orderly else "a concurrent"
+    topics = ", ".join(f"{topic}: {tags}" for topic, tags in sorted(json.loads(subscription).items()))
+    return f"{{{topics}}} by {kind} listener"

@@ -1,0 +1,295 @@
+"""How a message is taken over, parked and tried again, as logic without I/O: a plan for each part of a transaction.
+
+A delivery, in one transaction: `take`, the listener, `still_in`, commit. If the listener failed: roll back, then in a
+second transaction `park`, commit. A retry, in one transaction: `next_due`, the listener, `still_in`, `take_out`,
+commit; if the listener failed: roll back, `failed_again`, commit.
+
+What happens when the process dies, or PostgreSQL ends its transaction, between any two lines: nothing is
+committed but whole transactions, so the message is where it was before. It is delivered again, because the
+offset moves after the commit only; or it is still parked, and due. Two processes that run the same message at
+once both come to its row: the second waits for the end of the first transaction, then is refused, or takes over. An
+unknown outcome of a commit is one of both.
+
+What happens when the listener commits the transaction itself, whatever it does afterwards (return, raise, run past
+its time-out, lose its connection): a delivery has committed its row of the inbox, so the message is refused from then
+on; `park` finds that the transaction of the `Attempt` is committed although the listener had not returned, and writes a
+dead letter. A retry has made its row dead in `next_due`, so the row is committed as dead, and `failed_again` and
+`postpone` leave it alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from outbox.inbox.delays import DelaySchedule
+from outbox.inbox.failures import Failure
+from outbox.inbox.messages import ConsumedMessage, Delivery, born_of, header_columns
+from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, load
+
+SQL = load("inbox.sql")
+BEHIND = "waits behind a message of its key that failed"
+ENDED = "the listener ended the transaction that it was given"
+REUSED = "the id of the message was used before, with another key or body"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Taken(NamedTuple):
+    """What became of the attempt to take a message over."""
+
+    xid: str
+    is_new: bool
+    """False: the group has taken it over before, and the transaction has nothing to commit."""
+    is_held: bool
+    """Whether its key is held: it must be parked, in this transaction."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One run of a listener for a message that was delivered."""
+
+    xid: str
+    """Of the transaction that the listener was given."""
+    returned: bool = False
+    """Whether the listener returned SUCCESS inside that transaction: from here on its commit is the consumer's."""
+    ended: bool = False
+    """Whether the listener was seen to end the transaction; it may have done so unseen."""
+
+
+class Retry(NamedTuple):
+    """A parked message that is tried again; its row is locked by this transaction, and dead in it."""
+
+    id: int
+    xid: str
+    attempts: int
+    delivery: Delivery
+
+
+def take(group: int, delivery: Delivery) -> Plan[Taken]:
+    """Insert the row of the inbox, and lock the held key if there is one."""
+    rows = yield Statement(SQL["take"], (*_identity(group, delivery), delivery.order_key))
+    return Taken(*rows[0])
+
+
+def is_reused(group: int, delivery: Delivery) -> Plan[bool]:
+    """Return whether the row that refused a message is of a message with another content."""
+    message = delivery.message
+    rows = yield Statement(
+        SQL["known"], (str(group), str(message.message_id), str(delivery.born_on), delivery.digest)
+    )
+    return bool(rows) and not rows[0][0]
+
+
+def park_behind(group: int, delivery: Delivery) -> Plan[None]:
+    """Park a message that was taken, behind the others of its key."""
+    yield _park(group, delivery, "waiting", None)
+
+
+def park_dead(group: int, delivery: Delivery, failure: Failure, *, attempts: int) -> Plan[None]:
+    """Park a message that must not be applied; it holds up no other. Once only, however often it is delivered."""
+    yield _park(group, delivery, "dead", failure, attempts=attempts, ordered=False)
+
+
+def park(
+    group: int, delivery: Delivery, failure: Failure, delays: DelaySchedule, attempt: Attempt | None = None
+) -> Plan[str | None]:
+    """Take over a message that failed, and park it; return its state, None if somebody else has taken it over.
+
+    The inbox row comes first, as in `take`, and then the held key.
+
+    Args:
+        group: the number of the group.
+        delivery: the message.
+        failure: why it is parked.
+        delays: the pauses before its retries.
+        attempt: the run of the listener that failed, if it ran.
+    """
+    rows = yield Statement(SQL["take"], (*_identity(group, delivery), None))
+    if not Taken(*rows[0]).is_new:
+        if not (yield from is_committed_by_listener(attempt)):
+            return None
+        yield from park_dead(group, delivery, _ended(failure), attempts=1)
+        return "dead"
+    pause = delays.after(1)
+    state = "dead" if pause is None else "retry"
+    if delivery.order_key is not None:
+        rows = yield Statement(SQL["hold"], (str(group), str(delivery.topic_id), delivery.order_key))
+        if not rows[0][0]:
+            state, pause = "waiting", None
+    yield _park(group, delivery, state, failure, attempts=1, pause=pause)
+    return state
+
+
+def is_committed_by_listener(attempt: Attempt | None) -> Plan[bool]:
+    """Return whether a listener committed its transaction; to be asked when the message is found to be taken over.
+
+    The transaction has ended then: `take` has waited for it. `returned` is read after PostgreSQL was asked, because the
+    consumer sets it before it commits.
+    """
+    if attempt is None:
+        return False
+    rows = yield Statement(SQL["is_committed"], (attempt.xid,))
+    return bool(rows[0][0]) and not attempt.returned
+
+
+def _ended(failure: Failure) -> Failure:
+    return Failure(ENDED, f"{ENDED}; its writes up to there are committed. Afterwards: {failure.error}")
+
+
+def still_in(xid: str) -> Plan[None]:
+    """Raise unless the transaction is still the one that took the message."""
+    yield Statement(SQL["require_transaction"], (xid,))
+
+
+def next_due(group: int) -> Plan[Retry | None]:
+    """Lock the retry that has been due for the longest time, unless other processes have all of them.
+
+    It is dead until its transaction deletes it (`take_out`) or is rolled back.
+    """
+    rows = yield Statement(SQL["next_due"], (str(group), f"{ENDED}, and committed its writes up to there"))
+    return _retry(rows) if rows else None
+
+
+def take_out(group: int, retry: Retry) -> Plan[None]:
+    """Delete a parked message in the transaction of its effect, and let the next one of its key follow.
+
+    The held key is locked first. A message of the key that is delivered now waits for this transaction to end,
+    and is then parked behind the next one, or finds the key released.
+    """
+    yield from remove(group, retry.delivery.topic_id, retry.delivery.order_key, retry.id)
+
+
+def remove(group: int, topic_id: int, order_key: bytes | None, id_: int) -> Plan[None]:
+    """Delete a parked message whose row this transaction has locked, and let the next one of its key follow.
+
+    A row that is gone changes nothing: the key is that of another message then.
+    """
+    key = (str(group), str(topic_id), order_key)
+    if order_key is not None:
+        yield Statement(SQL["lock_held_key"], key)
+    removed = yield Statement(SQL["take_out"], (str(id_),))
+    if order_key is None or not removed:
+        return
+    following = yield Statement(SQL["follow"], key)
+    if not following:
+        yield Statement(SQL["let_go"], key)
+
+
+def take_out_discarded(group: int, retry: Retry) -> Plan[None]:
+    """Take out a retry that its listener discarded, in a transaction after that of the listener.
+
+    Between the two the row is due and free. Who has taken it meanwhile decides on it: another member that runs it, or
+    an operator.
+    """
+    locked = yield Statement(SQL["lock_again"], (str(retry.id), str(retry.attempts)))
+    if locked:
+        yield from take_out(group, retry)
+
+
+def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[str | None]:
+    """Count a failed retry and schedule the next one; return the new state, None if somebody else has dealt with it."""
+    pause = delays.after(retry.attempts + 1)
+    rows = yield Statement(
+        SQL["failed_again"],
+        (
+            str(retry.id),
+            str(retry.attempts),
+            None if pause is None else str(pause),
+            failure.fingerprint,
+            failure.error,
+        ),
+    )
+    return str(rows[0][0]) if rows else None
+
+
+def postpone(retry: Retry, seconds: float) -> Plan[None]:
+    """Try a retry again later, without counting an attempt."""
+    yield Statement(SQL["postpone"], (str(retry.id), str(seconds), str(retry.attempts)))
+
+
+def await_commits() -> Plan[None]:
+    """Let commits of the session return when they are on disk, where the server's default is not to wait."""
+    yield Statement(SQL["await_commits"])
+
+
+def limit(setting: str, milliseconds: int) -> Plan[None]:
+    """Set a limit of the session."""
+    yield Statement(SQL["limit"], (setting, str(milliseconds)))
+
+
+def _identity(group: int, delivery: Delivery) -> tuple[str | bytes, ...]:
+    message = delivery.message
+    return (
+        str(group),
+        str(message.message_id),
+        str(delivery.born_on),
+        str(delivery.topic_id),
+        str(message.partition),
+        str(message.offset),
+        delivery.digest,
+    )
+
+
+def _park(
+    group: int,
+    delivery: Delivery,
+    state: str,
+    failure: Failure | None,
+    *,
+    attempts: int = 0,
+    pause: float | None = None,
+    ordered: bool = True,
+) -> Statement:
+    message = delivery.message
+    names, values = header_columns(message.headers)
+    return Statement(
+        SQL["park"],
+        (
+            *_identity(group, delivery),
+            delivery.order_key if ordered else None,
+            message.key,
+            message.body,
+            TextArray(names),
+            ByteaArray(values),
+            str(_milliseconds(message.published_at)),
+            state,
+            str(attempts),
+            None if pause is None else str(pause),
+            failure.fingerprint if failure else BEHIND,
+            failure.error if failure else None,
+        ),
+    )
+
+
+def _retry(rows: Rows) -> Retry:
+    (
+        number,
+        message_id,
+        born_on,
+        topic_id,
+        topic,
+        part,
+        off,
+        digest,
+        order_key,
+        key,
+        body,
+        names,
+        values,
+        published,
+        attempts,
+        xid,
+    ) = rows[0]
+    headers = tuple(zip(names, values, strict=True))
+    published_at = _EPOCH + timedelta(milliseconds=published)
+    born_at = born_of(headers) or published_at
+    message = ConsumedMessage(
+        message_id, topic, part, off, key, body, headers, born_at, published_at, attempts
+    )
+    delivery = Delivery(message, topic_id, born_on, digest, order_key)
+    return Retry(number, xid, attempts, delivery)
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

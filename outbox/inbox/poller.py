@@ -1,0 +1,385 @@
+"""The thread that owns the client of Kafka: it fetches, filters and queues messages, and follows rebalances.
+
+Nothing else calls the client, because a seek or pause from another thread may lose fetched messages. Callbacks
+only note what happened and cannot raise: librdkafka would drop the messages that it is just handing over.
+
+A partition that is assigned is not read before PostgreSQL and Kafka were both asked where to begin. A partition
+that is revoked is drained: what has not begun is forgotten, what runs is waited for, then its offset is stored
+in PostgreSQL, and then in Kafka. One that was lost is another member's already, so nothing is stored in Kafka
+for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from outbox.backoff import Backoff
+from outbox.errors import ConsumerFailedError
+from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
+from outbox.inbox.keeper import Keeper, Opened, Opening, Restarted
+from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of, tags_of
+from outbox.inbox.repeats import Repeats
+from outbox.inbox.settings import ConsumerSettings
+from outbox.inbox.starts import Known
+
+log = logging.getLogger("outbox.inbox")
+POLL = 0.05
+BATCH = 500
+PATIENCE = 5.0
+"""Seconds for one reply of Kafka."""
+FLUSH = 10.0
+FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
+_NOTHING = -1001
+"""librdkafka's OFFSET_INVALID: the group has no offset."""
+
+
+def _checked(found: list[TopicPartition]) -> list[TopicPartition]:
+    """Return what Kafka said of partitions, if it said something of each: a missing offset is not an error."""
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return found
+
+
+class Poller:
+    """The loop of one member; it runs in the thread that calls `run`."""
+
+    def __init__(self, settings: ConsumerSettings, assignments: Assignments, keeper: Keeper) -> None:
+        self._settings, self._assignments, self._keeper = settings, assignments, keeper
+        config = {**settings.librdkafka, "error_cb": self._on_error}
+        self._consumer = Consumer(config, logger=log)
+        ours = ("bootstrap.servers", "security.", "sasl.", "ssl.")
+        self._admin = AdminClient(
+            {name: value for name, value in settings.kafka.items() if name.startswith(ours)}, logger=log
+        )
+        self._assigned: dict[TopicPart, int] = {}
+        """Partitions that are assigned and not open yet, with the ticket of their assignment."""
+        self._asked: set[TopicPart] = set()
+        self._read: set[TopicPart] = set()
+        """Partitions that librdkafka reads."""
+        self._ticket = 0
+        self._retry_at, self._pauses = 0.0, Backoff(FIRST_PAUSE, LAST_PAUSE)
+        self._advanced = 0.0
+        self._repeats = Repeats()
+        self._stops = threading.Event()
+        self._fatal: str | None = None
+        self.subscribed = threading.Event()
+
+    def stop(self) -> None:
+        """Ask the loop to end; any thread may call this."""
+        self._stops.set()
+
+    def run(self) -> None:
+        """Poll until the end is asked for, then drain, store and leave the group.
+
+        Raises:
+            ConsumerFailedError: Kafka refuses this member for good.
+        """
+        self._consumer.subscribe(
+            sorted(self._settings.subscription),
+            on_assign=self._guarded(self._on_assign),
+            on_revoke=self._guarded(self._on_revoke),
+            on_lost=self._guarded(self._on_lost),
+        )
+        try:
+            while not self._stops.is_set():
+                self.run_once()
+        finally:
+            self._close()
+
+    def run_once(self) -> None:
+        """Receive what the keeper has, fetch what Kafka has, and slow down where too much waits."""
+        self._receive()
+        self._ask()
+        self._fetch()
+        pause, resume = self._assignments.full()
+        if pause:
+            self._consumer.pause([TopicPartition(*place) for place in pause])
+        if resume:
+            self._consumer.resume([TopicPartition(*place) for place in resume])
+        if monotonic() - self._advanced >= 1.0:
+            self._advanced = monotonic()
+            self._advance()
+        if self._fatal:
+            raise ConsumerFailedError(f"group {self._settings.group!r}: {self._fatal}")
+
+    # Messages -------------------------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        first = self._consumer.poll(POLL)
+        if first is None:
+            return
+        for record in (first, *self._consumer.consume(BATCH - 1, 0)):
+            error = record.error()
+            if error is None:
+                self._accept(record)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                self._reopen(record, error)
+            elif error.fatal():
+                self._fatal = error.str()
+            else:
+                # Such as a topic that does not exist, or that the member may not read.
+                log.log(self._repeats.level((record.topic(), error.code())), "Kafka: %s", error.str())
+
+    def _accept(self, record: Message) -> None:
+        topic, partition, offset = (
+            str(record.topic()),
+            int(record.partition() or 0),
+            int(record.offset() or 0),
+        )
+        found = self._assignments.find((topic, partition))
+        if found is None:
+            return
+        try:
+            headers = pairs_of(record.headers())
+        except Exception as error:  # noqa: BLE001  (whatever the client raises, the message must not be skipped)
+            # A name that is not UTF-8: the client cannot return any of them.
+            log.warning("%s[%d]@%d: headers that cannot be read: %s", topic, partition, offset, error)
+            headers = ()
+        if not self._settings.subscription[topic].matches(tags_of(headers)):
+            self._assignments.skip((topic, partition), offset)
+            return
+        raw = RawRecord(
+            topic,
+            partition,
+            offset,
+            _bytes(record.key()),
+            _bytes(record.value()),
+            headers,
+            record.timestamp()[1],
+        )
+        self._assignments.add(identify(found.source, raw, orderly=self._settings.orderly, epoch=found.epoch))
+
+    def _reopen(self, record: Message, error: KafkaError) -> None:
+        """Ask again where to begin: Kafka does not have the offset any more."""
+        log.error("Kafka: %s", error.str())
+        place = (str(record.topic()), int(record.partition() or 0))
+        if self._assignments.find(place) is None:
+            return  # it was given away meanwhile
+        self._assignments.close([place], 0)
+        self._ask_again([place])
+
+    def _ask_again(self, places: Iterable[TopicPart]) -> None:
+        """Stop reading partitions that are closed, and open them again."""
+        places, ticket = list(places), self._next_ticket()
+        self._unassign(places)
+        self._assigned.update(dict.fromkeys(places, ticket))
+
+    def _advance(self) -> None:
+        """Note what lies between messages, such as the ends of transactions: without it, lag never becomes 0."""
+        idle = self._assignments.idle()
+        if not idle:
+            return
+        try:
+            positions = self._consumer.position([TopicPartition(*place) for place in idle])
+        except KafkaException as error:
+            log.debug("Kafka: %s", error)
+            return
+        for each in positions:
+            if each.offset >= 0:
+                self._assignments.advance((each.topic, each.partition), each.offset)
+
+    # Opening --------------------------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """Find out what Kafka knows of partitions that were assigned, and ask the keeper to open them."""
+        waiting = [place for place in self._assigned if place not in self._asked]
+        if not waiting or monotonic() < self._retry_at:
+            return
+        try:
+            for topic in sorted({topic for topic, _ in waiting}):
+                parts = [part for name, part in waiting if name == topic]
+                self._keeper.ask(self._opening(topic, parts))
+                self._asked.update((topic, part) for part in parts)
+            self._pauses.reset()
+        except (KafkaException, TimeoutError) as error:
+            self._retry_at = monotonic() + self._pauses.next()
+            level = self._repeats.level("offsets")
+            log.log(
+                level, "Kafka does not return the offsets of group %s yet: %s", self._settings.group, error
+            )
+
+    def _opening(self, topic: str, parts: Sequence[int]) -> Opening:
+        metadata = self._consumer.list_topics(topic, timeout=PATIENCE)
+        everywhere = sorted(metadata.topics[topic].partitions)
+        places = [TopicPartition(topic, part) for part in sorted({*everywhere, *parts})]
+        committed = {
+            each.partition: each.offset
+            for each in _checked(self._consumer.committed(places, timeout=PATIENCE))
+            if each.offset >= 0
+        }
+        marks = {part: self._marks(topic, part) for part in (parts if committed else {*everywhere, *parts})}
+        known = {part: Known(*marks[part], committed.get(part)) for part in parts}
+        initial = committed or self._initial(topic, marks)
+        return Opening(
+            topic,
+            f"{metadata.cluster_id}/{self._kafka_id(topic)}",
+            known,
+            initial,
+            "Kafka's offsets" if committed else str(self._settings.consume_from),
+            self._assigned[(topic, parts[0])],
+        )
+
+    def _marks(self, topic: str, part: int) -> tuple[int, int]:
+        marks = self._consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=PATIENCE)
+        if marks is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return (marks[0], marks[1])
+
+    def _initial(self, topic: str, marks: dict[int, tuple[int, int]]) -> dict[int, int]:
+        begins = self._settings.consume_from
+        if begins.milliseconds is None:
+            return {part: low if begins.is_first else high for part, (low, high) in marks.items()}
+        asked = [TopicPartition(topic, part, begins.milliseconds) for part in marks]
+        found = _checked(self._consumer.offsets_for_times(asked, timeout=PATIENCE))
+        return {
+            each.partition: each.offset if each.offset >= 0 else marks[each.partition][1] for each in found
+        }
+
+    def _kafka_id(self, topic: str) -> str:
+        described = self._admin.describe_topics(TopicCollection([topic]))[topic].result(PATIENCE)
+        return str(described.topic_id)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                result = self._keeper.results.get_nowait()
+            except queue.Empty:
+                return
+            if isinstance(result, Opened):
+                self._open(result)
+            elif isinstance(result, Restarted):
+                self._ask_again(self._read)
+            else:
+                self._commit(result, asynchronous=True)
+
+    def _open(self, opened: Opened) -> None:
+        topic = opened.opening.topic
+        ready = []
+        for part, start in opened.starts.items():
+            place = (topic, part)
+            self._asked.discard(place)
+            if (
+                self._assigned.get(place) != opened.opening.ticket
+                or opened.server != self._assignments.server
+            ):
+                continue  # revoked, assigned once more, or on another server, meanwhile
+            if start.gap is not None:
+                low, high = start.gap
+                log.error(
+                    "%s[%d]: Kafka does not have offsets %d to %d, which group %s has not handled; %s",
+                    *place,
+                    low,
+                    high - 1,
+                    self._settings.group,
+                    f"reading on at {start.offset}"
+                    if self._settings.on_gap == "continue"
+                    else "not reading it",
+                )
+                if self._settings.on_gap == "stop":
+                    del self._assigned[place]
+                    continue
+            epoch = self._assignments.open(
+                place, opened.source, start.offset, opened.generations[part], opened.server
+            )
+            if epoch is None:
+                continue  # another server took over: it is asked for again
+            del self._assigned[place]
+            self._read.add(place)
+            log.info("%s[%d] is read from offset %d: %s", *place, start.offset, start.reason)
+            ready.append(TopicPartition(topic, part, start.offset))
+        if ready:
+            self._consumer.incremental_assign(ready)
+            # librdkafka keeps the pause of a partition that was given away, and ours is new.
+            self._consumer.resume(ready)
+            self.subscribed.set()
+
+    # Rebalances -----------------------------------------------------------------------------------------------
+
+    def _guarded(self, callback: Callable[[Any, list[TopicPartition]], None]) -> Callable[..., None]:
+        """Make a callback that cannot raise: an exception in one loses fetched messages."""
+
+        def called(consumer: Any, partitions: list[TopicPartition]) -> None:
+            try:
+                callback(consumer, partitions)
+            except Exception as error:
+                log.exception("a rebalance of group %s", self._settings.group)
+                self._fatal = self._fatal or f"a rebalance failed: {error}"
+
+        return called
+
+    def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign([])  # nothing is read before the offsets are known
+        ticket = self._next_ticket()
+        for each in partitions:
+            self._assigned[(each.topic, each.partition)] = ticket
+        self._retry_at = 0.0
+
+    def _on_revoke(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        self._give_away([(each.topic, each.partition) for each in partitions], in_kafka=True)
+
+    def _on_lost(self, _consumer: Any, partitions: list[TopicPartition]) -> None:
+        log.warning("group %s has given partitions of this member to another one", self._settings.group)
+        self._give_away([(each.topic, each.partition) for each in partitions], in_kafka=False)
+
+    def _give_away(self, places: Sequence[TopicPart], *, in_kafka: bool) -> None:
+        for place in places:
+            self._assigned.pop(place, None)
+            self._asked.discard(place)
+        opened = [place for place in places if place in self._read]
+        offsets = self._assignments.close(opened, self._settings.drain)
+        if self._keeper.flush(offsets, FLUSH) and in_kafka:
+            self._commit(offsets, asynchronous=False)
+        self._unassign(opened)
+
+    def _unassign(self, places: Iterable[TopicPart]) -> None:
+        places = list(places)
+        self._read.difference_update(places)
+        self._consumer.incremental_unassign([TopicPartition(*place) for place in places])
+
+    def _commit(self, offsets: Sequence[StoredOffset], *, asynchronous: bool) -> None:
+        """Store offsets in Kafka that are stored in PostgreSQL."""
+        if not offsets:
+            return
+        places = [TopicPartition(each.topic, each.part, each.offset) for each in offsets]
+        try:
+            if asynchronous:
+                self._consumer.commit(offsets=places, asynchronous=True)
+            else:
+                self._consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            log.debug("Kafka stores no offsets now, PostgreSQL has them: %s", error)
+
+    def _next_ticket(self) -> int:
+        self._ticket += 1
+        return self._ticket
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self._fatal = error.str()
+        else:
+            log.log(self._repeats.level(error.code()), "Kafka: %s", error.str())
+
+    def _close(self) -> None:
+        places = list(self._read)
+        offsets = self._assignments.close(None, self._settings.drain)
+        if self._keeper.flush(offsets, FLUSH):
+            self._commit(offsets, asynchronous=False)
+        self._assigned.clear()
+        try:
+            self._unassign(places)
+        except KafkaException as error:
+            log.debug("Kafka: %s", error)
+        self._consumer.close()
+
+
+def _bytes(value: Any) -> HeaderValue:
+    return value.encode() if isinstance(value, str) else value

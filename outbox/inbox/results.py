@@ -1,0 +1,16 @@
+"""What a listener returns for a message."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ConsumeResult(Enum):
+    """What becomes of a message; whatever else a listener returns, and each exception, counts as a failure."""
+
+    SUCCESS = "SUCCESS"
+    """Commit what the listener wrote, together with the row of the inbox."""
+    RECONSUME_LATER = "RECONSUME_LATER"
+    """Take back what the listener wrote, and run it again after the delay of this attempt."""
+    DISCARD = "DISCARD"
+    """Take back what the listener wrote; the message is done without an effect."""

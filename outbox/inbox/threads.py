@@ -1,0 +1,345 @@
+"""The threads that run listeners: for messages as they are delivered, and for retries that are due.
+
+Each has one connection. If PostgreSQL is away, it keeps its message, pauses and tries again: no attempt is
+counted, and the order of the key is kept. A listener that runs past its time-out cannot be stopped from
+outside; its session at PostgreSQL is ended, its thread is given up, and another thread takes its place and
+parks the message.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import psycopg
+
+from outbox.backoff import Backoff
+from outbox.drivers.psycopg_sync import run
+from outbox.inbox import membership, plans
+from outbox.inbox.assignments import Assignments
+from outbox.inbox.failures import Failure, is_infrastructure, reported
+from outbox.inbox.handling import Connection, Handled, Handling, ListenerFailedError, handle, handle_due, park
+from outbox.inbox.messages import Delivery
+from outbox.inbox.plans import Attempt
+from outbox.inbox.server import CurrentServer, Server
+from outbox.statements import Plan
+
+Connect = Callable[[], Connection]
+log = logging.getLogger("outbox.inbox")
+MOST_INTERRUPTIONS = 5
+"""A message during which PostgreSQL went away so often in a row is to blame itself: it is a failed attempt."""
+FIRST_PAUSE, LAST_PAUSE = 0.5, 30.0
+IDLE = 0.5
+"""Seconds between two searches for retries that are due."""
+MARGIN = 30.0
+"""Seconds after the time-out of a listener at which PostgreSQL itself ends its transaction."""
+
+
+@dataclass(slots=True)
+class Running:
+    """What a thread does at the moment, and since when."""
+
+    since: float
+    delivery: Delivery
+    backend: int
+    server: Server | None
+    """The server that the session is at."""
+
+
+@dataclass(slots=True)
+class Work:
+    """A message in the hands of a thread, with the latest attempt to apply it."""
+
+    key: Hashable
+    delivery: Delivery
+    attempt: Attempt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What all threads of a member share."""
+
+    how: Handling
+    connect: Connect
+    timeout: float
+    server: CurrentServer
+
+
+class ListenerThread(threading.Thread):
+    """What both kinds of threads share: a connection, pauses, and being given up."""
+
+    def __init__(self, name: str, runtime: Runtime) -> None:
+        super().__init__(name=name, daemon=True)
+        self._how, self._connect, self._timeout = runtime.how, runtime.connect, runtime.timeout
+        self._server = runtime.server
+        self._conn: Connection | None = None
+        self._conn_server: Server | None = None
+        """The server that the connection leads to."""
+        self._ends = threading.Event()
+        self._pauses = Backoff(FIRST_PAUSE, LAST_PAUSE)
+        self._lock = threading.Lock()
+        self.running: Running | None = None
+        self.given_up = False
+        """Whatever the listener still does, this thread decides nothing any more."""
+
+    def end(self) -> None:
+        """Ask the thread to end after what it does now."""
+        self._ends.set()
+
+    def give_up(self) -> Running | None:
+        """Give the thread up if its listener runs past the time-out; return what it runs."""
+        with self._lock:
+            running = self.running
+            if running is None or self.given_up or monotonic() - running.since <= self._timeout:
+                return None
+            self.given_up = True
+            return running
+
+    def _settle(self) -> bool:
+        """Note that the listener has returned; False: too late, another thread has its message."""
+        with self._lock:
+            if not self.given_up:
+                self.running = None
+            return not self.given_up
+
+    def run(self) -> None:
+        """Work until the end is asked for."""
+        try:
+            while not self._ends.is_set() and not self.given_up:
+                self.run_once()
+        except BaseException:
+            log.exception("a thread of the consumer ended; another one takes its place")
+        finally:
+            self._drop_connection()
+
+    def run_once(self) -> None:
+        """Do one piece of work, or wait for one."""
+        raise NotImplementedError
+
+    def _connection(self) -> Connection:
+        if self._conn_server != self._server.accepted:
+            # The keeper has been led to another server, and messages are read again there. The one that this thread
+            # is connected to may still live, and refuse them as done, or apply them where nobody will find it.
+            self._drop_connection()
+        if self._conn is None or self._conn.closed or self._conn.broken:
+            conn = self._connect()
+            try:
+                limit_transactions(conn, self._timeout + MARGIN)
+                self._conn_server = self._server.require(conn)
+            except BaseException:
+                conn.close()
+                raise
+            self._conn = conn
+        return self._conn
+
+    def _drop_connection(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+        self._conn = None
+
+    def _begin(self, delivery: Delivery, conn: Connection) -> None:
+        self.running = Running(monotonic(), delivery, conn.info.backend_pid, self._conn_server)
+
+    def _pause(self, error: Exception) -> None:
+        """Pause after an error that is not a message's."""
+        self._drop_connection()
+        first = not self._pauses.pause
+        seconds = self._pauses.next() * random.uniform(0.7, 1.0)  # noqa: S311  (spreads attempts, guards nothing)
+        log.log(
+            logging.WARNING if first else logging.DEBUG,
+            "PostgreSQL: %s; trying again in %.1f s",
+            " ".join(str(error).split())[:300],
+            seconds,
+        )
+        self._ends.wait(seconds)
+
+
+class DeliveryThread(ListenerThread):
+    """Runs messages as they are delivered."""
+
+    def __init__(self, name: str, runtime: Runtime, work: Assignments) -> None:
+        super().__init__(name, runtime)
+        self._work = work
+        self.current: Work | None = None
+        """What the thread works on."""
+        self.left: Work | None = None
+        """What the thread before worked on: done first."""
+        self.failure: Failure | None = None
+        """Why `left` is parked; None: it is handled again, because the thread before ended by itself."""
+
+    def run_once(self) -> None:
+        """Take one message and handle it, however long PostgreSQL is away."""
+        if self.left is not None:
+            self.current, self.left = self.left, None
+            self._work_on(self.current, self.failure)
+        elif taken := self._work.take(IDLE):
+            self.current = Work(*taken)
+            self._work_on(self.current, None)
+
+    def _work_on(self, work: Work, failure: Failure | None) -> None:
+        delivery, done, interruptions = work.delivery, False, 0
+        while not done and self._work.is_current(delivery):
+            try:
+                done = self._try(work, failure)
+                self._pauses.reset()
+            except ListenerFailedError as failed:
+                failure = failed.failure
+            except Exception as error:
+                if not self._settle():
+                    return
+                if not is_infrastructure(error):
+                    log.exception("the inbox cannot take %s", delivery.message.message_id)
+                    if failure is not None:
+                        failure = reported(type(error).__qualname__)  # without what could not be stored
+                interruptions += 1
+                if self._ends.is_set():
+                    break
+                if interruptions < MOST_INTERRUPTIONS or failure is not None or not self._is_up():
+                    self._pause(error)
+                else:
+                    failure = interrupted(error)
+        if self._settle():
+            self._work.finish(work.key, delivery, done=done)
+            self.current = None
+
+    def _try(self, work: Work, failure: Failure | None) -> bool:
+        conn, delivery = self._connection(), work.delivery
+        if not self._work.is_current(delivery):
+            return False  # the connection may be new, and lead to a server that lacks earlier messages
+        if delivery.born_on not in self._server.days:
+            run(conn, membership.ensure_partition(str(delivery.born_on)))
+            conn.commit()
+            self._server.days.add(delivery.born_on)
+
+        def begins(attempt: Attempt) -> None:
+            # Not before: waiting for the row of a zombie is not the listener's time, nor is parking.
+            work.attempt = attempt
+            self._begin(delivery, conn)
+
+        if failure is None:
+            handled = handle(conn, self._how, delivery, begins, work.attempt)
+        else:
+            handled = park(conn, self._how, delivery, failure, work.attempt)
+        if handled is Handled.DEAD:
+            why = failure.fingerprint if failure else "see outbox.inbox_parked"
+            log.error("%s is dead: %s", delivery.message.message_id, why)
+        elif failure is not None:
+            log.warning("%s %s: %s", delivery.message.message_id, handled.value, failure.fingerprint)
+        return True
+
+    def _is_up(self) -> bool:
+        self._drop_connection()
+        try:
+            self._connection().rollback()
+        except Exception:  # noqa: BLE001  (the application's own callable may raise anything)
+            return False
+        return True
+
+
+class RetryThread(ListenerThread):
+    """Runs retries that are due. One of them searches; it wakes another one when it has found something."""
+
+    def __init__(self, name: str, runtime: Runtime, more: threading.Event, *, searches: bool) -> None:
+        super().__init__(name, runtime)
+        self._more, self._searches = more, searches
+        self._interrupted: dict[int, int] = {}
+        self._retry: plans.Retry | None = None
+        self.left: plans.Retry | None = None
+        """What a thread that was given up tried: counted as failed first."""
+
+    @property
+    def current(self) -> plans.Retry | None:
+        """The retry that the thread tries."""
+        return self._retry
+
+    def run_once(self) -> None:
+        """Try retries until none is due."""
+        if self.left is not None:
+            self._retry, self.left = self.left, None
+            self._fail(self._retry, timed_out(self._timeout))
+        if not self._more.wait(IDLE) and not self._searches:
+            return
+        self._more.clear()
+        while not self._ends.is_set():
+            self._retry = None
+            try:
+                found = handle_due(self._connection(), self._how, self._began)
+                self._pauses.reset()
+            except Exception as error:  # noqa: BLE001  (it is logged; whatever it is, the retry is still due)
+                if self._settle():
+                    self._interruption(error)
+                return
+            if not self._settle() or found is None:
+                return
+            self._interrupted.pop(found.id, None)
+
+    def _began(self, retry: plans.Retry) -> None:
+        self._retry = retry
+        self._begin(retry.delivery, self._connection())
+        self._more.set()
+
+    def _interruption(self, error: Exception) -> None:
+        retry = self._retry
+        if not is_infrastructure(error):
+            log.exception("a retry cannot be tried")
+        self._pause(error)
+        if retry is None:
+            return
+        count = self._interrupted[retry.id] = self._interrupted.get(retry.id, 0) + 1
+        if count < MOST_INTERRUPTIONS:
+            self._run(plans.postpone(retry, self._pauses.pause))
+        elif self._fail(retry, interrupted(error)):
+            del self._interrupted[retry.id]
+
+    def _fail(self, retry: plans.Retry, failure: Failure) -> bool:
+        """Count an attempt; if PostgreSQL is away it is not counted, and the retry is still due."""
+        return self._run(plans.failed_again(retry, failure, self._how.delays))
+
+    def _run(self, plan: Plan[Any]) -> bool:
+        try:
+            conn = self._connection()
+            run(conn, plan)
+            conn.commit()
+        except Exception as error:  # noqa: BLE001  (the application's own callable may raise anything)
+            self._pause(error)
+            return False
+        return True
+
+
+def timed_out(seconds: float) -> Failure:
+    """Describe a listener that was given up."""
+    return reported(f"the listener ran past its time-out of {seconds:g} s")
+
+
+def interrupted(error: Exception) -> Failure:
+    """Describe a message during which PostgreSQL went away again and again, though it is up."""
+    text = " ".join(str(error).split())[:300]
+    return reported(f"PostgreSQL ended {MOST_INTERRUPTIONS} transactions of this message in a row: {text}")
+
+
+def use_read_committed(conn: psycopg.Connection[Any]) -> None:
+    """Let each statement see what was committed before it: a snapshot from before a lock would miss successors."""
+    conn.autocommit = False
+    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+
+
+def limit_transactions(conn: psycopg.Connection[Any], seconds: float) -> None:
+    """Let PostgreSQL end transactions of a connection that run longer, so that a stopped process holds no message.
+
+    Commits are awaited: offsets move after them, and no crash of PostgreSQL may take an effect back that was passed.
+
+    Before PostgreSQL 17 a whole transaction has no limit: its statements, and the pauses between them, are limited.
+    """
+    use_read_committed(conn)
+    names = ["transaction_timeout"]
+    if conn.info.server_version < 170000:
+        names = ["statement_timeout", "idle_in_transaction_session_timeout"]
+    for name in names:
+        run(conn, plans.limit(name, int(seconds * 1000)))
+    run(conn, plans.await_commits())
+    conn.commit()

@@ -1,0 +1,137 @@
+-- How a consumer group takes a message over, and parks what it failed with. See outbox/inbox/plans.py for the order of the
+-- statements, and tests/support/models/inbox_model.py for why it is this one.
+
+-- name: take
+-- Takes a message over: $1 group, $2 message id, $3 day of birth, $4 topic, $5 partition, $6 offset, $7 digest,
+-- $8 order key. Waits for a transaction that has inserted the same row and has not ended. Returns the transaction, whether
+-- the row was inserted, and whether the key is held; its row is then locked, so that it is not released meanwhile. The held
+-- key is read only after the row was inserted: the order of locks is the same in all transactions.
+WITH taken AS (
+    INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
+    VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $7::bytea)
+    ON CONFLICT DO NOTHING
+    RETURNING 1
+), held AS (
+    SELECT FROM outbox.inbox_held_key h
+    WHERE h.group_id = $1::integer AND h.topic_id = $4::integer AND h.order_key = $8::bytea
+        AND EXISTS (SELECT FROM taken)
+    FOR UPDATE
+)
+SELECT pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held);
+
+-- name: known
+-- The row that refused a message: whether its content is the same.
+SELECT i.digest = $4::bytea
+FROM outbox.inbox i
+WHERE i.group_id = $1::integer AND i.message_id = $2::uuid AND i.born_on = $3::date;
+
+-- name: hold
+-- Holds a key ($1 group, $2 topic, $3 order key) and locks its row; returns whether it is held by this statement only.
+INSERT INTO outbox.inbox_held_key (group_id, topic_id, order_key)
+VALUES ($1::integer, $2::integer, $3::bytea)
+ON CONFLICT (group_id, topic_id, order_key) DO UPDATE SET since = inbox_held_key.since
+RETURNING xmax = 0;
+
+-- name: park
+-- Parks a message, once. A retry is due after $16 seconds. Any other conflict is an error: two messages at the head of one
+-- key, for example, if its held key was deleted by hand. The transaction then takes nothing over.
+INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, order_key, key, body,
+    header_names, header_values, published_at, state, attempts, due_at, fingerprint, error, failed_at)
+VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $7::bytea, $8::bytea, $9::bytea, $10::bytea,
+    $11::text[], $12::bytea[], to_timestamp($13::float8 / 1000), $14::text, $15::integer,
+    CASE WHEN $14::text = 'retry' THEN clock_timestamp() + make_interval(secs => $16::float8) END,
+    $17::text, $18::text, CASE WHEN $18::text IS NOT NULL THEN clock_timestamp() END)
+ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING
+RETURNING id;
+
+-- name: is_committed
+-- Whether a transaction is committed. One that this server has not had yet is not.
+SELECT CASE WHEN $1::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($1::xid8) = 'committed'
+            ELSE false END;
+
+-- name: next_due
+-- Locks and returns the retry of a group that has been due for the longest time, unless others have all of them. Of an order
+-- key only the first message is a retry, so SKIP LOCKED cannot hand out the second one. The row is dead from here on until
+-- this transaction deletes it or is rolled back: a listener that commits by itself commits a dead letter ($2 fingerprint).
+-- statement_timestamp is stable, so the index ends the search at the first row that is not due.
+WITH due AS MATERIALIZED (
+    SELECT p.id FROM outbox.inbox_parked p
+    WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= statement_timestamp()
+    ORDER BY p.due_at
+    LIMIT 1
+    FOR UPDATE OF p SKIP LOCKED
+)
+UPDATE outbox.inbox_parked p
+SET state = 'dead', due_at = NULL, attempts = p.attempts + 1, fingerprint = $2::text, error = $2::text,
+    failed_at = clock_timestamp()
+FROM due, outbox.inbox_topic t
+WHERE p.id = due.id AND t.id = p.topic_id
+RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
+    p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000)::bigint, p.attempts - 1,
+    pg_current_xact_id()::text;
+
+-- name: lock_again
+-- Locks the row of a retry ($1 id, $2 attempts) in a new transaction; nothing if it is in other hands meanwhile.
+SELECT p.id FROM outbox.inbox_parked p
+WHERE p.id = $1::bigint AND p.attempts = $2::integer AND p.state = 'retry'
+FOR UPDATE SKIP LOCKED;
+
+-- name: lock_held_key
+-- Locks the held key of a parked message, before it is taken out: whoever parks a message behind it waits.
+SELECT FROM outbox.inbox_held_key h
+WHERE h.group_id = $1::integer AND h.topic_id = $2::integer AND h.order_key = $3::bytea
+FOR UPDATE;
+
+-- name: take_out
+-- Deletes a parked message, in the transaction of its effect.
+DELETE FROM outbox.inbox_parked WHERE id = $1::bigint RETURNING id;
+
+-- name: follow
+-- Makes the first message that waits behind a key the next retry; returns it, if there is one. One that is not waiting stays
+-- as it is.
+UPDATE outbox.inbox_parked
+SET state = CASE WHEN state = 'waiting' THEN 'retry' ELSE state END,
+    due_at = CASE WHEN state = 'waiting' THEN clock_timestamp() ELSE due_at END
+WHERE id = (
+    SELECT p.id FROM outbox.inbox_parked p
+    WHERE p.group_id = $1::integer AND p.topic_id = $2::integer AND p.order_key = $3::bytea
+    ORDER BY p.id
+    LIMIT 1
+)
+RETURNING id;
+
+-- name: let_go
+-- Releases a key: nothing is parked behind it.
+DELETE FROM outbox.inbox_held_key
+WHERE group_id = $1::integer AND topic_id = $2::integer AND order_key = $3::bytea
+RETURNING 1;
+
+-- name: failed_again
+-- Counts a failed retry ($1 id, $2 attempts before), and schedules the next one in $3 seconds, or none: then it is dead. Nothing
+-- is returned if somebody else has dealt with it.
+UPDATE outbox.inbox_parked
+SET attempts = attempts + 1,
+    state = CASE WHEN $3::float8 IS NULL THEN 'dead' ELSE 'retry' END,
+    due_at = clock_timestamp() + make_interval(secs => $3::float8),
+    fingerprint = $4::text, error = $5::text, failed_at = clock_timestamp()
+WHERE id = $1::bigint AND attempts = $2::integer AND state = 'retry'
+RETURNING state;
+
+-- name: postpone
+-- Tries a retry ($1, $3 attempts before) again in $2 seconds, without counting an attempt: PostgreSQL was to blame. One that
+-- somebody else has dealt with meanwhile is left alone.
+UPDATE outbox.inbox_parked SET due_at = clock_timestamp() + make_interval(secs => $2::float8)
+WHERE id = $1::bigint AND attempts = $3::integer AND state = 'retry'
+RETURNING id;
+
+-- name: require_transaction
+-- The last statement before a commit: the transaction is still the one that took the message over.
+SELECT outbox.require_transaction($1::xid8);
+
+-- name: limit
+-- Sets a limit of this session ($1), in milliseconds ($2).
+SELECT set_config($1::text, $2::text, false);
+
+-- name: await_commits
+-- Lets commits of this session return only when they are on disk. What waits for standbys, too, stays as it is.
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';

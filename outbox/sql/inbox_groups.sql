@@ -1,0 +1,88 @@
+-- Consumer groups, their members and their positions.
+
+-- name: find_group
+-- A consumer group by its name; its row is locked until the transaction ends, so that members join one after the other.
+SELECT g.id, g.subscription::text, g.orderly FROM outbox.consumer_group g WHERE g.name = $1::text FOR UPDATE;
+
+-- name: add_group
+-- A new consumer group.
+INSERT INTO outbox.consumer_group (name, subscription, orderly)
+VALUES ($1::text, $2::jsonb, $3::boolean)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: others
+-- Members of a group that run with another subscription ($3) or kind of listener ($4), except for $2.
+SELECT m.member, m.subscription::text, m.orderly
+FROM outbox.consumer_member m
+WHERE m.group_id = $1::integer AND m.member <> $2::text AND m.seen_at > clock_timestamp() - interval '60 seconds'
+    AND (m.subscription <> $3::jsonb OR m.orderly <> $4::boolean);
+
+-- name: change_group
+-- The subscription of a group, once no member runs with another one.
+UPDATE outbox.consumer_group SET subscription = $2::jsonb, orderly = $3::boolean
+WHERE id = $1::integer AND (subscription <> $2::jsonb OR orderly <> $3::boolean)
+RETURNING id;
+
+-- name: join
+-- Lists a member, or renews that it lives.
+INSERT INTO outbox.consumer_member (group_id, member, subscription, orderly)
+VALUES ($1::integer, $2::text, $3::jsonb, $4::boolean)
+ON CONFLICT (group_id, member) DO UPDATE SET seen_at = clock_timestamp()
+RETURNING 1;
+
+-- name: is_listed
+-- A member that registered within half of the minute after which others may differ from it.
+SELECT 1 FROM outbox.consumer_member m
+WHERE m.group_id = $1::integer AND m.member = $2::text AND m.seen_at > clock_timestamp() - interval '30 seconds';
+
+-- name: leave
+-- Removes a member, and those that died a day ago.
+DELETE FROM outbox.consumer_member
+WHERE group_id = $1::integer AND (member = $2::text OR seen_at < clock_timestamp() - interval '1 day')
+RETURNING member;
+
+-- name: find_topic
+-- The number of a topic, by Kafka's id of it.
+SELECT t.id FROM outbox.inbox_topic t WHERE t.kafka_id = $1::text;
+
+-- name: add_topic
+-- A topic that is met for the first time.
+INSERT INTO outbox.inbox_topic (name, kafka_id) VALUES ($1::text, $2::text) ON CONFLICT (kafka_id) DO NOTHING;
+
+-- name: positions
+-- Where a group is in a topic.
+SELECT p.part, p.next_off, p.generation FROM outbox.inbox_position p
+WHERE p.group_id = $1::integer AND p.topic_id = $2::integer;
+
+-- name: begin
+-- Where a group begins in partitions ($3) that have no position yet; the first one who states it wins.
+INSERT INTO outbox.inbox_position (group_id, topic_id, part, next_off)
+SELECT $1::integer, $2::integer, b.part, b.off FROM unnest($3::integer[], $4::bigint[]) b (part, off)
+ON CONFLICT DO NOTHING
+RETURNING part;
+
+-- name: store
+-- Moves positions forward: $2 topics, $3 partitions, $4 offsets, $5 generations. One that was reset meanwhile is left alone.
+UPDATE outbox.inbox_position p
+SET next_off = s.off, moved_at = clock_timestamp()
+FROM unnest($2::integer[], $3::integer[], $4::bigint[], $5::integer[]) s (topic_id, part, off, generation)
+WHERE p.group_id = $1::integer AND p.topic_id = s.topic_id AND p.part = s.part
+    AND p.generation = s.generation AND p.next_off < s.off
+RETURNING p.part;
+
+-- name: ensure_partition
+-- Makes the partition of the inbox for a day of birth.
+SELECT outbox.ensure_inbox_partition($1::date);
+
+-- name: ensure_ahead
+-- Makes the partitions of the inbox from yesterday to a week from now.
+SELECT outbox.ensure_inbox_partition(current_date + n) FROM generate_series(-1, 7) n;
+
+-- name: end_session
+-- Ends the session of a listener that has run past its time-out, so that its transaction ends, too.
+SELECT pg_terminate_backend($1::integer);
+
+-- name: server
+-- The server that this session leads to: its cluster, and its timeline, which changes when a standby is promoted.
+SELECT s.system_identifier, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer
+FROM pg_control_system() s;

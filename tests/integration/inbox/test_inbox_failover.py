@@ -1,0 +1,102 @@
+"""A member that runs through a fail-over to a standby that lagged reads again what the standby lacks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox_local.stack.api import Stack
+from tests.support.inbox_stage import InboxStage
+from tests.support.plain_inserts import connect
+from tests.support.publications import value
+from tests.support.servers import MakeTopic
+from tests.support.standbys import has_replayed, standby
+from tests.support.waiting import wait_until
+
+RECEIVING = "SELECT EXISTS (SELECT FROM pg_stat_wal_receiver WHERE status = 'streaming')"
+STORED = "SELECT coalesce(sum(next_off), 0) FROM outbox.inbox_position"
+
+
+@pytest.mark.feature("S-92")
+@pytest.mark.parametrize("orderly", [True, False], ids=["orderly", "concurrent"])
+def test_a_member_reads_again_what_a_promoted_standby_lacks(
+    private_stack: Stack,
+    private_database: str,
+    make_private_topic: MakeTopic,
+    caplog: pytest.LogCaptureFixture,
+    orderly: bool,
+) -> None:
+    caplog.set_level(logging.INFO, "outbox.inbox")
+    topic, server = make_private_topic(), [private_database]
+    stage = InboxStage(private_database, private_stack.bootstrap_servers)
+    with (
+        standby(private_stack, private_database) as promoted,
+        stage.consumer(topic, dsn=lambda: psycopg.connect(server[0]), orderly=orderly) as consumer,
+    ):
+        stage.produce_numbered(topic, 40, keys=20)
+        stage.wait_applied(40)
+        wait_until(lambda: value(stage.conn, STORED) == 40, "the positions are stored")
+        wait_until(lambda: has_replayed(promoted, private_database), "the standby is level")
+        with connect(promoted) as there:
+            there.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            there.execute("SELECT pg_reload_conf()")
+            wait_until(lambda: not value(there, RECEIVING), "the standby lags")
+        stage.produce_numbered(topic, 40, keys=20, start=40)
+        stage.wait_applied(80)
+        wait_until(lambda: value(stage.conn, STORED) == 80, "the positions are stored")
+        stage.close()
+        private_stack.stop_postgres()
+        server[0] = promoted
+        with connect(promoted) as there:
+            assert value(there, "SELECT pg_promote()")
+        after = InboxStage(promoted, private_stack.bootstrap_servers)
+        with after.conn as there:
+            assert after.count("applied") == 40, "the standby has lost 40 effects"
+            stage.produce_numbered(topic, 40, keys=20, start=80)
+            after.wait_applied(120)
+            wait_until(lambda: value(there, STORED) == 120, "the positions are stored")
+            consumer.close()
+            assert sorted(map(int, after.applied("body"))) == list(range(120))
+            if orderly:
+                assert after.by_key() == {f"k{key}": [*range(key, 120, 20)] for key in range(20)}
+    assert "took over from" in caplog.text
+
+
+def test_nothing_is_applied_on_a_server_that_was_replaced_and_still_lives(
+    private_stack: Stack,
+    private_database: str,
+    make_private_topic: MakeTopic,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """New connections lead to the promoted standby; those of the listeners are still open to the old primary."""
+    caplog.set_level(logging.INFO, "outbox.inbox")
+    topic, server = make_private_topic(), [private_database]
+    stage = InboxStage(private_database, private_stack.bootstrap_servers)
+    end_keeper = b"""
+        SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name NOT IN ('', 'psql')
+            AND application_name NOT LIKE 'outbox-listener%' AND application_name NOT LIKE 'outbox-retr%'
+    """
+
+    def open_session() -> psycopg.Connection[Any]:
+        return psycopg.connect(server[0], application_name=threading.current_thread().name)
+
+    with standby(private_stack, private_database) as promoted, stage.consumer(topic, dsn=open_session):
+        stage.produce_numbered(topic, 40, keys=20)
+        stage.wait_applied(40)
+        wait_until(lambda: has_replayed(promoted, private_database), "the standby is level")
+        with connect(promoted) as there:
+            assert value(there, "SELECT pg_promote()")
+        server[0] = promoted
+        assert stage.conn.execute(end_keeper).rowcount == 1
+        wait_until(lambda: "took over from" in caplog.text, "the keeper is led to the new server")
+        stage.produce_numbered(topic, 40, keys=20, start=40)
+        after = InboxStage(promoted, private_stack.bootstrap_servers)
+        after.wait_applied(80)
+        assert stage.count("applied") == 40, "nothing is applied where nobody finds it"
+        after.close()
+    stage.close()

@@ -1,0 +1,103 @@
+"""The statements of consumers stay cheap: planned while the tables are empty, run when they are full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outbox.inbox.membership import SQL as GROUPS
+from outbox.inbox.plans import SQL
+from tests.support.plain_inserts import connect
+from tests.support.query_plans import Prepared, nodes, rows_read
+
+ID = "00000000-0000-0000-0000-000000000001"
+IDENTITY = ("integer", "uuid", "date", "integer", "integer", "bigint", "bytea")
+STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
+    "take": ((*IDENTITY, "bytea"), (1, ID, "2026-11-01", 1, 0, 7, b"d", b"k")),
+    "known": (("integer", "uuid", "date", "bytea"), (1, ID, "2026-11-01", b"d")),
+    "hold": (("integer", "integer", "bytea"), (1, 1, b"k500")),
+    "next_due": (("integer", "text"), (1, "f")),
+    "next_due, none": (("integer", "text"), (2, "f")),
+    "lock_again": (("bigint", "integer"), (500, 1)),
+    "lock_held_key": (("integer", "integer", "bytea"), (1, 1, b"k500")),
+    "take_out": (("bigint",), (500,)),
+    "follow": (("integer", "integer", "bytea"), (1, 1, b"k500")),
+    "let_go": (("integer", "integer", "bytea"), (1, 1, b"k500")),
+    "failed_again": (("bigint", "integer", "float8", "text", "text"), (500, 1, 1.0, "f", "e")),
+    "postpone": (("bigint", "float8", "integer"), (500, 1.0, 1)),
+    "positions": (("integer", "integer"), (1, 1)),
+    "begin": (("integer", "integer", "integer[]", "bigint[]"), (1, 1, [1], [5])),
+    "store": (("integer", "integer[]", "integer[]", "bigint[]", "integer[]"), (1, [1], [1], [5], [0])),
+}
+MOST = {"store": 400}
+"""Rows that a statement may read, where it is more than a few: all positions of the group."""
+FILL = """
+    INSERT INTO outbox.inbox_topic (name, kafka_id) SELECT 't' || i, 'c/' || i FROM generate_series(1, 20) i;
+    INSERT INTO outbox.inbox_held_key (group_id, topic_id, order_key)
+        SELECT 1, 1, convert_to('k' || i, 'UTF8') FROM generate_series(1, 4000) i;
+    INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, order_key,
+            header_names, header_values, published_at, state, attempts, due_at)
+        SELECT 1, gen_random_uuid(), '2026-11-01', 1, 0, i, 'd', convert_to('k' || i % 4000 + 1, 'UTF8'), '{}', '{}',
+            now(), CASE WHEN i <= 4000 THEN 'retry' ELSE 'waiting' END, 1, CASE WHEN i <= 4000 THEN now() END
+        FROM generate_series(1, 12000) i;
+    INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, header_names,
+            header_values, published_at, state, attempts, due_at)
+        SELECT 2, gen_random_uuid(), '2026-11-01', 1, 0, i, 'd', '{}', '{}', now(), 'retry', 1,
+            now() + interval '1 hour'
+        FROM generate_series(1, 4000) i;
+    INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
+        SELECT 1, gen_random_uuid(), '2026-11-01'::date + i % 3, 1, 0, i, 'd' FROM generate_series(1, 12000) i;
+    INSERT INTO outbox.inbox_position (group_id, topic_id, part, next_off)
+        SELECT g, t, p, 1 FROM generate_series(1, 20) g, generate_series(1, 20) t, generate_series(1, 20) p;
+    ANALYZE outbox.inbox_parked
+"""
+
+
+@pytest.mark.plan(
+    "outbox/sql/inbox.sql",
+    "take",
+    "known",
+    "hold",
+    "next_due",
+    "lock_again",
+    "lock_held_key",
+    "take_out",
+    "follow",
+    "let_go",
+    "failed_again",
+    "postpone",
+)
+@pytest.mark.plan("outbox/sql/inbox_groups.sql", "positions", "begin", "store")
+def test_statements_of_consumers_read_a_few_rows_of_full_tables(database: str) -> None:
+    prepared = {}
+    connections = []
+    for name, (types, values) in STATEMENTS.items():
+        conn = connect(database)
+        connections.append(conn)
+        conn.execute("SET plan_cache_mode = force_generic_plan")
+        statement = name.partition(",")[0]
+        text = SQL[statement] if statement in SQL else GROUPS[statement]
+        for place in range(len(types), 0, -1):
+            text = text.replace(f"${place}", f"%(v{place})s")
+        prepared[name] = Prepared(conn, text, {f"v{place}": kind for place, kind in enumerate(types, 1)})
+        conn.execute("BEGIN")
+        prepared[name].run({f"v{place}": value for place, value in enumerate(values, 1)})
+        conn.execute("ROLLBACK")
+    for day in ("2026-11-01", "2026-11-02", "2026-11-03"):
+        connections[0].execute("SELECT outbox.ensure_inbox_partition(%s)", [day])
+    connections[0].execute(FILL)
+    faults = []
+    for conn, (name, (_, values)) in zip(connections, STATEMENTS.items(), strict=True):
+        conn.execute("BEGIN")
+        plan = prepared[name].explain({f"v{place}": value for place, value in enumerate(values, 1)})
+        conn.execute("ROLLBACK")
+        conn.close()
+        scanned = [
+            node["Relation Name"]
+            for node in nodes(plan)
+            if node["Node Type"] == "Seq Scan" and str(node["Relation Name"]).startswith("inbox")
+        ]
+        if rows_read(plan, "inbox") > MOST.get(name, 40) or set(scanned) - {"inbox_topic"}:
+            faults.append(f"{name}: reads {rows_read(plan, 'inbox')} rows, scans {scanned}")
+    assert not faults, "\n".join(faults)

@@ -1,0 +1,82 @@
+"""The threads of a member: replaced when they end by themselves, gone at its end; and what its log warns of."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import psycopg
+import pytest
+
+from outbox.inbox import ConsumedMessage, ConsumeResult
+from tests.support.inbox_stage import Connection, InboxStage, apply
+from tests.support.waiting import wait_until
+
+
+@pytest.mark.parametrize("kind", ["listener", "retry"])
+def test_a_thread_that_ends_by_itself_is_replaced(inbox: InboxStage, topic: str, kind: str) -> None:
+    ended: list[int] = []
+
+    def connected() -> Connection:
+        if threading.current_thread().name.startswith(f"outbox-{kind}") and len(ended) < 6:
+            ended.append(1)
+            raise SystemExit("no token")
+        return psycopg.connect(inbox.dsn)
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        return apply(conn, message) if message.reconsume_times else ConsumeResult.RECONSUME_LATER
+
+    inbox.produce_numbered(topic, 8)
+    with inbox.consumer(topic, listener, dsn=connected, orderly=True):
+        inbox.wait_applied(8)
+    assert len(ended) == 6
+    assert inbox.by_key() == {f"k{key}": [key] for key in range(8)}
+
+
+def test_no_thread_is_replaced_while_the_member_ends(inbox: InboxStage, topic: str) -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        begun.set()
+        goes_on.wait(100)
+        return apply(conn, message)
+
+    inbox.produce_numbered(topic, 1)
+    before = set(threading.enumerate())
+    # It is given up 3 s after it began, when the member waits for its threads: from 2 to 4 s after that.
+    consumer = inbox.consumer(topic, listener, timeout=3.0, drain=2.0).start()
+    assert begun.wait(60)
+    consumer.close()
+    left = [
+        thread.name
+        for thread in set(threading.enumerate()) - before
+        if thread.name.startswith("outbox-listener")
+    ]
+    goes_on.set()
+    assert len(left) == 1
+
+
+def test_a_topic_that_does_not_exist_is_a_warning(
+    inbox: InboxStage, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with inbox.consumer({topic: "*", f"{topic}-missing": "*"}):
+        wait_until(lambda: f"{topic}-missing" in _warnings(caplog), "it is logged")
+
+
+def test_positions_that_cannot_be_stored_are_a_warning(
+    inbox: InboxStage, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def connected() -> Connection:
+        if inbox.count("outbox.consumer_member") and threading.current_thread().name.endswith("keeper"):
+            raise psycopg.OperationalError("no route to the database")
+        return psycopg.connect(inbox.dsn, application_name="outbox consumer")
+
+    with inbox.consumer(topic, dsn=connected):
+        wait_until(lambda: inbox.count("outbox.inbox_position"), "its partitions are open")
+        inbox.end_sessions()
+        inbox.produce_numbered(topic, 1)
+        wait_until(lambda: "no route to the database" in _warnings(caplog), "it is logged")
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)

@@ -1,0 +1,270 @@
+"""The parts of a consumer that need no server: offsets, queues of keys, tags, delays, starts, ids of records."""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from outbox.errors import ConfigurationError, InvalidSubscriptionError
+from outbox.inbox import FIRST, ConsumeFrom, DelaySchedule, TagExpression
+from outbox.inbox.failures import describe, is_infrastructure
+from outbox.inbox.key_queues import KeyQueues
+from outbox.inbox.messages import RawRecord, Source, identify, order_key, pairs_of
+from outbox.inbox.settings import ConsumerSettings, check_kafka, subscription_of
+from outbox.inbox.starts import Known, decide_start
+from outbox.inbox.tracker import OffsetTracker
+
+
+def test_the_stored_offset_never_passes_what_is_not_done() -> None:
+    # Offsets with gaps, done in a random order: a set does the same, slowly.
+    chance = random.Random(7)
+    tracker, running, offset, done = OffsetTracker(5), set[int](), 5, set[int]()
+    for _ in range(3000):
+        if running and chance.random() < 0.5:
+            ended = chance.choice(sorted(running))
+            running.remove(ended)
+            done.add(ended)
+            tracker.done(ended)
+        else:
+            offset += chance.choice((1, 1, 1, 2, 7))
+            assert tracker.add(offset - 1)
+            running.add(offset - 1)
+        assert tracker.safe == (min(running) if running else tracker.next)
+        assert tracker.incomplete == len(running)
+        highest = max(done, default=4) + 1
+        assert tracker.width == max(0, highest - tracker.safe)
+
+
+def test_an_offset_that_was_seen_is_not_taken_again() -> None:
+    tracker = OffsetTracker(10)
+    assert not tracker.add(9)
+    assert tracker.add(10)
+    assert not tracker.add(10)
+    tracker.advance(14)
+    assert (tracker.safe, tracker.next) == (10, 14)
+    tracker.done(10)
+    assert tracker.safe == 14
+    tracker.done(10)
+    tracker.done(99)
+    assert tracker.safe == 14
+
+
+def test_a_key_is_in_one_pair_of_hands_and_keeps_its_order() -> None:
+    queues: KeyQueues[int] = KeyQueues()
+    for number in range(6):
+        queues.put("ab"[number % 2], number)
+    assert queues.take() == ("a", 0)
+    assert queues.take() == ("b", 1)
+    assert queues.take() is None
+    queues.put("c", 9)
+    assert queues.take() == ("c", 9)
+    assert queues.release("a")
+    assert queues.take() == ("a", 2)
+    assert not queues.release("c")
+    assert len(queues) == 3
+
+
+def test_forgotten_work_is_not_taken_and_its_key_stays_usable() -> None:
+    queues: KeyQueues[int] = KeyQueues()
+    for number in range(6):
+        queues.put("ab"[number % 2], number)
+    queues.take()
+    assert queues.forget(lambda number: number % 2 == 0 or number == 1) == [2, 4, 1]
+    assert queues.take() == ("b", 3)
+    assert not queues.release("a")
+    queues.put("a", 8)
+    assert queues.take() == ("a", 8)
+
+
+@pytest.mark.feature("S-88")
+@pytest.mark.parametrize(
+    ("text", "tags", "matches"),
+    [
+        ("*", (), True),
+        (" * ", ("a",), True),
+        ("a", ("a",), True),
+        ("a", (), False),
+        ("a || b", ("b", "c"), True),
+        ("a||b", ("c",), False),
+        ("a", ("A",), False),
+    ],
+)
+def test_a_tag_expression_matches_one_of_its_tags(text: str, tags: tuple[str, ...], matches: bool) -> None:
+    assert TagExpression.parse(text).matches(tags) is matches
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "a || ", "|| a", "a b", "a | b", "* || a", "a\nb", "a ||| b", None]
+)
+def test_a_tag_expression_that_cannot_be_parsed_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSubscriptionError, match="allowed: "):
+        TagExpression.parse(text)
+
+
+def test_equal_tag_expressions_are_stored_alike() -> None:
+    assert str(TagExpression.parse("b||a || b")) == str(TagExpression.parse("a||b")) == "a || b"
+
+
+def test_retries_wait_for_the_delay_levels_of_rocketmq() -> None:
+    delays = DelaySchedule.levels()
+    assert [delays.after(n) for n in (1, 2, 3, 15, 16, 17)] == [10, 30, 60, 3600, 7200, None]
+    assert DelaySchedule.levels(20).pauses[-3:] == (7200, 7200, 7200)
+    assert DelaySchedule.of(["250ms", "2m", 3]).pauses == (0.25, 120, 3)
+    assert DelaySchedule.levels(0).after(1) is None
+
+
+@pytest.mark.parametrize("pause", ["", "10", "1 s", "-1s", -1, float("nan"), "5y", True, None])
+def test_a_delay_that_cannot_be_read_is_refused(pause: str) -> None:
+    with pytest.raises(ConfigurationError, match="delay: "):
+        DelaySchedule.of([pause])
+
+
+@pytest.mark.feature("S-89")
+@pytest.mark.parametrize(
+    ("position", "known", "offset", "gap"),
+    [
+        (None, Known(3, 9, None), 3, None),
+        (7, Known(3, 9, None), 7, None),
+        (None, Known(3, 9, 5), 5, None),
+        (7, Known(3, 9, 8), 7, None),
+        (7, Known(3, 9, 4), 4, None),
+        (9, Known(9, 9, 9), 9, None),
+        (1, Known(3, 9, 2), 3, (1, 3)),
+        (12, Known(3, 9, 12), 3, (9, 12)),
+    ],
+)
+def test_reading_begins_at_the_lower_of_both_offsets(
+    position: int | None, known: Known, offset: int, gap: tuple[int, int] | None
+) -> None:
+    start = decide_start(position, known)
+    assert (start.offset, start.gap) == (offset, gap)
+
+
+def test_a_position_that_only_this_partition_lacks_is_not_taken_from_kafka() -> None:
+    assert decide_start(None, Known(3, 9, 7), is_missing=True).offset == 3
+
+
+SOURCE = Source(1, "cluster/topic")
+
+
+def record(*headers: tuple[str, bytes | None], body: bytes | None = b"b", offset: int = 0) -> RawRecord:
+    return RawRecord("t", 0, offset, b"k", body, headers, 1_700_000_000_000)
+
+
+def test_the_day_of_birth_is_a_function_of_the_message() -> None:
+    own = (("outbox-id", b"6f7c1f1e-0a53-4c3c-9d0c-2a6f1c4b8e11"), ("outbox-born-at", b"1699999999999"))
+    first = identify(SOURCE, record(*own), orderly=True)
+    again = identify(SOURCE, record(*own, offset=7)._replace(timestamp=1_800_000_000_000), orderly=True)
+    assert (first.message.message_id, first.born_on) == (again.message.message_id, again.born_on)
+    assert str(first.born_on) == "2023-11-14"
+    assert first.digest == again.digest != identify(SOURCE, record(*own, body=b"c"), orderly=True).digest
+
+
+@pytest.mark.parametrize("value", [b"", b"rubbish", b"\xff\xfe", None])
+def test_a_record_without_a_usable_id_is_named_by_its_place(value: bytes | None) -> None:
+    plain = identify(SOURCE, record(), orderly=True)
+    found = identify(SOURCE, record(("outbox-id", value)), orderly=True)
+    assert found.message.message_id == plain.message.message_id
+    assert isinstance(found.message.message_id, UUID)
+    assert found.message.message_id != identify(SOURCE, record(offset=1), orderly=True).message.message_id
+    assert str(found.born_on) == "2023-11-14"
+
+
+@pytest.mark.parametrize("born", [b"-5", b"99999999999999999999", b"1e3", b"\xff", None, b"9" * 15])
+def test_an_id_without_a_time_of_birth_has_one_day_whenever_it_is_published(born: bytes | None) -> None:
+    own = ("outbox-id", b"6f7c1f1e-0a53-4c3c-9d0c-2a6f1c4b8e11")
+    found = identify(SOURCE, record(own, ("outbox-born-at", born)), orderly=True)
+    again = identify(SOURCE, record(own)._replace(timestamp=1_800_000_000_000), orderly=True)
+    assert str(found.born_on) == str(again.born_on) == "1970-01-01"
+    assert str(found.message.born_at.date()) == "2023-11-14"
+
+
+def test_the_first_header_of_a_name_counts() -> None:
+    headers = (("outbox-tags", b"a||b"), ("outbox-tags", b"c"), ("outbox-keys", b"o-1 o-2"))
+    message = identify(SOURCE, record(*headers), orderly=True).message
+    assert (message.tags, message.keys) == (("a", "b"), ("o-1", "o-2"))
+    assert (message.header("outbox-tags"), message.header("no")) == (b"a||b", None)
+    assert pairs_of(None) == ()
+    assert pairs_of({"a": "b"}) == (("a", b"b"),)
+
+
+def test_a_record_without_a_key_has_no_order() -> None:
+    assert identify(SOURCE, record()._replace(key=None), orderly=True).order_key is None
+    assert identify(SOURCE, record(), orderly=False).order_key is None
+    long = order_key(b"k" * 300)
+    assert long is not None
+    assert len(long) == 39
+    assert long != order_key(b"k" * 301)
+
+
+def test_failures_of_one_cause_have_one_fingerprint() -> None:
+    def fail(number: int) -> str:
+        try:
+            raise ValueError(f"order {number} has no customer 'c-{number}'")
+        except ValueError as error:
+            return describe(error).fingerprint
+
+    assert fail(1) == fail(22)
+    assert fail(1).startswith("ValueError at ")
+    assert fail(1).endswith("fail: order ? has no customer ?")
+
+
+def test_a_failure_can_be_stored_whatever_its_text_holds() -> None:
+    failure = describe(ValueError("a\0b \udcff"))
+    assert "\0" not in failure.error + failure.fingerprint
+    assert failure.error.encode()
+
+
+def test_a_server_that_is_away_is_not_the_messages_fault() -> None:
+    assert is_infrastructure(psycopg.OperationalError("connection refused"))
+    assert is_infrastructure(psycopg.errors.AdminShutdown())
+    assert is_infrastructure(psycopg.errors.SerializationFailure())
+    assert not is_infrastructure(psycopg.errors.UniqueViolation())
+    assert not is_infrastructure(ConnectionError("of something else"))
+
+
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        {},
+        {"bootstrap.servers": "k", "group.id": "g"},
+        {"bootstrap.servers": "k", "isolation.level": "read_uncommitted"},
+        {"bootstrap.servers": "k", "enable.auto.commit": "true"},
+        {"bootstrap.servers": "k", "auto.offset.reset": "earliest"},
+    ],
+)
+def test_settings_of_kafka_that_break_a_promise_are_refused(kafka: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"allowed: |leave it out"):
+        check_kafka(kafka)
+
+
+@pytest.mark.parametrize(
+    "options", [{"group": ""}, {"group": "a b"}, {"workers": 0}, {"timeout": 0.0}, {"on_gap": "ask"}]
+)
+def test_settings_out_of_range_are_refused(options: dict[str, object]) -> None:
+    given: dict[str, object] = {
+        "group": "g",
+        "subscription": subscription_of({"t": "*"}),
+        "orderly": False,
+        "kafka": {"bootstrap.servers": "k"},
+        "consume_from": FIRST,
+    }
+    ConsumerSettings(**given)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="allowed: "):
+        ConsumerSettings(**{**given, **options})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("topics", [{}, {"no topic!": "*"}, {"t": "a ||"}])
+def test_a_subscription_that_makes_no_sense_is_refused(topics: dict[str, str]) -> None:
+    with pytest.raises(InvalidSubscriptionError, match="allowed: "):
+        subscription_of(topics)
+
+
+def test_a_start_without_a_time_zone_is_refused() -> None:
+    from datetime import datetime
+
+    with pytest.raises(ConfigurationError, match="with a time zone"):
+        ConsumeFrom.timestamp(datetime(2026, 1, 1))

@@ -1,0 +1,48 @@
+"""The model of consumers: every interleaving keeps the promises, and each safeguard taken away breaks one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.models.inbox_model import LOST, ORDER, STUCK, TWICE, Inbox
+from tests.support.models.inbox_search import search
+
+SOUND: dict[str, Inbox] = {
+    "a failure beside a zombie": Inbox(),
+    "two failures and two pumps": Inbox(failures=2, pumps=2),
+    "a death": Inbox(deaths=1),
+    "two deaths and two failures": Inbox(deaths=2, failures=2),
+    "an offset set to zero": Inbox(rewinds=1, moves=2),
+    "transactions that PostgreSQL ends": Inbox(timeouts=2),
+    "a death and a rebalance beside two pumps": Inbox(messages=2, deaths=1, moves=1, pumps=2),
+    "handlers that commit too early": Inbox(messages=2, early_commits=1, deaths=1, pumps=2),
+}
+
+BROKEN: dict[str, tuple[Inbox, str]] = {
+    "no inbox": (Inbox(has_inbox=False, failures=0), TWICE),
+    "a member that does not wait for the transaction of another": (Inbox(waits_for_takers=False), ORDER),
+    "a member that does not wait, and dies": (Inbox(waits_for_takers=False, failures=0, deaths=1), LOST),
+    "a member that does not read held keys": (Inbox(reads_held=False), ORDER),
+    "a held key that is read and not locked": (Inbox(locks_held=False), STUCK),
+    "parking without an inbox row": (Inbox(parks_with_inbox=False), TWICE),
+    "an offset that passes a failure before it is parked": (Inbox(stores_when="failed", deaths=1), LOST),
+    "a pump that takes any row of a key": (Inbox(pump_takes="any", pumps=2), ORDER),
+    "a pump that deletes the parked row later": (Inbox(pump_deletes="later", deaths=1), TWICE),
+    "a pump that releases the key later": (Inbox(pump_releases="later", deaths=1), STUCK),
+    "a handler that commits a retry too early": (Inbox(early_commits=1, pump_marks=False), TWICE),
+    "a pump that reads before it locks": (Inbox(pump_reads="before"), STUCK),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_interleaving_of_consumers_breaks_a_promise(name: str) -> None:
+    found = search(SOUND[name])
+    assert found.wrong == {}
+    assert found.states > 1_000
+    assert found.ends, "the search ended nowhere"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_safeguard_of_consumers_taken_away_is_missed(name: str) -> None:
+    inbox, wrong = BROKEN[name]
+    assert wrong in search(inbox).wrong
