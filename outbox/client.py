@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import psycopg
 
 from outbox.drivers import psycopg_async, psycopg_sync
-from outbox.durations import Span
+from outbox.durations import Duration
 from outbox.message import Message
 from outbox.operations.cancel import cancel
 from outbox.operations.custom_selectors import MessageQueueSelector
@@ -18,8 +18,7 @@ from outbox.operations.prepare import prepare
 from outbox.operations.send import send, send_many
 from outbox.operations.sender import Sender
 from outbox.operations.topics import KNOWN_FOR, MessageType, Topic
-from outbox.receipt import Receipt
-from outbox.records import HalfMessage
+from outbox.records import HalfMessage, Receipt
 
 
 class Outbox:
@@ -61,8 +60,9 @@ class Outbox:
         *,
         ordered: bool = False,
         idempotency_key: str | None = None,
+        selector: MessageQueueSelector | None = None,
     ) -> Receipt:
-        """Write one message, in one round trip (and one more when the topic has not been looked up lately).
+        """Write one message, in one round trip (and one more when the topic was not read lately).
 
         Call it after the write that serialises the order key, as an UPDATE of the business row: then messages of
         one key keep their order.
@@ -72,7 +72,9 @@ class Outbox:
             message: What to send.
             ordered: Take a lock of (topic, order key) until the transaction ends, for callers without such a write.
             idempotency_key: 1 to 255 characters; the same key again, in this producer group, sends nothing and
-                answers with the first receipt. One more round trip.
+                returns the first receipt. One more round trip.
+            selector: Chooses the partition of this message, which then names neither `selector` nor `queue`; see
+                `outbox.operations.custom_selectors.MessageQueueSelector`. The topic must be registered.
 
         Raises:
             NoTransactionError: the connection is in autocommit and outside a transaction.
@@ -83,11 +85,17 @@ class Outbox:
             ConfigurationError: an option cannot work here.
         """
         return psycopg_sync.run(
-            conn, send(self._sender, message, ordered=ordered, idempotency_key=idempotency_key)
+            conn,
+            send(self._sender, message, ordered=ordered, idempotency_key=idempotency_key, selector=selector),
         )
 
     def send_many(
-        self, conn: psycopg.Connection[Any], messages: Iterable[Message], *, ordered: bool = False
+        self,
+        conn: psycopg.Connection[Any],
+        messages: Iterable[Message],
+        *,
+        ordered: bool = False,
+        selector: MessageQueueSelector | None = None,
     ) -> list[Receipt]:
         """Write many messages in the order given, up to 1,000 per round trip; all are checked before the first.
 
@@ -98,7 +106,7 @@ class Outbox:
             InvalidMessageError: as for `send`; nothing of the list was written.
             TooManyOrderedKeysError: as for `send`; nothing of the list was written.
         """
-        return psycopg_sync.run(conn, send_many(self._sender, messages, ordered=ordered))
+        return psycopg_sync.run(conn, send_many(self._sender, messages, ordered=ordered, selector=selector))
 
     def register_topic(
         self,
@@ -161,9 +169,10 @@ class Outbox:
         conn: psycopg.Connection[Any],
         message: Message,
         *,
-        check_after: Span | None = None,
+        check_after: Duration | None = None,
         ordered: bool = False,
         idempotency_key: str | None = None,
+        selector: MessageQueueSelector | None = None,
     ) -> HalfMessage:
         """Write a half message: durable when the caller's transaction commits, published only once it is committed.
 
@@ -172,12 +181,13 @@ class Outbox:
 
         Args:
             conn: A connection in, or able to begin, a transaction.
-            message: What will be sent. Its `checker`, `biz_type` and `biz_id` say who is asked, and about what, when no
-                decision comes.
+            message: What will be sent. Its `checker`, `biz_type` and `biz_id` name who is asked, and about what,
+                when no decision comes.
             check_after: Seconds (or a timedelta) until it is first asked about; the group's if None (6 s).
             ordered: Not here: a half message takes its place when it is committed, see `commit`.
-            idempotency_key: As for `send`: the same key again answers with the one half message, decided or not,
+            idempotency_key: As for `send`: the same key again returns the one half message, decided or not,
                 and `duplicate=True`.
+            selector: As for `send`.
 
         Raises:
             ConfigurationError: the outbox has no producer group, or an option cannot work.
@@ -191,6 +201,7 @@ class Outbox:
             check_after=check_after,
             ordered=ordered,
             idempotency_key=idempotency_key,
+            selector=selector,
         )
         return psycopg_sync.run(conn, plan)
 
@@ -209,7 +220,7 @@ class Outbox:
 
         Args:
             conn: A connection in, or able to begin, a transaction.
-            half: What `prepare` answered, or the message id.
+            half: What `prepare` returned, or the message id.
             remark: Why, for the audit; 500 characters are kept.
             ordered: Take the lock of (topic, order key) first, for callers whose transaction has not written a row
                 that serialises the key. One more round trip.
@@ -218,7 +229,7 @@ class Outbox:
             The decision; the earlier one, `repeated`, if it was committed before.
 
         Raises:
-            DecidedOtherwiseError: it was rolled back; the error says by whom, when and why.
+            DecidedOtherwiseError: it was rolled back; the error names by whom, when and why.
             ExhaustedError: its checks are used up and an operator must decide.
             NotAHalfMessageError, UnknownMessageError: there is nothing to decide.
             psycopg.errors.SerializationFailure: above READ COMMITTED, somebody decided meanwhile; run it all again.
@@ -253,7 +264,7 @@ class Outbox:
     ) -> Decision:
         """Withdraw a delayed message before it is delivered; cancelling twice is fine.
 
-        If the relay releases it at the same time, one of the two wins, and this tells which.
+        If the relay releases it at the same time, one of the two wins: this returns or raises accordingly.
 
         Raises:
             TooLateError: it has been released to the relay; the transaction stays usable.
@@ -289,17 +300,26 @@ class AsyncOutbox:
         *,
         ordered: bool = False,
         idempotency_key: str | None = None,
+        selector: MessageQueueSelector | None = None,
     ) -> Receipt:
         """See `Outbox.send`."""
         return await psycopg_async.run(
-            conn, send(self._sender, message, ordered=ordered, idempotency_key=idempotency_key)
+            conn,
+            send(self._sender, message, ordered=ordered, idempotency_key=idempotency_key, selector=selector),
         )
 
     async def send_many(
-        self, conn: psycopg.AsyncConnection[Any], messages: Iterable[Message], *, ordered: bool = False
+        self,
+        conn: psycopg.AsyncConnection[Any],
+        messages: Iterable[Message],
+        *,
+        ordered: bool = False,
+        selector: MessageQueueSelector | None = None,
     ) -> list[Receipt]:
         """See `Outbox.send_many`."""
-        return await psycopg_async.run(conn, send_many(self._sender, messages, ordered=ordered))
+        return await psycopg_async.run(
+            conn, send_many(self._sender, messages, ordered=ordered, selector=selector)
+        )
 
     async def register_topic(
         self,
@@ -331,9 +351,10 @@ class AsyncOutbox:
         conn: psycopg.AsyncConnection[Any],
         message: Message,
         *,
-        check_after: Span | None = None,
+        check_after: Duration | None = None,
         ordered: bool = False,
         idempotency_key: str | None = None,
+        selector: MessageQueueSelector | None = None,
     ) -> HalfMessage:
         """See `Outbox.prepare`."""
         plan = prepare(
@@ -342,6 +363,7 @@ class AsyncOutbox:
             check_after=check_after,
             ordered=ordered,
             idempotency_key=idempotency_key,
+            selector=selector,
         )
         return await psycopg_async.run(conn, plan)
 

@@ -1,4 +1,4 @@
-"""Spans of time as arguments: seconds or a timedelta, checked, and as PostgreSQL's interval."""
+"""Durations as arguments: seconds or a timedelta, checked, and as PostgreSQL's interval."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from outbox.errors import OutboxError
 
-Span = timedelta | float
+Duration = timedelta | float
 """A timedelta, or seconds."""
 LONGEST = timedelta(days=3650)
 """Longest span that may be asked for."""
@@ -16,7 +16,7 @@ LONGEST = timedelta(days=3650)
 def interval(
     argument: str, value: Any, error: type[OutboxError], *, least: timedelta = timedelta(0)
 ) -> timedelta | None:
-    """Check a span of time; None stays None.
+    """Check a duration; None stays None.
 
     Raises:
         error: of the class given, naming the argument: no time, or out of range.

@@ -36,7 +36,7 @@ class WrongMessageTypeError(InvalidMessageError):
 
 
 class SelectorError(InvalidMessageError):
-    """A message queue selector is unknown, cannot work with its argument, or answered outside the queues."""
+    """A message queue selector is unknown, cannot work with its argument, or returned no queue of the topic."""
 
 
 class InvalidTopicError(OutboxError, ValueError):
@@ -48,7 +48,7 @@ class ConfigurationError(OutboxError, ValueError):
 
 
 class InvalidConnectionError(OutboxError, TypeError):
-    """What was given as the connection is none that this outbox works on."""
+    """The argument is not a connection that this outbox works on."""
 
 
 class NoTransactionError(OutboxError):
@@ -76,7 +76,7 @@ class NotAHalfMessageError(OutboxError):
 
 
 class DecidedOtherwiseError(OutboxError):
-    """A half message was decided before, and not so; whatever hangs on this verdict must not be committed."""
+    """A half message was decided otherwise before; do not commit what depends on this decision."""
 
     def __init__(
         self, text: str, *, message_id: UUID, state: str, by: str, at: datetime, reason: str | None
@@ -103,6 +103,22 @@ class TooLateError(OutboxError):
 
 class NotDelayedError(OutboxError):
     """The message does not wait for a delivery time, so there is nothing to cancel."""
+
+
+class InvalidSubscriptionError(OutboxError, ValueError):
+    """A consumer group cannot subscribe as asked; the text names what is wrong and what is allowed."""
+
+
+class SubscriptionConflictError(OutboxError):
+    """Another member of the consumer group runs with another subscription, or another kind of listener."""
+
+
+class ListenerError(OutboxError):
+    """A listener returned something that is not a `ConsumeResult`, or ended the transaction that it was given."""
+
+
+class ConsumerFailedError(OutboxError):
+    """A consumer ended by itself: an error that trying again does not repair."""
 
 
 MIGRATION_HINT = "The outbox schema is missing or older than this library needs; run: outbox db upgrade"

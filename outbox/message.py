@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -9,12 +10,14 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from outbox import headers, validation
+from outbox import validation
 from outbox.errors import InvalidMessageError
-from outbox.partitioning.selectors import MODULO, MURMUR2, Arg, whole_number
+from outbox.partitioning.selectors import HASHES, Arg, require_arg
 
 LARGEST_QUEUE = 2**31 - 1
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+# Sorted, so that equal headers are equal text; jsonb does not keep their order.
+_encode_headers = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +43,14 @@ class Message:
     order_key: Arg = None
     """The selector's arg: messages of one topic and order key keep their order. An int suits `modulo`."""
     selector: str | None = None
-    """Message queue selector by name: murmur2 (default), modulo, random, round_robin, or one of the Outbox's."""
+    """Message queue selector by name: murmur2 (default), modulo, random, round_robin, java_hash, crc32, or one of the
+    Outbox's."""
     queue: int | None = None
     """Explicit partition instead of a selector."""
     tags: Iterable[str] = ()
     """RocketMQ's TAGS, which consumers filter by: a sequence, or text like "a||b"."""
     index_keys: Iterable[str] = ()
-    """RocketMQ's KEYS, which operators look messages up by: without white space."""
+    """RocketMQ's KEYS, by which operators find messages: without white space."""
     deliver_at: datetime | None = None
     """Not published before this time, which must carry its time zone."""
     transaction_id: str | None = None
@@ -73,9 +77,9 @@ class Message:
         put(self, "key_bytes", validation.content("key", self.key))
         put(self, "body_bytes", validation.content("body", self.body))
         put(self, "order_key_bytes", _order_key(self.order_key))
-        given = None if self.headers is None else headers.checked(self.headers)
+        given = None if self.headers is None else validation.record_headers(self.headers)
         put(self, "headers", given)
-        put(self, "headers_json", None if given is None else headers.as_json(given))
+        put(self, "headers_json", None if given is None else _encode_headers(given))
         if self.index_keys != ():
             put(self, "index_keys", _index_keys(self.index_keys))
         if self.selector is not None:
@@ -99,7 +103,7 @@ class Message:
 
     @property
     def arg(self) -> Arg:
-        """The selector's arg as it was given: the order key, or the key where there is none."""
+        """The selector's arg as it was given: the order key, else the key."""
         return self.order_key if self.order_key is not None else self.key
 
     @property
@@ -148,16 +152,15 @@ def _check_queue(queue: Any, selector: str | None) -> None:
         raise InvalidMessageError("queue", f"is {type(queue).__name__}", "int or None")
     if not 0 <= queue <= LARGEST_QUEUE:
         raise InvalidMessageError(
-            "queue", f"{queue} is no partition", "0 up to the topic's partitions minus 1"
+            "queue", f"{queue} is out of range", "0 up to the topic's partitions minus 1"
         )
     if selector is not None:
         raise InvalidMessageError("queue", f"comes with selector {selector!r}", "either queue or selector")
 
 
 def _check_arg(selector: str, arg: bytes | None) -> None:
-    if selector == MODULO:
-        whole_number(arg)
-    elif selector == MURMUR2 and arg is None:
+    require_arg(selector, arg)
+    if selector in HASHES and arg is None:
         raise InvalidMessageError("selector", f"{selector!r} has nothing to hash", "an order_key or a key")
 
 
@@ -193,5 +196,5 @@ def _check_message_id(value: Any) -> None:
 def _check_traceparent(value: Any) -> None:
     if not _TRACEPARENT.fullmatch(validation.text("traceparent", value)):
         raise InvalidMessageError(
-            "traceparent", f"{value[:80]!r} is no W3C traceparent", "version-traceid-parentid-flags"
+            "traceparent", f"{value[:80]!r} is not a W3C traceparent", "version-traceid-parentid-flags"
         )

@@ -1,4 +1,4 @@
-"""Half messages as the application sees them: what `prepare` gives back, and what listeners and checkers are given."""
+"""Messages as the application sees them: what `send` and `prepare` return, and what listeners and checkers receive."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
+
+
+class Receipt(NamedTuple):
+    """Identity of a sent message, valid once the caller's transaction commits.
+
+    It does not acknowledge that Kafka has the message: partition and offset are known when the relay has published it,
+    and are then found in `outbox.message_status`.
+    """
+
+    id: int
+    """The row's id: its place among all inserts."""
+    message_id: UUID
+    """One id for life; consumers read it from the record header `outbox-id`."""
+    topic: str
+    queue: int | None
+    """The partition, where the message names one or a custom selector chose it; else the relay computes it."""
+    duplicate: bool = False
+    """Whether an earlier send with the same idempotency key is what this receipt stands for."""
 
 
 class HalfMessage(NamedTuple):

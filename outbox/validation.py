@@ -1,12 +1,13 @@
-"""Checks of single values: text, bytes, names. Each raises an error that names the argument and what is allowed."""
+"""Checks of single values: text, bytes, names, record headers. Each raises an error that states what is allowed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from outbox.errors import InvalidMessageError
+from outbox.wire import RESERVED_PREFIX, TRACEPARENT, is_reserved
 
 TOPIC_ALLOWED = '1 to 249 characters of a-z, A-Z, 0-9, ".", "_" and "-", and not "." or ".."'
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -88,6 +89,60 @@ def labels(argument: str, value: Any, *, separator: str) -> tuple[str, ...]:
             )
         storable(argument, item)
     return items
+
+
+def record_headers(headers: Any) -> dict[str, str | None] | None:
+    """Check the user's record headers and copy them with text values.
+
+    PostgreSQL keeps them as jsonb: one value per name, order not kept, values text. Bytes must therefore be UTF-8.
+
+    Args:
+        headers: A mapping of names to text, UTF-8 bytes or None; or None.
+
+    Returns:
+        The copy, or None where there are no headers.
+
+    Raises:
+        InvalidMessageError: It names the header.
+    """
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise InvalidMessageError(
+            "headers", f"is {type(headers).__name__}", "a mapping of str to str, bytes or None"
+        )
+    return {_header_name(name): _header_value(name, value) for name, value in headers.items()} or None
+
+
+def _header_name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise InvalidMessageError("headers", f"name {name!r} is {type(name).__name__}", "names of type str")
+    if not name:
+        raise InvalidMessageError("headers", "contains an empty name", "names of at least one character")
+    storable("headers", name)
+    if is_reserved(name):
+        if name.lower() == TRACEPARENT:
+            raise InvalidMessageError("headers", f"{name!r} has a field of its own", "Message(traceparent=…)")
+        raise InvalidMessageError(
+            "headers",
+            f"{name!r} is reserved for the outbox",
+            f'names that do not begin with "{RESERVED_PREFIX}"',
+        )
+    return name
+
+
+def _header_value(name: str, value: Any) -> str | None:
+    argument = f"headers[{name!r}]"
+    if isinstance(value, bytes):
+        try:
+            value = value.decode()
+        except UnicodeDecodeError:
+            raise InvalidMessageError(argument, "is not UTF-8", "text: str, or bytes in UTF-8") from None
+    if value is not None and not isinstance(value, str):
+        raise InvalidMessageError(argument, f"is {type(value).__name__}", "str, bytes in UTF-8 or None")
+    if value:
+        storable(argument, value)
+    return value
 
 
 def _short(value: str) -> str:

@@ -7,6 +7,7 @@ module, so that what the library admits is never refused by the relay.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
 """Kafka's default of `message.max.bytes`: what an unregistered topic is taken to allow."""
@@ -21,6 +22,10 @@ PRODUCER_GROUP = "outbox-producer-group"
 TRANSACTION_ID = "outbox-transaction-id"
 TRACEPARENT = "traceparent"
 
+TEXT_HEADERS = (("transaction_id", TRANSACTION_ID), ("traceparent", TRACEPARENT))
+"""Columns of a message, of type text, that travel in a header as they are: the name of the column, which is that of
+the field of `Message`, and that of the header. The statements that write rows take the columns from here."""
+
 TAGS_JOINED_BY = "||"
 KEYS_JOINED_BY = " "
 
@@ -30,6 +35,11 @@ BATCH_HEADER_BYTES = 61
 _FIXED = 3
 
 Header = tuple[str, str | bytes | None]
+
+
+def row_id_of(message_id: UUID) -> int | None:
+    """Return the row's id, which ids of the outbox carry (docs/adr/0002); None: an application chose the id."""
+    return int.from_bytes(message_id.bytes[:6], "big") if message_id.bytes[6] >> 4 == 8 else None
 
 
 def is_reserved(name: str) -> bool:

@@ -1,12 +1,12 @@
-"""The JSON of callbacks: a question about one half message, and the three answers.
+"""The JSON of callbacks: a question about one half message, and the reply.
 
 Request, `POST`, `application/json`: the message as the checker read it; `key`, `body` and `order_key` are base64,
 times are ISO 8601 with their offset. Fields may be added in later versions; readers ignore what they do not know.
 
 Reply, `application/json`, at most 16 KiB: `200` with `{"state": "COMMIT" | "ROLLBACK" | "UNKNOWN", "remark": "…"}`;
-with `"failed": true` beside UNKNOWN where nobody could say (the listener raised): no policy follows that check;
-or `404` with `{"error": "no_checker", "remark": "…"}` when nobody is registered for the message: that uses up no
-check. Everything else counts as UNKNOWN.
+with `"failed": true` next to UNKNOWN where the listener raised: no policy follows that check;
+or `404` with `{"error": "no_checker", "remark": "…"}` when the application has no listener for the message: that uses
+up no check. Everything else counts as UNKNOWN.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from outbox.checking.answers import Answer, FailedAnswer, LocalTransactionState
+from outbox.checking.asker import NoCheckerError
 from outbox.errors import OutboxError
+from outbox.operations.remarks import shortened
 from outbox.records import MessageView
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, shortened
 
 CONTENT_TYPE = "application/json"
 LARGEST_REPLY = 16 * 1024
@@ -35,10 +37,6 @@ _TEXTS = ("transaction_id", "checker", "biz_type", "biz_id", "traceparent")
 
 class ProtocolError(OutboxError, ValueError):
     """A request or a reply is not what the protocol allows; the text names the field."""
-
-
-class NoCheckerError(OutboxError, LookupError):
-    """The application answered that nobody is registered there for the message."""
 
 
 def request_body(view: MessageView) -> bytes:
@@ -69,7 +67,7 @@ def view_of(body: bytes) -> MessageView:
     """Read a question.
 
     Raises:
-        ProtocolError: it is no JSON object, or a field is missing or of the wrong type.
+        ProtocolError: It is not a JSON object, or a field is missing or of the wrong type.
     """
     fields = _object(body)
     try:
@@ -98,7 +96,7 @@ def view_of(body: bytes) -> MessageView:
 
 
 def reply_body(answer: Answer) -> bytes:
-    """Write an answer; one that failed says so, for it must not lead to the policy as an answer UNKNOWN does."""
+    """Write a reply. A failed check is marked, because the policy follows an UNKNOWN, but not a failure."""
     fields: dict[str, Any] = {"state": answer.state.value, "remark": shortened(answer.remark)}
     if isinstance(answer, FailedAnswer):
         fields["failed"] = True
@@ -106,7 +104,7 @@ def reply_body(answer: Answer) -> bytes:
 
 
 def no_checker_body(remark: str) -> bytes:
-    """Write that nobody is registered for the message."""
+    """Write that the application has no listener for the message."""
     return json.dumps({"error": NO_CHECKER, "remark": shortened(remark)}).encode()
 
 
@@ -114,23 +112,29 @@ def answer_of_reply(status: int, body: bytes) -> Answer:
     """Read a reply whose signature was verified.
 
     Raises:
-        NoCheckerError: nobody is registered there for the message.
-        ProtocolError: it is none of the replies above.
+        NoCheckerError: The application has no listener for the message.
+        ProtocolError: The protocol has no such reply.
     """
     if status not in (OK, NO_CHECKER_STATUS):
         raise ProtocolError(f"the reply has status {status}")
     fields = _object(body)
     remark = fields.get("remark")
     if remark is not None and not isinstance(remark, str):
-        raise ProtocolError("remark is no text")
+        raise ProtocolError(f"remark is {type(remark).__name__}; expected text or null")
     if status == NO_CHECKER_STATUS:
         if fields.get("error") != NO_CHECKER:
-            raise ProtocolError("the reply has status 404 and does not say why")
-        raise NoCheckerError(shortened(remark) or "nobody is registered for the message")
+            raise ProtocolError(
+                f'the reply has status {NO_CHECKER_STATUS} without "error": "{NO_CHECKER}": '
+                "check the path of the callback URL"
+            )
+        raise NoCheckerError(
+            shortened(remark)
+            or "the application has no listener for the message; register one with listeners.register(…)"
+        )
     state = fields.get("state")
     # One spelling only: what travels between two programs is no place for aliases or for truth values.
     if not isinstance(state, str) or state not in LocalTransactionState.__members__.values():
-        raise ProtocolError("state is none of COMMIT, ROLLBACK, UNKNOWN")
+        raise ProtocolError(f"state is not valid; expected {', '.join(LocalTransactionState)}")
     failed = state == LocalTransactionState.UNKNOWN and fields.get("failed") is True
     return (FailedAnswer if failed else Answer)(LocalTransactionState(state), shortened(remark))
 
@@ -139,9 +143,9 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError("the body is no JSON") from error
+        raise ProtocolError("the body is not valid JSON; expected an object") from error
     if not isinstance(fields, dict):
-        raise ProtocolError(f"the body is no JSON object but {type(fields).__name__}")
+        raise ProtocolError(f"the body is a JSON {type(fields).__name__}; expected an object")
     return fields
 
 
@@ -156,21 +160,21 @@ def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
 def _text(fields: dict[str, Any], name: str) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise ProtocolError(f"{name} is no text")
+        raise ProtocolError(f"{name} is {type(value).__name__}; expected text")
     return value
 
 
 def _integer(fields: dict[str, Any], name: str) -> int:
     value = fields.get(name)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ProtocolError(f"{name} is no integer")
+        raise ProtocolError(f"{name} is {type(value).__name__}; expected an integer")
     return value
 
 
 def _texts(fields: dict[str, Any], name: str) -> tuple[str, ...]:
     value = fields.get(name, [])
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ProtocolError(f"{name} is no list of texts")
+        raise ProtocolError(f'{name} is not a list of texts; expected, for example, ["a", "b"]')
     return tuple(value)
 
 
@@ -179,5 +183,5 @@ def _headers(fields: dict[str, Any]) -> dict[str, str | None]:
     if not isinstance(value, dict) or not all(
         item is None or isinstance(item, str) for item in value.values()
     ):
-        raise ProtocolError("headers is no object of texts")
+        raise ProtocolError('headers is not an object of texts; expected, for example, {"name": "value"}')
     return value

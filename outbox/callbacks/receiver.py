@@ -28,9 +28,9 @@ from outbox.callbacks.signing import (
     SignatureError,
     SignedHead,
 )
-from outbox.listeners import Listeners, check_of
+from outbox.checking.answers import Answer, answer_of, answer_of_error
+from outbox.checking.listeners import Listeners, check_of
 from outbox.records import MessageView
-from outbox.resolution import Answer, answer_of, answer_of_error
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -51,10 +51,10 @@ class _RefusedError(Exception):
 
 
 class CallbackReceiver:
-    """Answers a checker's questions: verifies the signature, finds the listener, asks it, signs the reply.
+    """Replies to a checker's questions: verifies the signature, calls the listener, signs the reply.
 
     Synchronous listeners run in threads of this receiver's own, asynchronous ones on the server's event loop. What a
-    listener raises, or returns beside COMMIT and ROLLBACK, is UNKNOWN. A listener should answer within the group's
+    listener raises, or returns other than COMMIT and ROLLBACK, is UNKNOWN. A listener should answer within the group's
     `check_timeout` (3 s): the checker does not wait longer, though the listener is left to finish.
 
     A question changes nothing, so one that is sent again (within 300 s, by somebody who overheard it) does no harm;

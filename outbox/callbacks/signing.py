@@ -40,7 +40,7 @@ class SignatureError(OutboxError):
 
 
 class SignedHead(NamedTuple):
-    """What of a request is signed beside its body."""
+    """The parts of a request that are signed together with its body."""
 
     method: str
     path: str

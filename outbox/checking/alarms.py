@@ -1,8 +1,13 @@
-"""Alarms of a producer group: raised and cleared by its checkers, written only when there is news.
+"""Alarms of a producer group: raised and cleared by its checkers, written only when they change.
 
-no_checker  nobody is registered who could be asked        failing    the callback fails, and is left alone for a while
+no_checker  no listener is registered                      failing    the callback fails, and is left alone for a while
 flood       very many half messages are undecided           exhausted  half messages wait for an operator
-silent      half messages are past their age and nobody answers about them: EXHAUSTED when it has stood for `GRACE`
+silent      half messages are past their age and checks get no reply: EXHAUSTED when it has stood for `GRACE`
+rolled_back the policy has rolled half messages back: stands for `STANDS` after the last one, by PostgreSQL's clock, so
+            a checker that starts, or another one of the group, does not clear what has just been raised
+
+An alarm is written after the transaction that it is about. A checker that dies in between leaves it to the checker that
+finds the same state next. A rollback leaves no state to find: it is then in the audit (outbox.event) only.
 """
 
 from __future__ import annotations
@@ -14,7 +19,9 @@ from outbox.checking.group_settings import GRACE
 from outbox.checking.transaction import SQL
 from outbox.statements import Plan, Statement
 
-KINDS = ("no_checker", "failing", "flood", "exhausted", "silent")
+KINDS = ("no_checker", "failing", "flood", "exhausted", "silent", "rolled_back")
+STANDS = 600.0
+"""Seconds for which an alarm about an event stands after the last one."""
 AGAIN = 60.0
 """Seconds after which an alarm is written again: `seen_at` shows that it still holds. And after which one that does not
 hold is cleared again, because another checker of the group, that cannot see it, may have raised it meanwhile."""
@@ -28,13 +35,13 @@ def raise_alarm(group: str, kind: str, detail: str) -> Plan[float]:
 
 def clear_alarm(group: str, kind: str) -> Plan[bool]:
     """Clear an alarm; whether there was one."""
-    return bool((yield Statement(SQL["clear_alarm"], (group, kind))))
+    return bool((yield Statement(SQL["clear_alarm"], (group, kind, repr(STANDS)))))
 
 
 class Alarms:
     """What one checker knows of its group's alarms; nothing at first, so what is well is cleared once.
 
-    Several checkers of one group tell what each of them sees: one that cannot ask raises, one that can clears.
+    Each checker of a group reports what it finds: one that cannot ask raises the alarm, one that can clears it.
     """
 
     def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -47,7 +54,7 @@ class Alarms:
         """When each alarm that this process has written was raised, by its own clock."""
 
     def set(self, kind: str, detail: str | None) -> None:
-        """Remember what is to be told: a detail raises the alarm, None clears it."""
+        """Remember an alarm to write: a detail raises it, None clears it."""
         self._wanted[kind] = detail
         self._seen.add(kind)
 
@@ -57,13 +64,17 @@ class Alarms:
             return 0.0
         return self._clock() - self._began[kind]
 
+    def is_unwritten(self, kind: str) -> bool:
+        """Whether an alarm is to be raised, and is not written yet."""
+        return self._wanted.get(kind) is not None and not self._written.get(kind, (False, 0.0))[0]
+
     def due(self) -> list[str]:
         """The kinds to be written now."""
         now = self._clock()
         return [kind for kind, detail in self._wanted.items() if self._news(kind, detail is not None, now)]
 
     def write(self, kinds: list[str]) -> Plan[None]:
-        """Write what is to be told about these kinds."""
+        """Write the remembered alarms of these kinds."""
         for kind in kinds:
             detail = self._wanted[kind]
             if detail is None:

@@ -8,31 +8,35 @@ from collections.abc import Awaitable
 from inspect import isawaitable
 from typing import Any, Protocol
 
-from outbox.errors import ConfigurationError
-from outbox.listeners import Listeners, check_of
+from outbox.checking.answers import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
+from outbox.checking.listeners import Listeners, check_of
+from outbox.errors import ConfigurationError, OutboxError
 from outbox.records import MessageView
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
 
 WHERE = "checkLocalTransactionState"
 """How RocketMQ names the call in the remark of a check that raised."""
+
+
+class NoCheckerError(OutboxError, LookupError):
+    """The application replied that it has no listener for the message."""
 
 
 class Asker(Protocol):
     """Asks about one half message; called by several threads at once."""
 
     def missing(self, view: MessageView) -> str | None:
-        """Why nobody can be asked about this message, or None. Such a message uses up no check. Must not block."""
+        """Why no listener can be asked about this message, or None. Such a message uses up no check. Must not block."""
 
     # An asker may have a third method, `unable() -> str | None`: why it can ask about no message at all, as long as
     # that is so (no secret, an unusable callback). Its checker then claims nothing, so that another one may ask.
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
-        """Ask, and answer before `deadline` (`time.monotonic()` seconds); an answer after it is thrown away.
+        """Ask, and return before `deadline` (`time.monotonic()` seconds); a later result is thrown away.
 
-        A call that does not return keeps its thread. Where asking fails, answer a `FailedAnswer`.
+        A call that does not return keeps its thread. Where asking fails, return a `FailedAnswer`.
 
         Raises:
-            NoCheckerError: (`outbox.callbacks.protocol`) nobody can be asked, as was only found out now; like
+            NoCheckerError: no listener can be asked, as was only found out now; like
                 `missing`. Anything else that is raised counts as a `FailedAnswer`.
         """
 
@@ -44,10 +48,10 @@ def why_unable(asker: Asker | None) -> str | None:
 
 
 class ListenerAsker:
-    """Asks the listeners that this process has registered, looked up by the names in the message.
+    """Asks the listeners that this process has registered, found by the names in the message.
 
     A listener is an object with `check_local_transaction(view)` (RocketMQ 4.x) or `check(view)` (5.x), or a callable;
-    what it returns is read by `outbox.resolution.answer_of`. It may be a coroutine function.
+    what it returns is read by `outbox.checking.answers.answer_of`. It may be a coroutine function.
     """
 
     def __init__(self, listeners: Listeners, *, loop: asyncio.AbstractEventLoop | None = None) -> None:

@@ -1,15 +1,15 @@
-"""Asking about what was claimed: how much a group takes on, and what its answers mean for the next time.
+"""Asking about what was claimed: how much a group takes on, and what its replies mean for the next time.
 
 What happens between claim and settle, when no transaction is open:
 
-- The process dies: the leases pass and whoever is there asks again. Asking changes nothing, so twice is no harm.
+- The process dies: the leases pass and another checker asks again. Asking changes nothing, so it may happen twice.
 - The process is stopped, and goes on: a task that waited too long is given back unasked. An answer that comes after
   another checker has claimed is thrown away by `settle`.
 - A call hangs: see `workers`; the half message is settled as UNKNOWN at its deadline, in time for its lease. As long as
   it hangs, the half message is given back whenever it is claimed, and no further check is used up: another process may
-  ask, and so may this one when it has been started anew.
+  ask, and so may this one after a restart.
 - Calls fail again and again: the breaker opens, what waits is given back, and no check is used up.
-- Nobody is registered for any message of a claim: given back, no check is used up, and a pause without claims. The
+- No listener is registered for any message of a claim: given back, no check is used up, and a pause without claims. The
   half messages are due again before that pause ends, so that one checker of an older version delays the others little.
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from outbox.checking.answers import FailedAnswer, LocalTransactionState
 from outbox.checking.asker import Asker
 from outbox.checking.breaker import Breaker
 from outbox.checking.claiming import QUEUE_SECONDS, Claimed
@@ -25,18 +26,17 @@ from outbox.checking.group_alarms import GroupAlarms
 from outbox.checking.group_settings import GroupSettings
 from outbox.checking.settling import Reply
 from outbox.checking.workers import Task, Workers
-from outbox.resolution import FailedAnswer, LocalTransactionState
 
 MOST_CLAIMED = 200
 """Half messages that one claim takes at most; fewer where the callback is slow."""
 WORK_SECONDS = 0.5
 """Seconds of its workers' time that a claim takes on, by how long the callback took lately."""
 STUCK_AFTER = 5.0
-"""Seconds after its deadline from which on operators are told of a call that has not returned."""
+"""Seconds after its deadline from which on a call that has not returned is reported to operators."""
 MISSING_PAUSE = 5.0
-"""Seconds without claims after answers of which none said anything but that nobody is registered."""
+"""Seconds without claims after every reply was that no listener is registered."""
 MISSING_RETRY = 2.0
-"""Seconds (or `check_interval`, if shorter) after which a half message is due again that nobody here is registered for.
+"""Seconds (or `check_interval`, if shorter) after which a half message without a listener here is due again.
 Shorter than `MISSING_PAUSE`, so that in between another checker of the group, which may know it, can claim it."""
 
 UNREADABLE = FailedAnswer(LocalTransactionState.UNKNOWN, "not asked: the message's headers cannot be read")

@@ -14,9 +14,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from outbox.backoff import Backoff
+
 FAILURES = 5
-FIRST_PAUSE = 5.0
-LONGEST_PAUSE = 60.0
+FIRST_BREAK = 5.0
+LONGEST_BREAK = 60.0
 """Seconds: a group that has recovered is asked again within this time."""
 
 
@@ -26,7 +28,7 @@ class Breaker:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._failures = 0
-        self._pause = FIRST_PAUSE
+        self._backoff = Backoff(FIRST_BREAK, LONGEST_BREAK)
         self._until: float | None = None
         self._probing = False
         self.reason: str | None = None
@@ -48,18 +50,13 @@ class Breaker:
         self._probing = self._until is not None
 
     def no_probe(self) -> None:
-        """The one question was not asked after all: nothing was due, or nobody was there to be asked."""
+        """The one question was not asked after all: nothing was due, or there was no listener."""
         self._probing = False
 
     def succeeded(self) -> None:
         """An answer came, if only UNKNOWN."""
-        self._failures, self._pause, self._until, self._probing, self.reason = (
-            0,
-            FIRST_PAUSE,
-            None,
-            False,
-            None,
-        )
+        self._failures, self._until, self._probing, self.reason = 0, None, False, None
+        self._backoff.reset()
 
     def failed(self, reason: str) -> None:
         """A check raised, or gave no answer in time."""
@@ -69,6 +66,5 @@ class Breaker:
 
     def trip(self, reason: str) -> None:
         """Open now, for longer than the last time."""
-        self._until = self._clock() + self._pause
-        self._pause = min(self._pause * 2, LONGEST_PAUSE)
+        self._until = self._clock() + self._backoff.next()
         self._probing, self.reason = False, reason

@@ -7,10 +7,10 @@ Schedules:
 
 - The process dies, or is killed, before the commit: nothing was claimed. After it: due again when the lease has passed.
 - It is stopped before the commit, holding locks on half messages: the server ends its session after 5 s. After the
-  commit: whoever claims next has another claim, and what this one was answered is not settled.
+  commit: the next checker has another claim, and the replies to this one are not settled.
 - Two checkers: the second skips the rows that the first has locked, and does not find those that it has claimed.
 - A local transaction holds the half message: postponed by a second, not asked, not counted, for as long as it holds it.
-  It begins right after we looked: it is asked about; an answer UNKNOWN counts one check of fifteen, and any other waits
+  It begins right after our check: it is asked about; an answer UNKNOWN counts one check of fifteen, and any other waits
   until the lock is gone.
 - The producer decides before we lock: the row goes. After it: see `settling`.
 """
@@ -27,7 +27,7 @@ from outbox.records import MessageView
 from outbox.statements import Plan, Rows, Statement
 
 LOCKED_PAUSE = 1.0
-"""Seconds after which a locked half message is looked at again."""
+"""Seconds after which a locked half message is checked again."""
 QUEUE_SECONDS = 2.0
 """Seconds that a claimed half message may wait for a worker; the lease is this much longer than the check."""
 MOST_BYTES = 16 * 1024 * 1024
@@ -48,7 +48,7 @@ class Claimed(NamedTuple):
     unreadable: tuple[tuple[int, int], ...] = ()
     """Half messages (ids, checks used up) whose headers cannot be read: claimed, and to be settled as failed checks.
 
-    Nobody is asked about them, because a listener that decides by a header would take it for missing. So each fails
+    No listener is asked about them, because one that decides by a header would take it for missing. So each fails
     alone, uses up its checks, and becomes EXHAUSTED: an operator decides.
     """
 

@@ -1,29 +1,29 @@
-"""Finding half messages that linger: which groups have any, and one group's, page by page.
+"""Finding overdue half messages: which groups have any, and one group's, page by page.
 
-Schedules of `adopt`:
+Schedules of `enqueue`:
 
-- The process dies: what was committed stays, the next pass meets the rest.
-- Two checkers walk the same page: the second's INSERT finds the row (waiting, at most 1 s, for the first's commit).
+- The process dies: what was committed stays, the next pass finds the rest.
+- Two checkers scan the same page: the second's INSERT finds the row (waiting, at most 1 s, for the first's commit).
 - The producer decides between our snapshot and our commit: the row is for a decided half message; the next claim
-  removes it. Its lock is not looked at here: who holds a half message past its delay is found out by the claim.
-- Nobody asks any more (`asked=False`): nothing is noted, what is overdue is counted by its birth. What a checker had
-  noted that is gone now: removed by `tidy` when decided, and by `expire` when it is over.
+  removes it. Its lock is not checked here: the claim finds out who holds a half message past its delay.
+- The checker does not ask (`asked=False`): nothing is noted, what is overdue is counted by its birth. What was noted
+  before: removed by `tidy` when decided, and by `expire` when it is over.
 - No checker was there for longer than the group's age, or a half message became visible only past it (a long or a
   prepared transaction): it is noted, and asked about, like a young one. What decides is the answer; see `settling`.
-- The producer's transaction commits later than others with higher ids: the walk that starts where the last one found
-  nothing young misses it, the walk over the whole group, every 10 s or so, meets it.
+- The producer's transaction commits later than others with higher ids: the scan that starts where the last one found
+  nothing young misses it, the scan of the whole group, every 10 s or so, finds it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from outbox.checking.group_settings import LONGEST, NOTICED_AFTER, GroupSettings
+from outbox.checking.group_settings import LONGEST_S, NOTICED_AFTER, GroupSettings
 from outbox.checking.transaction import SQL
 from outbox.statements import Plan, Statement
 
 MOST_TIDIED = 1000
-"""Rows that `tidy` looks at, once after each walk over a whole group."""
+"""Rows that `tidy` checks, once after each scan of a whole group."""
 
 
 class Found(NamedTuple):
@@ -34,17 +34,17 @@ class Found(NamedTuple):
     rows: int
     """Messages in it, half or not; fewer than the page's size at the end of the group."""
     exhausted: int
-    adopted: int
+    enqueued: int
     pending: int
-    """Half messages in it that are past their first delay, adopted or not."""
+    """Half messages in it that are past their first delay, noted or not."""
     first_young: int | None
     """The first half message that is not yet past the first delay."""
     overdue: int
-    """Half messages that are due since `check_interval` and nobody asks about."""
+    """Half messages that are due since `check_interval` and not being asked about."""
     over: list[int]
     """Half messages whose checks are used up: see `expire`."""
     unheard: list[int]
-    """Half messages past the group's age that are overdue and that nobody is asking about."""
+    """Half messages past the group's age that are overdue and not being asked about."""
 
 
 class Now(NamedTuple):
@@ -67,19 +67,19 @@ def settings(group: str) -> Plan[Now]:
     after, interval, longest, timeout, checks, age, policy, workers = values
     found = GroupSettings(
         group,
-        check_after=min(float(after), LONGEST),
-        check_interval=min(float(interval), LONGEST),
-        max_check_interval=min(float(longest), LONGEST),
-        check_timeout=min(float(timeout), LONGEST),
+        check_after=min(float(after), LONGEST_S),
+        check_interval=min(float(interval), LONGEST_S),
+        max_check_interval=min(float(longest), LONGEST_S),
+        check_timeout=min(float(timeout), LONGEST_S),
         max_checks=int(checks),
-        max_age=min(float(age), LONGEST),
+        max_age=min(float(age), LONGEST_S),
         policy=str(policy),
         workers=int(workers),
     )
     return Now(found, time)
 
 
-def adopt(
+def enqueue(
     group: GroupSettings,
     after: int = 0,
     rows: int = 5000,
@@ -87,13 +87,13 @@ def adopt(
     asked: bool = True,
     overdue_after: float | None = None,
 ) -> Plan[Found]:
-    """Walk one page of a group's half messages with ids above `after`, and note those past their first delay.
+    """Scan one page of a group's half messages with ids above `after`, and note those past their first delay.
 
-    With `asked=False`, for a checker that asks nobody, none is noted: nobody would remove the notes again. Overdue is
+    With `asked=False`, for a checker that does not ask, none is noted: the notes would stay. Overdue is
     what is due since `overdue_after` seconds, `check_interval` by default.
     """
-    ((last, seen, exhausted, adopted, pending, young, overdue, over, unheard),) = yield Statement(
-        SQL["adopt"],
+    ((last, seen, exhausted, enqueued, pending, young, overdue, over, unheard),) = yield Statement(
+        SQL["enqueue"],
         (
             group.name,
             str(after),
@@ -106,7 +106,7 @@ def adopt(
             repr(min(group.check_interval, NOTICED_AFTER)),
         ),
     )
-    return Found(last, seen, exhausted, adopted, pending, young, overdue, over, unheard)
+    return Found(last, seen, exhausted, enqueued, pending, young, overdue, over, unheard)
 
 
 def tidy(group: GroupSettings) -> Plan[int]:

@@ -6,13 +6,13 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 
-from outbox.checking.alarms import Alarms
+from outbox.checking.alarms import STANDS, Alarms
 from outbox.checking.group_settings import GRACE
-from outbox.checking.walk import Overview
-from outbox.resolution import shortened
+from outbox.checking.scan import Overview
+from outbox.operations.remarks import shortened
 
 FLOOD = 10_000
-"""Half messages of one group that wait for a decision, from which on its operators are told; cleared below half."""
+"""Half messages of one group that wait for a decision, from which on the alarm is raised; cleared below half."""
 MOST_STRETCH = 10.0
 """How many times as long the pauses between two checks of a half message become in a flood, at most."""
 
@@ -23,21 +23,23 @@ MOST_SHOWN = 5
 def stretch_of(pending: int) -> float:
     """Compute by how much a flooded group's pauses are longer: 2 at `FLOOD` half messages, 1 at half of it.
 
-    A group that answers UNKNOWN to everything would be asked `pending` questions every `max_check_interval`, the more
-    the flood grows, about transactions of which it has just said that it does not know. So the questions a second stay
-    about as many as at the beginning of the flood, up to `MOST_STRETCH`.
+    A group that always replies UNKNOWN would be asked `pending` questions every `max_check_interval`, the more the
+    flood grows. With longer pauses the questions a second stay about as many as at the beginning of the flood, up to
+    `MOST_STRETCH`.
     """
     return min(max(2 * pending / FLOOD, 1.0), MOST_STRETCH)
 
 
 class GroupAlarms(Alarms):
-    """The five alarms of one group, by what is seen."""
+    """The six alarms of one group, by what is seen."""
 
     def __init__(self, group: str, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(group, clock)
         self._list = f"outbox tx ls --group {shlex.quote(group)}"
+        self._rolled_back_list = f"outbox message ls --group {shlex.quote(group)} --status ROLLED_BACK"
         self._missing_until = 0.0
         self._exhausted = self._exhausted_new = 0
+        self._rolled_back, self._rolled_back_at = 0, 0.0
         self._heard = False
         """Whether somebody has answered since the last overview."""
         self.stretch = 1.0
@@ -60,7 +62,7 @@ class GroupAlarms(Alarms):
         self.set("failing", None)
 
     def no_checker(self, reason: str, seconds: float) -> None:
-        """Nobody could be asked about a half message, which is seen again at the latest after `seconds`."""
+        """No listener was registered for a half message, which is due again after `seconds` at the latest."""
         self._missing_until = self._clock() + seconds
         self.set("no_checker", shortened(reason))
 
@@ -78,11 +80,11 @@ class GroupAlarms(Alarms):
 
     @property
     def silence_is_over(self) -> bool:
-        """Whether nobody has answered for the group for so long that what is past its age is left to an operator."""
+        """Whether the group has not replied for so long that what is past its age is left to an operator."""
         return self.stood("silent") >= GRACE
 
     def exhausted(self, more: int) -> None:
-        """Half messages became EXHAUSTED; the walk that is on its way may have passed them before."""
+        """Half messages became EXHAUSTED; the scan that is on its way may have passed them before."""
         self._exhausted += more
         self._exhausted_new += more
         self.set(
@@ -90,13 +92,25 @@ class GroupAlarms(Alarms):
             f"{_halves(self._exhausted, 'wait')} for an operator; see: {self._list} --state EXHAUSTED",
         )
 
+    def rolled_back(self, more: int) -> None:
+        """Half messages were rolled back by the group's policy; they are counted until none was for `STANDS`."""
+        now = self._clock()
+        if now - self._rolled_back_at >= STANDS:
+            self._rolled_back = 0
+        self._rolled_back, self._rolled_back_at = self._rolled_back + more, now
+        were = "1 half message was" if self._rolled_back == 1 else f"{self._rolled_back} half messages were"
+        self.set(
+            "rolled_back",
+            f"{were} rolled back by the group's policy, undecided; see: {self._rolled_back_list}",
+        )
+
     def overview(
         self, seen: Overview, *, asked: bool, able: bool | None = None, why: str | None = None
     ) -> None:
-        """Draw the conclusions from a walk over the whole group.
+        """Draw the conclusions from a scan of the whole group.
 
         Args:
-            seen: What the walk has counted.
+            seen: What the scan has counted.
             asked: Whether this checker asks the group at all.
             able: Whether it can ask now (its breaker is closed); `asked` by default.
             why: Why it does not ask, if the group has a callback that it cannot use.
@@ -107,7 +121,7 @@ class GroupAlarms(Alarms):
         elif not (asked if able is None else able):
             self.set(
                 "silent",
-                f"{_halves(seen.unheard, 'are')} past the longest age and nobody answers: from {GRACE / 60:g} min "
+                f"{_halves(seen.unheard, 'are')} past the longest age without a reply: from {GRACE / 60:g} min "
                 f"after this alarm was raised they are left to an operator (EXHAUSTED); see: {self._list}",
             )
         count = max(seen.exhausted, self._exhausted_new)
@@ -117,6 +131,8 @@ class GroupAlarms(Alarms):
             self._exhausted_new = 0
         else:
             self.set("exhausted", None)
+        if not self.is_unwritten("rolled_back"):
+            self.set("rolled_back", None)
         if seen.pending >= FLOOD or (self.stretch > 1.0 and seen.pending >= FLOOD // 2):
             self.stretch = stretch_of(seen.pending)
             self.set(

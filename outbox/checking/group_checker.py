@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 from psycopg import IsolationLevel
 
+from outbox.backoff import Backoff
 from outbox.checking.asker import Asker
 from outbox.checking.asking import MOST_CLAIMED
 from outbox.checking.rounds import GroupRound, Step
@@ -19,8 +20,8 @@ from outbox.errors import ConfigurationError
 
 log = logging.getLogger("outbox.checking")
 
-FIRST_PAUSE = 0.5
-LONGEST_PAUSE = 15.0
+FIRST_RETRY = 0.5
+LAST_RETRY = 15.0
 """Seconds between attempts while the database fails; doubled each time, and made uneven."""
 
 
@@ -57,7 +58,7 @@ class GroupChecker:
             batch: Half messages that one claim takes at most.
 
         Raises:
-            ConfigurationError: the group is no name.
+            ConfigurationError: the group is not a valid name.
         """
         if not 1 <= len(group) <= 255:
             raise ConfigurationError(
@@ -73,7 +74,7 @@ class GroupChecker:
         """Only one thread makes steps: the checker's own, or who calls `run_once`."""
 
     def run_once(self) -> Step:
-        """Ask about all that is due now, and wait for the answers; for tests and for schedulers of one's own.
+        """Ask about all that is due now, and wait for the replies; for tests and for schedulers of one's own.
 
         Raises:
             psycopg.Error: the database cannot be reached, or refuses. Call it again.
@@ -112,14 +113,14 @@ class GroupChecker:
         return True
 
     def _loop(self) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_RETRY, LAST_RETRY)
         while True:
             if self._stopping.is_set():
                 self.round.drain()
             try:
                 with self._lock:
                     wait = self.round.step(self._connection).pause
-                pause = FIRST_PAUSE
+                backoff.reset()
             except Exception as error:
                 # The database is away, or something is wrong that an operator has to repair; either may pass.
                 log.warning(
@@ -128,8 +129,7 @@ class GroupChecker:
                     _told(error),
                     exc_info=not isinstance(error, psycopg.Error),
                 )
-                wait = pause * random.uniform(0.5, 1.0)  # noqa: S311  (spreads attempts, guards nothing)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                wait = backoff.next() * random.uniform(0.5, 1.0)  # noqa: S311  (spreads attempts, guards nothing)
             if self._stopping.is_set() and not self.round.in_flight:
                 return
             self._something.wait(wait)

@@ -1,6 +1,6 @@
-"""One group's checker, step by step: what is due is done, in short transactions, and nobody is asked inside of one.
+"""One group's checker, step by step: what is due is done in short transactions, and no listener is asked inside of one.
 
-A step settles the answers that have come, walks one page, claims what is due and hands it to the workers. Between any
+A step settles the replies that have come, scans one page, claims what is due and hands it to the workers. Between any
 two of its transactions the process may die: each leaves the group in a state from which any checker goes on (see the
 schedules in `finding`, `claiming` and `settling`). Between claim and settle lies the asking, done by `workers`.
 """
@@ -20,33 +20,33 @@ from outbox.checking.asker import Asker, why_unable
 from outbox.checking.asking import MOST_CLAIMED, Asking
 from outbox.checking.claiming import claim
 from outbox.checking.ending import warn_of_ended
-from outbox.checking.finding import adopt, settings, tidy
+from outbox.checking.finding import enqueue, settings, tidy
 from outbox.checking.group_alarms import GroupAlarms
 from outbox.checking.group_settings import GroupSettings
-from outbox.checking.settling import Reply, Settled, expire, settle
+from outbox.checking.scan import Scan
+from outbox.checking.settling import Expired, Reply, Settled, expire, settle
 from outbox.checking.transaction import checker_name, transaction
-from outbox.checking.walk import Walk
 from outbox.statements import Plan
 
 T = TypeVar("T")
 Connection: TypeAlias = psycopg.Connection[Any]
-Connect: TypeAlias = Callable[[], AbstractContextManager[Connection]]
+ConnectionContext: TypeAlias = Callable[[], AbstractContextManager[Connection]]
 """Yields an idle connection for one step, such as `psycopg_pool.ConnectionPool.connection`."""
 
 log = logging.getLogger("outbox.checking")
 
 IDLE_PAUSE = 1.0
-"""Seconds between looks for what is due."""
+"""Seconds between two searches for what is due."""
 UNABLE_AFTER = 2.0
 """Seconds after which a checker that cannot ask its group reports a half message that is due: others had the time."""
 TICK = 0.05
-"""Seconds between steps while answers are awaited: for so long a batch grows that is settled at once."""
+"""Seconds between steps while replies are awaited: for so long a batch grows that is settled at once."""
 
 
 class Step(NamedTuple):
     """What one step did, and when the next is worth while."""
 
-    adopted: int = 0
+    enqueued: int = 0
     claimed: int = 0
     locked: int = 0
     """Half messages postponed because a local transaction holds them."""
@@ -55,7 +55,7 @@ class Step(NamedTuple):
     not_asked: int = 0
     expired: int = 0
     late: int = 0
-    """Answers that came to nothing: the half message was decided, or claimed by somebody else, meanwhile."""
+    """Replies that changed nothing: the half message was decided, or claimed by somebody else, meanwhile."""
     in_flight: int = 0
     """Half messages that are claimed and not yet settled, after the step."""
     more: bool = False
@@ -85,18 +85,18 @@ class GroupRound:
         batch: int = MOST_CLAIMED,
         page: int = 5000,
     ) -> None:
-        """Look after one group.
+        """Prepare the checks of one group.
 
         Args:
             group: The producer group's name; its settings are read whenever the database is asked for something.
-            asker: Who is asked; None: nobody, the group's half messages are only met and expired.
+            asker: Who is asked; None: the group's half messages are only found and expired.
             name: Who this is in the audit; "checker:<group>@<host>:<pid>" by default.
-            wake: Called from a worker's thread when all answers have come.
+            wake: Called from a worker's thread when all replies have come.
             batch: Half messages that one claim takes at most.
-            page: Half messages that are looked at in one transaction of a walk.
+            page: Half messages that one transaction of a scan reads.
         """
         self.group, self.name = group, name or checker_name(group)
-        self._walk = Walk(page)
+        self._scan = Scan(page)
         self._alarms = GroupAlarms(group)
         self._wake = wake
         self._ready = threading.Event()
@@ -111,10 +111,10 @@ class GroupRound:
 
     @property
     def asking(self) -> Asking | None:
-        """The workers and the circuit breaker, to be looked at."""
+        """The workers and the circuit breaker, for inspection."""
         return self._asking
 
-    def step(self, connection: Connect) -> Step:
+    def step(self, connection: ConnectionContext) -> Step:
         """Do what is due on one connection, in milliseconds; none is taken when nothing is. What is asked goes on."""
         done = Step()
         if self._something_is_due():
@@ -127,12 +127,12 @@ class GroupRound:
                 self._tell(conn)
         return done._replace(in_flight=self.in_flight, pause=self._pause())
 
-    def run_once(self, connection: Connect) -> Step:
-        """Walk over the whole group and ask about all that is due now, once each; wait for the answers.
+    def run_once(self, connection: ConnectionContext) -> Step:
+        """Scan the whole group and ask about all that is due now, once each; wait for the replies.
 
-        For tests, and for whoever wants it done now: it takes as long as the callbacks take.
+        For tests, and for programs that need it done now: it takes as long as the callbacks take.
         """
-        self._walk.hurry()
+        self._scan.hurry()
         done, began, more = Step(), "", True
         while more or self.in_flight:
             self._collect()
@@ -141,13 +141,13 @@ class GroupRound:
                 began = began or now.time
                 done = done.plus(self._settle(conn, now.settings))
                 done = done.plus(self._page(conn, now.settings))
-                if more and not self._walk.on_its_way and self._room():
+                if more and not self._scan.on_its_way and self._room():
                     done = done.plus(self._claim(conn, now.settings, began))
                     more = done.more
-                elif not self._walk.on_its_way and not self.in_flight:
+                elif not self._scan.on_its_way and not self.in_flight:
                     more = False  # the breaker is open: nothing more is asked
                 self._tell(conn)
-            if self.in_flight and not self._walk.on_its_way:
+            if self.in_flight and not self._scan.on_its_way:
                 self._ready.wait(TICK)
                 self._ready.clear()
         return done._replace(in_flight=0, pause=self._pause())
@@ -189,7 +189,7 @@ class GroupRound:
         now = time.monotonic()
         return bool(
             (self._asking is not None and self._asking.replies)
-            or now >= self._walk.next_at
+            or now >= self._scan.next_at
             or (now >= self._claim_at and self._room())
             or self._alarms.due()
         )
@@ -197,7 +197,7 @@ class GroupRound:
     def _pause(self) -> float:
         """Seconds until something is due that no worker tells of."""
         now = time.monotonic()
-        ends = [now + IDLE_PAUSE, self._walk.next_at]
+        ends = [now + IDLE_PAUSE, self._scan.next_at]
         if self.in_flight:
             ends.append(now + TICK)
         if self._room():
@@ -216,8 +216,7 @@ class GroupRound:
                 raise
             settled = self._settle_one_by_one(conn, group, replies)
         self._asking.replies = []
-        if settled.exhausted:
-            self._alarms.exhausted(settled.exhausted)
+        self._raise_ended(settled)
         warn_of_ended(self.group, settled.ended)
         return Step(
             decided=settled.decided,
@@ -248,25 +247,25 @@ class GroupRound:
         return done
 
     def _page(self, conn: Connection, group: GroupSettings) -> Step:
-        """Walk one page, if one is due."""
-        after = self._walk.begin()
+        """Scan one page, if one is due."""
+        after = self._scan.begin()
         if after is None:
             return Step()
         began = time.monotonic()
         asked, why = self._asks, None if self._asking is None else why_unable(self._asking.asker)
         overdue_after = None if why is None else min(UNABLE_AFTER, group.check_interval)
         found = self._run(
-            conn, adopt(group, after, self._walk.page, asked=asked, overdue_after=overdue_after)
+            conn, enqueue(group, after, self._scan.page, asked=asked, overdue_after=overdue_after)
         )
         ended = found.over + (found.unheard if self._alarms.silence_is_over else [])
         expired = self._expire(conn, group, ended)
-        overview = self._walk.took(found, time.monotonic() - began)
+        overview = self._scan.took(found, time.monotonic() - began)
         if overview is not None:
             able = asked and self._asking is not None and not self._asking.breaker.open
             self._alarms.overview(overview, asked=asked, able=able, why=why)
             if not asked:
                 self._run(conn, tidy(group))
-        return Step(adopted=found.adopted, expired=expired)
+        return Step(enqueued=found.enqueued, expired=expired)
 
     def _claim(self, conn: Connection, group: GroupSettings, due_by: str = "infinity") -> Step:
         """Claim what is due and have it asked about."""
@@ -288,10 +287,15 @@ class GroupRound:
         if not over:
             return 0
         ended = self._run(conn, expire(group, over))
-        if ended.exhausted:
-            self._alarms.exhausted(ended.exhausted)
+        self._raise_ended(ended)
         warn_of_ended(self.group, ended.ended)
         return len(ended.ended)
+
+    def _raise_ended(self, ended: Settled | Expired) -> None:
+        if ended.exhausted:
+            self._alarms.exhausted(ended.exhausted)
+        if ended.by_policy:
+            self._alarms.rolled_back(ended.by_policy)
 
     def _tell(self, conn: Connection) -> None:
         kinds = self._alarms.due()

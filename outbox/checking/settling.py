@@ -1,40 +1,40 @@
 """Settling what was answered, and ending half messages whose checks or age are used up.
 
-The rule of the end (docs/adr/0043): a group's policy follows an answer, and nothing else. An age that is reached is a
-reason to ask once more, not a verdict:
+The rule of the end (docs/adr/0043): a group's policy follows a reply, and nothing else. An age that is reached is a
+reason to ask once more, not a decision:
 
-- all `max_checks` are used up, and the last of them was answered with UNKNOWN: the policy;
-- past `max_age`, a check is answered with UNKNOWN: the policy;
-- all `max_checks` are used up, and the last of them failed; or past `max_age` nobody answered about it for `GRACE`,
-  though it was tried; or nobody answers for its group at all, and the alarm `silent` has stood for `GRACE`: EXHAUSTED,
+- all `max_checks` are used up, and the last of them got UNKNOWN: the policy;
+- past `max_age`, a check gets UNKNOWN: the policy;
+- all `max_checks` are used up, and the last of them failed; or past `max_age` its checks got no reply for `GRACE`;
+  or its group does not reply at all, and the alarm `silent` has stood for `GRACE`: EXHAUSTED,
   whatever the policy.
 
-The last check counts, not any check: an answer UNKNOWN while the local transaction ran says nothing about what it
-committed while nobody answered. A check that fails takes an earlier answer away.
+The last check counts, not any check: an UNKNOWN while the local transaction ran does not show what it
+committed later, without a reply. A check that fails takes an earlier reply away.
 
-So while a checker runs, each half message ends within `max_age` + `GRACE` + a few minutes, and none is rolled back that
-nobody was asked about. A failed check (an exception, no answer in time, no connection) counts, and is no answer.
+So while a checker runs, each half message ends within `max_age` + `GRACE` + a few minutes, and none is rolled back
+without a reply. A failed check (an exception, no reply in time, no connection) counts, and is not a reply.
 
 Schedules of `settle`:
 
 - The process dies, or loses the database, before the commit: the lease passes and the half message is asked about
   again; nothing was counted. After it, before it learns of it: settling again finds another claim, or none.
-- It was stopped past the lease and another checker has claimed: the answer is thrown away, for the other one asks.
+- It was stopped past the lease and another checker has claimed: the reply is thrown away, because the other one asks.
 - The producer decided meanwhile: its decision stands, whatever was answered; the check is noted in the audit.
 - The producer's transaction holds the half message: not waited for. COMMIT and ROLLBACK are not even kept, because
   that transaction may end otherwise: the question is asked again when the lock is gone.
-- Two answers for one half message: the second finds no claim.
+- Two replies for one half message: the second finds no claim.
 - One half message of many cannot be settled (its transaction fails): the caller settles them one by one, and that one
   is due again when its lease has passed.
 
 Schedules of `expire`:
 
-- The process dies: the half message is still over, and is found by the next claim, or by the walk over the group.
+- The process dies: the half message is still over, and is found by the next claim, or by the scan of the group.
 - The producer commits after us: 0 rows, so the library raises; before us: our row is no longer UNKNOWN.
 - The half message is locked, or somebody is asking about it: left for the next time, however old it is.
 - Two checkers: the second skips what the first has locked, and then finds it decided.
 - A claim is committed between our snapshot and our lock, at the very moment the age is reached: the policy decides
-  while somebody asks, the answer comes too late and is thrown away. One verdict, the one that was due.
+  while somebody asks, the reply comes too late and is thrown away. One decision, the one that was due.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from outbox.checking.answers import Answer, LocalTransactionState
 from outbox.checking.claiming import LOCKED_PAUSE
-from outbox.checking.group_settings import GRACE, LAST_PAUSE, GroupSettings
+from outbox.checking.group_settings import GRACE, LAST_PAUSE_PAST_AGE, GroupSettings
 from outbox.checking.transaction import SQL
-from outbox.resolution import Answer, LocalTransactionState
 from outbox.statements import Plan, Statement, TextArray
 
 STATE_BY_POLICY = {"ROLLBACK": "ROLLED_BACK", "EXHAUSTED": "EXHAUSTED"}
@@ -67,7 +67,7 @@ class Reply(NamedTuple):
     remark: str | None = None
     """Why it was not asked about."""
     silent: bool = False
-    """Whether nobody answered: asking failed, or there was nobody to ask."""
+    """Whether no reply came: asking failed, or there was no listener."""
 
 
 class Ended(NamedTuple):
@@ -95,6 +95,8 @@ class Settled(NamedTuple):
     """Of these: ended by the policy, or EXHAUSTED, because that was the last check."""
     exhausted: int = 0
     """Of the expired: left to an operator."""
+    by_policy: int = 0
+    """Of the expired: rolled back by the policy."""
     ended: tuple[Ended, ...] = ()
     """Rolled back by an answer, and expired."""
 
@@ -104,10 +106,19 @@ class Settled(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Half messages that came to their end, and how many of them are left to an operator."""
+    """Half messages that came to their end: left to an operator, or rolled back by the policy."""
 
     ended: tuple[Ended, ...]
-    exhausted: int
+
+    @property
+    def exhausted(self) -> int:
+        """How many are left to an operator."""
+        return sum(one.state == "EXHAUSTED" for one in self.ended)
+
+    @property
+    def by_policy(self) -> int:
+        """How many are rolled back."""
+        return sum(one.state == "ROLLED_BACK" for one in self.ended)
 
 
 def settle(group: GroupSettings, replies: Sequence[Reply], stretch: float = 1.0) -> Plan[Settled]:
@@ -116,7 +127,7 @@ def settle(group: GroupSettings, replies: Sequence[Reply], stretch: float = 1.0)
     Args:
         group: The group's settings.
         replies: What came of the claimed half messages.
-        stretch: By how much the pauses to the next checks are longer than the group's settings say.
+        stretch: By how much the pauses to the next checks are longer than those of the group's settings.
     """
     rows = yield Statement(
         SQL["settle"],
@@ -130,14 +141,14 @@ def settle(group: GroupSettings, replies: Sequence[Reply], stretch: float = 1.0)
             repr(LOCKED_PAUSE),
             repr(group.max_age),
             str(group.max_checks),
-            repr(LAST_PAUSE),
+            repr(LAST_PAUSE_PAST_AGE),
             repr(GRACE),
         ),
     )
     became = {id: settled for id, settled, _ in rows}
     counts = Counter(became.values())
     last = [id for id, _, over in rows if over]
-    expired = (yield from expire(group, last)) if last else Expired((), 0)
+    expired = (yield from expire(group, last)) if last else Expired(())
     rolled_back = tuple(
         Ended(reply.id, "ROLLED_BACK", reply.checks + 1, reply.answer.remark)
         for reply in replies
@@ -150,6 +161,7 @@ def settle(group: GroupSettings, replies: Sequence[Reply], stretch: float = 1.0)
         late=len(replies) - len(rows),
         expired=len(expired.ended),
         exhausted=expired.exhausted,
+        by_policy=expired.by_policy,
         ended=rolled_back + expired.ended,
     )
 
@@ -167,8 +179,7 @@ def expire(group: GroupSettings, ids: Sequence[int]) -> Plan[Expired]:
             repr(GRACE),
         ),
     )
-    ended = tuple(Ended(*row) for row in rows)
-    return Expired(ended, sum(one.state == "EXHAUSTED" for one in ended))
+    return Expired(tuple(Ended(*row) for row in rows))
 
 
 def _pause(group: GroupSettings, reply: Reply, stretch: float) -> float:

@@ -2,8 +2,8 @@
 
 A thread that hangs in the application's code cannot be ended. Its half message counts as not answered, its answer, if
 it ever comes, is thrown away, and another thread takes its place, so that the group's other half messages are asked
-about. There is a bound, for each costs a thread: 16, or four times the workers. When so many hang, nothing is asked any
-more (`available` is 0) until one returns. About the half message of a call that hangs nobody is asked again here.
+about. Each costs a thread, so there is a bound: 16, or four times the workers. When so many hang, nothing is asked
+(`available` is 0) until one returns. The half message of a call that hangs is not asked about again here.
 """
 
 from __future__ import annotations
@@ -14,16 +14,15 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from outbox.callbacks.protocol import NoCheckerError
-from outbox.checking.asker import WHERE, Asker
+from outbox.checking.answers import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
+from outbox.checking.asker import WHERE, Asker, NoCheckerError
 from outbox.records import MessageView
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState, answer_of, answer_of_error
 
 MOST_HANGING = 16
 HANGING_BY_WORKER = 4
 """How many calls may hang before nothing is asked any more: 16, or 4 for each worker where that is more."""
-GRACE = 0.25
-"""Seconds after the deadline in which an asker may still say itself that time is up."""
+OVERTIME = 0.25
+"""Seconds after the deadline in which an asker may still report itself that time is up."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,11 +40,11 @@ class Task:
     seconds: float = field(default=0.0, init=False)
     """How long the answer took."""
     missing: str | None = field(default=None, init=False)
-    """Why nobody can be asked."""
+    """Why no listener can be asked."""
     hangs: bool = field(default=False, init=False)
     """It was not asked, because the call made for an earlier check has not returned yet."""
     abandoned: bool = field(default=False, init=False)
-    """Its call has not returned in time, and what it returns is not wanted any more."""
+    """Its call has not returned in time, and what it returns is ignored."""
 
     @property
     def failed(self) -> str | None:
@@ -104,7 +103,7 @@ class Workers:
     def submit(self, tasks: Iterable[Task]) -> None:
         """Have tasks answered.
 
-        About a half message whose earlier call still hangs nobody is asked again: it would take a second thread. Its
+        A half message whose earlier call still hangs is not asked about again: it would take a second thread. Its
         task comes back unanswered.
         """
         with self._state:
@@ -121,7 +120,7 @@ class Workers:
         """Take what is answered, and what will not be: calls past their deadline, tasks that waited too long."""
         now = time.monotonic()
         with self._state:
-            for task in [task for task in self._running if now > task.deadline + GRACE]:
+            for task in [task for task in self._running if now > task.deadline + OVERTIME]:
                 task.abandoned, task.seconds = True, task.timeout
                 task.answer = FailedAnswer(
                     LocalTransactionState.UNKNOWN, f"check time-out: no answer within {task.timeout:g} s"
@@ -198,6 +197,6 @@ class Workers:
             answer = self._asker.ask(task.view, task.deadline)
             return None, answer_of(answer)
         except NoCheckerError as error:
-            return str(error) or "nobody is registered", None
+            return str(error) or "no listener is registered", None
         except BaseException as error:  # noqa: BLE001  (whatever is raised, even SystemExit, ends no worker)
             return None, answer_of_error(WHERE, error)

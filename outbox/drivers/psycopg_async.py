@@ -15,7 +15,7 @@ from outbox.statements import Plan
 T = TypeVar("T")
 
 
-class _Cursor(psycopg.AsyncRawCursor[tuple[Any, ...]]):
+class _AsyncCursor(psycopg.AsyncRawCursor[tuple[Any, ...]]):
     """A cursor of our own: not the connection's cursor factory, row factory or adapters."""
 
     @property
@@ -26,7 +26,7 @@ class _Cursor(psycopg.AsyncRawCursor[tuple[Any, ...]]):
 async def run(conn: psycopg.AsyncConnection[Any], plan: Plan[T]) -> T:
     """Run a plan as `psycopg_sync.run` does, awaiting the connection."""
     require_transaction(conn, psycopg.AsyncConnection, psycopg.Connection, "Outbox")
-    async with _Cursor(conn, row_factory=tuple_row) as cursor:
+    async with _AsyncCursor(conn, row_factory=tuple_row) as cursor:
         try:
             statement = next(plan)
             while True:

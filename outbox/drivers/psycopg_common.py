@@ -1,8 +1,8 @@
-"""What both psycopg drivers share: the adapters of our own cursors, and the look at the connection.
+"""What both psycopg drivers share: the adapters of our own cursors, and the checks of the connection.
 
 Values are adapted by our own map, not the connection's: a dumper or loader that the application registers must not
 change what the outbox writes. Every type is left to the server (oid 0), whether a value is null or not, so one
-statement is one prepared plan; psycopg tells plans apart by text *and* parameter types.
+statement is one prepared plan; psycopg distinguishes plans by text *and* parameter types.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _unwrapped(given: str) -> str:
 
 
 def require_transaction(conn: Any, kind: type[Any], other: type[Any], outbox: str) -> None:
-    """Refuse what is no connection of this kind, and a connection that would commit each statement by itself.
+    """Refuse what is not a connection of this kind, and a connection that would commit each statement by itself.
 
     Raises:
         InvalidConnectionError: naming what was given and what to do.

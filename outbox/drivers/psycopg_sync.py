@@ -15,7 +15,7 @@ from outbox.statements import Plan
 T = TypeVar("T")
 
 
-class _Cursor(psycopg.RawCursor[tuple[Any, ...]]):
+class _SyncCursor(psycopg.RawCursor[tuple[Any, ...]]):
     """A cursor of our own: not the connection's cursor factory, row factory or adapters."""
 
     @property
@@ -26,7 +26,7 @@ class _Cursor(psycopg.RawCursor[tuple[Any, ...]]):
 def run(conn: psycopg.Connection[Any], plan: Plan[T]) -> T:
     """Run a plan inside the connection's transaction; a plan that raises has written nothing since its last yield."""
     require_transaction(conn, psycopg.Connection, psycopg.AsyncConnection, "AsyncOutbox")
-    with _Cursor(conn, row_factory=tuple_row) as cursor:
+    with _SyncCursor(conn, row_factory=tuple_row) as cursor:
         try:
             statement = next(plan)
             while True:

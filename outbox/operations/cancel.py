@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from outbox.errors import DecidedOtherwiseError, NotDelayedError, OutboxError, TooLateError
-from outbox.operations.decide import AnyMessage, Decision, Named, checked_remark, named, time_of, unknown
+from outbox.operations.decide import AnyMessage, Decision, Named, named, time_of, unknown
+from outbox.operations.remarks import checked_remark
 from outbox.statements import Plan, Rows, Statement, load
 
 _SQL = load("cancel.sql")
@@ -16,7 +17,7 @@ def cancel(message: AnyMessage, remark: str | None) -> Plan[Decision]:
 
     Raises:
         TooLateError: it was released to the relay.
-        NotDelayedError: it has no delivery time, or is a half message that nobody has committed.
+        NotDelayedError: It has no delivery time, or is a half message that is not committed.
         DecidedOtherwiseError: it was rolled back.
         UnknownMessageError, ConfigurationError: as for `decisions.decide`.
     """
@@ -70,7 +71,7 @@ def _earlier(name: Named, rows: Rows) -> Decision | None:
         return Decision(state, by, time_of(at), reason, repeated=True)
     if state in ("UNKNOWN", "EXHAUSTED"):
         raise NotDelayedError(
-            f"{what}: nobody has committed this half message; allowed: rollback(conn, half)"
+            f"{what}: a half message is delayed only after its commit; to withdraw it, call rollback(conn, half)"
         )
     if state == "ROLLED_BACK":
         raise DecidedOtherwiseError(

@@ -1,6 +1,7 @@
 """The application's own message queue selectors: Python functions that choose a message's partition.
 
-The library calls a custom selector when the message is sent, and stores the result in the row's column `queue`.
+The library calls a custom selector when the message is sent, and stores the result in the row's column `queue`. An
+application registers it by name on its `Outbox`, or gives it to one call.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from typing import Any, TypeAlias
 
 from outbox.errors import ConfigurationError, SelectorError
 from outbox.message import Message
-from outbox.partitioning.selectors import BUILT_IN, MODULO, Arg, whole_number
+from outbox.partitioning.selectors import BUILT_IN, Arg, require_arg
+from outbox.validation import LONGEST_TEXT
 
 MessageQueueSelector: TypeAlias = Callable[[int, Message, Any], int]
 """Called as (queues, message, arg): the number of partitions, the message, and its order key as it was given (its
@@ -26,12 +28,14 @@ class Selectors:
         """Check names and callables once, so that a typing error stops the application's start, not a send.
 
         Raises:
-            ConfigurationError: a name is taken, empty or no text, or its selector cannot be called.
+            ConfigurationError: a name is taken, empty or contains NUL, or its selector cannot be called.
         """
         self._custom = dict(custom or {})
         for name, function in self._custom.items():
             if not name or "\0" in name:
-                raise ConfigurationError(f"selectors: {name!r} is no name; allowed: text without NUL")
+                raise ConfigurationError(
+                    f"selectors: {name!r} is not a valid name; allowed: text of at least one character, without NUL"
+                )
             if name in BUILT_IN:
                 raise ConfigurationError(f"selectors: {name!r} is built in; choose another name")
             if not callable(function):
@@ -47,15 +51,14 @@ class Selectors:
         """Refuse a selector, the message's or its topic's, that could not place the message.
 
         Raises:
-            SelectorError: the name is neither built in nor registered, or modulo is given no whole number.
+            SelectorError: the name is neither built in nor registered, or a built-in one cannot work with the arg.
         """
         known = (*BUILT_IN, *self._custom)
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise SelectorError("selector", f"{name!r} is not registered{hint}", ", ".join(known))
-        if name == MODULO:
-            whole_number(arg)
+        require_arg(name, arg)
 
     def choose(self, name: str, queues: int, message: Message, arg: Arg) -> int:
         """Call a custom selector; whatever it raises passes through.
@@ -63,11 +66,35 @@ class Selectors:
         Raises:
             SelectorError: the result is not a partition of the topic.
         """
-        queue: object = self._custom[name](queues, message, arg)
-        if isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue < queues:
-            raise SelectorError(
-                "selector",
-                f"{name!r} answered {queue!r} for topic {message.topic!r}",
-                f"a whole number from 0 to {queues - 1}",
-            )
-        return queue
+        return evaluate(self._custom[name], name, queues, message, arg)
+
+
+def evaluate(selector: MessageQueueSelector, name: str, queues: int, message: Message, arg: Arg) -> int:
+    """Call a selector; whatever it raises passes through.
+
+    Raises:
+        SelectorError: the result is not a partition of the topic.
+    """
+    queue: object = selector(queues, message, arg)
+    if isinstance(queue, bool) or not isinstance(queue, int) or not 0 <= queue < queues:
+        raise SelectorError(
+            "selector",
+            f"{name!r} returned {queue!r} for topic {message.topic!r}",
+            f"a whole number from 0 to {queues - 1}",
+        )
+    return queue
+
+
+def require_selector(selector: object) -> str:
+    """Check the selector of one call, and return the name that the row keeps: that of the function or the class.
+
+    Raises:
+        ConfigurationError: it cannot be called.
+    """
+    if not callable(selector) or isinstance(selector, type):
+        raise ConfigurationError(
+            f"selector: is {type(selector).__name__}; allowed: a callable (queues, message, arg). "
+            "The name of a selector goes into Message(selector=…)"
+        )
+    name = getattr(selector, "__name__", type(selector).__name__)
+    return str(name).replace("\0", "")[:LONGEST_TEXT] or type(selector).__name__

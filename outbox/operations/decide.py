@@ -1,4 +1,4 @@
-"""Deciding half messages, as logic without I/O: who comes second is told what the first decided, when and why."""
+"""Deciding half messages, as logic without I/O: a second decision gets the first one, its time and its reason."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from outbox.errors import (
     OutboxError,
     UnknownMessageError,
 )
-from outbox.receipt import Receipt
-from outbox.records import HalfMessage, MessageView
-from outbox.resolution import shortened
+from outbox.operations.remarks import checked_remark
+from outbox.records import HalfMessage, MessageView, Receipt
 from outbox.statements import Plan, Rows, Statement, load
+from outbox.wire import row_id_of
 
 _SQL = load("decide.sql")
 _DECIDE, _READ, _JOIN = _SQL["decide"], _SQL["read_decision"], _SQL["join"]
@@ -30,7 +30,7 @@ _LOOKS = 3
 """A row that the first statement did not see can appear before the second; a third look never finds it undecided."""
 
 
-class Verdict(StrEnum):
+class DecidedState(StrEnum):
     """The two decisions of a half message, as the table spells them."""
 
     COMMITTED = "COMMITTED"
@@ -65,35 +65,36 @@ class Named(NamedTuple):
 
 
 AnyMessage = HalfMessage | Receipt | MessageView | UUID | str
-"""What names a message: what `prepare` or `send` answered, what a listener was given, or a message id."""
+"""What names a message: what `prepare` or `send` returned, what a listener was given, or a message id."""
 
 
 def named(argument: str, message: AnyMessage) -> Plan[Named]:
-    """Find a message's row id: known to what `prepare` answered, written in ids of ours, looked up for foreign ones.
+    """Find a message's row id: in what `prepare` returned, in an id of ours, or in the table for foreign ids.
 
     Raises:
-        ConfigurationError: it is no message and no UUID, or an application's own id that several messages have.
+        ConfigurationError: It is neither a message nor a UUID, or an application's own id that several messages have.
         UnknownMessageError: no message has this id of the application's own.
     """
     if isinstance(message, HalfMessage | Receipt | MessageView):
         return Named(str(message.id), message.message_id)
     message_id = _uuid(argument, message)
-    if message_id.bytes[6] >> 4 == 8:
-        return Named(str(int.from_bytes(message_id.bytes[:6], "big")), message_id)
+    row_id = row_id_of(message_id)
+    if row_id is not None:
+        return Named(str(row_id), message_id)
     rows = yield Statement(_SQL["find_foreign"], (str(message_id),))
     if not rows:
         raise unknown(message_id)
     if len(rows) > 1:
         raise ConfigurationError(
-            f"{argument}: several messages have the id {message_id}; allowed: what prepare or send answered"
+            f"{argument}: several messages have the id {message_id}; allowed: what prepare or send returned"
         )
     return Named(str(rows[0][0]), message_id)
 
 
 def decide(
-    half: AnyMessage, verdict: Verdict, remark: str | None, *, ordered: bool = False
+    half: AnyMessage, target: DecidedState, remark: str | None, *, ordered: bool = False
 ) -> Plan[Decision]:
-    """Give a half message its verdict in one round trip; a second one tells who was first.
+    """Decide a half message in one round trip; a second one reads who was first.
 
     Raises:
         DecidedOtherwiseError: the opposite was decided before; ExhaustedError: it is left to an operator.
@@ -107,12 +108,12 @@ def decide(
     if ordered:
         yield from _take_order_lock(name)
     for _ in range(_LOOKS):
-        rows = yield Statement(_DECIDE, (*name.params, str(verdict), remark))
+        rows = yield Statement(_DECIDE, (*name.params, str(target), remark))
         if rows:
             state, by, at, reason = rows[0]
             return Decision(state, by, time_of(at), reason)
         found = yield Statement(_READ, name.params)
-        decided = _decided(name, found, verdict)
+        decided = _decided(name, found, target)
         if decided is not None:
             return decided
     raise _undecidable(name)
@@ -120,12 +121,12 @@ def decide(
 
 def commit(half: AnyMessage, remark: str | None = None, *, ordered: bool = False) -> Plan[Decision]:
     """Decide that a half message is published; see `decide`."""
-    return decide(half, Verdict.COMMITTED, remark, ordered=ordered)
+    return decide(half, DecidedState.COMMITTED, remark, ordered=ordered)
 
 
 def rollback(half: AnyMessage, remark: str | None = None) -> Plan[Decision]:
     """Decide that a half message is never published; see `decide`."""
-    return decide(half, Verdict.ROLLED_BACK, remark)
+    return decide(half, DecidedState.ROLLED_BACK, remark)
 
 
 def join(half: AnyMessage) -> Plan[None]:
@@ -144,7 +145,7 @@ def join(half: AnyMessage) -> Plan[None]:
     raise _undecidable(name)
 
 
-def _decided(name: Named, rows: Rows, verdict: Verdict | None) -> Decision | None:
+def _decided(name: Named, rows: Rows, target: DecidedState | None) -> Decision | None:
     """Read the earlier decision: the same one is the answer, another one an error; None where there is none."""
     if not rows:
         raise unknown(name.message_id)
@@ -153,15 +154,15 @@ def _decided(name: Named, rows: Rows, verdict: Verdict | None) -> Decision | Non
         return None
     if decided is None:
         raise NotAHalfMessageError(
-            f"message {name.message_id} is {state} and never was a half message; allowed: what prepare answered"
+            f"message {name.message_id} is {state} and never was a half message; allowed: what prepare returned"
         )
-    if decided == verdict:
+    if decided == target:
         return Decision(decided, by, time_of(at), reason, repeated=True)
     now = "" if state == decided else f", and is {state} now"
     why = f": {reason}" if reason else ", without a remark"
     raise _refusal(decided)(
         f"message {name.message_id} was decided {decided} by {by} at {time_of(at).isoformat(sep=' ')}{why}{now}. "
-        + _advice(name, decided, verdict),
+        + _advice(name, decided, target),
         message_id=name.message_id,
         state=decided,
         by=by,
@@ -174,13 +175,13 @@ def _refusal(decided: str) -> type[DecidedOtherwiseError]:
     return ExhaustedError if decided == "EXHAUSTED" else DecidedOtherwiseError
 
 
-def _advice(name: Named, decided: str, verdict: Verdict | None) -> str:
+def _advice(name: Named, decided: str, target: DecidedState | None) -> str:
     if decided == "EXHAUSTED":
-        command = "rollback" if verdict is Verdict.ROLLED_BACK else "commit"
+        command = "rollback" if target is DecidedState.ROLLED_BACK else "commit"
         return f"Its checks or age are used up; an operator decides: outbox tx {command} {name.message_id} --reason …"
-    if verdict is None:
+    if target is None:
         return "There is no local transaction left to join; roll this one back"
-    return f"It cannot become {verdict}; roll this transaction back, so that what hangs on it is undone"
+    return f"It cannot become {target}; roll this transaction back, so that what hangs on it is undone"
 
 
 def _take_order_lock(name: Named) -> Plan[None]:
@@ -191,27 +192,16 @@ def _take_order_lock(name: Named) -> Plan[None]:
         )
 
 
-def checked_remark(remark: Any) -> str | None:
-    """Check a remark and cut it to what is kept (500 characters).
-
-    Raises:
-        ConfigurationError: it is no text.
-    """
-    if remark is not None and not isinstance(remark, str):
-        raise ConfigurationError(f"remark: is {type(remark).__name__}; allowed: str or None")
-    return shortened(remark)
-
-
 def time_of(microseconds: int) -> datetime:
-    """A moment that a statement answered."""
+    """A moment that a statement returned."""
     return EPOCH + timedelta(microseconds=microseconds)
 
 
 def unknown(message_id: UUID) -> UnknownMessageError:
-    """No row: the error that says why that can be."""
+    """No row: the error that explains why that can be."""
     return UnknownMessageError(
         f"no message {message_id} is visible to this transaction: its own was rolled back or has not committed yet, "
-        "this one's snapshot is older, or its partition was dropped. Allowed: an id that prepare or send answered"
+        "this one's snapshot is older, or its partition was dropped. Allowed: an id that prepare or send returned"
     )
 
 
@@ -236,5 +226,5 @@ def _uuid(argument: str, value: Any) -> UUID:
         )
     shown = type(value).__name__
     raise ConfigurationError(
-        f"{argument}: {shown} is no message; allowed: HalfMessage, Receipt, MessageView, UUID or its text"
+        f"{argument}: {shown} does not identify a message; allowed: HalfMessage, Receipt, MessageView, UUID or its text"
     )

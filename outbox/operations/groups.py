@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from outbox import validation
-from outbox.durations import LONGEST, Span, interval, text_of
+from outbox.durations import LONGEST, Duration, interval, text_of
 from outbox.errors import GroupTypeError, InvalidGroupError, InvalidMessageError
 from outbox.operations.topics import KNOWN_FOR, MessageType, Topic, TopicCache
 from outbox.statements import Plan, Rows, Statement, TextArray, load
@@ -34,7 +34,7 @@ class ProducerGroup(NamedTuple):
     """A registered producer group; see `Outbox.register_group` for what each value means.
 
     Its defaults are those of a group that is not registered. They, and the limits above, hold for the library, the
-    command line and the checkers, which all take them from here; the table's DEFAULTs and CHECKs say the same (a test
+    command line and the checkers, which all take them from here; the table's DEFAULTs and CHECKs are the same (a test
     compares them).
     """
 
@@ -50,7 +50,7 @@ class ProducerGroup(NamedTuple):
     workers: int = 4
 
 
-DEFAULTS = ProducerGroup("")
+UNREGISTERED = ProducerGroup("")
 
 
 class GroupOptions(TypedDict, total=False):
@@ -58,15 +58,15 @@ class GroupOptions(TypedDict, total=False):
 
     message_type: MessageType | str | None
     """NORMAL (no half messages), TRANSACTION (nothing else) or MIXED; fixed once registered."""
-    check_after: Span | None
+    check_after: Duration | None
     """Until a half message is first asked about (6 s)."""
-    check_interval: Span | None
+    check_interval: Duration | None
     """Until it is asked about again (30 s), doubled each time."""
-    max_check_interval: Span | None
+    max_check_interval: Duration | None
     """What the interval grows to (10 min)."""
-    check_timeout: Span | None
+    check_timeout: Duration | None
     """How long the checker waits for an answer (3 s)."""
-    max_age: Span | None
+    max_age: Duration | None
     """The age after which a half message is not asked about any more (72 h)."""
     max_checks: int | None
     """How often it is asked about (15)."""
@@ -186,11 +186,11 @@ def register(
     name: str,
     message_type: MessageType | str | None = None,
     *,
-    check_after: Span | None = None,
-    check_interval: Span | None = None,
-    max_check_interval: Span | None = None,
-    check_timeout: Span | None = None,
-    max_age: Span | None = None,
+    check_after: Duration | None = None,
+    check_interval: Duration | None = None,
+    max_check_interval: Duration | None = None,
+    check_timeout: Duration | None = None,
+    max_age: Duration | None = None,
     max_checks: int | None = None,
     policy: str | None = None,
     workers: int | None = None,

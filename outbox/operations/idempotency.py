@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from hashlib import sha256
 from struct import pack
-from typing import Any
+from typing import Any, NamedTuple
 
 from outbox.errors import ConfigurationError, IdempotencyConflictError
 from outbox.message import Message
-from outbox.operations.rows import Row
+from outbox.operations.rows import COLUMNS, Row, load_rows, row_of
 from outbox.partitioning.lanes import lane_of
-from outbox.receipt import Receipt
-from outbox.statements import Plan, Statement, load
+from outbox.records import Receipt
+from outbox.statements import Param, Plan, Statement
 
-_SQL = load("send.sql")
-_PREPARE_ONCE = load("prepare.sql")["prepare_once"]
+_SQL = load_rows("send.sql")
+_PREPARE_ONCE = load_rows("prepare.sql")["prepare_once"]
+_GROUP = list(COLUMNS).index("producer_group")
 LONGEST_KEY = 255
+_ANOTHER_EACH_TIME = frozenset({"producer_group", "transaction_id", "deliver_at", "traceparent"})
+"""Columns that are not the message's content: the group is part of the key, and a retry computes the others again."""
 
 
 def require_key(key: Any, producer_group: str | None, message: Message) -> None:
     """Check the options of an idempotent send.
 
     Raises:
-        ConfigurationError: the key is no text of 1 to 255 characters, there is no producer group whose keys these
+        ConfigurationError: the key is not text of 1 to 255 characters, there is no producer group whose keys these
             would be, or the message brings an id of its own.
     """
     if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or "\0" in key:
@@ -43,24 +46,14 @@ def require_key(key: Any, producer_group: str | None, message: Message) -> None:
 def digest_of(message: Message, *, half: bool = False) -> bytes:
     """SHA-256 of what makes two sends the same; a message and a half message are never the same.
 
-    Left out is what a retry computes anew: trace, delivery time and transaction id. Each part is preceded by its
+    Left out is what a retry computes again: trace, delivery time and transaction id. Each part is preceded by its
     length, so that no two different messages run together.
     """
     digest = sha256(b"half" if half else b"")
-    for part in (
-        message.topic,
-        message.key_bytes,
-        message.body_bytes,
-        message.headers_json,
-        message.order_key_bytes,
-        message.selector,
-        None if message.queue is None else str(message.queue),
-        "|".join(message.tags),
-        " ".join(message.index_keys),
-        message.checker,
-        message.biz_type,
-        message.biz_id,
-    ):
+    row = row_of(message, message.selector, message.queue, None)
+    for column, part in zip(COLUMNS, row, strict=True):
+        if column in _ANOTHER_EACH_TIME:
+            continue
         data = part.encode() if isinstance(part, str) else part
         digest.update(b"\xff" * 8 if data is None else pack("!Q", len(data)))
         digest.update(data or b"")
@@ -68,22 +61,19 @@ def digest_of(message: Message, *, half: bool = False) -> bytes:
 
 
 def send_once(message: Message, row: Row, queue: int | None, key: str) -> Plan[Receipt]:
-    """Send, or answer with the receipt of the first send; two round trips. See `_once`."""
+    """Send, or return the receipt of the first send; two round trips. See `_once`."""
     digest = digest_of(message)
-    return (
-        yield from _once(
-            message, queue, digest, Statement(_SQL["send_once"], (*row, _lane(message, queue), key, digest))
-        )
-    )
+    statement = Statement(_SQL["send_once"], (*row, _lane(message, queue), key, digest))
+    return (yield from _once(message, queue, _Key(row[_GROUP], key, digest), statement))
 
 
 def prepare_once(
     message: Message, row: Row, queue: int | None, key: str, *, check_after: str | None
 ) -> Plan[Receipt]:
-    """Prepare, or answer with the receipt of the first half message; two round trips. See `_once`."""
+    """Prepare, or return the receipt of the first half message; two round trips. See `_once`."""
     digest = digest_of(message, half=True)
     statement = Statement(_PREPARE_ONCE, (*row, _lane(message, queue), key, digest, check_after))
-    return (yield from _once(message, queue, digest, statement))
+    return (yield from _once(message, queue, _Key(row[_GROUP], key, digest), statement))
 
 
 def _lane(message: Message, queue: int | None) -> str:
@@ -91,8 +81,16 @@ def _lane(message: Message, queue: int | None) -> str:
     return str(lane_of(message.topic, queue, message.arg_bytes))
 
 
-def _once(message: Message, queue: int | None, digest: bytes, statement: Statement) -> Plan[Receipt]:
-    """Run a statement that inserts a row, and notes its key ($18) and digest, unless the key is known.
+class _Key(NamedTuple):
+    """An idempotency key of a producer group, and the digest of the content that it is to stand for."""
+
+    group: Param
+    text: str
+    digest: bytes
+
+
+def _once(message: Message, queue: int | None, wanted: _Key, statement: Statement) -> Plan[Receipt]:
+    """Run a statement that inserts a row, and notes its key and digest, unless the key is known.
 
     A first sender that has not ended yet is waited for: if it commits, its message is the one; if it rolls back,
     this send is the first. The wait is the first statement, because a statement does not see what commits while it
@@ -102,7 +100,7 @@ def _once(message: Message, queue: int | None, digest: bytes, statement: Stateme
         IdempotencyConflictError: the key was used for other content.
         psycopg.errors.UniqueViolation: another program noted the key without its lock; the transaction has failed.
     """
-    group, key = statement.params[9], statement.params[17]
+    group, key, digest = wanted
     yield Statement(_SQL["lock_idempotency_key"], (group, key))
     rows = yield statement
     if not rows:

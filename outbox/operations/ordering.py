@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from outbox.errors import TooManyOrderedKeysError
 from outbox.message import Message
-from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
+from outbox.operations.rows import load_rows
+from outbox.statements import ByteaArray, Plan, Statement, TextArray
 
-_SQL = load("send.sql")
+_SQL = load_rows("send.sql")
 
 ORDERED_KEYS = 1_000
 """Different (topic, order key) pairs that one transaction may lock with `ordered=True`."""

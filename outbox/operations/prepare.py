@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from outbox.durations import Span, interval, text_of
+from outbox.durations import Duration, interval, text_of
 from outbox.errors import ConfigurationError
 from outbox.message import Message
 from outbox.operations import topics
+from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.idempotency import prepare_once, require_key
+from outbox.operations.rows import load_rows
 from outbox.operations.send import require_message
 from outbox.operations.sender import Admitted, Sender
 from outbox.operations.topics import MessageType, Topic
 from outbox.records import HalfMessage
-from outbox.statements import Plan, Statement, load
+from outbox.statements import Plan, Statement
 
-_SQL = load("prepare.sql")
+_SQL = load_rows("prepare.sql")
 
 
 def prepare(
     sender: Sender,
     message: Message,
     *,
-    check_after: Span | None = None,
+    check_after: Duration | None = None,
     ordered: bool = False,
     idempotency_key: str | None = None,
+    selector: MessageQueueSelector | None = None,
 ) -> Plan[HalfMessage]:
     """Write a half message; see `Outbox.prepare`.
 
@@ -35,8 +38,8 @@ def prepare(
     require_message(message)
     if sender.producer_group is None:
         raise ConfigurationError(
-            "producer_group: missing, and a half message needs one: it says who is asked when the producer falls "
-            "silent; use Outbox(producer_group=…)"
+            "producer_group: missing; a half message needs one, because the checker asks the group's listeners when no "
+            "decision comes. Use Outbox(producer_group=…)"
         )
     if ordered:
         raise ConfigurationError(
@@ -47,7 +50,7 @@ def prepare(
     if idempotency_key is not None:
         require_key(idempotency_key, sender.producer_group, message)
     registered = yield from sender.registry.lookup((message.topic,), half=True)
-    admitted = _admit(sender, message, registered[message.topic])
+    admitted = _admit(sender, message, registered[message.topic], selector)
     row, queue = admitted.row, admitted.queue
     if idempotency_key is not None:
         found = yield from prepare_once(message, row, queue, idempotency_key, check_after=first_check)
@@ -62,9 +65,11 @@ def prepare(
     return HalfMessage(id, message_id, message.topic, queue, message.transaction_id)
 
 
-def _admit(sender: Sender, message: Message, topic: Topic | None) -> Admitted:
+def _admit(
+    sender: Sender, message: Message, topic: Topic | None, chooser: MessageQueueSelector | None
+) -> Admitted:
     """Check the topic's type for a half message, and all else as for any message."""
     if topic is not None:
         topics.require_type(topic, message, half=True)
         topic = topic._replace(message_type=MessageType.MIXED)
-    return sender.admit(message, topic, ordered=False)
+    return sender.admit(message, topic, ordered=False, chooser=chooser)

@@ -10,14 +10,15 @@ from typing import Any
 
 from outbox.errors import InvalidMessageError
 from outbox.message import Message
+from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.idempotency import require_key, send_once
 from outbox.operations.ordering import MOST_ORDERED_KEYS, lock_order_keys, recount, too_many_keys
-from outbox.operations.rows import columns_of
+from outbox.operations.rows import columns_of, load_rows
 from outbox.operations.sender import Admitted, Sender
-from outbox.receipt import Receipt
-from outbox.statements import Plan, Statement, TextArray, load
+from outbox.records import Receipt
+from outbox.statements import Plan, Statement, TextArray
 
-_SQL = load("send.sql")
+_SQL = load_rows("send.sql")
 _SEND, _SEND_WITH_ID, _SEND_ORDERED = _SQL["send"], _SQL["send_with_message_id"], _SQL["send_ordered"]
 
 CHUNK_MESSAGES = 1000
@@ -26,7 +27,14 @@ CHUNK_BYTES = 4 * 1024 * 1024
 """Bytes of bodies per statement of `send_many`, which bounds the memory that one takes."""
 
 
-def send(sender: Sender, message: Message, *, ordered: bool, idempotency_key: str | None) -> Plan[Receipt]:
+def send(
+    sender: Sender,
+    message: Message,
+    *,
+    ordered: bool,
+    idempotency_key: str | None,
+    selector: MessageQueueSelector | None = None,
+) -> Plan[Receipt]:
     """Write one message; see `Outbox.send`.
 
     Raises:
@@ -40,7 +48,7 @@ def send(sender: Sender, message: Message, *, ordered: bool, idempotency_key: st
     if idempotency_key is not None:
         require_key(idempotency_key, sender.producer_group, message)
     registered = yield from sender.registry.lookup((message.topic,))
-    admitted = sender.admit(message, registered[message.topic], ordered=ordered)
+    admitted = sender.admit(message, registered[message.topic], ordered=ordered, chooser=selector)
     if idempotency_key is not None:
         if ordered:
             yield from lock_order_keys([message])
@@ -64,14 +72,21 @@ def send(sender: Sender, message: Message, *, ordered: bool, idempotency_key: st
     return Receipt(id, message_id, message.topic, admitted.queue)
 
 
-def send_many(sender: Sender, messages: Iterable[Message], *, ordered: bool) -> Plan[list[Receipt]]:
+def send_many(
+    sender: Sender,
+    messages: Iterable[Message],
+    *,
+    ordered: bool,
+    selector: MessageQueueSelector | None = None,
+) -> Plan[list[Receipt]]:
     """Write many messages in the order given; see `Outbox.send_many`. Raises as `send`."""
     wanted = _listed(messages)
     registered = yield from sender.registry.lookup({message.topic for message in wanted})
     admitted: list[Admitted] = []
     try:
         for message in wanted:
-            admitted.append(sender.admit(message, registered[message.topic], ordered=ordered))
+            topic = registered[message.topic]
+            admitted.append(sender.admit(message, topic, ordered=ordered, chooser=selector))
     except InvalidMessageError as error:
         error.args = (f"messages[{len(admitted)}]: {error}",)
         raise

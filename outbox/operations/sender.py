@@ -8,12 +8,13 @@ from typing import NamedTuple
 from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
 from outbox.message import Message
 from outbox.operations import topics
-from outbox.operations.custom_selectors import MessageQueueSelector, Selectors
+from outbox.operations.custom_selectors import MessageQueueSelector, Selectors, evaluate, require_selector
 from outbox.operations.groups import Registry, require_name
 from outbox.operations.rows import Row, row_of
 from outbox.operations.size import require_fitting
 from outbox.operations.topics import KNOWN_FOR, Topic
 from outbox.partitioning.lanes import lane_of
+from outbox.partitioning.selectors import JAVA_HASH
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 
 
@@ -61,15 +62,33 @@ class Sender:
         self._selectors = Selectors(selectors)
         self.registry = Registry(self.producer_group, topic_ttl)
 
-    def admit(self, message: Message, topic: Topic | None, *, ordered: bool) -> Admitted:
+    def admit(
+        self,
+        message: Message,
+        topic: Topic | None,
+        *,
+        ordered: bool,
+        chooser: MessageQueueSelector | None = None,
+    ) -> Admitted:
         """Check a message against its topic, and let a custom selector choose its partition.
 
+        Args:
+            message: What will be sent.
+            topic: Its registration.
+            ordered: Whether the caller asks for a lock of the order key.
+            chooser: The selector of this call, for a message that names none.
+
         Raises:
+            ConfigurationError: the chooser cannot be called.
             InvalidMessageError: the topic does not take the message, or a selector cannot place it.
         """
         if ordered and message.arg_bytes is None:
             raise InvalidMessageError(
                 "order_key", "missing, ordered=True has nothing to order by", "order_key or key"
+            )
+        if chooser is not None and (message.selector is not None or message.queue is not None):
+            raise InvalidMessageError(
+                "selector", "is given for the call, and the message has one or a queue", "only one of them"
             )
         limit = DEFAULT_MAX_MESSAGE_BYTES
         selector, queue = message.selector, message.queue
@@ -78,22 +97,40 @@ class Sender:
             topics.require_type(topic, message, ordered=ordered)
             if queue is not None and queue >= topic.partitions:
                 raise InvalidMessageError(
-                    "queue", f"{queue} is no partition of {topic.name!r}", f"0 to {topic.partitions - 1}"
+                    "queue",
+                    f"{queue} is out of range for topic {topic.name!r}",
+                    f"0 to {topic.partitions - 1}",
                 )
             if selector is None and queue is None:
                 selector = topic.selector
-        if selector is not None:
-            self._selectors.require_usable(selector, message.arg_bytes)
+        if chooser is not None:
+            selector = require_selector(chooser)
+            queue = evaluate(chooser, selector, _partitions(selector, message, topic), message, message.arg)
+        elif selector is not None:
+            self._require_usable(selector, message)
             if self._selectors.is_custom(selector):
-                queue = self._choose(selector, message, topic)
+                queue = self._selectors.choose(
+                    selector, _partitions(selector, message, topic), message, message.arg
+                )
         require_fitting(message, self.producer_group, limit)
         return Admitted(message, row_of(message, selector, queue, self.producer_group), queue)
 
-    def _choose(self, selector: str, message: Message, topic: Topic | None) -> int:
-        if topic is None:
+    def _require_usable(self, selector: str, message: Message) -> None:
+        self._selectors.require_usable(selector, message.arg_bytes)
+        if selector == JAVA_HASH and isinstance(message.arg, int):
+            # The row holds its decimal text, whose hash is not that of a Java Integer or Long.
             raise SelectorError(
-                "selector",
-                f"{selector!r} needs the partition count of topic {message.topic!r}, which is not registered",
-                f"register_topic(conn, {message.topic!r}, partitions) once, or a built-in selector",
+                "order_key",
+                "is int, and selector 'java_hash' hashes text",
+                "str; for a whole number: 'modulo'",
             )
-        return self._selectors.choose(selector, topic.partitions, message, message.arg)
+
+
+def _partitions(selector: str, message: Message, topic: Topic | None) -> int:
+    if topic is None:
+        raise SelectorError(
+            "selector",
+            f"{selector!r} needs the partition count of topic {message.topic!r}, which is not registered",
+            f"register_topic(conn, {message.topic!r}, partitions) once, or a built-in selector",
+        )
+    return topic.partitions

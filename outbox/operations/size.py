@@ -25,10 +25,10 @@ def record_size(message: Message, producer_group: str | None) -> int:
         headers.append((wire.KEYS, wire.KEYS_JOINED_BY.join(message.index_keys)))
     if producer_group is not None:
         headers.append((wire.PRODUCER_GROUP, producer_group))
-    if message.transaction_id is not None:
-        headers.append((wire.TRANSACTION_ID, message.transaction_id))
-    if message.traceparent is not None:
-        headers.append((wire.TRACEPARENT, message.traceparent))
+    for column, name in wire.TEXT_HEADERS:
+        text = getattr(message, column)
+        if text is not None:
+            headers.append((name, text))
     if message.headers:
         headers += message.headers.items()
     return wire.record_bytes(message.key_bytes, message.body_bytes, headers)
@@ -60,10 +60,10 @@ def _bound(message: Message, producer_group: str | None) -> int:
         texts += 20 + sum(len(key) + 1 for key in message.index_keys)
     if producer_group is not None:
         texts += 40 + len(producer_group)
-    if message.transaction_id is not None:
-        texts += 40 + len(message.transaction_id)
-    if message.traceparent is not None:
-        texts += 20 + len(message.traceparent)
+    for column, _ in wire.TEXT_HEADERS:
+        text = getattr(message, column)
+        if text is not None:
+            texts += 40 + len(text)
     for name, value in (message.headers or {}).items():
         texts += _PER_HEADER + len(name) + len(value or "")
     return size + 4 * texts

@@ -24,7 +24,7 @@ _READ, _REGISTER = _SQL["read_topics"], _SQL["register_topic"]
 KNOWN_FOR = 60.0
 """Seconds for which a registered topic is believed to be as it was read."""
 UNKNOWN_FOR = 5.0
-"""Seconds for which a topic that was not registered is not looked up again."""
+"""Seconds for which a topic that was not registered is not read again."""
 _MOST_REMEMBERED = 10_000
 
 

@@ -2,12 +2,13 @@
 
 4.x: `TransactionMQProducer` runs the local transaction of each message in a `TransactionListener`, and asks the same
 listener when it has to be asked about later. 5.x: `Producer` hands out transactions, which the application commits
-around its own local transaction; a `TransactionChecker` answers later.
+around its own local transaction; a `TransactionChecker` decides later.
 
 Under both lie `Outbox.prepare`, `join`, `commit` and `rollback`, which mix freely with them.
 """
 
-from outbox.rocketmq.errors import AmbiguousHalfError, NoConnectionError, ProducerStateError
+from outbox.checking.answers import LocalTransactionState, TransactionResolution
+from outbox.rocketmq.errors import AmbiguousHalfMessageError, NoConnectionError, ProducerStateError
 from outbox.rocketmq.listener import LocalMessage, TransactionChecker, TransactionListener
 from outbox.rocketmq.mq_producer import AsyncTransactionMQProducer, TransactionMQProducer
 from outbox.rocketmq.producer import (
@@ -21,13 +22,14 @@ from outbox.rocketmq.producer import (
 from outbox.rocketmq.results import MessageQueue, SendStatus, TransactionSendResult
 
 __all__ = [
-    "AmbiguousHalfError",
+    "AmbiguousHalfMessageError",
     "AsyncBusinessTransaction",
     "AsyncProducer",
     "AsyncTransaction",
     "AsyncTransactionMQProducer",
     "BusinessTransaction",
     "LocalMessage",
+    "LocalTransactionState",
     "MessageQueue",
     "NoConnectionError",
     "Producer",
@@ -37,5 +39,6 @@ __all__ = [
     "TransactionChecker",
     "TransactionListener",
     "TransactionMQProducer",
+    "TransactionResolution",
     "TransactionSendResult",
 ]

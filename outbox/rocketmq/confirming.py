@@ -1,7 +1,7 @@
 """What follows when a local transaction has ended, and its decision is not simply stored with it.
 
 RocketMQ sends its decision one way and forgets about it; here a decision that fails is noticed, counted
-(`confirm_failed_total`) and, where it is in doubt, looked up. What stays open is left to the check.
+(`confirm_failed_total`) and, where it is in doubt, read again. What stays open is left to the check.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any
 
 import psycopg
 
+from outbox.checking.answers import Answer, LocalTransactionState
 from outbox.errors import DecidedOtherwiseError, OutboxError
 from outbox.operations import decide
+from outbox.operations.remarks import shortened
 from outbox.records import HalfMessage
-from outbox.resolution import Answer, LocalTransactionState, shortened
 from outbox.rocketmq.counts import Counts
 from outbox.rocketmq.io import Flow
-from outbox.rocketmq.log import log, told
+from outbox.rocketmq.log import log, one_line
 from outbox.rocketmq.session import Session
 from outbox.rocketmq.storing import hurry, note
 
@@ -61,7 +62,7 @@ def rolled_back(session: Session, counts: Counts, half: HalfMessage, answer: Ans
 def not_confirmed(
     session: Session, counts: Counts, half: HalfMessage, error: Exception, *, in_doubt: bool = False
 ) -> Flow[Answer]:
-    """After the transaction that carries business rows and COMMIT failed, or nobody knows: find out where possible.
+    """Find out what became of a transaction with business rows and COMMIT that failed, or whose end is unknown.
 
     It is never committed afterwards: the rows that it would speak of may be gone.
     """
@@ -73,7 +74,7 @@ def not_confirmed(
             if (state := state_of(decided)) is not LocalTransactionState.UNKNOWN:
                 return Answer(state, shortened(f"found decided after a lost COMMIT: {decided}"))
         except (OutboxError, psycopg.Error) as lost:
-            log.warning("message %s: how its COMMIT ended is not known: %s", half.message_id, told(lost))
+            log.warning("message %s: how its COMMIT ended is not known: %s", half.message_id, one_line(lost))
             return Answer(LocalTransactionState.UNKNOWN, remark)
     yield from note(session, half, remark)
     return Answer(LocalTransactionState.UNKNOWN, remark)
@@ -88,6 +89,6 @@ def _look(session: Session, conn: Any, half: HalfMessage) -> Flow[None]:
 def _failed(counts: Counts, half: HalfMessage, wanted: LocalTransactionState, error: Exception) -> str:
     """RocketMQ's warning, counted."""
     counts.add("confirm_failed_total")
-    remark = f"local transaction execute {wanted}, but end transaction failed: {told(error)}"
+    remark = f"local transaction execute {wanted}, but end transaction failed: {one_line(error)}"
     log.warning("message %s: %s", half.message_id, remark)
     return shortened(remark) or remark

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 COUNTERS = {
-    "halves_total": "half messages stored",
+    "half_messages_total": "half messages stored",
     "committed_total": "decided COMMIT by this producer",
     "rolled_back_total": "decided ROLLBACK by this producer",
-    "unknown_total": "left UNKNOWN for a check: the listener said so, or raised",
+    "unknown_total": "left UNKNOWN for a check: the listener returned it, or raised",
     "exceptions_total": "of these, because the listener raised",
     "ambiguous_total": "half messages of which it is not known whether they were stored, or stored safely",
     "confirm_failed_total": "decisions that could not be stored; the check repeats them",

@@ -36,7 +36,7 @@ class IO(Protocol):
         """Give it back."""
 
     def begin(self, conn: Any) -> Any:
-        """Begin a transaction, or a savepoint inside one; commit and rollback get what this answers."""
+        """Begin a transaction, or a savepoint inside one; commit and rollback get what this returns."""
 
     def commit(self, transaction: Any) -> Any:
         """End it with COMMIT."""

@@ -16,8 +16,8 @@ import psycopg
 
 from outbox import validation
 from outbox.checking import GroupChecker, ListenerAsker
+from outbox.checking.listeners import Listeners, check_of, name_of
 from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
-from outbox.listeners import Listeners, check_of, name_of
 from outbox.message import Message
 from outbox.operations.topics import MessageType
 from outbox.rocketmq.counts import Counts
@@ -79,15 +79,15 @@ class Life:
             raise InvalidMessageError("message", f"is {type(message).__name__}", "outbox.Message")
         if self.topics and message.topic not in self.topics:
             raise InvalidMessageError(
-                "topic", f"{message.topic!r} is none of this producer's", ", ".join(sorted(self.topics))
+                "topic", f"{message.topic!r} is not a topic of this producer", ", ".join(sorted(self.topics))
             )
 
     def _find(self, message: Message) -> Any:
         """Who answers for a message: looked up before anything is written.
 
         Raises:
-            InvalidMessageError: it is no message, or its topic is none of this producer's.
-            ConfigurationError: nobody is registered for it, or two are.
+            InvalidMessageError: it is not a Message, or its topic is not one of this producer's.
+            ConfigurationError: it has no listener, or two.
         """
         self._require_topic(message)
         listener = self.listeners.find(message)
@@ -106,7 +106,7 @@ class Life:
             raise ConfigurationError(
                 "checker_connect: missing, and the checker needs a connection of its own that is not asynchronous. "
                 "Allowed: a DSN or a callable that returns a psycopg.Connection, or check=False where another "
-                "process answers for this group"
+                "process checks this group"
             )
 
     def _make_checker(self, loop: asyncio.AbstractEventLoop | None = None) -> GroupChecker:

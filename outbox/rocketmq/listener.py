@@ -21,14 +21,14 @@ class LocalMessage(MessageView):
     """The open transaction of the local transaction, on the outbox's database: what is written on it is committed
     together with the message, or not at all. Do not commit it, roll it back or close it; `with
     msg.connection.transaction():` makes a savepoint. Of no use when the business rows are in another database: then
-    use a connection of your own; this one meanwhile holds the message's row lock, so that nobody asks about it."""
+    use a connection of your own; this one meanwhile holds the message's row lock, so that no checker asks about it."""
 
 
 @runtime_checkable
 class TransactionListener(Protocol):
-    """RocketMQ 4.x: runs the local transaction of a message, and answers when asked about one later.
+    """RocketMQ 4.x: runs the local transaction of a message, and is asked about it later.
 
-    Both answer COMMIT, ROLLBACK or UNKNOWN (`LocalTransactionState`); True is COMMIT and False ROLLBACK. None, an
+    Both return COMMIT, ROLLBACK or UNKNOWN (`LocalTransactionState`); True is COMMIT and False ROLLBACK. None, an
     exception and everything else are UNKNOWN: then the message is asked about later. For the asynchronous producer
     both may be `async def`.
     """
@@ -38,24 +38,24 @@ class TransactionListener(Protocol):
         ...
 
     def check_local_transaction(self, msg: MessageView) -> Any:
-        """Say how the local transaction ended, perhaps in another process and days ago.
+        """Return how the local transaction ended, perhaps in another process and days ago.
 
-        It may still be running, if it writes to another database: answer UNKNOWN while nothing is to be found.
+        It may still be running, if it writes to another database: return UNKNOWN while nothing is to be found.
         """
         ...
 
 
 @runtime_checkable
 class TransactionChecker(Protocol):
-    """RocketMQ 5.x: answers when asked about a half message; see `TransactionListener.check_local_transaction`."""
+    """RocketMQ 5.x: is asked about half messages; see `TransactionListener.check_local_transaction`."""
 
     def check(self, message_view: MessageView) -> Any:
-        """Say how the message's transaction ended: COMMIT, ROLLBACK or UNKNOWN (`TransactionResolution`)."""
+        """Return how the message's transaction ended: COMMIT, ROLLBACK or UNKNOWN (`TransactionResolution`)."""
         ...
 
 
 def local_message(message: Message, half: HalfMessage, producer_group: str, conn: Any) -> LocalMessage:
-    """What a message that was just stored looks like, without reading it back."""
+    """A message that was just stored, made without reading it back."""
     given = message.headers or {}
     return LocalMessage(
         id=half.id,

@@ -1,7 +1,7 @@
 """RocketMQ 4.x's transactional send as a flow: half message, local transaction, decision.
 
-Transaction A stores the half message. Transaction B takes its row lock, runs the listener and decides; the lock says
-to every checker that the local transaction is running. What a crash leaves, by where it strikes:
+Transaction A stores the half message. Transaction B takes its row lock, runs the listener and decides; the lock shows
+every checker that the local transaction is running. What a crash leaves, by where it strikes:
 
 - before A commits: nothing;
 - after A, before B commits: an UNKNOWN half message, and none of the rows that the listener wrote on B;
@@ -18,19 +18,20 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from outbox.checking.answers import Answer, LocalTransactionState, answer_of, answer_of_error
 from outbox.errors import DecidedOtherwiseError, OutboxError
 from outbox.message import Message
 from outbox.operations import decide
+from outbox.operations.remarks import shortened
 from outbox.records import HalfMessage
-from outbox.resolution import Answer, LocalTransactionState, answer_of, answer_of_error, shortened
 from outbox.rocketmq.confirming import not_confirmed, rolled_back, state_of
 from outbox.rocketmq.counts import Counts
 from outbox.rocketmq.io import IO, Flow
 from outbox.rocketmq.listener import LocalMessage, local_message
-from outbox.rocketmq.log import log, told
+from outbox.rocketmq.log import log, one_line
 from outbox.rocketmq.results import MessageQueue, SendStatus, TransactionSendResult
 from outbox.rocketmq.session import Session, one
-from outbox.rocketmq.storing import HalfOptions, fence, note, remarking, store_half
+from outbox.rocketmq.storing import HalfMessageOptions, fence, note, remarking, store_half_message
 from outbox.statements import load
 
 _SQL = load("rocketmq.sql")
@@ -39,7 +40,7 @@ COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.ROLLBACK,
     LocalTransactionState.UNKNOWN,
 )
-WHERE = "executeLocalTransactionBranch"
+LOCAL_BRANCH = "executeLocalTransactionBranch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class LocalTransaction:
     message: Message
     execute: Callable[[LocalMessage, Any], Any]
     arg: Any
-    options: HalfOptions
+    options: HalfMessageOptions
     plan_queue: Callable[[Message, HalfMessage], MessageQueue]
 
     def flow(self) -> Flow[TransactionSendResult]:
@@ -66,7 +67,7 @@ class LocalTransaction:
         """
         session = Session(self.io)
         try:
-            stored = yield from store_half(session, self.counts, self.message, self.options)
+            stored = yield from store_half_message(session, self.counts, self.message, self.options)
             half = stored.half
             if stored.status is not SendStatus.SEND_OK:
                 answer = Answer(ROLLBACK, shortened(stored.remark))
@@ -134,8 +135,8 @@ class LocalTransaction:
             value = yield partial(self.io.call, self.execute, view, self.arg)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is no rollback: the outside world may have moved
             self.counts.add("exceptions_total")
-            log.warning("message %s: %s exception", half.message_id, WHERE, exc_info=error)
-            return answer_of_error(WHERE, error), False
+            log.warning("message %s: %s exception", half.message_id, LOCAL_BRANCH, exc_info=error)
+            return answer_of_error(LOCAL_BRANCH, error), False
         answer = answer_of(value)
         status = conn.info.transaction_status
         if status == TransactionStatus.INTRANS or answer.state is ROLLBACK:
@@ -146,13 +147,13 @@ class LocalTransaction:
             wrong = "the listener had ended the transaction of msg.connection itself"
         else:
             wrong = "the connection msg.connection was lost or closed"
-        remark = f"{WHERE} answered {answer.state}, but {wrong}"
+        remark = f"{LOCAL_BRANCH} answered {answer.state}, but {wrong}"
         log.warning("message %s: %s", half.message_id, remark)
         return Answer(UNKNOWN, remark), False
 
     def _not_begun(self, session: Session, half: HalfMessage, error: Exception) -> Flow[Answer]:
         """The row lock was not had, so the listener was not called: withdraw what it would have decided."""
-        why = f"local transaction not run: {told(error)}"
+        why = f"local transaction not run: {one_line(error)}"
         if isinstance(error, DecidedOtherwiseError):
             if state_of(error) is not ROLLBACK:
                 raise error

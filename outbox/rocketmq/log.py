@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from outbox.describing import describe
+from outbox.checking.describing import error_text
 
 log = logging.getLogger("outbox.rocketmq")
 
 
-def told(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Describe an error in one line."""
-    return " ".join(describe(error).split())[:300]
+    return " ".join(error_text(error).split())[:300]

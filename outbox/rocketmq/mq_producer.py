@@ -12,8 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from outbox.checking.listeners import Listeners, name_of
 from outbox.errors import ConfigurationError
-from outbox.listeners import Listeners, name_of
 from outbox.message import Message
 from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.rocketmq.identity import identified, new_transaction_id
@@ -24,12 +24,12 @@ from outbox.rocketmq.local import LocalTransaction
 from outbox.rocketmq.planning import planned
 from outbox.rocketmq.results import TransactionSendResult
 from outbox.rocketmq.running import AwaitingLife, BlockingLife
-from outbox.rocketmq.storing import HalfOptions
+from outbox.rocketmq.storing import HalfMessageOptions
 
 Execute = Callable[[LocalMessage, Any], Any]
 
 
-class _Sends(Life):
+class _SendingProducer(Life):
     """What the producers for threads and for asyncio share: from the call to the flow."""
 
     def set_transaction_listener(self, listener: Any) -> None:
@@ -45,7 +45,7 @@ class _Sends(Life):
         message: Message,
         arg: Any,
         execute: Execute | None,
-        options: HalfOptions,
+        options: HalfMessageOptions,
     ) -> Flow[TransactionSendResult]:
         self._require_running()
         listener = self._find(message)
@@ -69,7 +69,7 @@ class _Sends(Life):
         ).flow()
 
 
-class TransactionMQProducer(_Sends, BlockingLife):
+class TransactionMQProducer(_SendingProducer, BlockingLife):
     """RocketMQ's TransactionMQProducer; stateless while it runs, so any number of threads send at once."""
 
     def __init__(
@@ -97,9 +97,9 @@ class TransactionMQProducer(_Sends, BlockingLife):
             transaction_listener: The same by RocketMQ's name.
             listeners: A registry of many, instead.
             selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
-            connections: How many local transactions run at a time, where `connect` is no pool.
+            connections: How many local transactions run at a time, where `connect` is not a pool.
             connection_timeout: Seconds for which the others wait.
-            check: Whether this process answers the checks of its group. Not needed where `outbox checker run` asks
+            check: Whether this process handles the checks of its group. Not needed where `outbox checker run` asks
                 the application by a callback.
             checker_connect: The checker's own connection, if not made from `connect`.
 
@@ -118,34 +118,34 @@ class TransactionMQProducer(_Sends, BlockingLife):
         check_after: timedelta | float | None = None,
         idempotency_key: str | None = None,
     ) -> TransactionSendResult:
-        """Store a half message, run its local transaction, and decide it as that says.
+        """Store a half message, run its local transaction, and store the decision that it returns.
 
         What the listener writes on `msg.connection` is committed together with the decision COMMIT, in one
-        transaction. Its answer UNKNOWN commits what it wrote and leaves the message to the check. An exception rolls
-        it back, is logged, and leaves the message to the check too: it says nothing about the outside world.
+        transaction. Its UNKNOWN commits what it wrote and leaves the message to the check. An exception rolls
+        it back, is logged, and leaves the message to the check too: it does not show what happened elsewhere.
 
         Args:
             message: What to send. A `transaction_id` is made for it, if it has none.
             arg: Handed to the listener, in memory; a check does not get it.
-            execute: Called instead of the listener's `execute_local_transaction`; the listener still answers checks.
-            check_after: Seconds, or a timedelta, until the first check; None: as the group says (6 s).
+            execute: Called instead of the listener's `execute_local_transaction`; the listener still handles checks.
+            check_after: Seconds, or a timedelta, until the first check; None: the group's (6 s).
             idempotency_key: 1 to 255 characters; a second send with the same key stores nothing and runs nothing,
-                and answers what has become of the first.
+                and returns what has become of the first.
 
         Raises:
             ProducerStateError: the producer is not running.
-            InvalidMessageError, ConfigurationError: the message, or who answers for it, is wrong; nothing was written.
+            InvalidMessageError, ConfigurationError: the message or its listener is wrong; nothing was written.
             GroupTypeError, WrongMessageTypeError: the group or the topic takes no half messages.
             DecidedOtherwiseError: somebody decided against the local transaction; its rows are rolled back.
             NoConnectionError, psycopg.Error: the half message could not be stored; nothing was written.
         """
         if execute is not None:
             refuse_async(execute)
-        options = HalfOptions(check_after, idempotency_key)
+        options = HalfMessageOptions(check_after, idempotency_key)
         return perform(self._send(message, arg, execute, options))
 
 
-class AsyncTransactionMQProducer(_Sends, AwaitingLife):
+class AsyncTransactionMQProducer(_SendingProducer, AwaitingLife):
     """`TransactionMQProducer` for asyncio; its listeners may be `async`, or quick and synchronous."""
 
     def __init__(
@@ -164,7 +164,7 @@ class AsyncTransactionMQProducer(_Sends, AwaitingLife):
     ) -> None:
         """See `TransactionMQProducer`; `connect` gives `psycopg.AsyncConnection`s.
 
-        The checker works in a thread, so where `connect` is no DSN it needs `checker_connect`: a DSN, or a callable
+        The checker works in a thread, so where `connect` is not a DSN it needs `checker_connect`: a DSN, or a callable
         that returns a `psycopg.Connection`.
         """
         super().__init__(producer_group, listeners, _one_of(listener, transaction_listener), ())
@@ -183,7 +183,7 @@ class AsyncTransactionMQProducer(_Sends, AwaitingLife):
 
         A cancelled task leaves what a crash would leave: nothing, or a half message that is asked about.
         """
-        options = HalfOptions(check_after, idempotency_key)
+        options = HalfMessageOptions(check_after, idempotency_key)
         return await perform_async(self._send(message, arg, execute, options))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from outbox.message import Message
 from outbox.operations.sender import Sender
 from outbox.operations.topics import Topic
-from outbox.partitioning.selectors import MODULO, MURMUR2, partition_of
+from outbox.partitioning.selectors import HASHES, MODULO, partition_of
 from outbox.records import HalfMessage
 from outbox.rocketmq.results import MessageQueue
 
-_BY_KEY = (None, MURMUR2, MODULO)
+_BY_KEY = (None, MODULO, *HASHES)
 
 
 def planned(sender: Sender, message: Message, half: HalfMessage) -> MessageQueue:

@@ -1,4 +1,4 @@
-"""What a send of RocketMQ's programming models answers, in RocketMQ's words."""
+"""What a send of RocketMQ's programming models returns, in RocketMQ's words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from outbox.resolution import LocalTransactionState
+from outbox.checking.answers import LocalTransactionState
 
 
 class SendStatus(StrEnum):
@@ -17,7 +17,7 @@ class SendStatus(StrEnum):
     """
 
     SEND_OK = "SEND_OK"
-    """It is committed, as durable as `synchronous_commit` says."""
+    """It is committed, as durable as `synchronous_commit` makes it."""
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     """The connection was lost during COMMIT: it may be stored or not."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
@@ -37,7 +37,7 @@ class MessageQueue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TransactionSendResult:
-    """What `send_message_in_transaction` answers: how the half message was stored, and what became of it."""
+    """What `send_message_in_transaction` returns: how the half message was stored, and what became of it."""
 
     send_status: SendStatus
     message_queue: MessageQueue

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from outbox.durations import Span
+from outbox.durations import Duration
 from outbox.errors import OutboxError
 from outbox.message import Message
 from outbox.operations import decide
@@ -19,7 +19,7 @@ from outbox.operations.prepare import prepare
 from outbox.records import HalfMessage
 from outbox.rocketmq.counts import Counts
 from outbox.rocketmq.io import IO, Flow
-from outbox.rocketmq.log import log, told
+from outbox.rocketmq.log import log, one_line
 from outbox.rocketmq.results import SendStatus
 from outbox.rocketmq.session import Session, one, standby_warnings
 from outbox.statements import Plan, Rows, load
@@ -27,10 +27,10 @@ from outbox.statements import Plan, Rows, load
 _SQL = load("rocketmq.sql")
 
 
-class HalfOptions(NamedTuple):
+class HalfMessageOptions(NamedTuple):
     """What a producer's caller can choose for one half message; see `outbox.Outbox.prepare`."""
 
-    check_after: Span | None = None
+    check_after: Duration | None = None
     idempotency_key: str | None = None
 
 
@@ -43,7 +43,9 @@ class Stored(NamedTuple):
     error: Exception | None = None
 
 
-def store_half(session: Session, counts: Counts, message: Message, options: HalfOptions) -> Flow[Stored]:
+def store_half_message(
+    session: Session, counts: Counts, message: Message, options: HalfMessageOptions
+) -> Flow[Stored]:
     """Prepare and COMMIT; where that leaves a doubt, roll the half message back in another transaction.
 
     Raises:
@@ -66,20 +68,23 @@ def store_half(session: Session, counts: Counts, message: Message, options: Half
                 raise  # the server answered that it did not commit
             error = lost
     if error is None and not warned:
-        counts.add("halves_total")
+        counts.add("half_messages_total")
         return Stored(half, SendStatus.SEND_OK)
     counts.add("ambiguous_total")
     if error is None:
         status, why = SendStatus.FLUSH_SLAVE_TIMEOUT, "the wait for the synchronous standby was cancelled"
     else:
-        status, why = SendStatus.FLUSH_DISK_TIMEOUT, f"the connection was lost during COMMIT ({told(error)})"
+        status, why = (
+            SendStatus.FLUSH_DISK_TIMEOUT,
+            f"the connection was lost during COMMIT ({one_line(error)})",
+        )
     fenced = yield from fence(
         session, counts, half, f"half message in doubt: {why}; local transaction not run"
     )
     return Stored(half, status, f"{why}; local transaction not run; half message {fenced}", error)
 
 
-def _prepare(io: IO, message: Message, options: HalfOptions) -> Plan[HalfMessage]:
+def _prepare(io: IO, message: Message, options: HalfMessageOptions) -> Plan[HalfMessage]:
     return prepare(
         io.sender, message, check_after=options.check_after, idempotency_key=options.idempotency_key
     )
@@ -101,9 +106,9 @@ def fence(session: Session, counts: Counts, half: HalfMessage, remark: str) -> F
     except (OutboxError, psycopg.Error) as error:
         counts.add("confirm_failed_total")
         log.warning(
-            "half message %s is in doubt and could not be rolled back: %s", half.message_id, told(error)
+            "half message %s is in doubt and could not be rolled back: %s", half.message_id, one_line(error)
         )
-        return f"not rolled back ({told(error)})"
+        return f"not rolled back ({one_line(error)})"
     return answer
 
 
@@ -117,7 +122,7 @@ def note(session: Session, half: HalfMessage, remark: str) -> Flow[None]:
     try:
         yield from session.apart(update)
     except (OutboxError, psycopg.Error) as error:
-        log.warning("half message %s: its remark was not stored: %s", half.message_id, told(error))
+        log.warning("half message %s: its remark was not stored: %s", half.message_id, one_line(error))
 
 
 def remarking(half: HalfMessage, remark: str) -> Plan[Rows]:

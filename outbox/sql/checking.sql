@@ -49,7 +49,7 @@ SELECT statement_timestamp()::text, extract(epoch FROM g.check_after)::float8,
        g.workers
 FROM (SELECT) AS always LEFT JOIN outbox.producer_group g ON g.name = $1;
 
--- name: adopt
+-- name: enqueue
 -- One page ($3 rows) of the group's ($1) unsettled messages beyond id $2, in the order of their ids. Half messages past
 -- the first delay ($4 s, or their own) get their row if the checker can ask ($8): rows of what producers decide go when
 -- they are claimed, so who claims nothing must not make any. One whose own delay is longer gets it with that later time,
@@ -59,7 +59,7 @@ FROM (SELECT) AS always LEFT JOIN outbox.producer_group g ON g.name = $1;
 -- first that is still too young; and how many are pending, EXHAUSTED, and overdue by $7 s with nobody asking. Due times
 -- never lie beyond that age. A decision committed meanwhile leaves a row that the next claim removes. (A range of group
 -- and id, ordered by both, because only the index message_unsettled can serve that. With producer_group = $1 the
--- primary key could: it was chosen beside a flood, and every group's walk went through the flood. The range of the id
+-- primary key could: it was chosen beside a flood, and every group's scan went through the flood. The range of the id
 -- alone is for leaving out partitions.)
 WITH page AS MATERIALIZED (
     SELECT m.id, m.message_id, m.state, m.born_at,
@@ -79,7 +79,7 @@ WITH page AS MATERIALIZED (
            p.asked_by IS NOT NULL AND p.due_at > statement_timestamp() AS being_asked
     FROM page h LEFT JOIN outbox.pending_check p ON p.id = h.id
     WHERE h.state = 'UNKNOWN'
-), adopted AS (
+), enqueued AS (
     INSERT INTO outbox.pending_check (id, message_id, producer_group, due_at)
     SELECT h.id, h.message_id, $1, h.born_at + h.delay FROM half h
     WHERE $8::boolean AND h.lingers AND NOT h.met ORDER BY h.id
@@ -87,7 +87,7 @@ WITH page AS MATERIALIZED (
     RETURNING id
 )
 SELECT (SELECT max(id) FROM page), (SELECT count(*) FROM page),
-       (SELECT count(*) FROM page WHERE state = 'EXHAUSTED'), (SELECT count(*) FROM adopted),
+       (SELECT count(*) FROM page WHERE state = 'EXHAUSTED'), (SELECT count(*) FROM enqueued),
        count(*) FILTER (WHERE h.met OR h.lingers),
        min(h.id) FILTER (WHERE NOT h.lingers AND NOT h.met),
        count(*) FILTER (WHERE coalesce(h.due_at, h.born_at + h.delay)
@@ -250,7 +250,7 @@ FROM outcome o;
 -- group, and the alarm "silent" has said so for $6 s. (Its row in pending_check is read as of this statement's
 -- beginning and not locked: a claim that is committed just then is not seen, and the policy decides while somebody asks.
 -- That is the verdict which was due, and the only one: the answer finds no claim any more, and is thrown away.
--- Locking both rows would not see a row that was adopted just then either.)
+-- Locking both rows would not see a row that was enqueued just then either.)
 WITH silence AS MATERIALIZED (
     SELECT count(*) > 0 AS found FROM outbox.alarm a
     WHERE a.producer_group = $2 AND a.kind = 'silent'
@@ -277,7 +277,7 @@ WITH silence AS MATERIALIZED (
             WHEN o.checks >= $5::integer AND o.answered_at IS NOT NULL
                 THEN format('undecided after %s checks: the group''s policy', o.checks)
             WHEN o.checks >= $5::integer THEN format('the last of %s checks was not answered', o.checks)
-            ELSE format('undecided for %s s, checked %s times, and nobody answers any more', $4, coalesce(o.checks, 0))
+            ELSE format('undecided for %s s, checked %s times, and checks get no reply any more', $4, coalesce(o.checks, 0))
             END
     FROM over o WHERE m.id = o.id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
     RETURNING m.id, m.state, coalesce(o.checks, 0) AS checks, m.remark
@@ -297,5 +297,8 @@ ON CONFLICT (producer_group, kind) DO UPDATE
 RETURNING extract(epoch FROM clock_timestamp() - a.since)::float8;
 
 -- name: clear_alarm
--- It is over ($1 group, $2 kind).
-DELETE FROM outbox.alarm WHERE producer_group = $1 AND kind = $2 RETURNING kind;
+-- It is over ($1 group, $2 kind); but "rolled_back", which is about events, not before $3 s after it was last confirmed.
+DELETE FROM outbox.alarm
+WHERE producer_group = $1 AND kind = $2
+    AND (kind <> 'rolled_back' OR seen_at < clock_timestamp() - $3::float8 * interval '1 s')
+RETURNING kind;

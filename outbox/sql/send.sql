@@ -2,42 +2,42 @@
 -- column order (the transaction id before the position), which the relay's finder depends on. The lane is said, as
 -- outbox.lane_of has it: without it the table's trigger runs, which checks what the library has checked already.
 --
+-- The columns of a row stand in outbox/operations/rows.py. From there come {columns}: their names; {values}: their
+-- parameters, as untyped text; {typed}: the same with their types; {arrays}: one array for each; {unnested}: what the arrays
+-- hold, with its types. $topic is the parameter of that column, $+1 the first parameter behind those of the columns.
+--
 -- Locks are named by a 64-bit hash, with a seed per purpose, so that any language can take the same:
 --   1: order key of a topic    hashtextextended(topic || ':' || encode(order_key, 'hex'), 1)
 --   2: idempotency key         hashtextextended(producer_group || ':' || key, 2)
 
 -- name: send
 -- One message, one round trip.
-INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+INSERT INTO outbox.message ({columns}, lane)
+VALUES ({values}, $+1)
 RETURNING id, message_id;
 
 -- name: send_with_message_id
 -- The same with the application's own message id; a default cannot be asked for by a value, hence two statements. The lane
 -- is left out: the table then looks whether another message has the id, whoever inserts.
-INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
+INSERT INTO outbox.message ({columns}, message_id)
+VALUES ({values}, $+1)
 RETURNING id, message_id;
 
 -- name: send_ordered
--- Waits for the lock of the order key ($18, never null) and only then takes the position: the defaults are computed
+-- Waits for the lock of the order key ($+2, never null) and only then takes the position: the defaults are computed
 -- in the projection above the scan of the materialized CTE, so after its only row, the lock, was produced. Until
 -- this transaction ends nobody else takes a position for the key by way of this lock.
--- No row back: the transaction may hold as many locks as it is allowed to ($19); nothing was written. The setting
+-- No row back: the transaction may hold as many locks as it is allowed to ($+3); nothing was written. The setting
 -- counts them, as an upper bound: it ends with the transaction and goes back with a savepoint, as the locks do.
 WITH counted AS MATERIALIZED (
     SELECT set_config('outbox.ordered_keys', (1 + coalesce(nullif(current_setting('outbox.ordered_keys', true), ''),
                                                            '0')::bigint)::text, true)::bigint AS keys
 ), locked AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || encode($18::bytea, 'hex'), 1))
-    FROM counted WHERE keys <= $19::bigint
+    SELECT pg_advisory_xact_lock(hashtextextended($topic::text || ':' || encode($+2::bytea, 'hex'), 1))
+    FROM counted WHERE keys <= $+3::bigint
 )
-INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
-SELECT $1::text, $2::bytea, $3::bytea, $4::jsonb, $5::bytea, $6::text, $7::integer, $8::text[], $9::text[], $10::text,
-       $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text, $17::smallint
+INSERT INTO outbox.message ({columns}, lane)
+SELECT {typed}, $+1::smallint
 FROM locked
 RETURNING id, message_id;
 
@@ -71,31 +71,19 @@ WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND NOT EXISTS (
 -- name: send_many
 -- A chunk of messages in the order given: sorted before the defaults take positions. Arrays that would hold nothing
 -- but NULL come empty; unnest fills them up.
-INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
-SELECT topic, key, body, headers::jsonb, order_key, selector, queue::integer, coalesce(tags::text[], '{}'),
-       coalesce(index_keys::text[], '{}'), producer_group, transaction_id, checker, biz_type, biz_id,
-       deliver_at::timestamptz, traceparent, lane::smallint
-FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
-            $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-            $17::text[])
-     WITH ORDINALITY AS given (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane, place)
+INSERT INTO outbox.message ({columns}, lane)
+SELECT {unnested}, lane::smallint
+FROM unnest({arrays}, $+1::text[]) WITH ORDINALITY
+     AS given ({columns}, lane, place)
 ORDER BY place
 RETURNING id, message_id;
 
 -- name: send_many_with_message_id
 -- The same with the application's own message ids, and without the lane, as in send_with_message_id.
-INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                            transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id)
-SELECT topic, key, body, headers::jsonb, order_key, selector, queue::integer, coalesce(tags::text[], '{}'),
-       coalesce(index_keys::text[], '{}'), producer_group, transaction_id, checker, biz_type, biz_id,
-       deliver_at::timestamptz, traceparent, message_id::uuid
-FROM unnest($1::text[], $2::bytea[], $3::bytea[], $4::text[], $5::bytea[], $6::text[], $7::text[], $8::text[],
-            $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::text[],
-            $17::text[])
-     WITH ORDINALITY AS given (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                               transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, message_id, place)
+INSERT INTO outbox.message ({columns}, message_id)
+SELECT {unnested}, message_id::uuid
+FROM unnest({arrays}, $+1::text[]) WITH ORDINALITY
+     AS given ({columns}, message_id, place)
 ORDER BY place
 RETURNING id, message_id;
 
@@ -105,22 +93,19 @@ RETURNING id, message_id;
 SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || $2::text, 2));
 
 -- name: send_once
--- Sends unless the key ($10 group, $18 key) is known, and notes it with the digest ($19) of what was sent. Returns the
+-- Sends unless the key ($producer_group group, $+2 key) is known, and notes it with the digest ($+3) of what was sent. Returns the
 -- one message, and the digest it was sent with if that was earlier. ON CONFLICT only matters above READ COMMITTED: a
 -- row committed after this transaction's snapshot ends in a serialization failure, never in a second message.
 WITH known AS MATERIALIZED (
-    SELECT id, message_id, digest FROM outbox.idempotency WHERE producer_group = $10::text AND key = $18::text
+    SELECT id, message_id, digest FROM outbox.idempotency WHERE producer_group = $producer_group::text AND key = $+2::text
 ), sent AS (
-    INSERT INTO outbox.message (topic, key, body, headers, order_key, selector, queue, tags, index_keys, producer_group,
-                                transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, lane)
-    SELECT $1::text, $2::bytea, $3::bytea, $4::jsonb, $5::bytea, $6::text, $7::integer, $8::text[], $9::text[],
-           $10::text, $11::text, $12::text, $13::text, $14::text, $15::timestamptz, $16::text,
-           $17::smallint
+    INSERT INTO outbox.message ({columns}, lane)
+    SELECT {typed}, $+1::smallint
     WHERE NOT EXISTS (SELECT FROM known)
     RETURNING id, message_id
 ), noted AS (
     INSERT INTO outbox.idempotency (producer_group, key, digest, id, message_id)
-    SELECT $10::text, $18::text, $19::bytea, id, message_id FROM sent
+    SELECT $producer_group::text, $+2::text, $+3::bytea, id, message_id FROM sent
     ON CONFLICT DO NOTHING
     RETURNING id, message_id
 )

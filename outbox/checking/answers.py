@@ -1,4 +1,4 @@
-"""What a local transaction came to: the three answers that a listener or a checker may give, by every name they have.
+"""What a local transaction came to: COMMIT, ROLLBACK or UNKNOWN, by every name that RocketMQ has for them.
 
 RocketMQ 4.x calls the type `LocalTransactionState`, RocketMQ 5.x `TransactionResolution`; here they are one.
 """
@@ -8,10 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from outbox.describing import describe
-
-LONGEST_REMARK = 500
-"""Characters of a remark that are kept: an exception's text may be of any length."""
+from outbox.checking.describing import error_text
+from outbox.operations.remarks import shortened
 
 
 class LocalTransactionState(StrEnum):
@@ -48,12 +46,12 @@ def answer_of(value: Any) -> Answer:
 
     True is COMMIT and False is ROLLBACK, as RocketMQ's users write `check(bizId, txId) -> Boolean`. Names are taken
     as well ("COMMIT_MESSAGE", "rollback"). None is UNKNOWN, as in RocketMQ; nothing else is read as truth. What is
-    not a state is a `FailedAnswer`: it says nothing about the local transaction, and must not lead to the policy. Its
+    not a state is a `FailedAnswer`: it proves nothing about the local transaction, so no policy follows. Its
     remark does not quote the value, because that may be business data which operators must not read.
     """
     if isinstance(value, Answer):
         if value.state not in LocalTransactionState.__members__.values():
-            return _no_state("an Answer with another state")
+            return _no_state("an Answer of another state")
         return type(value)(LocalTransactionState(value.state), shortened(value.remark))
     if isinstance(value, bool):
         return Answer(LocalTransactionState.COMMIT if value else LocalTransactionState.ROLLBACK)
@@ -73,13 +71,5 @@ def _no_state(found: str) -> FailedAnswer:
 
 
 def answer_of_error(where: str, error: BaseException) -> FailedAnswer:
-    """UNKNOWN with RocketMQ's remark, "`where` exception: …": an exception says nothing about what was committed."""
-    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(f"{where} exception: {describe(error)}"))
-
-
-def shortened(remark: str | None) -> str | None:
-    """Cut a remark to what is kept, without characters that PostgreSQL's text cannot hold."""
-    if remark is None:
-        return None
-    remark = remark.replace("\0", "�").encode("utf-8", "replace").decode()
-    return remark if len(remark) <= LONGEST_REMARK else remark[: LONGEST_REMARK - 1] + "…"
+    """UNKNOWN with RocketMQ's remark, "`where` exception: …": an exception does not show what was committed."""
+    return FailedAnswer(LocalTransactionState.UNKNOWN, shortened(f"{where} exception: {error_text(error)}"))

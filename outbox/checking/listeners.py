@@ -1,4 +1,4 @@
-"""The registry of transaction listeners: who answers for a half message, found by the names in its row.
+"""The registry of transaction listeners: which one decides a half message, found by the names in its row.
 
     listeners = Listeners()
     listeners.register(PaymentListener(), checker="payment")
@@ -9,7 +9,7 @@
         def check_local_transaction(self, msg): ...
 
 RocketMQ allows one listener per producer; here an application has as many as it likes, and two for one name are
-refused. A name from a row is looked up among what was registered, nothing else: it is never imported or evaluated.
+refused. A name from a row is only compared with the registered ones: it is never imported or evaluated.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Listeners:
         Args:
             listener: An object with `check_local_transaction(view)` (RocketMQ 4.x) or `check(view)` (5.x), or a
                 callable that takes the view; sync or async. A class is made an instance of, without arguments.
-                Left out: answers a decorator.
+                Left out: returns a decorator.
             checker: The name that messages carry in `Message.checker`.
             topic: A topic, or "topic:tag".
             tag: One of the topic's tags.
@@ -140,7 +140,7 @@ class Listeners:
         return found.get(Place(topic=message.topic), found.get(Place()))
 
     def explain_missing(self, message: Addressed) -> str:
-        """Say for whom a listener was looked for, and who is there: the text of an alarm or an error."""
+        """Describe which listener is missing, and which are registered: the text of an alarm or an error."""
         if message.checker is not None:
             wanted = f"checker {message.checker!r}"
         else:
@@ -161,7 +161,7 @@ class Listeners:
 
 
 def check_of(listener: Any) -> Callable[[MessageView], Any] | None:
-    """The function that answers about a half message, whatever RocketMQ's version calls it; None if there is none."""
+    """The function of a listener that decides a half message, by RocketMQ's 4.x or 5.x name; None without one."""
     for name in CHECK_METHODS:
         method: Callable[[MessageView], Any] | None = getattr(listener, name, None)
         if callable(method):

@@ -15,8 +15,8 @@ _NO_VALUES = ("08", "25", "28", "3D", "40", "53", "55", "57")
 _NO_RIGHT = "42501"
 
 
-def describe(error: BaseException) -> str:
-    """Describe an exception: its class, and its text if that is no database's.
+def error_text(error: BaseException) -> str:
+    """Describe an exception: its class, and its text unless a database wrote it.
 
     Errors of other layers that carry a server's error with them (SQLAlchemy, Django) count as its own. What an
     application writes into its own exception is the application's to choose, and is kept.

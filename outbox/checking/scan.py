@@ -1,8 +1,8 @@
-"""Walking over a group's half messages: which part is walked next, and how often, so that a flood costs only its group.
+"""Scanning a group's half messages: which part is scanned next, and how often, so that a flood costs only its group.
 
-Two walks take turns, each page by page. The short one goes from the first half message that was too young last time to
-the end, every second: it meets what has just passed its first delay. The whole one starts at the group's beginning,
-every 10 s: it meets what was committed late, finds what is over, and counts. After either comes a pause of at least 20
+Two scans take turns, each page by page. The short one goes from the first half message that was too young last time to
+the end, every second: it finds what has just passed its first delay. The whole one starts at the group's beginning,
+every 10 s: it finds what was committed late and what is over, and counts. After either comes a pause of at least 20
 times what it took, so that a group with a million half messages, or with a million dead index entries under a held
 snapshot, takes a twentieth of one connection's time, and pays for it with a longer delay of its own.
 """
@@ -18,17 +18,17 @@ from outbox.checking.finding import Found
 SHORT_PAUSE = 1.0
 WHOLE_PAUSE = 10.0
 REST = 20.0
-"""How many times as long as a walk took the pause after it is."""
+"""How many times as long as a scan took the pause after it is."""
 
 
 class Overview(NamedTuple):
-    """What a walk over the whole group counted."""
+    """What a scan of the whole group counted."""
 
     pending: int = 0
     exhausted: int = 0
     overdue: int = 0
     unheard: int = 0
-    """Past the longest age, overdue, and nobody is asking about them."""
+    """Past the longest age, overdue, and not being asked about."""
 
     def plus(self, found: Found) -> Overview:
         """Add a page."""
@@ -40,15 +40,15 @@ class Overview(NamedTuple):
         )
 
 
-class Walk:
-    """Where one checker is in its group; the first walk is a whole one."""
+class Scan:
+    """Where one checker is in its group; the first scan is a whole one."""
 
     def __init__(self, page: int = 5000, clock: Callable[[], float] = time.monotonic) -> None:
         self.page = page
         self._clock = clock
         self._whole_at = self._short_at = clock()
         self._whole: bool | None = None
-        """Which walk is on its way: the whole one, the short one, or None."""
+        """Which scan is on its way: the whole one, the short one, or None."""
         self._after = self._young = 0
         self._first_young: int | None = None
         self._spent = 0.0
@@ -56,7 +56,7 @@ class Walk:
 
     @property
     def on_its_way(self) -> bool:
-        """Whether a walk has begun and not ended."""
+        """Whether a scan has begun and not ended."""
         return self._whole is not None
 
     @property
@@ -65,7 +65,7 @@ class Walk:
         return 0.0 if self.on_its_way else min(self._whole_at, self._short_at)
 
     def hurry(self) -> None:
-        """Walk over the whole group next, whatever was spent before."""
+        """Scan the whole group next, whatever was spent before."""
         self._whole_at, self._whole = self._clock(), None
 
     def begin(self) -> int | None:
@@ -80,7 +80,7 @@ class Walk:
         return self._after
 
     def took(self, found: Found, seconds: float) -> Overview | None:
-        """Note a page that was walked in `seconds`; answers the overview at the end of a whole walk."""
+        """Note a page that was scanned in `seconds`; returns the overview at the end of a whole scan."""
         self._spent += seconds
         self._overview = self._overview.plus(found)
         if self._first_young is None:
