@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+HEAL = (
+    "Nothing was changed. Restore the file from a backup, or give another --warehouse: its first run exports all "
+    "that PostgreSQL holds"
+)
+"""How a user repairs a damaged file of the warehouse."""
+
 
 class EtlError(Exception):
     """Something that a user can repair; nothing was made visible."""

@@ -19,27 +19,25 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from outbox_etl.errors import ConcurrentRunError
-from outbox_etl.marts import forget
+from outbox_etl.reconcile.revocation import revoke
 from outbox_etl.source import partition_guard
 from outbox_etl.source.reader import Ids, Source, lies_among
-from outbox_etl.source.revocation import revoke
 from outbox_etl.source.window import Horizon, Watermark, Window, again, following
 from outbox_etl.warehouse import rows
 from outbox_etl.warehouse.changes import all_changes, of_older, published, with_checks, with_publications
+from outbox_etl.warehouse.marts import Say, forget
 from outbox_etl.warehouse.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.warehouse.target import Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.warehouse.target import Target
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ExportResult:
     """What a run did. Rows are rows written, seconds are wall clock."""
 
     target: str
@@ -55,7 +53,7 @@ class Report:
         return asdict(self)
 
 
-def export(spark: SparkSession, settings: Settings, target: Target, say: Say) -> Report:
+def export(spark: SparkSession, settings: Settings, target: Target, say: Say) -> ExportResult:
     """Export everything that has ended since the last run.
 
     Raises:
@@ -64,7 +62,9 @@ def export(spark: SparkSession, settings: Settings, target: Target, say: Say) ->
     return _run(spark, settings, target, say, following)
 
 
-def backfill(spark: SparkSession, settings: Settings, target: Target, say: Say, *, rebase: bool) -> Report:
+def backfill(
+    spark: SparkSession, settings: Settings, target: Target, say: Say, *, rebase: bool
+) -> ExportResult:
     """Read all that PostgreSQL still holds again, and heal what differs; nothing is deleted from the warehouse."""
     return _run(spark, settings, target, say, functools.partial(again, rebase=rebase), rebase=rebase)
 
@@ -77,7 +77,7 @@ def _run(
     choose: Callable[[Watermark | None, Horizon], Window],
     *,
     rebase: bool = False,
-) -> Report:
+) -> ExportResult:
     source = Source(spark, settings)
     source.check()
     with source.lock(settings.target):
@@ -91,10 +91,10 @@ def _run(
         window = choose(mark, now)
         if window.again:
             forget(target)
-        return Run(source, target, window, settings, say, mark=mark, attached=attached).write()
+        return WindowExport(source, target, window, settings, say, mark=mark, attached=attached).write()
 
 
-class Run:
+class WindowExport:
     """The writing of one window."""
 
     def __init__(
@@ -114,12 +114,12 @@ class Run:
         self._events = self._published = 0
         self._held: DataFrame | None = None
 
-    def write(self) -> Report:
+    def write(self) -> ExportResult:
         """Write the window, the watermark last."""
         window, began = self._window, monotonic()
         if window.is_empty:
             self._say(f"nothing to do: no transaction has ended since {window.lo}")
-            return Report(self._settings.target, window.lo, window.hi)
+            return ExportResult(self._settings.target, window.lo, window.hi)
         self._say(f"window of transactions {window.lo} to {window.hi}, ids up to {window.top}")
         self._source.ids(window.top)  # (the same for all that is read)
         with ThreadPoolExecutor(3) as threads:
@@ -131,7 +131,7 @@ class Run:
         seconds = monotonic() - began
         self._say(f"{messages} messages; done after {seconds:.1f} s")
         counts = self._events, self._published, messages
-        return Report(self._settings.target, window.lo, window.hi, *counts, round(seconds, 3))
+        return ExportResult(self._settings.target, window.lo, window.hi, *counts, round(seconds, 3))
 
     def _replace_events(self, began: float) -> int:
         read = self._source.events(self._window)
@@ -180,7 +180,7 @@ class Run:
     def _add(self) -> int:
         """Append the messages above the highest id of the warehouse: nothing there can be theirs.
 
-        They come with their publications and checks, as PostgreSQL has them, beside the other two tables. If the run
+        They come with their publications and checks, as PostgreSQL has them, next to the other two tables. If the run
         dies in between, the next one finds messages up to a higher id: it replaces what there is of the window's events
         and publications, and merges the window's messages over these.
         """
@@ -207,7 +207,7 @@ class Run:
 
     @property
     def _is_first(self) -> bool:
-        """Whether there was no message: then all are new, and have all that is said of them."""
+        """Whether there was no message: then all are new, and complete."""
         return not self._window.again and self._top == 0
 
     def _merge(self) -> int:
@@ -290,8 +290,8 @@ class Run:
     def _still(self) -> None:
         """Make sure that no other run has come in between, and that no history has left while it was read.
 
-        The lock says the first, unless its connection broke. All that the watermark speaks for has been read when it is
-        looked for the last time.
+        The lock ensures the first, unless its connection broke. At the last check, all that the watermark covers has
+        been read.
         """
         if self._target.watermark() != self._mark:
             raise ConcurrentRunError("another run has moved the watermark meanwhile; run again")

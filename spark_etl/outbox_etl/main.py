@@ -16,28 +16,28 @@ from typing import Any
 if __package__ in (None, ""):  # run as a file by spark-submit: the package lies beside it
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from outbox_etl import command_line
-from outbox_etl.arguments import Parser, check, secrets
 from outbox_etl.errors import EtlError
 from outbox_etl.failures import explained, masked
-from outbox_etl.options import OPTIONS, REBASE, Settings, from_arguments
-from outbox_etl.reconcile import request
+from outbox_etl.options import option
+from outbox_etl.options.parser import Parser, check_settings, secrets
+from outbox_etl.options.settings import COMMON_OPTIONS, REBASE, Settings, from_arguments
+from outbox_etl.reconcile import request as reconcile_request
 from outbox_etl.report.writer import ReportWriter
 from outbox_etl.terminal import printable
-from outbox_etl.warehouse import upkeep
+from outbox_etl.warehouse import maintain_request
 
-OWN = {"backfill": (REBASE,), "reconcile": request.OPTIONS, "maintain": upkeep.OPTIONS}
+OWN = {"backfill": (REBASE,), "reconcile": reconcile_request.OPTIONS, "maintain": maintain_request.OPTIONS}
 """The options that one command has and the others do not."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; answer the exit code: 0 done, 1 refused, failed or not proven, 2 wrongly called."""
+    """Run one command; return the exit code: 0 done, 1 refused, failed or not proven, 2 wrongly called."""
     given = parser().parse_args(arguments)
     try:
         settings = from_arguments(given)
-        check(settings)
+        check_settings(settings)
         answer = work(given, settings)
-    except Exception as error:  # noqa: BLE001  (py4j wraps every error of Java in one of its own; all are told)
+    except Exception as error:  # noqa: BLE001  (py4j wraps every error of Java in one of its own; all are reported)
         known = explained(error, secrets(given), warehouse=given.warehouse)
         return crash(given) if known is None else fail(known, given)
     lines = answer.pop("lines", ())
@@ -49,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> Parser:
-    """The commands and their options."""
+    """Build the parser of the commands and their options."""
     top = Parser(prog="outbox_etl", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in (
         ("run", "export all that has ended since the last run"),
         ("backfill", "read all that PostgreSQL still holds again, and heal what differs"),
-        ("marts", "make the daily marts of all days anew (a run does it for the days that it touched)"),
-        ("status", "say up to where the warehouse is filled"),
+        ("marts", "rebuild the daily marts of all days (a run rebuilds the days that it touched)"),
+        ("status", "print up to where the warehouse is filled"),
         (
             "reconcile",
             "prove PostgreSQL, Kafka and the warehouse complete against each other; exit 1 on any problem",
@@ -64,22 +64,22 @@ def parser() -> Parser:
         ("maintain", "join small files, expire old snapshots, delete orphaned files; no row changes"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        command_line.add(command, (*OWN.get(name, ()), *OPTIONS))
+        option.add(command, (*OWN.get(name, ()), *COMMON_OPTIONS))
         command.add_argument("--json", action="store_true", help="Print JSON for machines.")
     return top
 
 
 def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
-    """Do what was asked in a Spark session; answer what was done."""
+    """Do what was requested in a Spark session; return what was done."""
     from outbox_etl.export import backfill, export  # noqa: PLC0415  (settings are checked before Spark is loaded)
-    from outbox_etl.marts import refresh  # noqa: PLC0415
     from outbox_etl.reconcile.run import reconcile  # noqa: PLC0415
     from outbox_etl.session import start  # noqa: PLC0415
     from outbox_etl.warehouse.maintain import maintain  # noqa: PLC0415
+    from outbox_etl.warehouse.marts import refresh  # noqa: PLC0415
     from outbox_etl.warehouse.opening import open_target  # noqa: PLC0415
 
-    wanted = request.requested(given) if given.command == "reconcile" else None
-    kept = upkeep.upkeep(given) if given.command == "maintain" else None
+    verification = reconcile_request.requested(given) if given.command == "reconcile" else None
+    maintenance = maintain_request.requested(given) if given.command == "maintain" else None
     with ExitStack() as last, ReportWriter(given, settings, say) as report:
         spark = start(settings)
         last.callback(spark.stop)
@@ -96,11 +96,11 @@ def work(given: argparse.Namespace, settings: Settings) -> dict[str, Any]:
         if given.command == "marts":
             days = refresh(spark, settings, target, say, everything=True)
             return report.finish({"target": settings.target, "mart_days": _days(days)})
-        if wanted is not None:
-            outcome = reconcile(spark, settings, target, wanted, say)
+        if verification is not None:
+            outcome = reconcile(spark, settings, target, verification, say)
             return report.finish({**outcome.as_dict(), "lines": outcome.lines()})
-        if kept is not None:
-            done = maintain(spark, settings, target, kept, say)
+        if maintenance is not None:
+            done = maintain(spark, settings, target, maintenance, say)
             return report.finish({**done.as_dict(), "lines": done.lines()})
         mark = target.watermark()
         return report.finish({"target": settings.target, "watermark": asdict(mark) if mark else None})
@@ -111,13 +111,13 @@ def _days(days: Sequence[date]) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Tell what happens, beside what is answered."""
+    """Report progress on standard error, next to the result on standard output."""
     sys.stderr.write(f"outbox-etl: {printable(text)}\n")
     sys.stderr.flush()
 
 
 def fail(error: EtlError, given: argparse.Namespace) -> int:
-    """Say what went wrong, in one line and without secrets."""
+    """Report what went wrong, in one line and without secrets."""
     text = masked(" ".join(str(error).split()), secrets(given))
     if given.json:
         sys.stdout.write(f"{json.dumps({'error': text, 'kind': type(error).__name__})}\n")
@@ -126,7 +126,7 @@ def fail(error: EtlError, given: argparse.Namespace) -> int:
 
 
 def crash(given: argparse.Namespace) -> int:
-    """Show the traceback of the error that is handled, which nobody foresaw: without secrets, and harmless."""
+    """Print the traceback of the unforeseen error that is handled: without secrets and control characters."""
     sys.stderr.write(printable(masked(traceback.format_exc(), secrets(given)), keep="\n\t"))
     sys.stderr.flush()
     return 1

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.arguments import java_program, java_version
-from outbox_etl.dsn import parse
 from outbox_etl.errors import SettingsError
+from outbox_etl.options.dsn import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
 
 CATALOG = "outbox"
 NAMESPACE = "outbox"
@@ -91,7 +94,7 @@ def start(settings: Settings, *, app: str = "outbox-etl") -> SparkSession:
 
 def _why_not(error: Exception | None) -> str:
     program = java_program()
-    needs = "Spark needs Java 17 or 21: name one in JAVA_HOME, or use `outbox etl`, which fetches one"
+    needs = "Spark needs Java 17 or 21: name one in JAVA_HOME, or use `outbox etl`, which downloads one"
     if program is None:
         home = os.environ.get("JAVA_HOME")
         return f"there is no Java {f'in JAVA_HOME, {home}' if home else 'on the PATH'}. {needs}"
@@ -100,8 +103,31 @@ def _why_not(error: Exception | None) -> str:
         return f"Spark does not start with Java {version} ({program}). {needs}"
     return (
         f"Spark does not start, though Java {version} is there ({program}): {error} "
-        "Look at --driver-memory and --spark; `python -m outbox_etl` shows what Java says"
+        "Check --driver-memory and --spark; `python -m outbox_etl` shows the output of Java"
     )
+
+
+def java_program() -> str | None:
+    """The Java that Spark will take: $JAVA_HOME's, else the PATH's."""
+    home = os.environ.get("JAVA_HOME", "")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+
+
+def java_version(program: str) -> str:
+    """Ask a Java for its main version: "17"."""
+    try:
+        done = subprocess.run(
+            [program, "-version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "that does not run"
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stdout)
+    return found[1] if found else "of no known version"
 
 
 def _need_class(spark: SparkSession, name: str, artifact: str) -> None:
@@ -112,7 +138,7 @@ def _need_class(spark: SparkSession, name: str, artifact: str) -> None:
         if "ClassNotFoundException" not in str(error):
             raise
         raise SettingsError(
-            f"the jar of {artifact} is not there ({name} cannot be loaded): name it in --jars or OUTBOX_ETL_JARS, "
+            f"the jar of {artifact} is missing ({name} cannot be loaded): name it in --jars or OUTBOX_ETL_JARS, "
             "or let `outbox etl` fetch it"
         ) from None
 

@@ -1,7 +1,7 @@
-"""What may be written to a terminal: text without control characters, whoever chose it.
+"""What may be written to a terminal: text without control characters, whatever its author.
 
 Ids, topics and keys of messages are any producer's words, and an escape sequence among them would be obeyed by the
-terminal of whoever reads a finding.
+terminal on which a finding is read.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from outbox_etl.session import start
 from outbox_local.stack.state import State
 from outbox_relay.warehouse import prepare
-from tests.spark.bad_input import Job, World
-from tests.spark.exporting import Exports, base_settings
-from tests.spark.marting import Warehouse, start_spark
-from tests.spark.reconciling import MakeWorld, worlds
 from tests.support.databases import Databases
+from tests.support.export_runs import Exports, base_settings
+from tests.support.mart_rows import Warehouse, start_spark
+from tests.support.recorded_by_hand import MakeWorld, worlds
+from tests.support.refused_jobs import Job, World
 from tests.support.servers import MakeDatabase, own_postgres
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.spark.exporting import Exports, KilledError
-from tests.spark.marks import MARKS, first_in_gate
-from tests.spark.streams import Stream, differences
+from tests.support.export_runs import Exports, KilledError
+from tests.support.message_streams import Stream, differences
+from tests.support.spark_marks import MARKS, first_in_gate
 
 pytestmark = MARKS
 SEEDS = [int(seed) for seed in os.environ.get("OUTBOX_SPLIT_SEEDS", "1,2,3").split(",")]

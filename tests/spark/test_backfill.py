@@ -7,12 +7,12 @@ from datetime import date
 
 import pytest
 
-from outbox_etl.marts import refresh
 from outbox_etl.warehouse.mart_tables import DAYS
+from outbox_etl.warehouse.marts import refresh
 from outbox_etl.warehouse.tables import PUBLICATIONS
-from tests.spark.exporting import Exports, KilledError
-from tests.spark.marks import MARKS
-from tests.spark.streams import Stream, differences
+from tests.support.export_runs import Exports, KilledError
+from tests.support.message_streams import Stream, differences
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.bad_input import Job, MakeWorld
-from tests.spark.damaging import empty, flip, truncate
-from tests.spark.disks import mounted
-from tests.spark.marks import MARKS
-from tests.support.postgres_writing import connect, insert
-from tests.support.stopping import set_aside
+from tests.support.damaged_files import empty, flip, truncate
+from tests.support.memory_disks import mounted
+from tests.support.plain_inserts import connect, insert
+from tests.support.refused_jobs import Job, MakeWorld
+from tests.support.spark_marks import MARKS
+from tests.support.stopped_lanes import set_aside
 
 pytestmark = MARKS
 Damages = tuple[tuple[Callable[[Path], None], str], ...]
@@ -120,7 +120,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "iceberg"])
-def test_a_full_disk_leaves_nothing_half_and_after_making_room_the_next_run_does_it_all(
+def test_a_full_disk_leaves_nothing_partial_and_with_room_the_next_run_completes_it(
     job: Job, make_world: MakeWorld, small_disk: Path, form: str
 ) -> None:
     world = make_world(form, place=small_disk / "warehouse")

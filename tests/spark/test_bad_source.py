@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 
 from outbox_local.stack.api import Stack
-from tests.spark.bad_input import Job, MakeWorld, in_mid_read
-from tests.spark.marks import MARKS
-from tests.support.postgres_writing import connect, insert
+from tests.support.plain_inserts import connect, insert
+from tests.support.refused_jobs import Job, MakeWorld, in_mid_read
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 
@@ -39,7 +39,7 @@ JSON = {
 """Bodies, and whether they are JSON (RFC 8259, UTF-8)."""
 
 
-def test_a_column_whose_type_the_job_does_not_know_is_refused_and_one_more_column_is_not(
+def test_a_column_of_an_unknown_type_is_refused_and_an_additional_column_is_not(
     job: Job, make_world: MakeWorld
 ) -> None:
     world = make_world()
@@ -50,11 +50,11 @@ def test_a_column_whose_type_the_job_does_not_know_is_refused_and_one_more_colum
         conn.execute("ALTER TABLE outbox.event ALTER COLUMN reason TYPE varchar(9000)")
         job.refuses(
             "run", *world.given, kind="SourceError",
-            words=("outbox.event.reason", "character varying(9000)", "knows it as text", "release"),
+            words=("outbox.event.reason", "character varying(9000)", "expected text", "release"),
         )  # fmt: skip
         conn.execute("ALTER TABLE outbox.event RENAME COLUMN reason TO why")
         job.refuses(
-            "run", *world.given, kind="SourceError", words=("outbox.event.reason is not there", "release")
+            "run", *world.given, kind="SourceError", words=("outbox.event.reason is missing", "release")
         )
         assert world.history() == before
         conn.execute("ALTER TABLE outbox.event RENAME COLUMN why TO reason")
@@ -82,7 +82,7 @@ def test_every_body_is_kept_as_it_was_and_parsed_only_where_it_is_json(
     assert found[len(JSON)][1] in (None, deep.decode())
 
 
-def test_sessions_that_are_ended_in_mid_read_leave_nothing_half_and_the_next_run_does_it_all(
+def test_sessions_ended_in_mid_read_leave_nothing_partial_for_the_next_run(
     job: Job, make_world: MakeWorld
 ) -> None:
     world = make_world()

@@ -14,11 +14,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.spark.bad_input import MakeWorld, World, in_mid_read
-from tests.spark.disks import mounted
-from tests.spark.exporting import jars
-from tests.spark.marks import MARKS
+from tests.support.export_runs import jars
+from tests.support.memory_disks import mounted
+from tests.support.refused_jobs import MakeWorld, World, in_mid_read
 from tests.support.small_spark import QUICK
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 DRIVER = b"org.apache.spark.deploy.SparkSubmit"
@@ -72,7 +72,7 @@ def test_a_java_that_is_killed_is_named_and_nothing_is_visible(make_world: MakeW
     with in_mid_read(world.dsn, strike):
         answer = ends(process, 1)
     assert answer["kind"] == "SparkError"
-    assert "Java has ended" in answer["error"]
+    assert "Java ended during the run" in answer["error"]
     assert "run again" in answer["error"]
     assert world.history() == []
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.exporting import jars
-from tests.support.cli import outbox
+from tests.support.export_runs import jars
+from tests.support.outbox_command import outbox
 
 pytestmark = pytest.mark.spark
 Environment = dict[str, str]
@@ -78,7 +78,7 @@ def test_an_option_that_is_not_known_is_named_with_the_nearest_one(
         (("--warehouse=w", f"--catalog-option={SECRET}"), {}, ("--catalog-option", "NAME=VALUE")),
         (("--warehouse=w", "--catalog=rest"), {}, ("--catalog-uri", "URL")),
         (("--warehouse=w", f"--dsn=postgresql://e:{SECRET}@h:99999/d"), {}, ("port '99999'", "65535")),
-        (("--warehouse=w", f"--dsn=host=h password='{SECRET}"), {}, ("--dsn cannot be read",)),
+        (("--warehouse=w", f"--dsn=host=h password='{SECRET}"), {}, ("--dsn is not a valid DSN",)),
     ],
 )
 def test_a_value_that_is_wrong_is_named_with_what_is_allowed(
@@ -110,9 +110,9 @@ def test_a_jar_that_is_none_is_named_before_java_starts(place: str, tmp_path: Pa
     text.write_text("no jar")
     given = ("run", "--warehouse", place, "--jars")
     for jar, word in (
-        (tmp_path / "none.jar", "no file"),
-        (text, "is no jar"),
-        (tmp_path, "no file"),
+        (tmp_path / "none.jar", "is not a file"),
+        (text, "is not a jar"),
+        (tmp_path, "is not a file"),
     ):
         line = job(*given, f"{jars()[0]},{jar}", environment={"JAVA_HOME": "/nowhere"})
         assert str(jar) in line
@@ -144,7 +144,7 @@ def test_a_jar_that_is_absent_is_named(place: str) -> None:
     given = ("run", "--warehouse", place, *SMALL)
     for jar, absent in ((driver, "iceberg-spark-runtime"), (iceberg, "postgresql")):
         line = job(*given, "--jars", jar)
-        assert f"the jar of {absent} is not there" in line
+        assert f"the jar of {absent} is missing" in line
         assert "--jars" in line
     assert not Path(place).exists()
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from outbox_etl.dsn import parse
-from outbox_etl.options import Settings
+from outbox_etl.options.dsn import parse
+from outbox_etl.options.settings import Settings
 from outbox_etl.session import use_catalog
 from outbox_etl.warehouse.manifest import Manifest
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from tests.spark.bad_input import SECRET, Job, MakeWorld
-from tests.spark.disks import mounted
-from tests.spark.exporting import NOWHERE
-from tests.spark.marks import MARKS
+from tests.support.export_runs import NOWHERE
+from tests.support.memory_disks import mounted
+from tests.support.refused_jobs import SECRET, Job, MakeWorld
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 
@@ -63,7 +63,7 @@ def test_iceberg_tables_that_others_made_are_refused_and_left_as_they_are(
     values = ", ".join(f"CAST(NULL AS {column.type})" for column in MESSAGE_HISTORY.columns)
     theirs.sql(f"INSERT INTO outbox.outbox.message_history ({names}) VALUES ({values})")
     job.refuses("status", *given, kind="TargetError", words=("rows and no watermark", "--warehouse"))
-    job.refuses("run", *given, kind="TargetError", words=("what lies beside has rows", "--warehouse"))
+    job.refuses("run", *given, kind="TargetError", words=("the other tables have rows", "--warehouse"))
     assert theirs.table("outbox.outbox.message_history").count() == 1
 
 
@@ -81,10 +81,10 @@ def test_a_place_that_holds_something_else_is_refused_and_left_as_it_is(
     (place / "_manifests").mkdir()
     manifest = place / "_manifests" / "000000000001.json"
     for text, word in (
-        ('{"files": []}', "no manifest of this job"),
-        ("[]", "no manifest of this job"),
-        ("\xff", "no manifest of this job"),
-        ('{"format": 9}', "format 9, this job knows 1"),
+        ('{"files": []}', "not a manifest of this job"),
+        ("[]", "not a manifest of this job"),
+        ("\xff", "not a manifest of this job"),
+        ('{"format": 9}', "format 9, expected 1"),
     ):
         manifest.write_text(text, encoding="latin-1")
         before = content(place)

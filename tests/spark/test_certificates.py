@@ -14,19 +14,19 @@ from pyspark.sql import SparkSession
 from outbox_etl.errors import OtherClusterError, SourceError, TargetError
 from outbox_etl.export import backfill, export
 from outbox_etl.failures import explained
+from outbox_etl.reconcile import certificate
+from outbox_etl.reconcile.certificate import Certificate
 from outbox_etl.reconcile.request import ReconcileRequest
+from outbox_etl.reconcile.revocation import ABOVE_ALL_XIDS
 from outbox_etl.reconcile.run import reconcile
-from outbox_etl.source import certificate
-from outbox_etl.source.certificate import Certificate
 from outbox_etl.source.reader import Ids, Source
-from outbox_etl.source.revocation import ALL
 from outbox_local.stack.api import Stack
-from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, World
-from tests.support.postgres_writing import connect
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import connect
 from tests.support.promotion import promote
-from tests.support.reading import narrow_partitions
+from tests.support.recorded_by_hand import MakeWorld, Scene, World
 from tests.support.servers import MakeDatabase, MakeTopic
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 KINDS = ("message", "publication", "event")
@@ -81,7 +81,7 @@ def test_no_run_passes_by_a_range_that_is_out_of_sight(scene: Scene) -> None:
     )
     detach(world)
     with pytest.raises(
-        SourceError, match=r"is detached, .*an `outbox history drop` is at work or was cut short"
+        SourceError, match=r"is detached, .*an `outbox history drop` is running or was interrupted"
     ):
         world.export()
     attach(world)
@@ -111,7 +111,7 @@ def test_no_run_passes_by_a_range_that_is_out_of_sight(scene: Scene) -> None:
     assert held == ("{[1,4001)}", world.target.identity())
 
 
-def test_certificates_of_a_warehouse_that_is_gone_are_taken_back_and_the_next_one_starts_anew(
+def test_certificates_of_a_lost_warehouse_are_taken_back_and_the_next_starts_again(
     scene: Scene,
 ) -> None:
     world = scene.world
@@ -122,7 +122,7 @@ def test_certificates_of_a_warehouse_that_is_gone_are_taken_back_and_the_next_on
     for _ in range(2):
         with pytest.raises(TargetError, match="the warehouse is empty"):
             world.reconcile()
-    assert given(world)[1:] == [(0, ALL, 1)], "taken back once"
+    assert given(world)[1:] == [(0, ABOVE_ALL_XIDS, 1)], "taken back once"
     assert any("taken back: the warehouse is empty or gone" in text for text in world.said)
     world.export()
     assert world.target.identity() not in {"", first}
@@ -133,7 +133,7 @@ def test_certificates_of_a_warehouse_that_is_gone_are_taken_back_and_the_next_on
     # The next time it is the export that notices.
     shutil.rmtree(world.warehouse)
     world.export()
-    assert given(world)[3:] == [(0, ALL, 1)]
+    assert given(world)[3:] == [(0, ABOVE_ALL_XIDS, 1)]
     assert "another warehouse" in world.reconcile().revoked
 
 
@@ -174,10 +174,10 @@ def test_an_iceberg_warehouse_is_known_by_its_table(module_worlds: MakeWorld, ma
         world.sql(f"DROP TABLE outbox.outbox.{table} PURGE")
     world.export()
     assert world.target.identity() != first
-    assert given(world)[1:] == [(0, ALL, 1)]
+    assert given(world)[1:] == [(0, ABOVE_ALL_XIDS, 1)]
 
 
-def test_what_was_dropped_before_it_was_verified_here_is_a_problem_until_it_is_accepted(scene: Scene) -> None:
+def test_history_dropped_before_it_was_verified_is_a_problem_until_it_is_accepted(scene: Scene) -> None:
     world = scene.world
     world.export()
     assert world.reconcile().exit_code == 0
@@ -207,7 +207,7 @@ def test_certificates_are_written_and_read_without_a_job_of_spark(scene: Scene) 
     cluster, target = source.cluster(), "it's a ?, a $1 and a {lo}"
     given = Certificate(
         7,
-        ALL,
+        ABOVE_ALL_XIDS,
         12,
         3,
         {"messages": "0f"},
@@ -227,7 +227,7 @@ def test_certificates_are_written_and_read_without_a_job_of_spark(scene: Scene) 
     assert context.statusTracker().getJobIdsForGroup("certificates") == []
 
 
-def test_a_verification_that_a_promotion_interrupts_certifies_nothing_and_a_rebase_starts_anew(
+def test_a_promotion_during_verification_certifies_nothing_until_a_rebase(
     small_spark: SparkSession,
     private_stack: Stack,
     make_private_database: MakeDatabase,
@@ -263,7 +263,7 @@ def test_a_verification_that_a_promotion_interrupts_certifies_nothing_and_a_reba
     with pytest.raises(OtherClusterError, match="`outbox etl backfill --rebase`"):
         world.reconcile()
     backfill(world.spark, world.settings, world.target, world.said.append, rebase=True)
-    assert given(world) == [proven, (0, ALL, 1)]
+    assert given(world) == [proven, (0, ABOVE_ALL_XIDS, 1)]
     again = world.reconcile()
     # What was dropped before was proven, on whichever timeline.
     assert (again.window_lo, again.problems, again.found, again.certified) == (0, 0, (), True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.spark.exporting import Exports
-from tests.spark.marks import MARKS, first_in_gate
-from tests.spark.streams import Stream, differences
-from tests.support.postgres_writing import Connection, connect, insert
-from tests.support.stopping import set_aside
+from tests.support.export_runs import Exports
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import Connection, connect, insert
+from tests.support.spark_marks import MARKS, first_in_gate
+from tests.support.stopped_lanes import set_aside
 
 pytestmark = MARKS
 WAYS = (

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.running import alive, below
-from tests.support.postgres_writing import connect, insert_numbered
+from tests.support.export_processes import alive, below
+from tests.support.plain_inserts import connect, insert_numbered
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 

@@ -18,10 +18,15 @@ import pytest
 
 from outbox_local.demo.flights import read_flights
 from outbox_local.demo.history import prove_history
-from outbox_local.demo.journal import Outcome
+from outbox_local.demo.journal import FlightOutcome
 from outbox_local.demo.tables import Tables
-from tests.spark.flying import SEED, Office
-from tests.spark.lookers import (
+from tests.support.flight_producers import SEED, Office
+from tests.support.flight_tables import WRECKS
+from tests.support.plain_inserts import connect, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
+from tests.support.small_spark import SMALL
+from tests.support.warehouse_readers import (
     Look,
     by_duckdb,
     by_duckdb_over_pyiceberg,
@@ -29,11 +34,6 @@ from tests.spark.lookers import (
     duckdb_parquet,
     iceberg_arrow,
 )
-from tests.support.flight_tables import WRECKS
-from tests.support.postgres_writing import connect, wait_published
-from tests.support.relay_process import RelayProcess
-from tests.support.servers import MakeTopic
-from tests.support.small_spark import SMALL
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
@@ -86,9 +86,9 @@ def test_history_and_marts_are_those_of_the_source_whoever_reads_them(
     second = {form: etl_run(database, where, form) for form, where in targets.items()}
 
     outcomes = Counter(entry.outcome for topic in topics for entry in office.entries(topic))
-    assert outcomes[Outcome.ROLLED_BACK] > FLIGHTS * 0.02
+    assert outcomes[FlightOutcome.ROLLED_BACK] > FLIGHTS * 0.02
     for form in targets:
-        assert 0 < first[form] < outcomes[Outcome.COMMITTED]
+        assert 0 < first[form] < outcomes[FlightOutcome.COMMITTED]
         assert second[form] > 0
     whole = prove_everything(office, targets)
     skew_of_the_source(office, targets)
@@ -124,7 +124,7 @@ def skew_of_the_source(office: Office, targets: dict[str, Path]) -> None:
     query = "SELECT topic, decode(key) AS tail, count(*) AS flights FROM history GROUP BY ALL"
     committed = {
         entry.flight for topic in office.topics for entry in office.entries(topic)
-        if entry.outcome is Outcome.COMMITTED
+        if entry.outcome is FlightOutcome.COMMITTED
     }  # fmt: skip
     source = {
         topic: Counter(flight.aircraft for flight in office.of(topic) if flight.number in committed)

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import pytest
 
-from outbox_etl.marts import refresh
 from outbox_etl.warehouse.mart_tables import DAYS, MARTS
-from tests.spark.exporting import Exports, Rows, plain
-from tests.spark.marks import MARKS
-from tests.spark.running import Run, running, unread, wait_until_sessions_are_gone
-from tests.spark.streams import Stream, differences
-from tests.support.postgres_writing import insert
-from tests.support.reading import narrow_partitions
+from outbox_etl.warehouse.marts import refresh
+from tests.support.bare_reader import narrow_partitions
+from tests.support.export_processes import Run, running, unread, wait_until_sessions_are_gone
+from tests.support.export_runs import Exports, Rows, plain
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import insert
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])

@@ -11,10 +11,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.spark.bad_input import waiting
-from tests.spark.exporting import Exports
-from tests.spark.marks import MARKS
-from tests.spark.running import (
+from tests.support.bare_reader import narrow_partitions
+from tests.support.export_processes import (
     Run,
     alive,
     command_line,
@@ -22,9 +20,11 @@ from tests.spark.running import (
     running,
     wait_until_sessions_are_gone,
 )
-from tests.spark.streams import Stream, differences
-from tests.support.postgres_writing import Connection, insert
-from tests.support.reading import narrow_partitions
+from tests.support.export_runs import Exports
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import Connection, insert
+from tests.support.refused_jobs import waiting
+from tests.support.spark_marks import MARKS
 from tests.support.waiting import wait_until
 
 pytestmark = MARKS
@@ -88,7 +88,7 @@ def test_a_run_that_loses_an_executor_reads_again_what_it_had_to_read(
     assert not differences(exports.tables(), stream.truth())
 
 
-def test_a_run_that_may_not_try_again_says_that_executors_were_lost_and_the_next_one_does_it_all(
+def test_a_run_without_retries_reports_lost_executors_and_the_next_run_completes_it(
     stream: Stream, make_exports: Callable[..., Exports], tmp_path: Path
 ) -> None:
     exports = make_exports(stream.dsn)

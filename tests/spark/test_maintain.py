@@ -18,24 +18,26 @@ from outbox_etl.source.window import Cluster, Watermark
 from outbox_etl.warehouse import maintain_iceberg, maintain_parquet
 from outbox_etl.warehouse.iceberg import name_of
 from outbox_etl.warehouse.maintain import maintain
+from outbox_etl.warehouse.maintain_request import MaintenanceRequest, MaintenanceResult
 from outbox_etl.warehouse.manifest import FOLDER, LocalManifests, Manifest
 from outbox_etl.warehouse.mart_tables import THROUGHPUT
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
-from outbox_etl.warehouse.upkeep import MaintenanceResult, Upkeep
-from tests.spark.exporting import Exports, KilledError
-from tests.spark.marks import MARKS
-from tests.spark.running import running
-from tests.spark.streams import Stream
+from tests.support.export_processes import running
+from tests.support.export_runs import Exports, KilledError
+from tests.support.message_streams import Stream
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])
 MakeExports = Callable[..., Exports]
-NOTHING_OLD = Upkeep(keep=timedelta(0), newest=1)
+NOTHING_OLD = MaintenanceRequest(keep=timedelta(0), newest=1)
 
 
-def tend(exports: Exports, wanted: Upkeep | None = None) -> MaintenanceResult:
+def tend(exports: Exports, request: MaintenanceRequest | None = None) -> MaintenanceResult:
     """Maintain a warehouse of the test."""
-    return maintain(exports.spark, exports.settings, exports.target, wanted or Upkeep(), exports.said.append)
+    return maintain(
+        exports.spark, exports.settings, exports.target, request or MaintenanceRequest(), exports.said.append
+    )
 
 
 def filled(exports: Exports, stream: Stream, *, runs: int = 3) -> None:
@@ -167,14 +169,14 @@ def test_joined_files_have_ranges_of_their_own(
         monkeypatch.setattr(module, "SMALL", size // 3)
     if form == "iceberg":
         done = maintain_iceberg.IcebergMaintenance(
-            exports.spark, exports.settings, target, Upkeep(), exports.said.append
+            exports.spark, exports.settings, target, MaintenanceRequest(), exports.said.append
         ).run()
         columns = "readable_metrics.position.lower_bound low, readable_metrics.position.upper_bound high"
         found = exports.spark.sql(f"SELECT {columns} FROM {name_of(PUBLICATIONS)}.files").collect()
         ranges = sorted((row["low"], row["high"]) for row in found)
     else:
         done = maintain_parquet.ParquetMaintenance(
-            exports.spark, exports.settings, Upkeep(), exports.said.append
+            exports.spark, exports.settings, MaintenanceRequest(), exports.said.append
         ).run()
         newest = LocalManifests(Path(exports.settings.warehouse)).newest()
         ranges = sorted((file.low, file.high) for file in newest.tables[PUBLICATIONS.name].files)

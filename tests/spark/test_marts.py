@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from outbox_etl.marts import Refresh, forget
 from outbox_etl.source.window import Cluster, Watermark
 from outbox_etl.warehouse.mart_tables import (
     CHECKS,
@@ -20,8 +19,9 @@ from outbox_etl.warehouse.mart_tables import (
     MARTS,
     THROUGHPUT,
 )
-from tests.spark.marks import MARKS
-from tests.spark.marting import DAY, HERE, NEXT, Warehouse, at, event, message, publication
+from outbox_etl.warehouse.marts import Refresh, forget
+from tests.support.mart_rows import DAY, HERE, NEXT, Warehouse, at, event, message, publication
+from tests.support.spark_marks import MARKS
 
 pytestmark = [*MARKS, pytest.mark.gate]
 
@@ -209,7 +209,7 @@ def test_only_the_days_of_later_windows_are_made_anew_and_all_after_a_fail_over(
 
 
 @pytest.mark.feature("H-04")
-def test_after_a_backfill_no_day_keeps_figures_of_rows_that_are_on_another_day_or_no_more(
+def test_after_a_backfill_no_day_keeps_figures_of_rows_that_moved_or_were_removed(
     warehouse: Warehouse,
 ) -> None:
     twice = [message(n, "a", at(DAY), published_at=at(DAY), partition=0, offset=n, key=b"k") for n in (1, 2)]

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from outbox_etl.source.window import Cluster, Watermark
 from outbox_etl.warehouse.mart_tables import DAYS, DECISIONS, LATENCY, MARTS
 from outbox_etl.warehouse.tables import CORE, Table
-from tests.spark.exporting import NOWHERE, Exports
-from tests.spark.lookers import duckdb_parquet, iceberg_arrow, parquet_files
-from tests.spark.marks import MARKS
+from tests.support.export_runs import NOWHERE, Exports
+from tests.support.spark_marks import MARKS
 from tests.support.warehouse_guide import blocks
+from tests.support.warehouse_readers import duckdb_parquet, iceberg_arrow, parquet_files
 
 pytestmark = MARKS
 ALL = (*CORE, *MARTS, DAYS)

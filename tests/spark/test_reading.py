@@ -8,11 +8,11 @@ import pytest
 
 from outbox_etl.source.reader import Source
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from tests.spark.exporting import Exports
-from tests.spark.marks import MARKS
-from tests.spark.streams import Stream, differences
-from tests.support.postgres_writing import connect, insert
-from tests.support.reading import narrow_partitions
+from tests.support.bare_reader import narrow_partitions
+from tests.support.export_runs import Exports
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import connect, insert
+from tests.support.spark_marks import MARKS
 from tests.support.waiting import wait_until
 
 pytestmark = MARKS

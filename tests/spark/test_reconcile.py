@@ -7,11 +7,11 @@ import json
 import pytest
 
 from outbox_etl.errors import SourceError
-from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, told
-from tests.support.postgres_writing import insert_numbered, wait_published
+from tests.support.plain_inserts import insert_numbered, wait_published
+from tests.support.recorded_by_hand import MakeWorld, Scene, told
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeTopic
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 
@@ -65,7 +65,7 @@ def test_one_lost_message_alone_is_one_problem_and_the_next_run_asks_again(
     assert [problems for _, _, _, problems, *_ in world.certificates()] == [1, 0]
 
 
-def test_a_crash_that_doubled_a_message_does_not_stop_retention_unless_exactly_once_was_promised(
+def test_a_duplicate_after_a_crash_stops_retention_only_under_exactly_once(
     module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
     world = module_worlds()
@@ -91,7 +91,7 @@ def test_a_crash_that_doubled_a_message_does_not_stop_retention_unless_exactly_o
     assert [problems for _, _, _, problems, *_ in world.certificates()] == [0, 1, 0]
 
 
-def test_what_a_dead_relay_did_not_record_is_read_again_with_what_its_successor_published(
+def test_what_a_dead_relay_did_not_record_is_read_with_its_successors_publications(
     module_worlds: MakeWorld, make_topic: MakeTopic
 ) -> None:
     world = module_worlds()

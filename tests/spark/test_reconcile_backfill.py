@@ -8,11 +8,11 @@ import pytest
 
 from outbox_etl.export import backfill, export
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from tests.spark.exporting import KilledError, Watched, kill
-from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, Sent, World
-from tests.support.reading import narrow_partitions
+from tests.support.bare_reader import narrow_partitions
+from tests.support.export_runs import KilledError, Watched, kill
+from tests.support.recorded_by_hand import MakeWorld, Scene, Sent, World
 from tests.support.servers import MakeTopic
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 
@@ -125,7 +125,7 @@ def test_what_a_failover_lost_is_told_when_the_first_export_had_died(
 
 
 @pytest.mark.parametrize("form", ["iceberg", "parquet"])
-def test_a_message_that_takes_the_position_of_a_lost_one_has_its_own_publication_only(
+def test_a_message_at_the_position_of_a_lost_one_has_its_own_publication_only(
     module_worlds: MakeWorld, make_topic: MakeTopic, form: str
 ) -> None:
     world = module_worlds(form)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.bad_input import Job
-from tests.spark.damaging import empty, flip, truncate
-from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, World
+from tests.support.damaged_files import empty, flip, truncate
+from tests.support.recorded_by_hand import MakeWorld, Scene, World
+from tests.support.refused_jobs import Job
 from tests.support.servers import MakeTopic
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 DAMAGES = (

@@ -14,10 +14,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox_etl.reconcile.request import ReconcileResult
-from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, Told, told
-from tests.support.postgres_writing import connect
+from tests.support.plain_inserts import connect
+from tests.support.recorded_by_hand import MakeWorld, Scene, Told, told
 from tests.support.servers import MakeTopic
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 
@@ -239,7 +239,7 @@ def test_what_was_done_to_a_message_in_kafka_is_named_with_its_id_and_place(
 
 
 @pytest.mark.parametrize("deed", [deed.__name__ for deed in DEEDS])
-def test_to_exactly_once_a_doubled_record_is_a_problem_and_in_a_shared_topic_an_unknown_one_is_none(
+def test_exactly_once_reports_duplicates_and_a_shared_topic_allows_unknown_records(
     judged: Judged, deed: str
 ) -> None:
     scene, expected = judged.expected[deed]

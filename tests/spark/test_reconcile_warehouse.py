@@ -11,9 +11,9 @@ import pytest
 
 from outbox_etl.reconcile.findings import Finding
 from outbox_etl.reconcile.request import ReconcileResult
-from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene
+from tests.support.recorded_by_hand import MakeWorld, Scene
 from tests.support.servers import MakeTopic
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 

@@ -11,12 +11,12 @@ from confluent_kafka.cimpl import NewTopic
 
 from outbox_etl.reconcile import findings
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
-from tests.spark.marks import MARKS
-from tests.spark.reconciling import MakeWorld, Scene, Sent, told
-from tests.support.postgres_writing import connect, insert
+from tests.support.plain_inserts import connect, insert
 from tests.support.publications import value
+from tests.support.recorded_by_hand import MakeWorld, Scene, Sent, told
 from tests.support.servers import MakeTopic
-from tests.support.stopping import go_on, stop_lane
+from tests.support.spark_marks import MARKS
+from tests.support.stopped_lanes import go_on, stop_lane
 from tests.support.waiting import wait_until
 
 pytestmark = MARKS

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from outbox_etl.dsn import parse
 from outbox_etl.errors import SourceError
 from outbox_etl.main import parser
+from outbox_etl.options.dsn import parse
 from outbox_etl.report import gather
-from outbox_etl.report.facts import DAYS
+from outbox_etl.report.facts import MOST_DAYS
 from outbox_etl.report.writer import ReportWriter
-from tests.spark.marks import MARKS
-from tests.spark.marting import DAY, NEXT, Warehouse, at, event, message, publication
+from tests.support.mart_rows import DAY, NEXT, Warehouse, at, event, message, publication
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 
@@ -62,8 +62,8 @@ def test_only_the_newest_days_are_shown_and_throughput_by_the_day(warehouse: War
     warehouse.make(10)
     found = gather.figures(warehouse.spark, warehouse.target)
     assert found is not None
-    assert (found.first, found.last, found.earlier) == (last - timedelta(DAYS - 1), last, True)
-    assert (found.step, len(found.rate)) == (86_400, DAYS)
+    assert (found.first, found.last, found.earlier) == (last - timedelta(MOST_DAYS - 1), last, True)
+    assert (found.step, len(found.rate)) == (86_400, MOST_DAYS)
 
 
 def given(command: str, report: Path, dsn: str = "") -> argparse.Namespace:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from outbox_etl.main import main
-from tests.spark.exporting import jars
-from tests.spark.marks import MARKS
-from tests.spark.marting import QUICKEST
-from tests.support.postgres_writing import connect, decide, insert
+from tests.support.export_runs import jars
+from tests.support.mart_rows import QUICKEST
+from tests.support.plain_inserts import connect, decide, insert
 from tests.support.publications import positions, record, snapshot
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 

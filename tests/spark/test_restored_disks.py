@@ -11,11 +11,11 @@ import pytest
 
 from outbox_etl.errors import OtherClusterError
 from outbox_local.stack.api import Stack
-from tests.spark.exporting import Exports
-from tests.spark.marks import MARKS
-from tests.spark.streams import Stream, differences
-from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.export_runs import Exports
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.publications import value
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 NEXT = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
@@ -28,7 +28,7 @@ def pass_transactions(conn: Connection, end: int) -> None:
             conn.execute("SELECT pg_current_xact_id()")
 
 
-def test_an_older_state_of_the_cluster_is_refused_though_its_transactions_have_passed_the_watermark(
+def test_an_older_cluster_is_refused_though_its_transactions_passed_the_watermark(
     private_stack: Stack, private_database: str, make_exports: Callable[..., Exports]
 ) -> None:
     warehouse = make_exports(private_database, format="parquet")

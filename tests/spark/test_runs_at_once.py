@@ -10,11 +10,12 @@ import pytest
 
 from outbox_etl.errors import ConcurrentRunError
 from outbox_etl.failures import explained
-from tests.spark.exporting import Exports
-from tests.spark.marks import MARKS
-from tests.spark.running import running, unread
-from tests.spark.streams import Stream, differences
-from tests.support.postgres_writing import connect
+from outbox_etl.source.reader import Source
+from tests.support.export_processes import running, unread
+from tests.support.export_runs import Exports
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import connect
+from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
 FORMATS = pytest.mark.parametrize("form", ["iceberg", "parquet"])
@@ -44,6 +45,17 @@ def is_refusal(error: Exception) -> bool:
     return isinstance(told, ConcurrentRunError) and "another run" in str(told)
 
 
+def test_a_run_that_has_ended_lets_the_next_one_begin_at_once(
+    stream: Stream, make_exports: Callable[..., Exports]
+) -> None:
+    """As quickly as one process can: PostgreSQL ends a closed session, and frees its locks, in its own time."""
+    exports = make_exports(stream.dsn)
+    source = Source(exports.spark, exports.settings)
+    for _ in range(100):
+        with source.lock(exports.settings.target):
+            pass
+
+
 @FORMATS
 def test_a_second_process_is_refused_by_name_and_the_first_does_the_work(
     stream: Stream, make_exports: Callable[..., Exports], tmp_path: Path, form: str
@@ -63,7 +75,7 @@ def test_a_second_process_is_refused_by_name_and_the_first_does_the_work(
 
 
 @FORMATS
-def test_a_run_that_lost_its_lock_and_was_overtaken_is_refused_and_nothing_is_doubled(
+def test_a_run_that_lost_its_lock_and_was_overtaken_is_refused_without_duplicates(
     stream: Stream, make_exports: Callable[..., Exports], form: str
 ) -> None:
     slow, fast = (make_exports(stream.dsn, "same", format=form) for _ in range(2))

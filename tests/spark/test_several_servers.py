@@ -13,11 +13,11 @@ from outbox_etl.failures import explained
 from outbox_etl.source import reader
 from outbox_etl.source.reader import Source
 from outbox_local.stack.api import Stack
-from tests.spark.exporting import Exports
-from tests.spark.marks import MARKS
-from tests.spark.streams import Stream, differences
-from tests.support.postgres_writing import connect
+from tests.support.export_runs import Exports
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import connect
 from tests.support.publications import value
+from tests.support.spark_marks import MARKS
 from tests.support.standbys import Crossing, at, has_replayed, standby
 from tests.support.waiting import wait_until
 

@@ -1,1 +1,1 @@
-"""Reconcile: PostgreSQL, Kafka and the warehouse compared, window by window."""
+"""Reconcile: PostgreSQL, Kafka and the warehouse compared, window by window, and certificates of that."""

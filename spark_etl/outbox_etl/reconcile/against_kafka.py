@@ -1,6 +1,6 @@
 """Kafka's records against what was recorded of their publication: place by place, and message by message.
 
-What may be there besides, and is told apart: foreign records (no outbox-id), records of a later window's messages or of
+Also there, and distinguished: foreign records (no outbox-id), records of a later window's messages or of
 publications that are not recorded yet, and places that Kafka no longer keeps (retention, compaction).
 """
 
@@ -50,15 +50,15 @@ def ranges(
     found = []
     for (topic, partition), (low, high) in sorted(marks.items()):
         done = resumed(before, topic, partition, (low, high))
-        wanted = reach.get((topic, partition))
-        start = max(low, done if wanted is None else min(done, wanted[0]))
+        expected = reach.get((topic, partition))
+        start = max(low, done if expected is None else min(done, expected[0]))
         if start < high:
             found.append(Range(topic, partition, start, high))
     return found
 
 
 def resumed(before: Ends, topic: str, partition: int, of: tuple[int, int]) -> int:
-    """Where the last verification of a partition ended; its beginning, if it has none or the topic was made anew."""
+    """Where the last verification of a partition ended; its beginning, if it has none or the topic was recreated."""
     low, high = of
     done = before.get(topic, {}).get(str(partition), low)
     return done if done <= high else low
@@ -80,7 +80,7 @@ class KafkaComparison:
     records: DataFrame
     """topic, partition, offset, message_id, digest."""
     places: DataFrame
-    """What `expected` answers, with `gone`: Kafka no longer keeps it."""
+    """The rows of `expected`, with `gone`: Kafka no longer keeps it."""
     found: Findings
     keep: Callable[[DataFrame], DataFrame]
     """Makes rows that several comparisons need once."""
@@ -88,7 +88,7 @@ class KafkaComparison:
     def totals(self) -> list[dict[str, Any]]:
         """Counts and order-free checksums of the three, per topic and partition, over places that Kafka still has.
 
-        A foreign record in a message's place is none of ours: the place counts as empty.
+        A foreign record in a message's place is not the message: the place counts as empty.
         """
         hashed = f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id", *PLACE, "digest"))
         columns = ["side", "gone", *PLACE, "message_id", "digest"]
@@ -107,14 +107,14 @@ class KafkaComparison:
             f.max("gone").alias("gone"),
             f.max((f.col("side") == "K") & f.col("message_id").isNull()).alias("foreign"),
         )
-        wanted = "(postgres IS NOT NULL OR warehouse IS NOT NULL)"
-        here = f"{wanted} AND NOT (gone AND kafka IS NULL)"
+        expected = "(postgres IS NOT NULL OR warehouse IS NOT NULL)"
+        here = f"{expected} AND NOT (gone AND kafka IS NULL)"
         answer = place.groupBy("topic", "partition").agg(
             *(f.expr(f"count_if({name} IS NOT NULL AND {here})").alias(name) for name in sources),
             *(f.expr(f"sum({name}) FILTER (WHERE {here})").alias(f"{name}_sum") for name in sources),
-            f.expr(f"count_if({wanted} AND gone AND kafka IS NULL)").alias("no_longer_in_kafka"),
+            f.expr(f"count_if({expected} AND gone AND kafka IS NULL)").alias("no_longer_in_kafka"),
             f.count_if("foreign").alias("foreign"),
-            f.expr(f"count_if(kafka IS NOT NULL AND NOT foreign AND NOT {wanted})").alias("others"),
+            f.expr(f"count_if(kafka IS NOT NULL AND NOT foreign AND NOT {expected})").alias("others"),
         )
         rows = [row.asDict() for row in answer.orderBy("topic", "partition").collect()]
         for row in rows:
@@ -157,10 +157,10 @@ class KafkaComparison:
                 f.expr("collect_set(state) FILTER (WHERE side = 'N')").alias("states"),
             )
             # Of a message that PostgreSQL tells of, the warehouse is compared with PostgreSQL, not with Kafka.
-            .withColumn("wanted", f.expr("CASE WHEN recorded > 0 THEN ours ELSE theirs END"))
+            .withColumn("expected", f.expr("CASE WHEN recorded > 0 THEN ours ELSE theirs END"))
             .withColumns(
                 {
-                    "lost": f.array_except("wanted", "there"),
+                    "lost": f.array_except("expected", "there"),
                     "astray": f.expr("array_except(array_except(array_except(there, ours), theirs), gone)"),
                     "known": f.expr("size(ours) > 0 OR size(theirs) > 0 OR size(gone) > 0"),
                 }

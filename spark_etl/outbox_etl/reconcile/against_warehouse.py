@@ -31,7 +31,7 @@ NOWHERE = {"topic": "string", "partition": "int", "offset": "bigint"}
 class WarehouseComparison:
     """Compares the two sources of one window.
 
-    Rows of ids that PostgreSQL no longer has (its history was dropped) cannot be compared: they are told, and the
+    Rows of ids that PostgreSQL no longer has (its history was dropped) cannot be compared: they are noted, and the
     certificate that let them be dropped speaks for them.
     """
 
@@ -146,7 +146,7 @@ class WarehouseComparison:
     def _extra(self, rows: DataFrame) -> None:
         """Rows that PostgreSQL does not have in this window: dropped there, changed since, lost, or never there.
 
-        What was lost in a fail-over is told by its id each time it is met: it was certified by nobody else.
+        A message lost in a fail-over is listed with its id each time: no other certificate covers it.
         """
         moved = self._later.select("message_id").distinct()
         gone = rows.where(f"NOT ({self._exists('id')})")
@@ -165,7 +165,7 @@ class WarehouseComparison:
         self._found.collect(rest.where("NOT lost"))
 
     def publications(self) -> None:
-        """Every publication of the window once; message_history tells of the first."""
+        """Every publication of the window once; message_history has the first."""
         keys = ["position", "partition", "offset", "xid"]
         ours = self._source.publications.select(*keys, f.lit(1).alias("mine"))
         theirs = self._stored.publications.select(*keys, f.lit(0).alias("mine"))
@@ -224,7 +224,7 @@ class WarehouseComparison:
                     "kind": f.lit("altered"),
                     "store": f.lit("warehouse"),
                     "detail": f.expr(
-                        "concat('message_history says status ', status, ', partition ', "
+                        "concat('message_history has status ', status, ', partition ', "
                         "coalesce(cast(partition AS string), '-'), ', offset ', coalesce(cast(offset AS string), '-'), "
                         "'; its first publication is ', "
                         "coalesce(concat('partition ', first_partition, ', offset ', first_offset), 'not there'))"

@@ -1,4 +1,4 @@
-"""What a comparison found: problems, each with message, place and a sentence; and what is told and no problem."""
+"""What a comparison found: problems, each with message, place and a sentence; and notes, which are not problems."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 CAP = 10_000
-"""Findings of one comparison that are looked at one by one; the others are counted."""
+"""Findings of one comparison that are listed one by one; the others are counted."""
 
 KINDS = {
     "missing": "is not where it should be",
@@ -25,12 +25,12 @@ KINDS = {
     "lost": "was in PostgreSQL until a fail-over lost it, and the warehouse kept it",
     "unverified": "was dropped from PostgreSQL before it was verified in this warehouse",
     "not_committed": "is in Kafka, and its message was never committed",
-    "unknown": "carries an outbox-id that nobody knows",
+    "unknown": "carries an outbox-id of no known message",
     "checksum": "the sums differ although every message was found",
 }
 
 
-TOLD = {
+NOTED = {
     "doubled in kafka": "doubled",
     "doubled in postgres": "sent_twice",
     "lost in warehouse": "lost_in_a_failover",
@@ -69,8 +69,8 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """Rows that `settle` looks at: findings, or the count of a note."""
+class _Query:
+    """Rows that `settle` collects: findings, or the count of a note."""
 
     rows: DataFrame
     note: str | None = None
@@ -83,12 +83,12 @@ class Findings:
     limit: int
     """Findings of one kind and store that are listed."""
     exactly_once: bool = False
-    """Doubled records in Kafka are problems. At-least-once allows them after a crash, so that else they are told."""
+    """Doubled records in Kafka are problems. At-least-once allows them after a crash: then they are noted."""
     listed: list[Finding] = field(default_factory=list)
     totals: Counter[str] = field(default_factory=Counter)
     allowed: list[Finding] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
-    _asked: list[_Asked] = field(default_factory=list)
+    _asked: list[_Query] = field(default_factory=list)
 
     @property
     def problems(self) -> int:
@@ -98,7 +98,7 @@ class Findings:
     def add(self, finding: Finding, times: int = 1) -> None:
         """Count a finding, and list it if there is room."""
         name = f"{finding.kind} in {finding.store}"
-        note = TOLD.get(name)
+        note = NOTED.get(name)
         if note and not (finding.kind == "doubled" and self.exactly_once):
             if self.notes[note] < self.limit:
                 self.allowed.append(finding)
@@ -110,13 +110,13 @@ class Findings:
 
     def collect(self, rows: DataFrame) -> None:
         """Ask for findings that Spark is to find; `rows` has the columns of `Finding`. See `settle`."""
-        self._asked.append(_Asked(rows.select(*COLUMNS)))
+        self._asked.append(_Query(rows.select(*COLUMNS)))
 
     def note(self, name: str, rows: DataFrame) -> None:
         """Ask for a count of rows that are no problem. See `settle`."""
         counted = rows.agg(f.count("*").alias("count"))
         nothing = (f"cast(NULL AS {kind}) {column}" for column, kind in COLUMNS.items() if column != "detail")
-        self._asked.append(_Asked(counted.selectExpr(*nothing, "cast(count AS string) detail"), name))
+        self._asked.append(_Query(counted.selectExpr(*nothing, "cast(count AS string) detail"), name))
 
     def settle(self) -> None:
         """Find all that was asked for in one job of Spark: of a small window, planning and starting are the cost."""
@@ -131,7 +131,7 @@ class Findings:
         for number, each in enumerate(asked):
             self._take(each, taken[number])
 
-    def _take(self, asked: _Asked, taken: list[Any]) -> None:
+    def _take(self, asked: _Query, taken: list[Any]) -> None:
         if asked.note is not None:
             self.notes[asked.note] += int(taken[0]["detail"])
             return
@@ -145,7 +145,7 @@ class Findings:
 
 
 def chunks(rows: DataFrame) -> Iterator[list[Any]]:
-    """Rows that are looked at one by one, CAP at a time."""
+    """Yield rows, CAP at a time."""
     each = rows.toLocalIterator()
     while some := list(islice(each, CAP)):
         yield some

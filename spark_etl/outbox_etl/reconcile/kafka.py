@@ -1,4 +1,4 @@
-"""Reading Kafka by its own offsets: which there are, and what each record says of the message that it carries.
+"""Reading Kafka by its own offsets: which there are, and the message that each record carries.
 
 Spark's own Kafka source is another jar with jars of its own; confluent-kafka reads as fast and checks every CRC. The
 functions that run on executors are shipped with the task, so an executor needs confluent-kafka and pyarrow, nothing of
@@ -54,13 +54,13 @@ class Range:
 
 
 class Broker:
-    """What a cluster says of its topics."""
+    """The topics of a cluster, with their offsets and records."""
 
     def __init__(self, bootstrap_servers: str, config: Mapping[str, str] | None = None) -> None:
         """Take the brokers to ask first and further settings of librdkafka, security above all.
 
         Raises:
-            SettingsError: there are none, confluent-kafka is not installed, or it does not know a setting.
+            SettingsError: no brokers are given, confluent-kafka is not installed, or it refuses a setting.
         """
         if not bootstrap_servers:
             raise SettingsError(
@@ -71,12 +71,14 @@ class Broker:
             from confluent_kafka import Consumer  # noqa: PLC0415  (only reconcile needs it)
         except ImportError as error:
             raise SettingsError(
-                "reconcile reads Kafka with confluent-kafka, which is not installed"
+                "confluent-kafka is not installed, and reconcile reads Kafka with it: pip install confluent-kafka"
             ) from error
         try:
             self._consumer = Consumer(self.config)
         except Exception as error:
-            raise SettingsError(f"the Kafka settings are refused: {error}") from error
+            raise SettingsError(
+                f"librdkafka refuses the Kafka settings: {error}. Correct --kafka-config"
+            ) from error
 
     def watermarks(self, topics: Iterable[str]) -> dict[tuple[str, int], tuple[int, int]]:
         """The lowest offset that is kept, and the one after the last that can be read, of every partition.
@@ -85,7 +87,7 @@ class Broker:
         has none.
 
         Raises:
-            SourceError: no broker answers.
+            SourceError: no broker responds.
         """
         from confluent_kafka import KafkaException  # noqa: PLC0415
 
@@ -97,7 +99,9 @@ class Broker:
                 for number in sorted(known[topic].partitions)
             }
         except KafkaException as error:
-            raise SourceError(f"Kafka does not answer: {error.args[0]}") from error
+            raise SourceError(
+                f"Kafka does not respond: {error.args[0]}. Check --bootstrap-servers, then run again"
+            ) from error
 
     def refuse_hidden(
         self, places: Mapping[tuple[str, int], int], marks: Mapping[tuple[str, int], tuple[int, int]]
@@ -123,10 +127,12 @@ class Broker:
                 if end < real:
                     raise SourceError(
                         f"{topic}[{number}] cannot be read from offset {end} on: another producer has a transaction "
-                        "open there. Verify again when it has ended (Kafka aborts it after its transaction.timeout.ms)"
+                        "open there. Verify again after its end (Kafka aborts it after its transaction.timeout.ms)"
                     )
         except KafkaException as error:
-            raise SourceError(f"Kafka does not answer: {error.args[0]}") from error
+            raise SourceError(
+                f"Kafka does not respond: {error.args[0]}. Check --bootstrap-servers, then run again"
+            ) from error
         finally:
             consumer.close()
 
@@ -140,11 +146,14 @@ class Broker:
             return set()
         own = {name: value for name, value in self.config.items() if name not in FIXED}
         admin = AdminClient({**own, "log_level": 0})
-        asked = admin.describe_configs([ConfigResource("topic", name) for name in names])
+        described = admin.describe_configs([ConfigResource("topic", name) for name in names])
         try:
-            answers = {resource.name: answer.result(PATIENCE_S) for resource, answer in asked.items()}
+            answers = {resource.name: answer.result(PATIENCE_S) for resource, answer in described.items()}
         except KafkaException as error:
-            raise SourceError(f"Kafka does not say how its topics are kept: {error.args[0]}") from error
+            raise SourceError(
+                f"Kafka does not return the settings of its topics: {error.args[0]}. "
+                "This user needs DescribeConfigs on them"
+            ) from error
         return {
             name for name, answer in answers.items() if "compact" in (answer["cleanup.policy"].value or "")
         }
@@ -231,7 +240,7 @@ def _batch(rows: Sequence[tuple[Any, ...]], names: Sequence[str], types: Sequenc
     return pa.RecordBatch.from_arrays(columns, names=list(names))
 
 
-def records_of(consumer: Any, wanted: Range) -> Iterator[tuple[Any, ...]]:
+def records_of(consumer: Any, range_: Range) -> Iterator[tuple[Any, ...]]:
     """Yield the records of a range: topic, partition, offset, message id and digest of each.
 
     Offsets need not follow each other: markers of transactions have one too, and records that compaction or an aborted
@@ -242,30 +251,30 @@ def records_of(consumer: Any, wanted: Range) -> Iterator[tuple[Any, ...]]:
     """
     from confluent_kafka import KafkaError, TopicPartition  # noqa: PLC0415
 
-    consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
-    where = f"{wanted.topic}[{wanted.partition}]"
+    consumer.assign([TopicPartition(range_.topic, range_.partition, range_.start)])
+    where = f"{range_.topic}[{range_.partition}]"
     last: Any = None
     while True:
         message = consumer.poll(PATIENCE_S)
         if message is None:
             raise KafkaReadError(
-                f"Kafka delivers nothing of {where} any more after {PATIENCE_S:.0f} s ({last or 'no error'})"
+                f"Kafka delivered nothing of {where} for {PATIENCE_S:.0f} s ({last or 'no error'}). Verify again"
             )
         if message.error() is not None:
             last = message.error()
             if last.code() == KafkaError._PARTITION_EOF:
-                if message.offset() < wanted.end:
+                if message.offset() < range_.end:
                     raise KafkaReadError(
-                        f"{where} ends at offset {message.offset()} and had {wanted.end} a moment ago: "
-                        "Kafka has lost its end, or made the topic anew"
+                        f"{where} ends at offset {message.offset()} and had {range_.end} a moment ago: "
+                        "Kafka lost its end, or the topic was recreated. Verify again"
                     )
                 return
             if last.retriable() or last.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN):
                 continue  # the client reconnects; the poll that finds nothing for long ends it
             raise KafkaReadError(f"Kafka cannot read {where}: {last.str()}")
         offset = message.offset()
-        if offset >= wanted.end:
+        if offset >= range_.end:
             return
         message_id = next((value for name, value in message.headers() or () if name == "outbox-id"), None)
         text = None if message_id is None else bytes(message_id).decode("utf-8", "replace")
-        yield wanted.topic, wanted.partition, offset, text, digest(message.key(), message.value())
+        yield range_.topic, range_.partition, offset, text, digest(message.key(), message.value())

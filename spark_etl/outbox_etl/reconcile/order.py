@@ -1,10 +1,10 @@
 """Order per topic and order key: the first appearances of its messages in Kafka, against their positions.
 
 The promise: if a transaction committed before another inserted its message, its message has the lower offset.
-Positions alone cannot tell: of two transactions that ran side by side the later position may be published first, and
+Positions alone do not decide: of two transactions that ran side by side the later position may be published first, and
 rightly so. So an inversion is a problem when the message that was overtaken was visible to the relay when it published
 the other (the publication's snapshot), when both are of one transaction, or when the publications recorded them in the
-right order and Kafka has them the other way round. Everything else is told as `overtaken`.
+right order and Kafka has them the other way round. Everything else is noted as `overtaken`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def check_order(
     """Report which inversions break the promise.
 
     `cut` are partitions of which Kafka no longer keeps the beginning. There the first appearance of a doubled message
-    may be gone, and what is left tells nothing about order.
+    may be gone, and what is left proves nothing about order.
     """
     for taken in chunks(rows):
         _check_taken(taken, source, reader, found, cut)
@@ -142,10 +142,10 @@ def _why(early: Any, late: Any, row: Any, snapshots: dict[Any, Snapshot]) -> str
 
 def _recorded(source: SourceRows, positions: list[int]) -> dict[int, dict[str, Any]]:
     """The first publication that was recorded of each position: its place, its batch, and its message's transaction."""
-    wanted = source.publications.where(f.col("position").isin(positions)).drop("xid")
+    published = source.publications.where(f.col("position").isin(positions)).drop("xid")
     xids = source.messages.where("state = 'COMMITTED'").select("position", "xid")
     found: dict[int, dict[str, Any]] = {}
-    for row in wanted.join(xids, "position").orderBy("position", "published_at", "offset").collect():
+    for row in published.join(xids, "position").orderBy("position", "published_at", "offset").collect():
         batch = (row["epoch"], row["batch"], row["lo"])
         found.setdefault(
             row["position"], {"place": (row["partition"], row["offset"]), "batch": batch, "xid": row["xid"]}

@@ -29,12 +29,12 @@ def check_orphans(
         found: takes what is found.
         reader: asks PostgreSQL, after Kafka was read: what a relay published was committed before.
         target: knows what PostgreSQL no longer has.
-        shared: other outboxes publish to these topics too, so a record whose message nobody knows is foreign.
+        shared: other outboxes publish to these topics too, so a record of an unknown message is foreign.
 
     Returns:
-        Per partition the first record that could not be judged yet, since its publication is not recorded. The
-        verification that will judge it has to read from there: if a relay died before it recorded what it
-        published, first appearances and order can be told from those records alone.
+        Per partition the first record that is still undecided, since its publication is not recorded. The
+        verification that decides it has to read from there: if a relay died before it recorded what it
+        published, first appearances and order can be seen in those records alone.
     """
     rest = each.where("NOT known")
     waiting = rest.where("array_contains(states, 'COMMITTED')").select(f.explode("there").alias("record"))

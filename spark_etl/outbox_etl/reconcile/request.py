@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.command_line import Option
 from outbox_etl.errors import SettingsError
+from outbox_etl.options.option import Option
 
 if TYPE_CHECKING:
     from outbox_etl.reconcile.findings import Finding
@@ -19,7 +19,7 @@ LIMIT, MOST_LISTED = 100, 100_000
 
 @dataclass(frozen=True, slots=True)
 class ReconcileRequest:
-    """What a verification shall look at, and what it may let pass."""
+    """What a verification compares, and what it may let pass."""
 
     bootstrap_servers: str
     kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -30,14 +30,14 @@ class ReconcileRequest:
     """Doubled records in Kafka are problems."""
     shared_topics: bool = False
     accept_dropped: bool = False
-    """What PostgreSQL dropped before it was verified here is told, not a problem."""
+    """What PostgreSQL dropped before it was verified here is noted, not a problem."""
     limit: int = LIMIT
     """Findings of one kind that are listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileResult:
-    """What a verification found. `problems` = 0 is the proof, and the certificate says so."""
+    """What a verification found. `problems` = 0 is the proof, and stands in the certificate."""
 
     target: str
     window_lo: int
@@ -51,7 +51,7 @@ class ReconcileResult:
     allowed: tuple[Finding, ...] = ()
     """Doubled records, unless they are problems; at most as many as are listed of a kind."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """What is no problem and should be known, counted."""
+    """Counts of facts that are not problems."""
     partitions: tuple[Mapping[str, Any], ...] = ()
     sums: Mapping[str, str] = field(default_factory=dict)
     certified: bool = False
@@ -65,11 +65,11 @@ class ReconcileResult:
         return 1 if self.problems or self.revoked else 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+        """Return it as JSON's types, for machines."""
         return {**asdict(self), "exit_code": self.exit_code}
 
     def lines(self) -> list[str]:
-        """For people: a table of the partitions, then every finding that is listed, then the verdict."""
+        """For people: a table of the partitions, then every finding that is listed, then the result."""
         head = ("topic", "partition", "postgres", "kafka", "warehouse", "foreign", "expired", "checksum")
         rows = [head]
         for row in self.partitions:
@@ -86,8 +86,8 @@ class ReconcileResult:
             for row in rows
         ]
         notes = [f"{count} {name.replace('_', ' ')}" for name, count in self.notes.items()]
-        verdict = f"{self.messages} messages of transactions {self.window_lo} to {self.window_hi} of {self.target}: "
-        verdict += (
+        result = f"{self.messages} messages of transactions {self.window_lo} to {self.window_hi} of {self.target}: "
+        result += (
             f"{self.problems} problems"
             if self.problems
             else "proven"
@@ -98,10 +98,10 @@ class ReconcileResult:
             *(table if self.partitions else ()),
             *(f"! {finding}" for finding in self.found),
             *(f"  allowed: {finding}" for finding in self.allowed),
-            *(f"  told: {note}" for note in notes),
+            *(f"  note: {note}" for note in notes),
             *(f"  {count} x {name}" for name, count in self.totals.items()),
             *((f"! all earlier certificates were taken back: {self.revoked}",) if self.revoked else ()),
-            verdict,
+            result,
         ]
 
 
@@ -148,7 +148,7 @@ OPTIONS = (
 
 
 def requested(given: argparse.Namespace) -> ReconcileRequest:
-    """Check what was given.
+    """Build the request from the options that were given.
 
     Raises:
         SettingsError: naming the option and what is allowed.
@@ -156,7 +156,8 @@ def requested(given: argparse.Namespace) -> ReconcileRequest:
     if not given.bootstrap_servers:
         raise SettingsError("no Kafka broker given: use --bootstrap-servers or set OUTBOX_BOOTSTRAP_SERVERS")
     if any("=" not in pair for pair in given.kafka_config):
-        raise SettingsError("--kafka-config takes NAME=VALUE")  # not repeated: it may be half of a password
+        # The text is not repeated: it may be half of a password.
+        raise SettingsError("--kafka-config is not a valid setting: expected NAME=VALUE")
     for option in OPTIONS:
         option.check(given)
     config = dict(pair.split("=", 1) for pair in given.kafka_config)

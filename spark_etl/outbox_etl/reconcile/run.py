@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from outbox_etl.errors import TargetError
 from outbox_etl.reconcile.kafka import Broker
 from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
-from outbox_etl.reconcile.verification import Stores, Verification
+from outbox_etl.reconcile.revocation import revoke
+from outbox_etl.reconcile.verification import Systems, Verification
 from outbox_etl.source import partition_guard
 from outbox_etl.source.reader import Source
-from outbox_etl.source.revocation import revoke
 from outbox_etl.source.window import following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.warehouse.target import Target
 
 
@@ -26,7 +26,7 @@ def reconcile(
     spark: SparkSession,
     settings: Settings,
     target: Target,
-    wanted: ReconcileRequest,
+    request: ReconcileRequest,
     say: Callable[[str], None],
 ) -> ReconcileResult:
     """Verify what was exported since the last certificate, and certify it; take back what cannot be true any more.
@@ -44,7 +44,7 @@ def reconcile(
             raise TargetError("the warehouse is empty: `outbox etl run` fills it")
         now = source.horizon()
         following(mark, now)
-        broker = Broker(wanted.bootstrap_servers, wanted.kafka)
+        broker = Broker(request.bootstrap_servers, request.kafka)
         stack.callback(broker.close)
-        stores = Stores(spark, settings, target, broker, say)
-        return Verification(stores, wanted, mark, now, attached).run()
+        systems = Systems(spark, settings, target, broker, say)
+        return Verification(systems, request, mark, now, attached).run()

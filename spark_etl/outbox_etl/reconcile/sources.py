@@ -1,7 +1,7 @@
 """The two sources of a window next to Kafka, PostgreSQL and the warehouse, in the same slim columns.
 
 A message belongs to the window of its xid, a publication to the window of its own: a message that was committed in one
-window and published in a later one is looked for in Kafka with the later.
+window and published in a later one is searched in Kafka with the later.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SQL = "reconcile.sql"
 JOINED = {"status", "published_at", "partition", "offset", "checks", "window_hi", "body_json", "headers"}
-"""Columns of message_history that do not come from the message's own row, or are told otherwise."""
+"""Columns of message_history that do not come from the message's own row, or are compared in another way."""
 PLACE = ("topic", "partition", "offset")
 LOOKED_UP = 500
 """Message ids in one statement."""
@@ -99,7 +99,7 @@ def warehouse(target: Target, window: Window) -> SourceRows:
 
 
 def with_lost(stored: SourceRows, source: SourceRows, target: Target, held: Sequence[Ids]) -> SourceRows:
-    """The warehouse's side with its publications told apart: which are of messages that a fail-over lost.
+    """Mark the publications in the warehouse that are of messages which a fail-over lost.
 
     They are at the position of such a message, and PostgreSQL does not have them, though it has their range (`held`).
     Once it has dropped that, the one that the lost message itself shows is known to be its.
@@ -136,7 +136,7 @@ def slim(messages: DataFrame, *more: str) -> DataFrame:
 
 
 def hashed_events(events: DataFrame) -> DataFrame:
-    """Events, each with a digest of all that it says."""
+    """Events, each with a digest of its columns."""
     plain = [name for name in TRANSACTION_EVENTS.names if name != "window_hi"]
     parts = [f.coalesce(f.col(name).cast("string"), f.lit("~")) for name in plain]
     return events.select("id", "message_id", f.xxhash64(*parts).alias("hash"))
@@ -155,7 +155,7 @@ class Reader:
         self._source, self._top = source, top
 
     def split(self, text: str) -> DataFrame:
-        """A statement that answers an `id`, read in parallel by ranges of it."""
+        """Read a statement that returns an `id`, in parallel by ranges of it."""
         ranges = self._source.ranges(Ids(0, self._top + 1), self._top)
         return self._source.read(text, [ids.hold("id") for ids in ranges])
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as f
 
 if TYPE_CHECKING:
+    from outbox_etl.reconcile.certificate import Certificate
     from outbox_etl.reconcile.findings import Findings
     from outbox_etl.reconcile.sources import SourceRows
-    from outbox_etl.source.certificate import Certificate
     from outbox_etl.source.reader import Ids
     from outbox_etl.source.window import Window
 
@@ -57,7 +57,7 @@ def find_unverified(
 
 
 def _any(column: str, spans: Iterable[tuple[int, int]]) -> str:
-    """A condition: the column's value lies in one of these spans, which are joined where they meet."""
+    """A condition: the column's value lies in one of these spans, which are joined where they touch."""
     joined: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if joined and low <= joined[-1][1]:

@@ -2,7 +2,7 @@
 
 The order of the reads is the proof's. The window is closed and exported before anything is read, and no export runs
 meanwhile (the same lock). What was recorded as published is read before Kafka's ends are asked for, so it must be
-there. What PostgreSQL says of records that nobody expected is read after Kafka: a relay publishes what was committed
+there. What PostgreSQL holds of unexpected records is read after Kafka: a relay publishes what was committed
 before. Low watermarks are read last: what retention took away while we read counts as no longer there, not as missing.
 If the run dies anywhere, there is no certificate, and the next run verifies the same window.
 """
@@ -18,7 +18,8 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from outbox_etl.errors import SettingsError, SourceError
-from outbox_etl.reconcile import order, orphans, unverified
+from outbox_etl.reconcile import certificate as certificates
+from outbox_etl.reconcile import order, orphans, revocation, unverified
 from outbox_etl.reconcile.against_kafka import (
     KafkaComparison,
     bounds,
@@ -29,19 +30,18 @@ from outbox_etl.reconcile.against_kafka import (
     resumed,
 )
 from outbox_etl.reconcile.against_warehouse import WarehouseComparison
+from outbox_etl.reconcile.certificate import Certificate
 from outbox_etl.reconcile.findings import Finding, Findings
 from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
 from outbox_etl.reconcile.sources import Reader, SourceRows, postgres, warehouse, with_lost
-from outbox_etl.source import certificate as certificates
-from outbox_etl.source import partition_guard, revocation
-from outbox_etl.source.certificate import Certificate
+from outbox_etl.source import partition_guard
 from outbox_etl.source.reader import Source
 from outbox_etl.source.window import Horizon, Watermark, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.reconcile.kafka import Broker
     from outbox_etl.warehouse.target import Target
 
@@ -49,7 +49,7 @@ FOREVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
-class Stores:
+class Systems:
     """The three that are compared, and what reads them."""
 
     spark: SparkSession
@@ -64,31 +64,31 @@ class Verification:
 
     def __init__(
         self,
-        stores: Stores,
-        wanted: ReconcileRequest,
+        systems: Systems,
+        request: ReconcileRequest,
         mark: Watermark,
         now: Horizon,
         attached: partition_guard.Attachments,
     ) -> None:
-        self._spark, self._settings = stores.spark, stores.settings
-        self._target, self._broker, self._say = stores.target, stores.broker, stores.say
-        self._wanted, self._mark, self._now = wanted, mark, now
-        self._source = Source(stores.spark, stores.settings)
+        self._spark, self._settings = systems.spark, systems.settings
+        self._target, self._broker, self._say = systems.target, systems.broker, systems.say
+        self._request, self._mark, self._now = request, mark, now
+        self._source = Source(systems.spark, systems.settings)
         self._source.expect(now.cluster, now.hi)
         self._reader = Reader(self._source, now.top)
-        self._found = Findings(wanted.limit, wanted.exactly_once)
+        self._found = Findings(request.limit, request.exactly_once)
         self._cluster, self._attached = now.cluster, attached
-        self._warehouse = stores.target.identity()
-        self._all = certificates.read(self._source, stores.settings.target)
+        self._warehouse = systems.target.identity()
+        self._all = certificates.read(self._source, systems.settings.target)
         self._known = certificates.present(self._all, now.cluster)
         self._revoked = revocation.latest(self._known)
         self._cut: set[tuple[str, int]] = set()
 
     def run(self) -> ReconcileResult:
-        """Verify, certify, tell."""
+        """Verify the window, write its certificate, and return the result."""
         began, mark = monotonic(), self._mark
         reach, ends = certificates.covered(self._known, self._warehouse)
-        lo, before = (0, {}) if self._wanted.everything else (reach, ends)
+        lo, before = (0, {}) if self._request.everything else (reach, ends)
         if lo >= mark.hi:
             self._say(f"nothing to do: everything below transaction {mark.hi} has its certificate")
             return ReconcileResult(self._settings.target, lo, mark.hi)
@@ -129,10 +129,10 @@ class Verification:
         self._broker.refuse_hidden({place: of[1] for place, of in reach.items() if of}, marks)
         compacted = self._broker.compacted({topic for topic, _ in marks})
         self._found.notes["partitions_made_anew"] += len(made_anew(marks, before))
-        wanted = ranges(reach, marks, before)
-        records = self._kept(self._broker.read(self._spark, wanted))
+        to_read = ranges(reach, marks, before)
+        records = self._kept(self._broker.read(self._spark, to_read))
         read = _reading(records.count)
-        self._say(f"{read} records of {len(wanted)} partitions")
+        self._say(f"{read} records of {len(to_read)} partitions")
         after = self._broker.watermarks(topics)
         rows = [(*place, low, place[0] in compacted) for place, (low, _) in after.items()]
         limits = self._spark.createDataFrame(
@@ -142,7 +142,7 @@ class Verification:
         judged = judged.selectExpr(
             "*", "offset IS NULL OR coalesce(compacted OR offset < low, false) gone"
         ).drop("low", "compacted")
-        began = {(each.topic, each.partition): each.start for each in wanted}
+        began = {(each.topic, each.partition): each.start for each in to_read}
         self._cut = {
             place
             for place, (low, _) in after.items()
@@ -169,7 +169,7 @@ class Verification:
             if not each.problems and each.warehouse == self._warehouse
         ]
         unverified.find_unverified(
-            stored, window, held, proven, self._found, accept=self._wanted.accept_dropped
+            stored, window, held, proven, self._found, accept=self._request.accept_dropped
         )
 
     def _against_kafka(
@@ -181,7 +181,7 @@ class Verification:
         self._found.settle()
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
         held = orphans.check_orphans(
-            each, self._found, self._reader, self._target, shared=self._wanted.shared_topics
+            each, self._found, self._reader, self._target, shared=self._request.shared_topics
         )
         behind = order.inversions(kafka.records, kafka.places)
         order.check_order(behind, source, self._reader, self._found, self._cut)
@@ -241,11 +241,10 @@ class Verification:
 
     def _sums(self, row: Mapping[str, Any]) -> None:
         """A net under all comparisons: what they found equal must have equal sums."""
-        wanted = (
-            "warehouse" if row["warehouse"] > row["postgres"] else "postgres"
-        )  # PostgreSQL's may be dropped
-        if row[f"{wanted}_checksum"] != row["kafka_checksum"]:
-            text = f"{wanted} {row[f'{wanted}_checksum']}, kafka {row['kafka_checksum']}"
+        # History may have been dropped from PostgreSQL.
+        fuller = "warehouse" if row["warehouse"] > row["postgres"] else "postgres"
+        if row[f"{fuller}_checksum"] != row["kafka_checksum"]:
+            text = f"{fuller} {row[f'{fuller}_checksum']}, kafka {row['kafka_checksum']}"
             self._found.add(Finding("checksum", "kafka", None, row["topic"], row["partition"], None, text))
 
     def _kept(self, rows: DataFrame) -> DataFrame:
@@ -258,7 +257,7 @@ class Verification:
 
 
 def _reading(count: Callable[[], int]) -> int:
-    """Read Kafka, and say in one line what an executor could not read."""
+    """Read Kafka, and report in one line what an executor could not read."""
     try:
         return count()
     except Exception as error:
@@ -277,7 +276,7 @@ def _ends(
     held: Mapping[tuple[str, int], int],
     before: Mapping[str, Mapping[str, int]],
 ) -> dict[str, dict[str, int]]:
-    """Where the next verification goes on: at the first record that was not judged, and never before where we began."""
+    """Where the next verification goes on: at the first record that is undecided, and never before where we began."""
     ends: dict[str, dict[str, int]] = {}
     for (topic, partition), (low, high) in marks.items():
         done = resumed(before, topic, partition, (low, high))

@@ -1,4 +1,4 @@
-"""The pictures of a report: each takes plain numbers, and answers an SVG."""
+"""The pictures of a report: each takes plain numbers, and returns an SVG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Series = Mapping[str, Sequence[float]]
 PERCENTILES = ("p50", "p95", "p99")
 MARKS = {"p50": "o", "p95": "s", "p99": "^"}
 FEWEST = 8
-"""Points that an axis of time has room for at least: a single one is no wall."""
+"""Points that an axis of time has room for at least: a single one does not fill it."""
 LEAST = 0.05
 """ms; a logarithmic axis has no 0."""
 

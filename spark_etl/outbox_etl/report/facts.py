@@ -1,4 +1,4 @@
-"""What a report tells: plain values, gathered once, that everything else is drawn and written from."""
+"""What a report contains: plain values, gathered once, that everything else is drawn and written from."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
-DAYS = 31
+MOST_DAYS = 31
 """Days that a report shows at most, up to the newest one in the warehouse."""
-MOST = 12
-"""Topics, or producer groups, that are told apart; what the others add up to is called OTHER."""
+MOST_SHOWN = 12
+"""Topics, or producer groups, that are listed; what the others add up to is called OTHER."""
 OTHER = "all others"
 MINUTELY = 3 * 3_600
-"""Seconds up to which throughput is told by the minute."""
+"""Seconds up to which throughput is listed by the minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class RunFacts:
     """The run itself."""
 
     command: str
@@ -38,7 +38,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What the warehouse says of the days of the report. Rows are those of sql/report.sql."""
+    """The figures of the days of the report, out of the warehouse. Rows are those of sql/report.sql."""
 
     first: date
     last: date
@@ -62,7 +62,7 @@ class Figures:
 class Facts:
     """All of it."""
 
-    run: Run
+    run: RunFacts
     watermark: Row | None = None
     """Up to where the warehouse is filled; None: it is empty, or was not read."""
     figures: Figures | None = None
@@ -100,6 +100,6 @@ def every_day(days: Iterable[date]) -> list[date]:
 
 
 def step_of(minutes: Sequence[Row]) -> int:
-    """Say in which steps, in seconds, what happened in these minutes is told."""
+    """Return the step, in seconds, in which these minutes are listed."""
     span = minutes[-1]["moment"] - minutes[0]["moment"] if minutes else 0
     return 60 if span <= MINUTELY else 3_600

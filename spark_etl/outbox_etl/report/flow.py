@@ -131,7 +131,7 @@ def _percentiles(of: Figures) -> Markup:
 
 
 def _continuous(rows: Sequence[Row], step: int) -> list[tuple[int, int, int]]:
-    """Moment, sent and published, in steps; where nothing was, it says 0."""
+    """Moment, sent and published, in steps; 0 where nothing happened."""
     sums: dict[int, list[int]] = {}
     for row in rows:
         point = sums.setdefault(row["moment"] // step * step, [0, 0])

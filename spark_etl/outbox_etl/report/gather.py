@@ -6,38 +6,37 @@ from dataclasses import asdict
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.marts import within
-from outbox_etl.report.facts import DAYS, MOST, Figures, step_of
-from outbox_etl.source import certificate
+from outbox_etl.reconcile import certificate
+from outbox_etl.report.facts import MOST_DAYS, MOST_SHOWN, Figures, step_of
 from outbox_etl.source.reader import Source
 from outbox_etl.statements import statement
-from outbox_etl.warehouse.mart_tables import DAYS as MADE
-from outbox_etl.warehouse.mart_tables import MARTS
+from outbox_etl.warehouse.mart_tables import DAYS, MARTS
+from outbox_etl.warehouse.marts import within
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.source.window import Watermark
     from outbox_etl.warehouse.target import Target
 
 SQL = "report.sql"
 CLOSE = 3
-"""Days up to which throughput is told by the hour, or the minute."""
+"""Days up to which throughput is listed by the hour, or the minute."""
 PARTITIONS = 20
 CERTIFICATES = 20
 
 
 def figures(spark: SparkSession, target: Target) -> Figures | None:
-    """Read the newest days of the marts, and what the history says more of them; None when there is no day."""
-    for table in (*MARTS, MADE):
+    """Read the newest days of the marts, and what the history adds to them; None without a day."""
+    for table in (*MARTS, DAYS):
         target.read(table).createOrReplaceTempView(table.name)
     [span] = _ask(spark, "days")
     if span["last"] is None:
         return None
     last = span["last"]
-    first = max(span["first"], last - timedelta(DAYS - 1))
+    first = max(span["first"], last - timedelta(MOST_DAYS - 1))
     inside = f"day BETWEEN DATE'{first}' AND DATE'{last}'"
     target.read(MESSAGE_HISTORY).createOrReplaceTempView("history")
     days = [first + timedelta(place) for place in range((last - first).days + 1)]
@@ -52,7 +51,7 @@ def figures(spark: SparkSession, target: Target) -> Figures | None:
         rate=rate,
         histogram={row["bucket"]: row["messages"] for row in buckets},
         **{
-            name: _ask(spark, name, inside=inside, most=PARTITIONS if name == "gaps" else MOST)
+            name: _ask(spark, name, inside=inside, most=PARTITIONS if name == "gaps" else MOST_SHOWN)
             for name in ("topics", "latency", "decided_by_day", "decided_by_group", "checks", "skew", "gaps")
         },
     )
@@ -70,7 +69,7 @@ def _ask(spark: SparkSession, name: str, **values: int | str) -> list[dict[str, 
 
 
 def watermark(mark: Watermark) -> dict[str, Any]:
-    """Say up to where the warehouse is filled."""
+    """Return up to where the warehouse is filled."""
     return asdict(mark)
 
 

@@ -14,7 +14,7 @@ OPEN = 10
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = "") -> Markup:
     """A table; numbers to the right."""
-    told = f"<caption>{cell(caption)}</caption>" if caption else ""
+    title = f"<caption>{cell(caption)}</caption>" if caption else ""
     whole = list(rows)
     numbers = [all(_is_number(row[column]) for row in whole) for column in range(len(head))]
     heads = "".join(
@@ -23,7 +23,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], caption: str = 
     )
     body = "".join(f"<tr>{''.join(_cell(value) for value in row)}</tr>\n" for row in whole)
     return Markup(
-        f'<div class="wide"><table>{told}<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>'
+        f'<div class="wide"><table>{title}<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>'
     )
 
 
@@ -67,15 +67,15 @@ def figure(
 
 def section(title: str, *parts: str | Markup, anchor: str) -> Markup:
     """A section; plain text becomes a paragraph."""
-    told = "\n".join(part if isinstance(part, Markup) else _paragraph(part) for part in parts if part)
+    body = "\n".join(part if isinstance(part, Markup) else _paragraph(part) for part in parts if part)
     return Markup(
-        f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{cell(title)}</h2>\n{told}\n</section>'
+        f'<section aria-labelledby="{anchor}"><h2 id="{anchor}">{cell(title)}</h2>\n{body}\n</section>'
     )
 
 
 def _paragraph(text: str) -> str:
-    told = re.sub("`([^`]+)`", r"<code>\1</code>", cell(text))
-    return f"<p>{told}</p>"
+    body = re.sub("`([^`]+)`", r"<code>\1</code>", cell(text))
+    return f"<p>{body}</p>"
 
 
 def badge(text: str, kind: str) -> Markup:

@@ -23,7 +23,7 @@ def check(path: Path) -> None:
             "--report draws with matplotlib, which is not installed here: pip install 'outbox-kafka[etl]'"
         )
     if path.exists() and not path.is_file():
-        raise SettingsError(f"--report {path} is there and no file: name a file, such as report.html")
+        raise SettingsError(f"--report {path} is not a file: expected a file name, such as report.html")
     folder = path.resolve().parent
     try:
         # What permissions say is not all: a file system may be read-only, or full.

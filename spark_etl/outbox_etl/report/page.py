@@ -1,4 +1,4 @@
-"""The whole page: head, verdict, what went wrong, and all sections, in one HTML text."""
+"""The whole page: head, conclusion, what went wrong, and all sections, in one HTML text."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from outbox_etl.report.facts import Facts, Figures
 from outbox_etl.report.flow import latency, throughput
-from outbox_etl.report.halves import checks, decisions
+from outbox_etl.report.half_messages import checks, decisions
 from outbox_etl.report.html import badge, pairs, section
-from outbox_etl.report.proof import proof, verdict
+from outbox_etl.report.proof import conclusion, proof
 from outbox_etl.report.spread import gaps, skew
 from outbox_etl.report.text import Markup, cell, lasting, many
 
@@ -51,7 +51,7 @@ def _head(facts: Facts) -> Markup:
     if run.error:
         word, kind = "failed", "bad"
     else:
-        word, kind = verdict(answer) if run.command == "reconcile" else ("done", "good")
+        word, kind = conclusion(answer) if run.command == "reconcile" else ("done", "good")
     rows: list[tuple[str, Any]] = [
         ("warehouse", run.target),
         ("PostgreSQL", run.source),

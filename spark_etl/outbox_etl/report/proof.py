@@ -1,4 +1,4 @@
-"""What was proven: the verdict of a reconcile with every finding, and the certificates that there are."""
+"""What was proven: the result of a reconcile with every finding, and the certificates that there are."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ PARTITIONS = 200
 SUMS = ("postgres", "kafka", "warehouse")
 
 
-def verdict(answer: Row) -> tuple[str, str]:
-    """A reconcile's verdict in words, and whether it is `good`, `bad` or `calm`."""
+def conclusion(answer: Row) -> tuple[str, str]:
+    """A reconcile's result in words, and whether it is `good`, `bad` or `calm`."""
     if answer.get("problems"):
         return f"{many(answer['problems'], 'problem')}: not proven", "bad"
     return ("proven", "good") if answer.get("certified") else ("nothing new to prove", "calm")
@@ -31,7 +31,7 @@ def proof(facts: Facts) -> Iterator[Markup]:
 
 
 def _reconciled(answer: Row) -> Markup:
-    text, kind = verdict(answer)
+    text, kind = conclusion(answer)
     window = f"transactions {answer['window_lo']} to {answer['window_hi']}"
     said = Markup(
         f"<p>{badge(text, kind)} {many(answer['messages'], 'message')} of {window}, "
@@ -47,8 +47,8 @@ def _reconciled(answer: Row) -> Markup:
             more = f"{caption}: the first {len(listed):,} of {count:,}" if count > len(listed) else caption
             parts.append(table(("what", "where", "message", "place", "detail"), map(_finding, listed), more))
     if answer["notes"]:
-        told = sorted((each.replace("_", " "), count) for each, count in answer["notes"].items())
-        parts.append(table(("told, and no problem", "times"), told))
+        notes = sorted((each.replace("_", " "), count) for each, count in answer["notes"].items())
+        parts.append(table(("note", "times"), notes))
     if answer["partitions"]:
         parts.append(_partitions(answer))
     return section("Reconcile", *parts, anchor="reconcile")
@@ -113,7 +113,7 @@ def _certificates(facts: Facts) -> Markup:
     ]
     head = (
         "transactions",
-        "verdict",
+        "result",
         "verified",
         "messages",
         "problems",

@@ -10,7 +10,7 @@ from outbox_etl.report.html import figure, section, table
 from outbox_etl.report.text import Markup, key_hash, many, name, share
 
 KEYS = {"the largest key": "top_share", "the ten largest": "top10_share"}
-COLORS = {"the largest key": "c2", "the ten largest": "c1"}
+SHARES = {"the largest key": "c2", "the ten largest": "c1"}
 
 
 def skew(of: Figures) -> Markup:
@@ -28,8 +28,8 @@ def skew(of: Figures) -> Markup:
         partial(
             charts.bars,
             names=column(of.skew, "topic"),
-            series={told: column(of.skew, each) for told, each in KEYS.items()},
-            colors=COLORS,
+            series={label: column(of.skew, each) for label, each in KEYS.items()},
+            colors=SHARES,
             percent=True,
         ),
         ("topic", "messages with a key", "largest", "ten largest", "most on one day", "day", "key (hash)"),
@@ -43,13 +43,13 @@ def skew(of: Figures) -> Markup:
             )
             for row in of.skew
         ],
-        legend=COLORS,
+        legend=SHARES,
     )
     return section(title, picture, anchor=anchor)
 
 
 def gaps(of: Figures) -> Markup:
-    """Offsets that no publication accounts for, and publications beside a message's first."""
+    """Offsets that no publication accounts for, and publications after a message's first."""
     title, anchor = "Gaps", "gaps"
     if not of.gaps:
         return section(title, "No publication was recorded in these days.", anchor=anchor)
@@ -72,7 +72,7 @@ def gaps(of: Figures) -> Markup:
         return section(title, said, anchor=anchor)
     head = ("topic", "partition", "offsets", "recorded", "unaccounted", "repeated")
     why = (
-        "An offset without a publication is no loss by itself: other producers and the markers of transactions take "
-        "offsets too. `outbox etl reconcile` reads Kafka and says which."
+        "An offset without a publication is not a loss by itself: other producers and the markers of transactions take "
+        "offsets too. `outbox etl reconcile` reads Kafka and reports losses."
     )
     return section(title, said, why, table(head, rows, "The partitions with most"), anchor=anchor)

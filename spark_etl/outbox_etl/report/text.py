@@ -24,7 +24,7 @@ class Quantity(str):
     __slots__ = ()
 
 
-def printable(text: str) -> str:
+def harmless(text: str) -> str:
     """Replace what shows nothing, turns the direction of writing, or cannot be encoded."""
     return "".join(
         each if each.isprintable() or each == "\n" else "\N{REPLACEMENT CHARACTER}" for each in text
@@ -49,12 +49,12 @@ def cell(value: object) -> Markup:
         case date():
             return Markup(value.isoformat())
         case _:
-            return Markup(html.escape(printable(str(value))))
+            return Markup(html.escape(harmless(str(value))))
 
 
 def label(value: object, longest: int = LONGEST) -> str:
     """A name in a picture."""
-    text = printable(name(value)).replace("\n", " ")
+    text = harmless(name(value)).replace("\n", " ")
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 

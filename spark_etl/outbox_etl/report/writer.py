@@ -1,4 +1,4 @@
-"""The report beside a run: asked for by --report, refused before the work, written after it however it ended."""
+"""The report of a run: requested by --report, refused before the work, written after it however it ended."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from outbox_etl.arguments import secrets
 from outbox_etl.errors import SourceError
 from outbox_etl.failures import explained, masked
+from outbox_etl.options.parser import secrets
 from outbox_etl.report import output_path
-from outbox_etl.report.facts import Facts, Run
+from outbox_etl.report.facts import Facts, RunFacts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.warehouse.target import Target
 
 LONGEST = 4_000
-"""Characters of an error that nobody foresaw: Java's may have thousands of lines."""
+"""Characters of an unforeseen error: Java's may have thousands of lines."""
 
 
 class ReportWriter:
@@ -70,7 +70,7 @@ class ReportWriter:
             return {**answer, "report_error": problem, "exit_code": answer.get("exit_code") or 1}
         return {**answer, "report": str(self._path)}
 
-    def _attempt(self, path: Path, run: Run, error: Exception | None) -> str:
+    def _attempt(self, path: Path, run: RunFacts, error: Exception | None) -> str:
         """Write the report; return why it could not be written, or nothing."""
         try:
             from outbox_etl.report.page import page  # noqa: PLC0415  (draws: loaded when there is something to draw)
@@ -83,12 +83,12 @@ class ReportWriter:
         self._say(f"report: {path}")
         return ""
 
-    def _run(self, answer: dict[str, Any], error: Exception | None) -> Run:
+    def _run(self, answer: dict[str, Any], error: Exception | None) -> RunFacts:
         try:
             version = metadata.version("outbox-kafka")
         except metadata.PackageNotFoundError:
             version = "(not installed as a package)"
-        return Run(
+        return RunFacts(
             command=self._given.command,
             target=masked(self._settings.target),
             source=str(self._settings.source),
@@ -99,7 +99,7 @@ class ReportWriter:
             error="" if error is None else self._text_of(error),
         )
 
-    def _facts(self, run: Run, error: Exception | None) -> Facts:
+    def _facts(self, run: RunFacts, error: Exception | None) -> Facts:
         """Read what can be read."""
         if self._spark is None or self._target is None:
             return Facts(run=run, unread=["The warehouse was not read: the run did not come so far."])

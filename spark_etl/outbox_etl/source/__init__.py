@@ -1,1 +1,1 @@
-"""The outbox in PostgreSQL: closed windows of its rows, and the certificates written there."""
+"""The outbox in PostgreSQL: closed windows of its rows."""

@@ -32,7 +32,7 @@ def check_attached(source: Source) -> Attachments:
             continue
         how = "is being detached" if row["state"] == "pending" else "is detached"
         if row["dropping"]:
-            advice = "an `outbox history drop` is at work or was cut short: let it end, or run it again"
+            advice = "an `outbox history drop` is running or was interrupted: let it end, or run it again"
         else:
             advice = (
                 "attach it again, with the tables of the same number; if it shall never be exported, rename it "

@@ -17,7 +17,7 @@ from outbox_etl.statements import statement
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
 
 SQL = "source.sql"
 DRIVER = "org.postgresql.Driver"
@@ -48,8 +48,8 @@ KNOWN = {
         "offsets": "bigint[]",
     },
 }  # fmt: skip
-"""The columns that are read, with their types. Others may be there: a newer schema adds columns, and says nothing new
-about these."""
+"""The columns that are read, with their types. Others may be there: a newer schema adds columns, and leaves these as
+they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Source:
         return self.bind(statement(SQL, name))
 
     def bind(self, text: str, *values: str | int) -> list[dict[str, Any]]:
-        """Run a statement that answers rows from the driver, with a value bound to each of its question marks."""
+        """Run a statement that returns rows from the driver, with a value bound to each of its question marks."""
         with self._transaction() as connection:
             return _answer(connection, text, *values)
 
@@ -116,14 +116,14 @@ class Source:
             for column, kind in columns.items():
                 is_there = found.get((table, column))
                 if is_there != kind:
-                    what = f"is of type {is_there}" if is_there else "is not there"
+                    what = f"is of type {is_there}" if is_there else "is missing"
                     raise SourceError(
-                        f"outbox.{table}.{column} {what}, this job knows it as {kind}: "
+                        f"outbox.{table}.{column} {what}, expected {kind}: "
                         "use the job of that schema's release"
                     )
 
     def cluster(self) -> Cluster:
-        """Say whose xids these are; no other server is read from now on."""
+        """Return the cluster whose xids these are; no other server is read from now on."""
         with self._transaction() as connection:
             [server] = _answer(connection, statement(SQL, "server"))
             [now] = _answer(connection, statement(SQL, "horizon"))
@@ -131,9 +131,9 @@ class Source:
         return found
 
     def horizon(self, *, of_all: bool = False) -> Horizon:
-        """Say up to where everything has ended, and make sure that no crash can take it back.
+        """Return up to where everything has ended, and make sure that no crash can take it back.
 
-        For a window of all that there is, look for xids that this cluster cannot have given out. No server that has not
+        For a window of everything, search for xids that this cluster cannot have given out. No server that has not
         come as far is read from now on.
         """
         with self._transaction() as connection:
@@ -162,13 +162,16 @@ class Source:
             SourceError: PostgreSQL cannot be reached.
         """
         with self.connection() as connection:
-            asked = connection.prepareStatement(statement(SQL, "lock"))
-            asked.setString(1, f"outbox.etl {target}")
-            answer = asked.executeQuery()
-            answer.next()
-            if not answer.getBoolean(1):
+            name = f"outbox.etl {target}"
+            [asked] = _answer(connection, statement(SQL, "lock"), name)
+            if not asked["is_ours"]:
                 raise ConcurrentRunError(f"another run is writing {target}; let it end, then run again")
-            yield
+            try:
+                yield
+            finally:
+                # The server ends a closed session in its own time; the next run may come before that.
+                with contextlib.suppress(Exception):
+                    _answer(connection, statement(SQL, "unlock"), name)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -245,7 +248,7 @@ class Source:
         return self.read(query(table, window), [part(ids, window, condition) for ids in ranges])
 
     def ranges(self, among: Ids, top: int, *, most: int = 0) -> list[Ids]:
-        """The ids that exist up to the highest that was given out, cut for parallel reads of `most` ids, if given."""
+        """Divide the ids that exist, up to the highest, for parallel reads of `most` ids, if given."""
         parts = self._settings.partitions or 2 * self._spark.sparkContext.defaultParallelism
         return split(self.ids(top), among, parts, most=most)
 
@@ -315,7 +318,7 @@ def new_messages(ids: Ids, held: Sequence[Ids], window: Window) -> str:
 
 
 def _limits(window: Window, *, elsewhere: str = "from_elsewhere") -> str:
-    """The condition that a row of `m` belongs to the window's transactions; `elsewhere` says it of restored rows."""
+    """Return the condition that a row of `m` is of the window's transactions; `elsewhere`: that of restored rows."""
     limits = statement(SQL, "in_window", lo=window.lo, hi=window.hi)
     if not window.restored:
         return limits
@@ -332,7 +335,7 @@ def part(ids: Ids, window: Window, condition: str = "") -> str:
 
 
 def split(existing: Sequence[Ids], among: Ids, parts: int, *, most: int = 0) -> list[Ids]:
-    """Cut the ids that exist into about `parts` ranges of the same length, none across two partitions.
+    """Divide the ids that exist into about `parts` ranges of the same length, none across two partitions.
 
     With `most`, the longest that a range may be, there are more of them where it takes that.
     """

@@ -1,4 +1,4 @@
-"""Closed windows of transactions, and the watermark that says up to where a warehouse is filled.
+"""Closed windows of transactions, and the watermark up to which a warehouse is filled.
 
 A window [lo, hi) is closed: every transaction below hi has ended, so whatever it wrote can be read, and nothing can
 appear in it later. Rows only leave a closed window: a message that is changed again takes the xid of that change and
@@ -35,14 +35,14 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """What a commit of message_history says: everything below `hi` is in the warehouse."""
+    """What a commit of message_history states: everything below `hi` is in the warehouse."""
 
     hi: int
     top: int
     """The highest id that had been given out: messages above it are new to the warehouse."""
     cluster: Cluster
     foreign: int = 0
-    """The highest xid that rows brought from another cluster (a restore): windows up to it meet them again."""
+    """The highest xid that rows brought from another cluster (a restore): windows up to it contain them again."""
     wal: int = 0
     """How far the cluster's log was on disk, in bytes. 0: a watermark of before it was written."""
 
@@ -84,7 +84,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What the source says of itself at one moment."""
+    """The state of the source at one moment."""
 
     cluster: Cluster
     hi: int
@@ -112,7 +112,7 @@ class Window:
     """The highest id given out when `lo` was read: rows below changed later, or were late."""
     cluster: Cluster
     again: bool = False
-    """Read anew by a backfill: what the warehouse has beyond it stays."""
+    """Read again by a backfill: what the warehouse has beyond it stays."""
     rebase: bool = False
     """From another cluster than the warehouse was filled from: the source's rows win whatever their xids."""
     next: int = 0
@@ -142,7 +142,7 @@ class Window:
         return self.hi <= self.lo
 
     def watermark(self) -> Watermark:
-        """What the warehouse will say when the window is in it."""
+        """The watermark once the window is in the warehouse."""
         foreign = self.foreign if self.foreign >= self.hi else 0
         return Watermark(self.hi, self.top, self.cluster, foreign, self.wal)
 
@@ -179,13 +179,13 @@ def following(mark: Watermark | None, now: Horizon) -> Window:
             mark.hi, now.hi, now.top, mark.top, now.cluster, next=now.next, foreign=foreign, wal=now.wal
         )
     raise OtherClusterError(
-        f"the warehouse cannot be continued: {reason}. Transaction ids mean something else now. "
-        "`outbox etl backfill --rebase` reads all that PostgreSQL holds and goes on from there; nothing is deleted"
+        f"the warehouse cannot be continued: {reason}. The transaction ids have another meaning now. "
+        "`outbox etl backfill --rebase` reads all that PostgreSQL holds and continues from there; nothing is deleted"
     )
 
 
 def again(mark: Watermark | None, now: Horizon, *, rebase: bool = False) -> Window:
-    """All that the source still holds, read anew.
+    """Return a window of all that the source still holds.
 
     Raises:
         OtherClusterError: as `following`, unless `rebase`.
@@ -218,5 +218,5 @@ _LAGS = (
 
 
 def _is_behind(mark: Watermark, now: Horizon) -> bool:
-    """Whether the same history of xids has been seen further already; a position of 0 says nothing."""
+    """Whether the same history of xids has been seen further already; a position of 0 is unknown."""
     return mark.hi > now.hi or mark.wal > now.wal > 0

@@ -65,7 +65,11 @@ SELECT (pg_logical_emit_message(true, 'outbox.etl', '') - '0/0')::bigint AS wal,
 
 -- name: lock
 -- One run at a time per target. Held by a session, so that it ends with the run, however that ends.
-SELECT pg_try_advisory_lock(hashtextextended(?, 0))
+SELECT pg_try_advisory_lock(hashtextextended(?, 0)) AS is_ours
+
+-- name: unlock
+-- A run that has ended lets the next one begin at once.
+SELECT pg_advisory_unlock(hashtextextended(?, 0))
 
 -- name: partitions
 -- The ranges of ids that exist. Read once per run: a partition made later holds later windows' rows only.

@@ -5,7 +5,7 @@ There is one change per id.
 The rules of merging stand here once, as SQL expressions over the target's row `t` and the change `s`:
 
 - The state with the higher xid wins, so that a window merged again changes nothing. A row whose xid is not below the
-  window that wrote it came from another cluster (a rebase): its xid says nothing, and what is read now wins.
+  window that wrote it came from another cluster (a rebase): its xid is meaningless, and what is read now wins.
 - A publication belongs to the message that is COMMITTED at its position. The first one counts.
 - A count of checks is a count of all events there are, never an addition.
 """
@@ -30,7 +30,7 @@ IDENTITY = ("id", "message_id")
 PUBLICATION = ("published_at", "partition", "offset")
 JOINED = {*IDENTITY, *PUBLICATION, "status", "checks", "window_hi"}
 LARGE, FEW = 500_000, 200_000
-"""Positions of a window from which on it is worth a look whether few messages are concerned, and how many are few."""
+"""Positions of a window from which on the messages concerned are counted, and how many of them are few."""
 
 STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]
 """The columns that come with a message's state."""
@@ -43,7 +43,7 @@ def with_publications(messages: DataFrame, publications: DataFrame) -> DataFrame
 
 
 def published(rows: DataFrame) -> DataFrame:
-    """Leave the publication to COMMITTED messages only, and say their status."""
+    """Leave the publication to COMMITTED messages only, and set their status."""
     counts = f.col("state") == "COMMITTED"
     kept = {name: f.when(counts, f.col(name)) for name in PUBLICATION}
     status = f.when(counts & f.col("published_at").isNotNull(), "PUBLISHED").otherwise(f.col("state"))
@@ -61,7 +61,7 @@ def _counts(events: DataFrame) -> DataFrame:
 
 
 def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFrame:
-    """What a window says of messages that it need not hold: publications at their positions, counts of checks.
+    """What a window adds to messages that it need not hold: publications at their positions, counts of checks.
 
     Publications and events of the window are in the target already; so are the new messages, those with ids above
     `top`, with theirs.
@@ -85,7 +85,7 @@ def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFr
 
 
 def all_changes(messages: DataFrame, older: DataFrame | None) -> DataFrame:
-    """One row per id: its new state if it has one (`is_message`), else what is said of an older message."""
+    """One row per id: its new state if it has one (`is_message`), else what is added to an older message."""
     if older is None:
         return messages.withColumn("is_message", f.lit(True))
     given = set(older.columns) - {*IDENTITY}

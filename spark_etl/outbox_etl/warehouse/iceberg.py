@@ -52,8 +52,8 @@ class IcebergTarget:
         if origin and lost and any(self._has_rows(table) for table in there):
             # All are made before one is written: to begin a part anew would hide that history is lost.
             raise TargetError(
-                f"{', '.join(lost)} cannot be found, and what lies beside has rows: it was dropped, or its metadata "
-                "is lost. Nothing was changed: bring it back from a backup, or give another --warehouse"
+                f"{', '.join(lost)} cannot be found, and the other tables have rows: it was dropped, or its metadata "
+                "is lost. Nothing was changed: restore it from a backup, or give another --warehouse"
             )
         for table in tables:
             if table not in there:
@@ -81,8 +81,8 @@ class IcebergTarget:
             snapshot = None if parent is None else table.snapshot(parent)
         if last is not None and str(dict(last.summary()).get("total-records", "0")) != "0":
             raise TargetError(
-                f"{name_of(MESSAGE_HISTORY)} has rows and no watermark: no export wrote them, or its "
-                "snapshots were expired by something else than `outbox etl maintain`. Give another --warehouse"
+                f"{name_of(MESSAGE_HISTORY)} has rows and no watermark: no export wrote them, or "
+                "another tool than `outbox etl maintain` expired its snapshots. Give another --warehouse"
             )
         return None
 
@@ -180,12 +180,12 @@ class IcebergTarget:
 
     def _check(self, table: Table) -> None:
         found = {field.name: field.dataType.simpleString() for field in self.read(table).schema.fields}
-        wanted = {column.name: column.type for column in table.columns}
-        for name in [*wanted, *found]:
-            if found.get(name) != wanted.get(name):
+        expected = {column.name: column.type for column in table.columns}
+        for name in [*expected, *found]:
+            if found.get(name) != expected.get(name):
                 raise TargetError(
                     f"{name_of(table)} is another table: its column {name} is {found.get(name, 'missing')}, "
-                    f"an export's is {wanted.get(name, 'not there')}. Nothing was changed: give another --warehouse"
+                    f"an export's is {expected.get(name, 'not there')}. Nothing was changed: give another --warehouse"
                 )
 
     @contextlib.contextmanager

@@ -12,26 +12,30 @@ from typing import TYPE_CHECKING, Protocol
 
 from outbox_etl.errors import OtherClusterError, TargetError
 from outbox_etl.source.reader import Source
-from outbox_etl.warehouse.upkeep import MaintenanceResult, Tended, Upkeep
+from outbox_etl.warehouse.maintain_request import MaintenanceRequest, MaintenanceResult, TableResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.warehouse.target import Target
 
 
 class Maintenance(Protocol):
-    """How it is done to one kind of warehouse."""
+    """The maintenance of one kind of warehouse."""
 
-    def run(self) -> Sequence[Tended]:
-        """Tend all tables that there are."""
+    def run(self) -> Sequence[TableResult]:
+        """Maintain all tables that there are."""
 
 
 def maintain(
-    spark: SparkSession, settings: Settings, target: Target, wanted: Upkeep, say: Callable[[str], None]
+    spark: SparkSession,
+    settings: Settings,
+    target: Target,
+    request: MaintenanceRequest,
+    say: Callable[[str], None],
 ) -> MaintenanceResult:
-    """Tend every table of the warehouse.
+    """Maintain every table of the warehouse.
 
     Raises:
         ConcurrentRunError: a run, reconcile or maintenance has the warehouse.
@@ -46,10 +50,10 @@ def maintain(
         here = source.cluster()
         if here.system_identifier != mark.cluster.system_identifier or here.is_beside(mark.cluster):
             raise OtherClusterError(
-                f"the warehouse was filled from {mark.cluster}, this is {here}: give the "
-                "--dsn that its runs have, or no lock keeps them away meanwhile"
+                f"the warehouse was filled from {mark.cluster}, the --dsn leads to {here}: "
+                "give the --dsn that its runs use, because maintenance takes their lock there"
             )
-        tables = tuple(_maintenance(spark, settings, target, wanted, say).run())
+        tables = tuple(_maintenance(spark, settings, target, request, say).run())
     # (one state of a Parquet warehouse is all its tables')
     count = sum if settings.format == "iceberg" else max
     expired = count(each.expired for each in tables) if tables else 0
@@ -57,12 +61,16 @@ def maintain(
 
 
 def _maintenance(
-    spark: SparkSession, settings: Settings, target: Target, wanted: Upkeep, say: Callable[[str], None]
+    spark: SparkSession,
+    settings: Settings,
+    target: Target,
+    request: MaintenanceRequest,
+    say: Callable[[str], None],
 ) -> Maintenance:
     if settings.format == "iceberg":
         from outbox_etl.warehouse.maintain_iceberg import IcebergMaintenance  # noqa: PLC0415  (one of the two is loaded)
 
-        return IcebergMaintenance(spark, settings, target, wanted, say)
+        return IcebergMaintenance(spark, settings, target, request, say)
     from outbox_etl.warehouse.maintain_parquet import ParquetMaintenance  # noqa: PLC0415
 
-    return ParquetMaintenance(spark, settings, wanted, say)
+    return ParquetMaintenance(spark, settings, request, say)

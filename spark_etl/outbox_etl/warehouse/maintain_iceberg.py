@@ -11,13 +11,13 @@ from outbox_etl.session import CATALOG
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
 from outbox_etl.warehouse.iceberg import name_of
+from outbox_etl.warehouse.maintain_request import ALL, FILE, SMALL, MaintenanceRequest, TableResult
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.warehouse.upkeep import ALL, FILE, SMALL, Tended, Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.warehouse.target import Target
 
 SQL = "maintain.sql"
@@ -41,31 +41,31 @@ class IcebergMaintenance:
         spark: SparkSession,
         settings: Settings,
         target: Target,
-        wanted: Upkeep,
+        request: MaintenanceRequest,
         say: Callable[[str], None],
     ) -> None:
         self._spark, self._settings, self._target = spark, settings, target
-        self._wanted, self._say = wanted, say
+        self._request, self._say = request, say
         self._mark = target.watermark()
 
-    def run(self) -> list[Tended]:
+    def run(self) -> list[TableResult]:
         """Tend each table that is there."""
         return [self._tend(table) for table in ALL if self._spark.catalog.tableExists(name_of(table))]
 
-    def _tend(self, table: Table) -> Tended:
+    def _tend(self, table: Table) -> TableResult:
         before = self._ask("sizes", table)
         self._compact(table)
         self._ask("compact_manifests", table)
         if table is MESSAGE_HISTORY:
             self._mark_current()
         snapshots = self._ask("snapshots", table)["snapshots"]
-        gone = self._ask("expire", table, before=_ago(self._wanted.keep), newest=self._wanted.newest)
+        gone = self._ask("expire", table, before=_ago(self._request.keep), newest=self._request.newest)
         expired = snapshots - self._ask("snapshots", table)["snapshots"]
         orphans = self._remove_orphans(table)
         now = self._ask("sizes", table)
         self._say(f"{table.name}: {before['files']} files, now {now['files']}; {expired} snapshots expired")
         deleted = sum(gone[name] or 0 for name in DELETED)
-        return Tended(table.name, before["files"], now["files"], now["bytes"], expired, deleted, orphans)
+        return TableResult(table.name, before["files"], now["files"], now["bytes"], expired, deleted, orphans)
 
     def _compact(self, table: Table) -> None:
         """Join small files.
@@ -82,14 +82,14 @@ class IcebergMaintenance:
         )
         if failed := found["failed_data_files_count"]:
             raise TargetError(
-                f"{failed} small files of {name_of(table)} could not be joined; no row is lost. Something else "
-                "writes the table, or there is no space: look into Spark's log, and maintain again"
+                f"{failed} small files of {name_of(table)} could not be joined; no row is lost. Another tool "
+                "writes the table, or the disk is full: read Spark's log, then run `outbox etl maintain` again"
             )
 
     def _mark_current(self) -> None:
         """Make sure that the current snapshot, which never expires, carries the watermark.
 
-        Compaction's snapshots carry none. The watermark is looked up through their parents, and these may be about to
+        Compaction's snapshots carry none. The watermark is found through their parents, and these may be about to
         expire. If maintenance dies right after this commit, there is one empty snapshot more.
         """
         [row] = self._spark.sql(statement(SQL, "current", table=name_of(MESSAGE_HISTORY))).collect()
@@ -97,14 +97,14 @@ class IcebergMaintenance:
             return
         if self._mark is None or self._target.watermark() != self._mark:
             # The lock says that there is none; its connection may have broken.
-            raise ConcurrentRunError("a run has moved the watermark meanwhile; maintain again")
+            raise ConcurrentRunError("a run moved the watermark meanwhile: run `outbox etl maintain` again")
         self._target.mark(self._mark)
 
     def _remove_orphans(self, table: Table) -> int:
         # Hadoop's own listing is parallel, but knows no object store that is reached through Iceberg's FileIO.
         by_prefix = self._settings.catalog == "rest" or "io-impl" in self._settings.catalog_options
         text = self._text(
-            "orphans", table, before=_ago(self._wanted.orphans), prefix="true" if by_prefix else "false"
+            "orphans", table, before=_ago(self._request.orphans), prefix="true" if by_prefix else "false"
         )
         return self._spark.sql(text).count()
 

@@ -9,19 +9,19 @@ from time import time
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
+from outbox_etl.warehouse.maintain_request import ALL, FILE, SMALL, MaintenanceRequest, TableResult
 from outbox_etl.warehouse.manifest import FOLDER, DataFile, Manifest
 from outbox_etl.warehouse.parquet import ParquetTarget
 from outbox_etl.warehouse.tables import Table
-from outbox_etl.warehouse.upkeep import ALL, FILE, SMALL, Tended, Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A file that is there."""
 
     path: str
@@ -31,7 +31,7 @@ class Stored:
     """Seconds since 1970."""
 
 
-class Store:
+class WarehouseFiles:
     """The warehouse's files, through Hadoop: a local directory is one of its file systems."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
@@ -42,7 +42,7 @@ class Store:
         self._files: Any = self._path(root).getFileSystem(java.hadoopConfiguration())
         self._root = str(self._files.makeQualified(self._path(root)).toString()).rstrip("/")
 
-    def below(self, folder: str) -> list[Stored]:
+    def below(self, folder: str) -> list[StoredFile]:
         """All files in a folder and its folders."""
         place = self._path(f"{self._root}/{folder}")
         if not self._files.exists(place):
@@ -51,7 +51,7 @@ class Store:
         while listing.hasNext():
             status = listing.next()
             path = str(status.getPath().toString()).removeprefix(f"{self._root}/")
-            found.append(Stored(path, status.getLen(), status.getModificationTime() / 1000))
+            found.append(StoredFile(path, status.getLen(), status.getModificationTime() / 1000))
         return found
 
     def read(self, path: str) -> str:
@@ -71,16 +71,16 @@ class ParquetMaintenance(ParquetTarget):
     """Tends a Parquet warehouse as its newest manifest has it."""
 
     def __init__(
-        self, spark: SparkSession, settings: Settings, wanted: Upkeep, say: Callable[[str], None]
+        self, spark: SparkSession, settings: Settings, request: MaintenanceRequest, say: Callable[[str], None]
     ) -> None:
         super().__init__(spark, settings)
-        self._wanted, self._say = wanted, say
-        self._store = Store(spark, self._root)
+        self._request, self._say = request, say
+        self._store = WarehouseFiles(spark, self._root)
 
-    def run(self) -> list[Tended]:
+    def run(self) -> list[TableResult]:
         """Join small files table by table, then delete what no kept manifest names.
 
-        Manifests go before their files: whoever finds a manifest finds its files.
+        Manifests go before their files: a reader that finds a manifest finds its files.
         """
         tables = [table for table in ALL if table.name in self._now.tables]
         before = {table.name: len(self._files(table)) for table in tables}
@@ -95,12 +95,12 @@ class ParquetMaintenance(ParquetTarget):
             sizes = {file.path: file.bytes for file in self._store.below(table.name)}
             deleted = self._delete(table, stored[table.name], named)
             total = sum(sizes[file.path] for file in files)
-            done.append(Tended(table.name, before[table.name], len(files), total, expired, 0, deleted))
+            done.append(TableResult(table.name, before[table.name], len(files), total, expired, 0, deleted))
             self._say(f"{table.name}: {before[table.name]} files, now {len(files)}; {deleted} deleted")
         return done
 
     def _join(self, table: Table, sizes: dict[str, int]) -> None:
-        """Write small files anew as few, each with a narrow range of the table's first sort column."""
+        """Write small files again as few, each with a narrow range of the table's first sort column."""
         small = [file for file in self._files(table) if sizes.get(file.path, FILE) < SMALL]
         if len(small) < 2:
             return
@@ -121,7 +121,7 @@ class ParquetMaintenance(ParquetTarget):
         """Delete manifests that were replaced long ago."""
         files = self._store.below(FOLDER)
         versions = sorted((file for file in files if file.path.endswith(".json")), key=lambda file: file.path)
-        limit, newest = time() - self._wanted.keep.total_seconds(), versions[-self._wanted.newest :]
+        limit, newest = time() - self._request.keep.total_seconds(), versions[-self._request.newest :]
         # (a reader may have taken a version until its successor came)
         old = [file for file, successor in itertools.pairwise(versions) if successor.modified < limit]
         gone = [file for file in old if file not in newest]
@@ -142,14 +142,14 @@ class ParquetMaintenance(ParquetTarget):
             # The lock says that there is no other run; its connection may have broken.
             raise ConcurrentRunError(
                 f"{self._root}: the newest manifest is version {highest.version}, not {self._now.version} as "
-                "maintenance left it; no file was deleted: maintain again"
+                "maintenance left it; no file was deleted: run `outbox etl maintain` again"
             )
         return named
 
-    def _delete(self, table: Table, stored: Sequence[Stored], named: set[str]) -> int:
+    def _delete(self, table: Table, stored: Sequence[StoredFile], named: set[str]) -> int:
         """Delete old files that no manifest names; a folder as a whole once nothing in it is named."""
-        limit = time() - self._wanted.orphans.total_seconds()
-        folders: dict[str, list[Stored]] = {}
+        limit = time() - self._request.orphans.total_seconds()
+        folders: dict[str, list[StoredFile]] = {}
         for file in stored:
             folders.setdefault("/".join(file.path.split("/")[:2]), []).append(file)
         count = 0

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.errors import ConcurrentRunError, DamagedError, TargetError
-from outbox_etl.known_failures import HEAL
+from outbox_etl.errors import HEAL, ConcurrentRunError, DamagedError, TargetError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +37,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class TableFiles:
     """One table: its columns and its files."""
 
     schema: str
@@ -51,7 +50,7 @@ class Manifest:
 
     version: int = 0
     watermark: Mapping[str, str] = field(default_factory=dict)
-    tables: Mapping[str, Files] = field(default_factory=dict)
+    tables: Mapping[str, TableFiles] = field(default_factory=dict)
     identity: str = ""
     """Which warehouse it is of; certificates are given to it."""
 
@@ -71,16 +70,20 @@ class Manifest:
         try:
             found: dict[str, Any] = json.loads(text)
             if found["format"] != FORMAT:
-                raise TargetError(f"{place} is of format {found['format']}, this job knows {FORMAT}")
+                raise TargetError(
+                    f"{place} is of format {found['format']}, expected {FORMAT}: use the job of that release"
+                )
             if found.pop("sha256") != _checksum(found):
                 raise ValueError("its content does not fit its checksum")
             tables = {
-                name: Files(table["schema"], tuple(DataFile(**file) for file in table["files"]))
+                name: TableFiles(table["schema"], tuple(DataFile(**file) for file in table["files"]))
                 for name, table in found["tables"].items()
             }
             return cls(found["version"], found["watermark"], tables, found["identity"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"{place} is no manifest of this job, or damaged: {error}. {HEAL}") from error
+            raise DamagedError(
+                f"{place} is not a manifest of this job, or is damaged: {error}. {HEAL}"
+            ) from error
 
 
 class LocalManifests:
@@ -90,15 +93,15 @@ class LocalManifests:
         self._root, self._folder = root, root / FOLDER
 
     def newest(self) -> Manifest:
-        """The version that counts; version 0 where there is none."""
+        """Return the version that counts; version 0 before the first."""
         versions = sorted(self._folder.glob("*.json")) if self._folder.is_dir() else []
         if not versions:
             others = self._root.iterdir() if self._root.is_dir() else ()
             # Files are written after the first manifest: without one, they are somebody else's, or it is lost.
             if other := next((path.name for path in others if path.name != FOLDER), None):
                 raise TargetError(
-                    f"{self._root} holds {other} and no manifest: it is no Parquet warehouse, or {FOLDER} was lost. "
-                    "Nothing was changed: give another --warehouse, or bring the manifests back from a backup"
+                    f"{self._root} holds {other} and no manifest: it is not a Parquet warehouse, or {FOLDER} was lost. "
+                    "Nothing was changed: give another --warehouse, or restore the manifests from a backup"
                 )
             return Manifest()
         return Manifest.of(versions[-1].read_bytes(), str(versions[-1]))
@@ -143,12 +146,12 @@ class RemoteManifests:
         self._files = self._folder.getFileSystem(configuration)
 
     def newest(self) -> Manifest:
-        """The version that counts; version 0 where there is none."""
+        """Return the version that counts; version 0 before the first."""
         if not self._files.exists(self._folder):
             root = self._folder.getParent()
             if self._files.exists(root) and len(self._files.listStatus(root)):
                 raise TargetError(
-                    f"{root} holds something else than a Parquet warehouse: give another --warehouse"
+                    f"{root} holds files of something else than a Parquet warehouse: give another --warehouse"
                 )
             return Manifest()
         names = [status.getPath() for status in self._files.listStatus(self._folder)]

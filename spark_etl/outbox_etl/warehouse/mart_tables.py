@@ -26,8 +26,8 @@ THROUGHPUT = _mart(
     "How much was sent and published, per day and topic",
     ("day", "date", "the day (UTC) of the insert for `sent`, of the publication for the others"),
     TOPIC,
-    ("sent", "bigint", "messages inserted on that day, whatever became of them"),
-    ("published", "bigint", "messages whose first publication was recorded on that day"),
+    ("sent", "bigint", "messages inserted on that day"),
+    ("published", "bigint", "messages first published on that day"),
     ("bytes", "bigint", "bytes of their keys and bodies"),
 )
 LATENCY = _mart(
@@ -35,11 +35,11 @@ LATENCY = _mart(
     "How long messages took to be published, per day and topic",
     ("day", "date", "the day (UTC) of the publication"),
     TOPIC,
-    ("published", "bigint", "messages that were measured: all that were published"),
+    ("published", "bigint", "messages published, all measured"),
     (
         "p50_ms",
         "double",
-        "median, in ms, of the time from the decision (or the insert, or deliver_at if later) to the first publication",
+        "median, in ms, from the decision (or insert, or deliver_at if later) to the first publication",
     ),
     ("p95_ms", "double", "the same, 95th percentile"),
     ("p99_ms", "double", "the same, 99th percentile"),
@@ -48,21 +48,21 @@ LATENCY = _mart(
 DECISIONS = _mart(
     "mart_decisions",
     "What became of the half messages of a day, per producer group",
-    ("day", "date", "the day (UTC) of the half message's birth, whenever it was decided"),
+    ("day", "date", "the day (UTC) of the insert, whenever it was decided"),
     GROUP,
     ("half", "bigint", "half messages: the sum of the next four"),
     ("committed", "bigint", "decided: publish"),
     ("rolled_back", "bigint", "decided: never publish"),
     ("exhausted", "bigint", "checks or age used up, left to an operator"),
     ("undecided", "bigint", "not decided yet"),
-    ("by_producer", "bigint", "of committed and rolled_back: decided by the producer itself"),
-    ("by_checker", "bigint", "of committed and rolled_back: decided by the answer to a check"),
+    ("by_producer", "bigint", "of committed and rolled_back: by the producer itself"),
+    ("by_checker", "bigint", "the same, by the result of a check"),
     (
         "by_policy",
         "bigint",
-        "of committed and rolled_back: decided by the group's policy, after its last check",
+        "the same, by the group's policy after the last check",
     ),
-    ("by_operator", "bigint", "of committed and rolled_back: decided by an operator"),
+    ("by_operator", "bigint", "the same, by an operator"),
 )
 CHECKS = _mart(
     "mart_checks",
@@ -70,9 +70,9 @@ CHECKS = _mart(
     ("day", "date", "the day (UTC) on which it happened"),
     GROUP,
     ("checks", "bigint", "how often a checker was asked: the sum of the next three"),
-    ("answered_commit", "bigint", "answers COMMIT"),
-    ("answered_rollback", "bigint", "answers ROLLBACK"),
-    ("answered_unknown", "bigint", "answers UNKNOWN, which failures are too"),
+    ("answered_commit", "bigint", "checks that returned COMMIT"),
+    ("answered_rollback", "bigint", "checks that returned ROLLBACK"),
+    ("answered_unknown", "bigint", "checks that returned UNKNOWN, or failed"),
     ("dead", "bigint", "messages that became DEAD on that day"),
 )
 KEY_SKEW = _mart(
@@ -98,16 +98,16 @@ GAPS = _mart(
     (
         "missing",
         "bigint",
-        "offsets after the day before's last, up to this day's last, that no publication has; below 0: it came late",
+        "offsets between the last of the day before and this day's last without a publication; below 0: late",
     ),
-    ("repeated", "bigint", "publications beside a message's first (at-least-once)"),
+    ("repeated", "bigint", "publications after a message's first (at-least-once)"),
 )
 DAYS = _mart(
     "mart_days",
     "Which days the marts are made for; written last",
     ("day", "date", "the day (UTC)"),
-    ("window_hi", "bigint", "up to which window: rows of later windows are not in the marts of that day"),
-    ("cluster", "string", "whose windows: system identifier, timeline and the database's object id"),
+    ("window_hi", "bigint", "the last window whose rows are in that day's marts"),
+    ("cluster", "string", "its system identifier, timeline and database oid"),
 )
 
 MARTS = (THROUGHPUT, LATENCY, DECISIONS, CHECKS, KEY_SKEW, GAPS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outbox_etl.options import Settings
+from outbox_etl.options.settings import Settings
 from outbox_etl.warehouse.target import Target
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The warehouse as plain Parquet files: new files are written, then one manifest says that they are the tables."""
+"""The warehouse as plain Parquet files: new files are written, then one manifest makes them the tables."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 
-from outbox_etl.errors import DamagedError, TargetError
-from outbox_etl.known_failures import HEAL
+from outbox_etl.errors import HEAL, DamagedError, TargetError
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
 from outbox_etl.warehouse.changes import IDENTITY, merged
-from outbox_etl.warehouse.manifest import DataFile, Files, LocalManifests, RemoteManifests
+from outbox_etl.warehouse.manifest import DataFile, LocalManifests, RemoteManifests, TableFiles
 from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, Table
 from outbox_etl.warehouse.target import Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
 
 
 class ParquetTarget:
@@ -45,7 +44,9 @@ class ParquetTarget:
                     f"{self._root}: {table.name} is another table, with the columns {found.schema}. "
                     "Nothing was changed: give another --warehouse"
                 )
-        missing = {table.name: Files(table.schema) for table in tables if table.name not in self._now.tables}
+        missing = {
+            table.name: TableFiles(table.schema) for table in tables if table.name not in self._now.tables
+        }
         watermark = self._now.watermark or (origin.properties() if origin else {})
         identity = self._now.identity or uuid.uuid4().hex
         if missing or watermark != self._now.watermark or identity != self._now.identity:
@@ -90,7 +91,7 @@ class ParquetTarget:
         return sum(file.rows for file in new)
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
-        """Write the files anew that hold one of the messages."""
+        """Write the files again that hold one of the messages."""
         near = [
             file
             for file in self._files(MESSAGE_HISTORY)
@@ -140,12 +141,12 @@ class ParquetTarget:
         return self._spark.read.schema(table.schema).parquet(*paths)
 
     def _need_content(self, files: Any) -> None:
-        """Refuse files without a byte, which Spark leaves out without a word; what else is damaged, it tells."""
+        """Refuse files without a byte, which Spark leaves out silently; it reports all other damage."""
         if self._local is None:
             return  # (an object store keeps what it was given, whole)
         for path in (self._local / file.path for file in files):
             if not path.is_file() or path.stat().st_size == 0:
-                raise DamagedError(f"a file of the warehouse is empty or gone: {path}. {HEAL}")
+                raise DamagedError(f"a file of the warehouse is empty or missing: {path}. {HEAL}")
 
     def _located(self, table: Table, files: Any) -> DataFrame:
         """The rows with the file that holds each."""
@@ -179,7 +180,9 @@ class ParquetTarget:
 
     def _swap(self, table: Table, gone: Any, new: Any) -> None:
         with self._changing:
-            files = Files(table.schema, (*(file for file in self._files(table) if file not in gone), *new))
+            files = TableFiles(
+                table.schema, (*(file for file in self._files(table) if file not in gone), *new)
+            )
             self._now = replace(self._now, tables={**self._now.tables, table.name: files})
             self._folders += {file.path.rpartition("/")[0] for file in new}
 

@@ -24,7 +24,7 @@ class Table:
     day: str
     """The column by whose day the table is partitioned: a timestamp, or a date."""
     order: tuple[str, ...]
-    """What each file is sorted by, so that its smallest and largest values say what it can hold."""
+    """What each file is sorted by, so that its smallest and largest values bound what it can hold."""
 
     @property
     def names(self) -> list[str]:
@@ -46,42 +46,42 @@ def _columns(*rows: tuple[str, str, str]) -> tuple[Column, ...]:
     return tuple(Column(*row) for row in rows)
 
 
-WINDOW_HI = ("window_hi", "bigint", "the window that wrote the row: all its transactions are below this xid")
+WINDOW_HI = ("window_hi", "bigint", "the window that wrote the row: its transactions are below this xid")
 
 MESSAGE_HISTORY = Table(
     "message_history",
-    "One row per message: its last state, every time, where it was published",
+    "One row per message: its last state, its times, where it was published",
     _columns(
         ("id", "bigint", "place of the insert; never changes"),
-        ("message_id", "string", "the message's identity for life, the header outbox-id"),
-        ("topic", "string", "the topic it was sent to"),
+        ("message_id", "string", "identity for life; the header outbox-id"),
+        ("topic", "string", "the topic"),
         ("key", "binary", "the record's key"),
-        ("body", "binary", "the record's value as it was sent; null is a tombstone"),
-        ("body_json", "string", "the body as text where it is JSON (RFC 8259, UTF-8), else null"),
-        ("headers", "map<string,string>", "the user's headers; null when there are none"),
-        ("order_key", "binary", "arg of the message queue selector; null: the key"),
-        ("selector", "string", "name of the message queue selector; null: murmur2"),
-        ("queue", "int", "the partition that the producer asked for; null: none"),
+        ("body", "binary", "the record's value; null: a tombstone"),
+        ("body_json", "string", "the body as text if it is JSON (RFC 8259, UTF-8), else null"),
+        ("headers", "map<string,string>", "the user's headers; null: not given"),
+        ("order_key", "binary", "argument of the selector; null: the key"),
+        ("selector", "string", "message queue selector; null: murmur2"),
+        ("queue", "int", "partition requested by the producer, or null"),
         ("lane", "int", "the lane that published it, 0 to 7"),
         ("tags", "array<string>", "RocketMQ's TAGS"),
         ("index_keys", "array<string>", "RocketMQ's KEYS"),
-        ("producer_group", "string", "who is asked about a half message"),
-        ("transaction_id", "string", "the producer's name of its transaction"),
-        ("checker", "string", "the checker that is asked"),
-        ("biz_type", "string", "what the checker is asked about: the kind"),
-        ("biz_id", "string", "what the checker is asked about: the one"),
+        ("producer_group", "string", "group that is asked about a half message"),
+        ("transaction_id", "string", "the producer's name of the transaction"),
+        ("checker", "string", "checker that is asked"),
+        ("biz_type", "string", "business object to ask about: its kind"),
+        ("biz_id", "string", "business object to ask about: its id"),
         ("traceparent", "string", "W3C trace context of the producer"),
         ("state", "string", "COMMITTED, UNKNOWN, EXHAUSTED, ROLLED_BACK, CANCELLED, DEAD or SKIPPED"),
-        ("status", "string", "PUBLISHED when a COMMITTED message was published, else the state"),
+        ("status", "string", "PUBLISHED, if it was published, else the state"),
         ("born_at", "timestamp", "when it was inserted"),
-        ("decided_at", "timestamp", "when its state was last changed; null: never"),
-        ("deliver_at", "timestamp", "not published before this time; null: at once"),
-        ("published_at", "timestamp", "when its first publication was recorded; null: not published"),
+        ("decided_at", "timestamp", "when its state last changed, or null"),
+        ("deliver_at", "timestamp", "earliest time of publication, or null"),
+        ("published_at", "timestamp", "when its first publication was recorded, or null"),
         ("partition", "int", "Kafka partition of the first publication"),
         ("offset", "bigint", "Kafka offset of the first publication; null with exactly-once if unknown"),
-        ("position", "bigint", "place in the order, taken when it became COMMITTED or was released"),
+        ("position", "bigint", "place in the order, taken when COMMITTED or released"),
         ("checks", "int", "how often its producer was asked about it"),
-        ("remark", "string", "why it was decided, in the words of whoever did; null: undecided"),
+        ("remark", "string", "reason of the decision, by its author; null: undecided"),
         ("xid", "bigint", "the transaction that gave it this state"),
         WINDOW_HI,
     ),
@@ -98,9 +98,9 @@ TRANSACTION_EVENTS = Table(
         ("message_id", "string", "the message's identity"),
         ("happened_at", "timestamp", "when"),
         ("kind", "string", "transition or check"),
-        ("from_state", "string", "the state before; null: the message was born"),
+        ("from_state", "string", "the state before; null: it was inserted"),
         ("to_state", "string", "the state after; null for a check"),
-        ("answer", "string", "what a check was answered"),
+        ("answer", "string", "what a check returned"),
         ("actor", "string", "who did it"),
         ("reason", "string", "why"),
         WINDOW_HI,
@@ -111,9 +111,9 @@ TRANSACTION_EVENTS = Table(
 
 PUBLICATIONS = Table(
     "publications",
-    "One row per published message and publication; one that was published twice has two",
+    "One row per publication of a message; a message published twice has two rows",
     _columns(
-        ("position", "bigint", "the message's position; message_history has the same"),
+        ("position", "bigint", "the message's position, as in message_history"),
         ("partition", "int", "Kafka partition"),
         ("offset", "bigint", "Kafka offset"),
         ("published_at", "timestamp", "when the publication was recorded"),

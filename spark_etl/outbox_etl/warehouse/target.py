@@ -41,14 +41,14 @@ class Target(Protocol):
         """
 
     def watermark(self) -> Watermark | None:
-        """Say up to where the warehouse is filled; None: there is no warehouse yet, or nothing in it.
+        """Return up to where the warehouse is filled; None: there is no warehouse yet, or nothing in it.
 
         Raises:
             TargetError: message_history has rows that no export wrote.
         """
 
     def identity(self) -> str:
-        """Name this very warehouse for its whole life, wherever it is; empty: there is none.
+        """Name this very warehouse for its whole life, wherever it is; empty: it has no name yet.
 
         Another one at the same place has another name.
         """

@@ -1,4 +1,4 @@
-"""What maintenance is asked for, and what it did; its options on the command line."""
+"""What maintenance is requested to do, and what it did; its options on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from outbox_etl.command_line import Option, twin_of
+from outbox_etl.options.option import Option, twin_of
 from outbox_etl.warehouse.mart_tables import DAYS, MARTS
 from outbox_etl.warehouse.tables import CORE
 
@@ -21,8 +21,8 @@ KEEP, ORPHANS, LEAST, MOST = 7, 3, 1, 3_650
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
-    """What maintenance shall leave."""
+class MaintenanceRequest:
+    """What maintenance keeps."""
 
     keep: timedelta = timedelta(days=KEEP)
     """So long a state of the warehouse stays readable after it was replaced."""
@@ -33,7 +33,7 @@ class Upkeep:
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class TableResult:
     """What was done to one table."""
 
     table: str
@@ -54,7 +54,7 @@ class MaintenanceResult:
     """What was done."""
 
     target: str
-    tables: tuple[Tended, ...]
+    tables: tuple[TableResult, ...]
     expired: int
     seconds: float
 
@@ -95,12 +95,12 @@ OPTIONS = (
 """The options that only maintain has."""
 
 
-def upkeep(given: argparse.Namespace) -> Upkeep:
-    """Check what was given.
+def requested(given: argparse.Namespace) -> MaintenanceRequest:
+    """Build the request from the options that were given.
 
     Raises:
         SettingsError: naming the option and what is allowed.
     """
     for option in OPTIONS:
         option.check(given, " days; younger files may be in use")
-    return Upkeep(timedelta(days=given.keep), timedelta(days=given.orphans))
+    return MaintenanceRequest(timedelta(days=given.keep), timedelta(days=given.orphans))

@@ -1,9 +1,9 @@
 """Revocations: certificates that are written to take back all that came before, when the warehouse is not what it was.
 
 A warehouse that was lost, replaced by another at the same place, or brought back from a backup does not hold what was
-certified, and `outbox history drop` would go on dropping by it. So whoever notices first, an export or a verification,
+certified, and `outbox history drop` would go on dropping by it. So the first to notice, an export or a verification,
 writes a certificate with a problem over all transactions, before it does anything else; if it dies before, the next run
-notices the same. From then on everything has to be verified again, and what cannot be any more is told.
+notices the same. From then on everything has to be verified again, and what cannot be any more is listed.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from outbox_etl.source import certificate as certificates
-from outbox_etl.source.certificate import Certificate
+from outbox_etl.reconcile import certificate as certificates
+from outbox_etl.reconcile.certificate import Certificate
 
 if TYPE_CHECKING:
     from outbox_etl.source.reader import Source
     from outbox_etl.source.window import Cluster, Watermark
 
-ALL = (1 << 63) - 1
+ABOVE_ALL_XIDS = (1 << 63) - 1
 """The end of its window: above every xid that fits into a bigint."""
 
 
 def doubt(found: Iterable[Certificate], warehouse: str, mark: Watermark | None) -> str:
-    """Say why certificates that still count cannot be true of the warehouse; empty: they can.
+    """Return why certificates that still count cannot be true of the warehouse; empty: they can.
 
     Args:
         found: all certificates of the target.
@@ -55,7 +55,7 @@ def revoke(
 ) -> str:
     """Take back the certificates of the target if they cannot be true any more; answer why, or nothing.
 
-    They are taken back for `because`, if that is given, whatever they say, and wherever they are of.
+    They are taken back for `because`, if that is given, whatever they contain and whatever they belong to.
 
     Raises:
         OtherClusterError: PostgreSQL is another one than `cluster` by now.
@@ -64,7 +64,7 @@ def revoke(
     reason = doubt(certificates.present(found, cluster), warehouse, mark)
     reason = reason or (because if certificates.in_force(found) else "")
     if reason:
-        taken = Certificate(0, ALL, 0, 1, warehouse=warehouse, revoked=reason)
+        taken = Certificate(0, ABOVE_ALL_XIDS, 0, 1, warehouse=warehouse, revoked=reason)
         certificates.write(source, target, cluster, taken)
         say(
             f"the certificates of {target} are taken back: {reason}. Nothing more is dropped by them; "
@@ -74,6 +74,6 @@ def revoke(
 
 
 def latest(found: Iterable[Certificate]) -> str:
-    """Say why certificates were taken back, if none was given since."""
+    """Return why certificates were taken back, if none was given since."""
     newest = max(found, key=lambda each: each.verified_at, default=None)
     return newest.revoked if newest else ""

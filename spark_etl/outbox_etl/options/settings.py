@@ -14,9 +14,9 @@ from pathlib import Path
 from posixpath import normpath
 from urllib.parse import urlsplit
 
-from outbox_etl.command_line import Option, twin_of
-from outbox_etl.dsn import Source, parse
 from outbox_etl.errors import SettingsError
+from outbox_etl.options.dsn import Database, parse
+from outbox_etl.options.option import Option, twin_of
 
 FORMATS = ("iceberg", "parquet")
 """The first is what is taken when none is named; so with catalogs."""
@@ -32,7 +32,7 @@ SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://")
 class Settings:
     """One run's options. `str()` of it holds no secret."""
 
-    source: Source
+    source: Database
     warehouse: str
     format: str = FORMATS[0]
     catalog: str = CATALOGS[0]
@@ -40,7 +40,7 @@ class Settings:
     catalog_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Further properties of the catalog (`credential`, `io-impl`, …); they may hold secrets."""
     master: str = ""
-    """Empty: what spark-submit says, else `local[*]`."""
+    """Empty: that of spark-submit, else `local[*]`."""
     jars: tuple[str, ...] = ()
     driver_memory: str = DRIVER_MEMORY
     partitions: int = 0
@@ -82,7 +82,7 @@ class Settings:
         return place if self.format == "iceberg" else f"{place} (parquet)"
 
 
-OPTIONS = (
+COMMON_OPTIONS = (
     Option(
         "--dsn",
         "PostgreSQL: postgresql://user@host:5432/database, or 'host=… dbname=…'.",
@@ -203,9 +203,9 @@ def from_arguments(given: argparse.Namespace) -> Settings:
         raise SettingsError("--catalog rest needs --catalog-uri, the URL of the service")
     if not MEMORY.match(given.driver_memory):
         raise SettingsError(
-            f"--driver-memory {given.driver_memory!r} is no size: use for example 2g or 1500m"
+            f"--driver-memory {given.driver_memory!r} is not a size: expected for example 2g or 1500m"
         )
-    for option in OPTIONS:
+    for option in COMMON_OPTIONS:
         option.check(given)
     return Settings(
         source=parse(given.dsn),
@@ -225,7 +225,7 @@ def from_arguments(given: argparse.Namespace) -> Settings:
 
 
 def _plain(uri: str) -> str:
-    """A URI as its scheme, host and normal path: what else may be there is a login, or says nothing of the place."""
+    """A URI as its scheme, host and normal path: what else may be there is a login, or does not identify the place."""
     parts = urlsplit(uri)
     path = normpath(f"/{parts.path}").lstrip("/")
     host = parts.netloc.rpartition("@")[2].lower()
@@ -236,12 +236,14 @@ def _jars(given: str) -> tuple[str, ...]:
     jars = tuple(jar for jar in given.split(",") if jar)
     missing = [jar for jar in jars if not SCHEME.match(jar) and not Path(jar).is_file()]
     if missing:
-        raise SettingsError(f"--jars names {', '.join(missing)}, which is no file")
+        raise SettingsError(
+            f"--jars names {', '.join(missing)}, which is not a file: give paths of jars, separated by commas"
+        )
     return jars
 
 
 def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
     for pair in given:
         if "=" not in pair:
-            raise SettingsError(f"{option} takes NAME=VALUE")
+            raise SettingsError(f"{option} is not a valid setting: expected NAME=VALUE")
     return dict(pair.split("=", 1) for pair in given)

@@ -29,7 +29,7 @@ SERVER_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Database:
     """A database as JDBC names it."""
 
     url: str
@@ -41,11 +41,12 @@ class Source:
         return self.url.partition("?")[0].removeprefix("jdbc:")
 
 
-def parse(dsn: str) -> Source:
+def parse(dsn: str) -> Database:
     """Read a DSN: a URL, or key=value words. PGUSER and PGPASSWORD fill in what it leaves out.
 
     Raises:
-        SettingsError: it cannot be read, or says what JDBC cannot do; its text is not repeated, it may hold a password.
+        SettingsError: it cannot be read, or contains what JDBC does not support. The text is not repeated, because it
+            may hold a password.
     """
     words = _url(dsn) if dsn.startswith(("postgresql://", "postgres://")) else _words(dsn)
     host = words.pop("host", "") or words.pop("hostaddr", "") or os.environ.get("PGHOST", "localhost")
@@ -58,31 +59,33 @@ def parse(dsn: str) -> Source:
         raise SettingsError("--dsn names a Unix socket, which JDBC cannot use: give a host and a port")
     ports = port.split(",")
     if not all(number.isdecimal() and 0 < int(number) < 65536 for number in ports):
-        raise SettingsError(f"--dsn names the port {port!r}: allowed are 1 to 65535")
+        raise SettingsError(f"--dsn names the port {port!r}: expected 1 to 65535")
     hosts = host.split(",")
     ports = ports * len(hosts) if len(ports) == 1 else ports
     if len(ports) != len(hosts):
-        raise SettingsError(f"--dsn names {len(hosts)} hosts and {len(ports)} ports")
+        raise SettingsError(
+            f"--dsn names {len(hosts)} hosts and {len(ports)} ports: give one port, or one for each host"
+        )
     options = {"ApplicationName": "outbox-etl", **_options(words)}
     places = ",".join(
         f"{f'[{name}]' if ':' in name else name}:{number}" for name, number in zip(hosts, ports, strict=True)
     )
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in options.items())
-    return Source(f"jdbc:postgresql://{places}/{quote(database, safe='')}?{query}", user, password)
+    return Database(f"jdbc:postgresql://{places}/{quote(database, safe='')}?{query}", user, password)
 
 
 def _options(words: Mapping[str, str]) -> dict[str, str]:
     unknown = sorted(set(words) - set(NAMES))
     if unknown:
         raise SettingsError(
-            f"--dsn says {', '.join(unknown)}, which JDBC does not know: allowed are {', '.join(NAMES)}"
+            f"--dsn contains {', '.join(unknown)}, which JDBC does not support: use {', '.join(NAMES)}"
         )
     options = {NAMES[name]: value for name, value in words.items()}
     if "targetServerType" in options:
         kind = options["targetServerType"]
         if kind not in SERVER_TYPES:
             raise SettingsError(
-                f"--dsn says target_session_attrs={kind}: allowed are {', '.join(SERVER_TYPES)}"
+                f"--dsn contains target_session_attrs={kind}: use one of {', '.join(SERVER_TYPES)}"
             )
         options["targetServerType"] = SERVER_TYPES[kind]
     return options
@@ -95,7 +98,7 @@ def _url(dsn: str) -> dict[str, str]:
         hosts, ports = zip(*(_place(place) for place in places.split(",")), strict=True)
     except ValueError:
         raise SettingsError(
-            "--dsn is no URL that can be read: postgresql://user:password@host:5432/database"
+            "--dsn is not a valid URL: expected postgresql://user:password@host:5432/database"
         ) from None
     user, _, password = login.partition(":")
     words = {
@@ -123,5 +126,7 @@ def _words(dsn: str) -> dict[str, str]:
     except ValueError:
         pairs = [("", "", "")]
     if not all(name and mark for name, mark, _ in pairs):
-        raise SettingsError("--dsn cannot be read: give a URL, or words as host=… port=… dbname=… user=…")
+        raise SettingsError(
+            "--dsn is not a valid DSN: expected a URL, or words as host=… port=… dbname=… user=…"
+        )
     return {name: value for name, _, value in pairs if value}

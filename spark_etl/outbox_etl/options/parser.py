@@ -1,21 +1,18 @@
-"""How the command line is read: nearest names for what is unknown, no value repeated that may be a secret."""
+"""Reading of the command line: nearest names for what is unknown, no value repeated that may be a secret."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-import os
 import re
-import shutil
-import subprocess
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from outbox_etl.dsn import parse
 from outbox_etl.errors import EtlError, SettingsError
-from outbox_etl.options import CATALOGS, FORMATS, SCHEME, Settings
+from outbox_etl.options.dsn import parse
+from outbox_etl.options.settings import CATALOGS, FORMATS, SCHEME, Settings
 
 SECRETIVE = ("password", "secret", "credential", "token", "key")
 """A setting whose name holds one of these has a value that is shown nowhere."""
@@ -23,13 +20,13 @@ SIZE = re.compile(r"(?i)^\d+[kmgt]?b?$")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that says `did you mean`, takes no abbreviation, and repeats no value of an unknown option."""
+    """A parser that suggests the nearest name, takes no abbreviation, and repeats no value of an unknown option."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"allow_abbrev": False, **settings})
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and what is allowed; exit with 2."""
+        """Print what is wrong, and what is allowed; exit with 2."""
         _, found, unknown = message.partition("unrecognized arguments: ")
         if found:
             message = " ".join(self._hint(word.partition("=")[0]) for word in unknown.split(" ")[:1])
@@ -39,8 +36,8 @@ class Parser(argparse.ArgumentParser):
         if not name.startswith("-"):
             return f"an argument too many; `{self.prog} COMMAND --help` names the options"
         near = difflib.get_close_matches(name, sorted(set(self._options())), n=1)
-        told = f"did you mean {near[0]}?" if near else f"`{self.prog} COMMAND --help` names them"
-        return f"no such option: {name}; {told}"
+        hint = f"did you mean {near[0]}?" if near else f"`{self.prog} COMMAND --help` names them"
+        return f"no such option: {name}; {hint}"
 
     def _options(self) -> Iterator[str]:
         for action in self._actions:
@@ -49,8 +46,8 @@ class Parser(argparse.ArgumentParser):
                 yield from command._options()
 
 
-def check(settings: Settings) -> None:
-    """Refuse what an environment twin brought unchecked, and jars that are none, before Java starts.
+def check_settings(settings: Settings) -> None:
+    """Refuse what an environment twin brought unchecked, and files that are not jars, before Java starts.
 
     Raises:
         SettingsError: naming the option and what is allowed.
@@ -67,11 +64,11 @@ def check(settings: Settings) -> None:
         there = next(place for place in (local, *local.parents) if place.exists())
         if not there.is_dir():
             raise SettingsError(
-                f"--warehouse {local}: {there} is a file, no directory. Give another --warehouse"
+                f"--warehouse {local}: {there} is a file, expected a directory. Give another --warehouse"
             )
     for name, value in settings.spark.items():
         if name.lower().endswith(("memory", "memoryoverhead")) and not SIZE.match(value):
-            raise SettingsError(f"--spark {name}={value} is no size: use for example 2g or 1500m")
+            raise SettingsError(f"--spark {name}={value} is not a size: expected for example 2g or 1500m")
     for jar in settings.jars:
         if not SCHEME.match(jar):
             _check_jar(Path(jar))
@@ -83,7 +80,7 @@ def _check_jar(jar: Path) -> None:
             with jar.open("rb") as file:
                 file.read(1)
             return
-        problem = "is no jar"
+        problem = "is not a jar"
         with jar.open("rb"):
             pass
     except OSError as error:
@@ -93,37 +90,14 @@ def _check_jar(jar: Path) -> None:
     )
 
 
-def java_program() -> str | None:
-    """The Java that Spark will take: $JAVA_HOME's, else the PATH's."""
-    home = os.environ.get("JAVA_HOME", "")
-    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-
-
-def java_version(program: str) -> str:
-    """Ask a Java for its main version: "17"."""
-    try:
-        done = subprocess.run(
-            [program, "-version"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=20,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return "that does not run"
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stdout)
-    return found[1] if found else "of no known version"
-
-
 def secrets(given: argparse.Namespace) -> set[str]:
-    """The passwords that the options hold, to be removed from whatever Java says."""
+    """Return the passwords that the options hold, to be removed from the output of Java."""
     found = set()
     for dsn in (given.dsn, given.catalog_uri):
         try:
             found.add(parse(dsn).password if dsn else "")
         except EtlError:
-            continue  # (no DSN; what is wrong with it is told elsewhere)
+            continue  # (no DSN; what is wrong with it is reported elsewhere)
     pairs = [
         text.partition("=") for text in (*given.catalog_option, *(getattr(given, "kafka_config", None) or ()))
     ]

@@ -49,7 +49,7 @@ class Option:
 
 
 def twin_of(name: str) -> str:
-    """The variable of an option that only the job has."""
+    """Return the variable of an option that only the job has."""
     return f"OUTBOX_ETL_{name.removeprefix('--').replace('-', '_').upper()}"
 
 
@@ -74,7 +74,7 @@ def add(parser: argparse.ArgumentParser, options: Iterable[Option]) -> None:
 
 
 def described(option: Option) -> str:
-    """The help of an option: its sentences, its twin, its default, its limits."""
+    """Return the help of an option: its sentences, its twin, its default, its limits."""
     default = option.default_text or str(option.default)
     extras = [f"env var: {option.twin}"] if option.twin else []
     extras += [f"default: {default}"] if default and not option.flag else []

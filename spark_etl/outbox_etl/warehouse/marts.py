@@ -1,10 +1,10 @@
-"""Daily marts: made anew for the days that later windows touched, each day replaced as a whole.
+"""Daily marts: rebuilt for the days that later windows touched, each day replaced as a whole.
 
 Up to which window they were made stands in mart_days, written last. A run that dies before it leaves the days to the
 next; one that finds nothing new writes nothing. The watermark of message_history is not enough: a run may die after it.
 
 A window changes rows on the days that its rows are on. A backfill may change any row, and move one to another day: it
-empties mart_days before it writes, and whoever makes the marts next makes all days, in the place of all that there is.
+empties mart_days before it writes, and the next run makes all days, in the place of all that there is.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTI
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from outbox_etl.options import Settings
+    from outbox_etl.options.settings import Settings
     from outbox_etl.source.window import Watermark
     from outbox_etl.warehouse.target import Target
 
@@ -59,7 +59,7 @@ class Touched:
 
 
 def forget(target: Target) -> None:
-    """Let the marts be made anew next time, of all days: what they were made of is about to change."""
+    """Have the marts of all days rebuilt next time: what they were made of is about to change."""
     target.prepare(DAYS)
     known = target.read(DAYS)
     if not known.isEmpty():
@@ -69,9 +69,9 @@ def forget(target: Target) -> None:
 def refresh(
     spark: SparkSession, settings: Settings, target: Target, say: Say, *, everything: bool = False
 ) -> list[date]:
-    """Bring the marts up to the warehouse's watermark; answer the days that were made anew.
+    """Bring the marts up to the warehouse's watermark; return the days that were rebuilt.
 
-    With `everything`, all days are made anew, also those that are up to date.
+    With `everything`, all days are rebuilt, also those that are up to date.
 
     Raises:
         ConcurrentRunError: another run is writing this warehouse.
@@ -96,7 +96,7 @@ class Refresh:
         self._spans: dict[str, tuple[int, int]] = {}
 
     def run(self, *, everything: bool) -> list[date]:
-        """Replace the days of each mart, or all that is in it, then say so in mart_days."""
+        """Replace the days of each mart, or all that is in it, then record it in mart_days."""
         since, began = -1 if everything else self._since(), monotonic()
         self._everything = since < 0
         if since == self._mark.hi:
@@ -125,7 +125,7 @@ class Refresh:
         return list(touched.all)
 
     def _since(self) -> int:
-        """Up to which window the marts are made; -1: of this cluster there are none, so every day is to be made."""
+        """Up to which window the marts are made; -1: this cluster has none yet, so every day is to be made."""
         known = self._target.read(DAYS).where(f"cluster = '{self._cluster}'")
         highest = known.selectExpr("max(window_hi) AS hi").collect()[0]["hi"]
         return -1 if highest is None or highest > self._mark.hi else int(highest)
@@ -199,7 +199,7 @@ class Refresh:
         self._target.replace(table, rows.select(*typed).coalesce(1), where)
 
     def _empty(self, table: Table) -> None:
-        """Take away figures of which there are none any more."""
+        """Empty a table whose figures no longer exist."""
         before = self._target.read(table)
         if not before.isEmpty():
             self._target.replace(table, before.where("false"), EVERYTHING)

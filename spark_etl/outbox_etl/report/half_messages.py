@@ -28,12 +28,12 @@ def _outcomes(rows: Sequence[Row]) -> Markup:
     by_day = {row["day"]: row for row in rows}
     days, nothing = every_day(by_day), dict.fromkeys(OUTCOMES, 0)
     half = sums(rows, "half")["half"]
-    told = (
+    summary = (
         f"{count:,} {words(each)} ({share(count / half)})" for each, count in sums(rows, *OUTCOMES).items()
     )
     return figure(
         "Half messages per day of their birth, by outcome",
-        f"{many(half, 'half message')}: {', '.join(told)}.",
+        f"{many(half, 'half message')}: {', '.join(summary)}.",
         partial(
             charts.stacked,
             moments=[f"{day:%m-%d}" for day in days],
@@ -47,11 +47,11 @@ def _outcomes(rows: Sequence[Row]) -> Markup:
 
 
 def _deciders(rows: Sequence[Row]) -> Markup:
-    told = ", ".join(f"{count:,} {words(each)}" for each, count in sums(rows, *DECIDERS).items())
+    summary = ", ".join(f"{count:,} {words(each)}" for each, count in sums(rows, *DECIDERS).items())
     groups = column(rows, "producer_group")
     return figure(
         "Who decided, per producer group",
-        f"Decided: {told}.",
+        f"Decided: {summary}.",
         partial(
             charts.bars,
             names=groups,
@@ -78,7 +78,7 @@ def checks(of: Figures) -> Markup:
     rows = folded(of.checks, "producer_group", "checks", *colors)
     total = sums(rows, "checks", *colors)
     picture = figure(
-        "Answers to checks, and dead messages, per producer group",
+        "Results of checks, and dead messages, per producer group",
         f"{many(total['checks'], 'check')}: {total['answered_commit']:,} answered COMMIT, "
         f"{total['answered_rollback']:,} ROLLBACK, {total['answered_unknown']:,} UNKNOWN (failures too). "
         f"Dead: {many(total['dead'], 'message')}.",
@@ -97,5 +97,5 @@ def checks(of: Figures) -> Markup:
 
 
 def words(of: str) -> str:
-    """A column as people say it."""
+    """Return the name of a column for people."""
     return of.removeprefix("answered_").replace("_", " ")

@@ -50,7 +50,7 @@ class Certificate:
     held: Sequence[Ids] = ()
     """The partitions that PostgreSQL had; not read back."""
     revoked: str = ""
-    """Why all that was certified before counts no more, if that is what it says (see outbox_etl.source.revocation)."""
+    """Why all that was certified before counts no more, if it revokes them (see outbox_etl.reconcile.revocation)."""
     unverified: int = 0
     """Messages of the warehouse that PostgreSQL had dropped before they were verified there, and that were accepted."""
 
@@ -122,17 +122,17 @@ def write(source: Source, target: str, cluster: Cluster, certificate: Certificat
     )
     if not written:
         raise OtherClusterError(
-            f"PostgreSQL is not what was read, timeline {cluster.timeline} of {cluster}: a standby was promoted "
-            "meanwhile, or the connection leads to another server. There is no certificate. Run it again: it says how "
-            "to go on"
+            f"the server is no longer the one that was read, timeline {cluster.timeline} of {cluster}: a standby was "
+            "promoted meanwhile, or the connection leads to another server. No certificate was written. Run "
+            "`outbox etl reconcile` again: it names the next command"
         )
 
 
 def _certificate(row: dict[str, Any]) -> Certificate:
     try:
-        told = json.loads(row["checksum"])
-        sums, ends, doubled = told["sums"], told["kafka"], int(told.get("doubled", 0))
-        revoked = str(told.get("revoked", ""))
+        stored = json.loads(row["checksum"])
+        sums, ends, doubled = stored["sums"], stored["kafka"], int(stored.get("doubled", 0))
+        revoked = str(stored.get("revoked", ""))
     except (ValueError, KeyError, TypeError):
         sums, ends, doubled, revoked = {}, {}, 0, ""  # of something else: Kafka is read from its beginning
     return Certificate(
