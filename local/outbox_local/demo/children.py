@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 # Why a launcher and no preexec_fn: threads of librdkafka run in the demo, and Python code between fork and exec can
 # then hang. The launcher asks the kernel for SIGKILL at its parent's death, and becomes the program.
@@ -61,7 +61,7 @@ class Child:
     def last_lines(self) -> str:
         """The end of its output."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return "\n".join(f"  {line}" for line in lines[-8:]) or "  (it said nothing)"
+        return "\n".join(f"  {line}" for line in lines[-8:]) or "  (no output)"
 
     def kill(self) -> None:
         """End it with SIGKILL; it is gone when this returns."""

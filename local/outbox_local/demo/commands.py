@@ -14,15 +14,15 @@ from outbox_local.demo.flights import TWO_WEEKS, WHOLE_YEAR
 from outbox_local.demo.report import write_report
 from outbox_local.demo.run import Programme, run
 from outbox_local.demo.sabotage import Sabotage
-from outbox_local.stack.choice import Wanted
+from outbox_local.stack.choice import AllowedOrigins
 from outbox_local.stack.options import from_option, state_option
-from outbox_local.stack.prepare import Wish
+from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import state_directory
 from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, json_option
 from outbox_relay.cli.types import Number
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.warehouse.child import Stopped
+from outbox_relay.warehouse.child import SignalReceived
 
 FEWEST = 100
 
@@ -109,7 +109,7 @@ def demo(
     keep: bool,
     dsn: str,
     bootstrap_servers: str,
-    wanted: str,
+    origins: str,
     state: Path,
     wreck: str | None,
     as_json: bool,
@@ -140,7 +140,7 @@ def demo(
         rate=rate,
         sabotage=None if wreck is None else Sabotage(wreck),
         stack_directory=state_directory(state),
-        wish=Wish(dsn, bootstrap_servers, Wanted(wanted)),
+        options=StackOptions(dsn, bootstrap_servers, AllowedOrigins(origins)),
         keep=keep,
         journals=journals,
         warehouse=warehouse,
@@ -149,7 +149,7 @@ def demo(
         outcome = run(programme, console)
     except StackError as error:
         raise click.ClickException(str(error)) from error
-    except Stopped as stopped:
+    except SignalReceived as stopped:
         sys.exit(128 + stopped.number)
     if as_json:
         output.emit_json(outcome.as_json())

@@ -24,12 +24,12 @@ from outbox_local.demo.journal import Record
 
 TIMEOUT_S = 10.0
 READY = "partitions assigned"
-"""What it says when it reads."""
+"""What it prints when it reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to read, as the command line says in JSON. The brokers come from OUTBOX_BOOTSTRAP_SERVERS."""
+    """What to read, as the command line states in JSON. The brokers come from OUTBOX_BOOTSTRAP_SERVERS."""
 
     topic: str
     partitions: int
@@ -41,7 +41,7 @@ class Reading:
 
 
 class Reader:
-    """Reads a whole topic, from its beginning, until it is told to stop."""
+    """Reads a whole topic, from its beginning, until it is asked to stop."""
 
     def __init__(self, bootstrap_servers: str, reading: Reading, out: IO[str]) -> None:
         self._reading, self._out = reading, out

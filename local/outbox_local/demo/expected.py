@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from outbox_local.demo.flights import Flight
-from outbox_local.demo.journal import Entry, Outcome
+from outbox_local.demo.journal import Entry, FlightOutcome
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class Expected:
 def expect(
     source: Sequence[Flight], entries: Iterable[Entry], seed: int, offend: Callable[[str], None]
 ) -> Expected:
-    """Work out what must have arrived; tell `offend` where the journals contradict the source or each other.
+    """Work out what must have arrived; call `offend` where the journals contradict the source or each other.
 
     Why the journals are doubted too: a producer that forgot a flight, or journalled an order that cannot be,
     would otherwise make a proof of nothing.
@@ -36,11 +36,11 @@ def expect(
             )
         elif entry.aircraft != flight.aircraft:
             offend(f"{flight.name}: journalled for aircraft {entry.aircraft}, it flew with {flight.aircraft}")
-        elif entry.outcome is Outcome.UNKNOWN:
+        elif entry.outcome is FlightOutcome.UNKNOWN:
             expected.unknown[entry.flight] = entry
         elif entry.flight in expected.committed or entry.flight in expected.rolled_back:
             offend(f"{flight.name}: journalled twice")
-        elif entry.outcome is Outcome.COMMITTED:
+        elif entry.outcome is FlightOutcome.COMMITTED:
             expected.committed[entry.flight] = entry
         else:
             expected.rolled_back.add(entry.flight)

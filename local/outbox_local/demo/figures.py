@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from outbox_local.demo.journal import Crash, Entry, Outcome, Record
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record
 
 COLUMNS = 60
 """Steps of time in a chart, at most."""
@@ -53,7 +53,7 @@ class Figures:
     contended: int
     """Transactions that overlapped with another producer's for the same aircraft."""
     steady: Latency | None
-    """Of the messages that were not held up by the kill; None when there are none."""
+    """Of the messages that were not held up by the kill; None without any."""
     held_up: int
     """Messages that waited for the next relay."""
     recovery_s: float | None
@@ -67,8 +67,8 @@ def measure(entries: Iterable[Entry], records: Iterable[Record], crash: Crash | 
     Raises:
         ValueError: nothing was committed or nothing was read.
     """
-    transactions = [entry for entry in entries if entry.outcome is not Outcome.UNKNOWN]
-    sent = {entry.flight: entry.ending for entry in transactions if entry.outcome is Outcome.COMMITTED}
+    transactions = [entry for entry in entries if entry.outcome is not FlightOutcome.UNKNOWN]
+    sent = {entry.flight: entry.ending for entry in transactions if entry.outcome is FlightOutcome.COMMITTED}
     committed = len(sent)
     arrivals: list[tuple[float, float]] = []
     """COMMIT sent, message read."""

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from zipfile import ZipFile
 
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 WHOLE_YEAR = 336_776
 JANUARY = 27_004

@@ -1,7 +1,7 @@
-"""The proof for a warehouse: its tables say exactly what the source and the producers' journals say they must.
+"""The proof for a warehouse: its tables hold exactly what follows from the source and the producers' journals.
 
 A pure function, as `proof.py` is, and by the same claims: each row of `message_history` is taken for the record that it
-says was published, at its partition and offset. What became of the outbox's own tables is not looked at.
+shows as published, at its partition and offset. The outbox's own tables are not read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+from outbox_local.demo.claims import Claim, ProofResult
 from outbox_local.demo.expected import Expected, expect
 from outbox_local.demo.flights import Flight
 from outbox_local.demo.journal import Entry, Record
@@ -18,10 +19,9 @@ from outbox_local.demo.marts import prove_marts
 from outbox_local.demo.producer import body_of
 from outbox_local.demo.proof import prove
 from outbox_local.demo.tables import Row, Tables
-from outbox_local.demo.verdict import Claim, Verdict
 
 CLOCKS_S = 60.0
-"""How far the clocks of producers and PostgreSQL may be apart where nobody says better."""
+"""How far the clocks of producers and PostgreSQL may be apart by default."""
 TEXTS = {
     "arrived": "every committed flight is in message_history",
     "order": "in order per aircraft by their Kafka offsets: 1, 2, 3 … as the producers journalled",
@@ -38,8 +38,8 @@ def prove_history(
     *,
     seed: int,
     clocks_s: float = CLOCKS_S,
-) -> Verdict:
-    """Compare what a warehouse says of one topic with what was written to it.
+) -> ProofResult:
+    """Compare what a warehouse has of one topic with what was written to it.
 
     Args:
         source: the flights that were played.
@@ -49,14 +49,14 @@ def prove_history(
         clocks_s: seconds by which the producers' clocks may differ from PostgreSQL's.
     """
     noted = list(entries)
-    verdict = prove(source, noted, _records(tables.history), seed=seed)
+    proof = prove(source, noted, _records(tables.history), seed=seed)
     for name, text in TEXTS.items():
-        verdict.claims[name].text = text
+        proof.claims[name].text = text
     expected = expect(source, noted, seed, lambda text: None)
-    verdict.claims |= _prove_rows(tables.history, expected, clocks_s)
+    proof.claims |= _prove_rows(tables.history, expected, clocks_s)
     days = {number: utc(row["born_at"]).date() for number, row in _flights_of(tables.history)}
-    verdict.claims |= prove_marts(tables, expected, days)
-    return verdict
+    proof.claims |= prove_marts(tables, expected, days)
+    return proof
 
 
 def _records(rows: Iterable[Row]) -> Iterator[Record]:

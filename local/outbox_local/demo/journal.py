@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Outcome(StrEnum):
+class FlightOutcome(StrEnum):
     """How a transaction ended."""
 
     COMMITTED = "committed"
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     flight: int
     aircraft: str
     sequence: int
-    outcome: Outcome
+    outcome: FlightOutcome
     began: float
     """Before the first statement."""
     ending: float
@@ -72,7 +72,7 @@ def line(value: tuple[Any, ...]) -> str:
 def entry(text: str) -> Entry:
     """Read a producer's line."""
     values = json.loads(text)
-    values[4] = Outcome(values[4])
+    values[4] = FlightOutcome(values[4])
     return Entry(*values)
 
 
@@ -101,7 +101,7 @@ def records(path: Path) -> Iterator[Record]:
 
 
 class Tail:
-    """Reads what a process has added to its journal since the last look; never half a line."""
+    """Reads what a process has added to its journal since the last read; never half a line."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._at = path, 0

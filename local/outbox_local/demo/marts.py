@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
+from outbox_local.demo.claims import Claim
 from outbox_local.demo.expected import Expected
 from outbox_local.demo.journal import Entry
 from outbox_local.demo.producer import body_of
 from outbox_local.demo.tables import Row, Tables
-from outbox_local.demo.verdict import Claim
 
 Days = Mapping[int, date]
 """The day, by PostgreSQL's clock and in UTC, on which each flight was entered."""
@@ -19,10 +19,10 @@ ROUNDING = 1e-9
 
 
 def prove_marts(tables: Tables, expected: Expected, days: Days) -> dict[str, Claim]:
-    """Judge the marts of one topic.
+    """Check the marts of one topic.
 
     What is counted comes from the source and the journals; from the warehouse only the day of each insert, which is
-    PostgreSQL's to say.
+    PostgreSQL's to set.
     """
     entered: dict[date, list[Entry]] = defaultdict(list)
     for number, entry in expected.committed.items():

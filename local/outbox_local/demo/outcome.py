@@ -1,4 +1,4 @@
-"""The outcome of a demo: what was played, the verdict and the figures, for people and for machines."""
+"""The result of a demo: what was played, what was proven and the figures, for people and for machines."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from outbox_local.demo.chart import chart
+from outbox_local.demo.claims import Claim, ProofResult
 from outbox_local.demo.figures import Figures, Latency
-from outbox_local.demo.verdict import Claim, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a demo has to say at its end."""
+class DemoResult:
+    """What a demo reports at its end."""
 
     flights: int
     producers: int
     seed: int
     sabotage: str | None
-    verdict: Verdict
+    proof: ProofResult
     figures: Figures | None
     """None when nothing was read."""
     seconds: float
     """All in all, with the servers' start."""
     journals: Path | None
     """Where the journals are; None when they were removed."""
-    history: Verdict | None = None
+    history: ProofResult | None = None
     """What was proven of the warehouse; None when none was made."""
     warehouse: Path | None = None
 
     @property
     def holds(self) -> bool:
         """Whether all that was to be proven holds."""
-        return self.verdict.holds and (self.history is None or self.history.holds)
+        return self.proof.holds and (self.history is None or self.history.holds)
 
     def as_json(self) -> dict[str, Any]:
         """The same facts for machines."""
-        verdict = self.verdict
+        proof = self.proof
         return {
             "proven": self.holds,
             "flights": self.flights,
@@ -45,14 +45,14 @@ class Outcome:
             "seed": self.seed,
             "sabotage": self.sabotage,
             "counts": {
-                "committed": verdict.committed,
-                "rolled_back": verdict.rolled_back,
-                "unknown": verdict.unknown,
-                "aircraft": verdict.aircraft,
-                "read": verdict.read,
-                "repeated_after_the_kill": verdict.repeated,
+                "committed": proof.committed,
+                "rolled_back": proof.rolled_back,
+                "unknown": proof.unknown,
+                "aircraft": proof.aircraft,
+                "read": proof.read,
+                "repeated_after_the_kill": proof.repeated,
             },
-            "claims": _claims(verdict),
+            "claims": _claims(proof),
             "warehouse": None
             if self.history is None
             else {"directory": str(self.warehouse), "claims": _claims(self.history)},
@@ -66,18 +66,18 @@ class Outcome:
         lines = [("", "")]
         if self.figures is not None:
             lines += [(line, "") for line in [*chart(self.figures.course), "", *_figures(self.figures), ""]]
-        verdict = self.verdict
+        proof = self.proof
         lines.append(
             (
-                f"{self.flights:,} flights: {verdict.committed:,} committed, {verdict.rolled_back:,} rolled back"
-                + (f", {verdict.unknown:,} unknown" if verdict.unknown else "")
-                + f"; {verdict.read:,} records read, {verdict.repeated:,} of them again after the kill",
+                f"{self.flights:,} flights: {proof.committed:,} committed, {proof.rolled_back:,} rolled back"
+                + (f", {proof.unknown:,} unknown" if proof.unknown else "")
+                + f"; {proof.read:,} records read, {proof.repeated:,} of them again after the kill",
                 "",
             )
         )
         if self.sabotage is not None:
-            lines.append((f"sabotaged: the transport was told to {self.sabotage} one message", "yellow"))
-        claims = list(verdict.claims.values())
+            lines.append((f"sabotaged: the transport was made to {self.sabotage} one message", "yellow"))
+        claims = list(proof.claims.values())
         for claim in claims:
             lines += _claim(claim)
         if self.history is not None:
@@ -94,8 +94,8 @@ class Outcome:
         return lines
 
 
-def _claims(verdict: Verdict) -> dict[str, Any]:
-    return {name: {**asdict(claim), "holds": claim.holds} for name, claim in verdict.claims.items()}
+def _claims(proof: ProofResult) -> dict[str, Any]:
+    return {name: {**asdict(claim), "holds": claim.holds} for name, claim in proof.claims.items()}
 
 
 def _claim(claim: Claim) -> list[tuple[str, str]]:
@@ -112,7 +112,7 @@ def _figures(figures: Figures) -> list[str]:
     recovery = "no relay after the kill" if figures.recovery_s is None else f"{figures.recovery_s:.2f} s"
     transactions = f"{figures.transactions_per_s:,.0f}/s, {figures.committed_per_s:,.0f}/s of them committed"
     return [
-        f"transactions  {transactions}; {figures.contended:,} met another for the same aircraft",
+        f"transactions  {transactions}; {figures.contended:,} contended for an aircraft",
         f"published     {figures.published_per_s:,.0f}/s",
         f"consumed      {figures.read_per_s:,.0f}/s, at best {figures.read_per_s_at_best:,.0f}/s",
         f"latency       {latency_text(figures.steady)} (COMMIT sent → consumer has it)",

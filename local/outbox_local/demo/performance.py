@@ -14,7 +14,7 @@ from outbox_local.demo.venue import Venue
 
 LOOK_EVERY_S = 0.05
 PATIENCE_S = 30.0
-"""How long nothing may arrive before the demo stops waiting; the proof then says what is missing."""
+"""How long nothing may arrive before the demo stops waiting; the proof then lists what is missing."""
 STOP_S = 40.0
 KILL_AT = 0.48
 """The relay is killed when this share of the flights has arrived: 3 % never will."""
@@ -31,7 +31,7 @@ class Audience:
 
 
 def play(piece: Piece, venue: Venue, audience: Audience) -> None:
-    """Play it to the end; the journals in the piece's directory tell the rest.
+    """Play it to the end; the journals in the piece's directory have the rest.
 
     All processes are ours alone: whatever happens here, they are gone when this returns or raises.
 

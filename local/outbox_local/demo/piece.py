@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outbox_local.demo import journal
 from outbox_local.demo.flights import Flight
-from outbox_local.demo.journal import Crash, Entry, Outcome, Record, Tail
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record, Tail
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Piece:
 
 
 class Watch:
-    """Counts what the journals say so far."""
+    """Counts what the journals hold so far."""
 
     def __init__(self, piece: Piece) -> None:
         self.piece = piece
@@ -71,8 +71,8 @@ class Watch:
         for tail in self._producers:
             for line in tail.new_lines():
                 outcome = journal.entry(line).outcome
-                self.ended += outcome is not Outcome.UNKNOWN
-                self.committed += outcome is Outcome.COMMITTED
+                self.ended += outcome is not FlightOutcome.UNKNOWN
+                self.committed += outcome is FlightOutcome.COMMITTED
         before = len(self._arrived)
         # Their hashes: a whole year of bodies would take memory for a progress bar.
         self._arrived.update(hash(journal.record(line).value) for line in self._consumer.new_lines())

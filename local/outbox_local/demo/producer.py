@@ -17,7 +17,7 @@ from outbox import Message, Outbox
 from outbox.statements import Statements
 from outbox_local.demo import board, journal
 from outbox_local.demo.flights import Flight
-from outbox_local.demo.journal import Entry, Outcome
+from outbox_local.demo.journal import Entry, FlightOutcome
 
 Connection = psycopg.Connection[Any]
 SQL = Statements("outbox_local/demo/demo.sql")
@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one producer has to do, as its command line says in JSON. The database comes from OUTBOX_DSN."""
+    """What one producer has to do, as its command line states in JSON. The database comes from OUTBOX_DSN."""
 
     topic: str
     producer: int
@@ -43,7 +43,7 @@ class Work:
 
 
 def body_of(flight: Flight, sequence: int) -> str:
-    """What a message says: the flight's row in the source, and its place among those of its aircraft."""
+    """What a message contains: the flight's row in the source, and its place among those of its aircraft."""
     body = {"row": flight.number, "sequence": sequence, **flight.values}
     return json.dumps(body, separators=(",", ":"))
 
@@ -57,7 +57,7 @@ class Producer:
       attempt waits for the aircraft's row, which the lost transaction holds until it has ended, and then
       either finds the flight in the logbook (it had committed) or enters it.
     - after the answer, before the journal: only if the process is killed; the proof then misses an entry for
-      the flight and fails, which is right, for nobody can know any more what was promised.
+      the flight and fails, which is right, because what was promised is unknown.
     """
 
     def __init__(self, connect: Callable[[], Connection], work: Work, out: IO[str]) -> None:
@@ -85,21 +85,21 @@ class Producer:
                 sequence = self._write(flight)
             except psycopg.errors.UniqueViolation:
                 self._conn.rollback()
-                self._note(flight, self._entered(flight), Outcome.COMMITTED, began, began)
+                self._note(flight, self._entered(flight), FlightOutcome.COMMITTED, began, began)
                 return True
             ending = time.time()
             if flight.rolls_back(self._work.seed):
                 self._conn.rollback()
-                self._note(flight, sequence, Outcome.ROLLED_BACK, began, ending)
+                self._note(flight, sequence, FlightOutcome.ROLLED_BACK, began, ending)
                 return True
         except (psycopg.OperationalError, psycopg.InterfaceError):
             return False
         try:
             self._conn.commit()
         except psycopg.OperationalError:
-            self._note(flight, sequence, Outcome.UNKNOWN, began, ending)
+            self._note(flight, sequence, FlightOutcome.UNKNOWN, began, ending)
             return False
-        self._note(flight, sequence, Outcome.COMMITTED, began, ending)
+        self._note(flight, sequence, FlightOutcome.COMMITTED, began, ending)
         return True
 
     def _write(self, flight: Flight) -> int:
@@ -134,7 +134,9 @@ class Producer:
             raise RuntimeError(f"{statement} answered no row for {values}")
         return int(row[0])
 
-    def _note(self, flight: Flight, sequence: int, outcome: Outcome, began: float, ending: float) -> None:
+    def _note(
+        self, flight: Flight, sequence: int, outcome: FlightOutcome, began: float, ending: float
+    ) -> None:
         entry = Entry(
             self._work.producer,
             flight.number,

@@ -1,6 +1,6 @@
-"""The proof: what a stock consumer read is exactly what the source and the producers' journals say it must be.
+"""The proof: what a stock consumer read is exactly what follows from the source and the producers' journals.
 
-A pure function. It looks at nothing else: not at the database, not at the relay, least of all at the outbox's tables.
+A pure function. It reads nothing else: not the database, not the relay, least of all the outbox's tables.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outbox_local.demo.claims import Claim, ProofResult, new_claims
 from outbox_local.demo.expected import Expected, expect
 from outbox_local.demo.flights import Flight, line_of
 from outbox_local.demo.journal import Crash, Entry, Record
 from outbox_local.demo.repeats import Repeats
-from outbox_local.demo.verdict import Claim, Verdict, new_claims
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ def prove(
     *,
     seed: int,
     crash: Crash | None = None,
-) -> Verdict:
+) -> ProofResult:
     """Compare what was read with what was written.
 
     Args:
@@ -52,7 +52,7 @@ def prove(
         reading.take(record)
         count += 1
     reading.end()
-    return Verdict(
+    return ProofResult(
         claims,
         committed=len(expected.committed),
         rolled_back=len(expected.rolled_back),
@@ -158,7 +158,7 @@ def _body(value: str | None) -> dict[str, Any]:
 
 
 def _wrong_content(record: Record, body: dict[str, Any], flight: Flight, entry: Entry) -> str | None:
-    """Say what of a record is not as the source row and the journal say."""
+    """Return what of a record is not as the source row and the journal say."""
     columns = flight.line.split(",")
     for what, found, right in (
         ("row", line_of(body), flight.line),

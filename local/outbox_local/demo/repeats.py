@@ -23,7 +23,7 @@ class _Run:
 
 
 class Repeats:
-    """Judges records that were read before."""
+    """Checks records that were read before."""
 
     def __init__(self, crash: Crash | None) -> None:
         self._crash = crash
@@ -32,7 +32,7 @@ class Repeats:
         """How many were explained."""
 
     def judge(self, entry: Entry, first: int, again: int, arrived: int) -> str | None:
-        """Say why a repeat is not explained, or None when it is.
+        """Return why a repeat is not explained, or None when it is.
 
         Args:
             entry: the flight.
@@ -54,7 +54,7 @@ class Repeats:
         return None
 
     def unfinished(self, aircraft: str) -> str | None:
-        """Say what an aircraft's run of repeats lacks at a point where it has to be complete; None: nothing."""
+        """Return what an aircraft's run of repeats lacks at a point where it has to be complete; None: nothing."""
         run = self._runs.get(aircraft)
         if run is None or run.last >= run.until:
             return None

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from outbox_local.demo.claims import Claim
 from outbox_local.demo.figures import Course
-from outbox_local.demo.outcome import Outcome, latency_text
-from outbox_local.demo.verdict import Claim
+from outbox_local.demo.outcome import DemoResult, latency_text
 
 WIDTH, HEIGHT = 760, 150
 LEFT, TOP, BOTTOM = 64, 14, 24
@@ -30,13 +30,13 @@ svg { width: 100%; height: auto; display: block; } svg text { font-size: 12px; f
 """
 
 
-def write_report(path: Path, outcome: Outcome) -> None:
+def write_report(path: Path, outcome: DemoResult) -> None:
     """Write the report; raises OSError when that fails."""
     path.write_text(_page(outcome), encoding="utf-8")
 
 
-def _page(outcome: Outcome) -> str:
-    verdict, figures = outcome.verdict, outcome.figures
+def _page(outcome: DemoResult) -> str:
+    proof, figures = outcome.proof, outcome.figures
     about = f"{outcome.flights:,} flights, {outcome.producers} producers, seed {outcome.seed}, {outcome.seconds:.0f} s"
     parts = [
         "<h1>The flights of New York 2013 through the outbox</h1>",
@@ -61,7 +61,7 @@ def _page(outcome: Outcome) -> str:
                     ("published", f"{figures.published_per_s:,.0f}/s"),
                     ("consumed", f"{figures.read_per_s:,.0f}/s, at best {figures.read_per_s_at_best:,.0f}/s"),
                     ("latency", latency_text(figures.steady)),
-                    ("met another for the same aircraft", f"{figures.contended:,} transactions"),
+                    ("contended for an aircraft", f"{figures.contended:,} transactions"),
                     (
                         "recovery",
                         "none"
@@ -75,10 +75,10 @@ def _page(outcome: Outcome) -> str:
     word = '<span class="good">proven</span>' if outcome.holds else '<span class="bad">not proven</span>'
     parts.append(f"<h2>The proof: {word}</h2>")
     parts.append(
-        f"<p>{verdict.committed:,} committed, {verdict.rolled_back:,} rolled back, {verdict.read:,} records read, "
-        f"{verdict.repeated:,} of them again after the kill, of {verdict.aircraft:,} aircraft.</p><ul>"
+        f"<p>{proof.committed:,} committed, {proof.rolled_back:,} rolled back, {proof.read:,} records read, "
+        f"{proof.repeated:,} of them again after the kill, of {proof.aircraft:,} aircraft.</p><ul>"
     )
-    parts += [*map(_claim, verdict.claims.values()), "</ul>"]
+    parts += [*map(_claim, proof.claims.values()), "</ul>"]
     if outcome.history is not None:
         parts.append(f"<h2>The warehouse in {escape(str(outcome.warehouse))}</h2><ul>")
         parts += [*map(_claim, outcome.history.claims.values()), "</ul>"]

@@ -15,7 +15,7 @@ from outbox_local.demo.children import ChildError
 from outbox_local.demo.figures import Figures, measure
 from outbox_local.demo.flights import read_flights
 from outbox_local.demo.history import prove_history
-from outbox_local.demo.outcome import Outcome
+from outbox_local.demo.outcome import DemoResult
 from outbox_local.demo.performance import play
 from outbox_local.demo.piece import Piece
 from outbox_local.demo.proof import prove
@@ -24,8 +24,8 @@ from outbox_local.demo.show import Show
 from outbox_local.demo.tables import Tables
 from outbox_local.demo.venue import Venue, venue
 from outbox_local.demo.warehouse import Warehouse, WarehouseError
-from outbox_local.stack.prepare import Wish
-from outbox_relay.errors import OperatorError
+from outbox_local.stack.prepare import StackOptions
+from outbox_relay.text.errors import OperatorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Programme:
     sabotage: Sabotage | None
     stack_directory: Path
     """Where a stack may be running that the demo can use."""
-    wish: Wish
+    options: StackOptions
     keep: bool
     journals: Path | None
     """An empty or new directory for the journals, which stay there; None: a temporary one."""
@@ -51,7 +51,7 @@ class JournalsError(OperatorError):
     """The journals cannot be written there."""
 
 
-def run(programme: Programme, console: Console) -> Outcome:
+def run(programme: Programme, console: Console) -> DemoResult:
     """Play and prove.
 
     The journals are removed at the end, unless they are to be kept, or something has failed: they are its evidence.
@@ -71,17 +71,17 @@ def run(programme: Programme, console: Console) -> Outcome:
         records = piece.records()
         if programme.sabotage is not None:
             records = iter(sabotage(records, programme.sabotage, programme.seed))
-        verdict = prove(flights, piece.entries(), records, seed=programme.seed, crash=piece.crash())
+        proof = prove(flights, piece.entries(), records, seed=programme.seed, crash=piece.crash())
         history = None
         if tables is not None:
             console.print("proving the warehouse from the source and the producers' journals …")
             history = prove_history(flights, piece.entries(), tables, seed=programme.seed)
-        outcome = Outcome(
+        outcome = DemoResult(
             flights=programme.flights,
             producers=programme.producers,
             seed=programme.seed,
             sabotage=programme.sabotage,
-            verdict=verdict,
+            proof=proof,
             figures=_figures(piece),
             seconds=time.monotonic() - began,
             journals=directory,
@@ -112,7 +112,7 @@ def _perform(
 ) -> Tables | None:
     """Play the piece; answer what a warehouse then says of it, as long as its database is there."""
     with ExitStack() as stack:
-        with console.status("looking at this machine") as status:
+        with console.status("inspecting this machine") as status:
 
             def report(line: str) -> None:
                 status.update(line)
@@ -120,7 +120,7 @@ def _perform(
                     console.print(line, markup=False, soft_wrap=True)
 
             place = stack.enter_context(
-                venue(programme.stack_directory, programme.wish, keep=programme.keep, report=report)
+                venue(programme.stack_directory, programme.options, keep=programme.keep, report=report)
             )
         with Show(console, len(piece.flights)) as show:
             play(piece, place, show)
@@ -132,7 +132,7 @@ def _perform(
 
 def _tell_what_is_kept(place: Venue, console: Console) -> None:
     console.print(
-        f"kept: database {place.database} and topic {place.topic} on {place.servers}. Look at them:\n"
+        f"kept: database {place.database} and topic {place.topic} on {place.servers}. Inspect them:\n"
         f'  eval "$(outbox env)"; export OUTBOX_DSN="${{OUTBOX_DSN%/*}}/{place.database}"; outbox status',
         markup=False,
         soft_wrap=True,

@@ -1,6 +1,6 @@
 """Sabotage: a transport that loses, doubles or swaps one message, to show that the proof would notice.
 
-It stands between what the consumer read and the proof. Offsets are numbered anew, so that only the messages
+It stands between what the consumer read and the proof. Offsets are numbered again, so that only the messages
 themselves can betray it. It doubles a message as a broken broker would: again, right away, under the same message
 id; at-least-once delivery allows that after a crash of the relay only.
 """
@@ -21,7 +21,7 @@ class Sabotage(StrEnum):
     DROP = "drop"
     DOUBLE = "double"
     SWAP = "swap"
-    """With the next one of the same aircraft: that those of different aircraft change places is nobody's business."""
+    """With the next one of the same aircraft: those of different aircraft may change places."""
 
 
 class NothingToSabotageError(ValueError):

@@ -1,4 +1,4 @@
-"""What was read of a warehouse: the rows that its proof judges."""
+"""What was read of a warehouse: the rows that its proof checks."""
 
 from __future__ import annotations
 

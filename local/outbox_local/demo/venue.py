@@ -1,6 +1,6 @@
 """The venue: real servers for one performance, and on them a database and a topic of its own.
 
-Nothing that was there before is touched: the database and the topic get names that nobody has, and are
+Nothing that was there before is touched: the database and the topic get unused names, and are
 removed at the end.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,16 +21,15 @@ from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_local.demo.producer import SQL
 from outbox_local.stack.api import Stack
 from outbox_local.stack.lifecycle import bring_up, running_stack
-from outbox_local.stack.prepare import Wish
+from outbox_local.stack.prepare import Report, StackOptions
 from outbox_migrations import api as migrations
 from outbox_relay.database import connections
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.errors import OperatorError
 from outbox_relay.operations import partitions, topics
 from outbox_relay.operations.kafka_topics import KafkaTopics
 from outbox_relay.publisher.kafka import new_admin, producer_settings
+from outbox_relay.text.errors import OperatorError
 
-Report = Callable[[str], None]
 PARTITIONS = 8
 OWN = "its own"
 """Servers that end with the demo."""
@@ -62,7 +61,7 @@ class Venue:
 
 
 @contextlib.contextmanager
-def venue(directory: Path, wish: Wish, *, keep: bool, report: Report) -> Iterator[Venue]:
+def venue(directory: Path, options: StackOptions, *, keep: bool, report: Report) -> Iterator[Venue]:
     """Have servers, a database and a topic; they are removed again unless they are to be kept.
 
     Servers: those given; else those of the stack that runs in `directory`; else a stack of the demo's own, which
@@ -73,7 +72,7 @@ def venue(directory: Path, wish: Wish, *, keep: bool, report: Report) -> Iterato
         VenueError: they refuse a database or a topic.
     """
     with contextlib.ExitStack() as cleanup:
-        dsn, bootstrap_servers, servers = _servers(cleanup, directory, wish, keep=keep, report=report)
+        dsn, bootstrap_servers, servers = _servers(cleanup, directory, options, keep=keep, report=report)
         kafka = KafkaTopics(bootstrap_servers)
         number = _make_database(dsn, taken=kafka.counts().keys())
         database, topic = f"outbox_demo_{number}", f"flights-{number}"
@@ -89,21 +88,21 @@ def venue(directory: Path, wish: Wish, *, keep: bool, report: Report) -> Iterato
 
 
 def _servers(
-    cleanup: contextlib.ExitStack, directory: Path, wish: Wish, *, keep: bool, report: Report
+    cleanup: contextlib.ExitStack, directory: Path, options: StackOptions, *, keep: bool, report: Report
 ) -> tuple[str, str, str]:
-    if wish.dsn and wish.bootstrap_servers:
-        report(f"servers: given, {connections.place(wish.dsn)}; Kafka at {wish.bootstrap_servers}")
-        return wish.dsn, wish.bootstrap_servers, "given"
-    if not wish.dsn and not wish.bootstrap_servers:
+    if options.dsn and options.bootstrap_servers:
+        report(f"servers: given, {connections.place(options.dsn)}; Kafka at {options.bootstrap_servers}")
+        return options.dsn, options.bootstrap_servers, "given"
+    if not options.dsn and not options.bootstrap_servers:
         with contextlib.suppress(StackError):
             running = running_stack(directory)
             report(f"servers: the stack that runs in {directory}")
             return running.postgres.address, running.kafka.address, f"the stack in {directory}"
         if keep:
-            state, _ = bring_up(directory, wish, report=report)
+            state, _ = bring_up(directory, options, report=report)
             return state.postgres.address, state.kafka.address, f"the stack in {directory}"
-    own = cleanup.enter_context(Stack.start(wish=wish, report=report))
-    partly = wish.dsn or wish.bootstrap_servers
+    own = cleanup.enter_context(Stack.start(options=options, report=report))
+    partly = options.dsn or options.bootstrap_servers
     return own.dsn, own.bootstrap_servers, "partly given" if partly else OWN
 
 

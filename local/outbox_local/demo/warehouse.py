@@ -14,9 +14,9 @@ from rich.console import Console
 from outbox_local.demo.producer import SQL
 from outbox_local.demo.tables import Tables
 from outbox_local.demo.venue import Venue
-from outbox_relay.cli.etl.progress import Progress
+from outbox_relay.cli.etl.progress import ProgressDisplay
 from outbox_relay.database import connections
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 from outbox_relay.warehouse import child, prepare
 
 TABLES = ("message_history", "mart_throughput", "mart_latency", "mart_key_skew", "mart_gaps")
@@ -39,7 +39,7 @@ class Warehouse:
 
     @classmethod
     def ready(cls, directory: Path, console: Console) -> Warehouse:
-        """Look for what is needed; Java and the job's jars are fetched where they are missing.
+        """Find what is needed; Java and the job's jars are fetched where they are missing.
 
         Raises:
             OperatorError: the directory is not empty, the extra `etl` is not installed, or something cannot be fetched.
@@ -63,7 +63,7 @@ class Warehouse:
         given = {"dsn": venue.dsn, "warehouse": self.directory, "format": "parquet", "master": MASTER}
         options = [f"--{name}={value}" for name, value in {**given, "jars": self.jars}.items()]
         console.print("exporting the history …")
-        with Progress((connections.parameters(venue.dsn).get("password", ""),), console) as progress:
+        with ProgressDisplay((connections.parameters(venue.dsn).get("password", ""),), console) as progress:
             ended = child.run(["run", *options, "--json"], prepare.environment(self.java_home), progress.hear)
             if ended.code:
                 raise WarehouseError(f"the export failed: {progress.last or progress.others}")

@@ -12,7 +12,7 @@ from typing import Self
 from outbox_local.stack import compose
 from outbox_local.stack.cleanup import end_processes, wipe
 from outbox_local.stack.control import Control, Event
-from outbox_local.stack.prepare import Preparation, Report, Wish
+from outbox_local.stack.prepare import Preparation, Report, StackOptions
 from outbox_local.stack.process import Identity
 from outbox_local.stack.state import State
 from outbox_relay.downloads.cache import locked
@@ -20,16 +20,16 @@ from outbox_relay.downloads.errors import StackError
 
 
 def silent(line: str) -> None:
-    """Report progress to nobody."""
+    """Report no progress."""
 
 
 class Stack:
     """A running stack that ends with the process that started it, unless it is detached.
 
-        with Stack.start(wish=Wish(wanted=Wanted.EMBEDDED)) as stack:   # a directory of its own, removed at
-        the end
+        # Without a directory the stack has one of its own, which is removed at the end.
+        with Stack.start(options=StackOptions(origins=AllowedOrigins.EMBEDDED)) as stack:
             psycopg.connect(stack.dsn)
-            stack.kill_kafka()                                          # SIGKILL, as a power cut would
+            stack.kill_kafka()                                          # SIGKILL, as a power failure would
             stack.start_kafka()                                         # same port, same data
 
     Safe to call from several threads. However the calling process dies, the servers die with it.
@@ -42,37 +42,42 @@ class Stack:
 
     @classmethod
     def start(
-        cls, directory: Path | None = None, *, wish: Wish | None = None, report: Report = silent
+        cls, directory: Path | None = None, *, options: StackOptions | None = None, report: Report = silent
     ) -> Self:
         """Start a stack, on the data of its directory if there is some; it serves when this returns.
 
         A stack that already runs in that directory is restarted. Without a directory it gets a temporary one,
-        which `stop` removes. `wish` says what is given and allowed, `report` is told of progress, a line at a
+        which `stop` removes. `options` states what is given and allowed, `report` gets the progress, a line at a
         time.
 
         Raises StackError when a server could not be had or did not start; nothing of ours runs then.
         """
         if directory is not None:
             with locked(directory / "lock"):
-                return cls.start_locked(directory, wish=wish, report=report)
+                return cls.start_locked(directory, options=options, report=report)
         place = Path(tempfile.mkdtemp(prefix="outbox-stack-"))
         place.chmod(0o711)  # PostgreSQL's user passes through to its data
         try:
-            return cls.start_locked(place, wish=wish, report=report, ephemeral=True)
+            return cls.start_locked(place, options=options, report=report, ephemeral=True)
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
 
     @classmethod
     def start_locked(
-        cls, directory: Path, *, wish: Wish | None = None, report: Report = silent, ephemeral: bool = False
+        cls,
+        directory: Path,
+        *,
+        options: StackOptions | None = None,
+        report: Report = silent,
+        ephemeral: bool = False,
     ) -> Self:
         """Do the work of `start` for a caller who holds the directory's lock."""
         old = State.load(directory)
         if old is not None:
             end_processes(old)
         (directory / "logs").mkdir(parents=True, exist_ok=True)
-        state = Preparation(directory, wish or Wish(), old, report).state()
+        state = Preparation(directory, options or StackOptions(), old, report).state()
         state.save()
         compose.up(state, report)
         state.save()

@@ -1,4 +1,4 @@
-"""Which server is used and why: one pure function over what was given, wanted and found."""
+"""Which server is used and why: one pure function over what was given, allowed and found."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Kind(StrEnum):
 
     @property
     def embedded(self) -> bool:
-        """Tell whether the server is a process of ours."""
+        """Return whether the server is a process of ours."""
         return self in (Kind.MACHINE, Kind.WHEEL)
 
 
-class Wanted(StrEnum):
+class AllowedOrigins(StrEnum):
     """What the caller allows (`--from`, OUTBOX_STACK_FROM)."""
 
     AUTO = "auto"
@@ -37,12 +37,12 @@ class Wanted(StrEnum):
 
 
 ORIGINS = {
-    Wanted.AUTO: (Kind.DOCKER, Kind.MACHINE, Kind.WHEEL),
-    Wanted.DOCKER: (Kind.DOCKER,),
-    Wanted.EMBEDDED: (Kind.MACHINE, Kind.WHEEL),
-    Wanted.WHEELS: (Kind.WHEEL,),
+    AllowedOrigins.AUTO: (Kind.DOCKER, Kind.MACHINE, Kind.WHEEL),
+    AllowedOrigins.DOCKER: (Kind.DOCKER,),
+    AllowedOrigins.EMBEDDED: (Kind.MACHINE, Kind.WHEEL),
+    AllowedOrigins.WHEELS: (Kind.WHEEL,),
 }
-"""Which origins each wish allows for a server that is not given."""
+"""Which origins each value allows for a server that is not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +53,22 @@ class Choice:
     reason: str
 
 
-def choose(*, given: str, wanted: Wanted, docker: Probe, machine: Probe, wheel: str) -> Choice:
+def choose(*, given: str, origins: AllowedOrigins, docker: Probe, machine: Probe, wheel: str) -> Choice:
     """Choose where one server comes from: given → Docker → the machine's own programs → a wheel.
 
-    `given` says who named the server's address ("" if nobody did), `wheel` describes what the wheel holds.
-    Raises StackError when Docker is demanded and no engine answers. A given address wins over everything: it
-    is the most explicit wish.
+    `given` is what named the server's address ("" if nothing did), `wheel` describes what the wheel holds.
+    Raises StackError when Docker is demanded and no engine replies. A given address wins over everything: it
+    is the most explicit choice.
     """
     if given:
         return Choice(Kind.GIVEN, f"{given} is given")
-    if wanted is Wanted.DOCKER and not docker:
+    if origins is AllowedOrigins.DOCKER and not docker:
         raise StackError(f"Docker is demanded, but {docker.missing}: start the engine, or allow --from auto")
-    if wanted in (Wanted.AUTO, Wanted.DOCKER) and docker:
+    if origins in (AllowedOrigins.AUTO, AllowedOrigins.DOCKER) and docker:
         return Choice(Kind.DOCKER, docker.found)
-    if wanted is Wanted.WHEELS:
+    if origins is AllowedOrigins.WHEELS:
         return Choice(Kind.WHEEL, f"wheels are demanded: {wheel}")
-    why = docker.missing if wanted is Wanted.AUTO else "embedded servers are demanded"
+    why = docker.missing if origins is AllowedOrigins.AUTO else "embedded servers are demanded"
     if machine:
         return Choice(Kind.MACHINE, f"{why}; {machine.found}")
     return Choice(Kind.WHEEL, f"{why}; {machine.missing}, so {wheel}")

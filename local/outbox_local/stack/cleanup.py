@@ -21,7 +21,7 @@ KILLED_LIMIT = 10.0
 def end_processes(state: State, *, at_once: bool = False) -> None:
     """End the supervisor and the servers of a state file, if those very processes still run.
 
-    In order; or `at_once`, with SIGKILL, when their data is not wanted any more. Also after a crash: a server
+    In order; or `at_once`, with SIGKILL, when their data is not needed any more. Also after a crash: a server
     whose supervisor was killed is already ending; it is waited for.
     """
     if state.supervisor is not None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from outbox_local.stack.choice import Wanted
+from outbox_local.stack.choice import AllowedOrigins
 from outbox_local.stack.lifecycle import bring_down, bring_up, running_stack
 from outbox_local.stack.options import from_option, state_option
-from outbox_local.stack.prepare import Wish
+from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import State, state_directory
 from outbox_relay.cli.options import Command
 
@@ -38,7 +38,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in J
     help="Use this Kafka; start none.",
 )
 @_json_option
-def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool) -> None:
+def up(state: Path, origins: str, dsn: str, bootstrap_servers: str, as_json: bool) -> None:
     """Start a local PostgreSQL and Kafka broker, and report where they come from.
 
     \b
@@ -57,15 +57,15 @@ def up(state: Path, wanted: str, dsn: str, bootstrap_servers: str, as_json: bool
     """
     console = Console(stderr=as_json, highlight=False)
     began = time.monotonic()
-    with console.status("looking at this machine") as status:
+    with console.status("inspecting this machine") as status:
 
         def report(line: str) -> None:
             status.update(line)
             if not line.startswith("fetching"):
                 console.print(line, markup=False, soft_wrap=True)
 
-        wish = Wish(dsn, bootstrap_servers, Wanted(wanted))
-        running, started = bring_up(state_directory(state), wish, report=report)
+        options = StackOptions(dsn, bootstrap_servers, AllowedOrigins(origins))
+        running, started = bring_up(state_directory(state), options, report=report)
     if as_json:
         click.echo(json.dumps({"started": started, **_described(running)}))
     elif started:

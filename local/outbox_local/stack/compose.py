@@ -46,7 +46,7 @@ def down(state: State, *, with_data: bool) -> None:
 
 
 def healthy(state: State) -> bool:
-    """Tell whether every server that Docker runs is up."""
+    """Return whether every server that Docker runs is up."""
     names = {name for name, server in state.servers.items() if server.kind is Kind.DOCKER}
     if not names:
         return True

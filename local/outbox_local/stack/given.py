@@ -7,7 +7,7 @@ import socket
 import psycopg
 
 from outbox_relay.downloads.errors import StackError
-from outbox_relay.masking import mask_text
+from outbox_relay.text.masking import mask_text
 
 LIMIT = 5
 """Seconds that a given server has to answer."""
@@ -26,7 +26,7 @@ def check_postgres(dsn: str) -> None:
 def check_kafka(bootstrap_servers: str) -> None:
     """Connect to one of the brokers; how it wants to be spoken to is the clients' matter.
 
-    Raises StackError, with a reason for each, when none answers.
+    Raises StackError, with a reason for each, when none replies.
     """
     problems = []
     for server in bootstrap_servers.split(","):
@@ -41,5 +41,7 @@ def check_kafka(bootstrap_servers: str) -> None:
             problems.append(f"{server.strip()}: {error}")
         else:
             return
-    told = "; ".join(problems)
-    raise StackError(f"no given Kafka broker (--bootstrap-servers, OUTBOX_BOOTSTRAP_SERVERS) answers: {told}")
+    raise StackError(
+        "none of the given Kafka brokers (--bootstrap-servers, OUTBOX_BOOTSTRAP_SERVERS) accepts a connection: "
+        f"{'; '.join(problems)}. Start them, or leave the option out to start a local one"
+    )

@@ -1,4 +1,4 @@
-"""How Kafka's Java programs are run: heap, log settings, and an archive of loaded classes that halves a start.
+"""How Kafka's Java programs are run: heap, log settings, and an archive of loaded classes that shortens a start.
 
 Measured on 4 cores with Java 17: a broker starts in 1.7 s with the archive, in 2.9 s without. Writing it
 takes 3 s, once, when the first broker of a machine is shut down.

@@ -38,7 +38,7 @@ class Kafka(EmbeddedServer):
         self._archive_part = self.data.with_name("kafka.jsa")
 
     def initialise(self) -> Iterator[None]:
-        """Make the storage beside its place and rename it there: an interrupted run leaves no half storage."""
+        """Make the storage next to its place and rename it there: an interrupted run leaves no half storage."""
         if not self.data.exists():
             part = fresh(self.data.with_name(self.data.name + ".new"))
             new_storage(storage_template(self.state.program, self.state.library), part)
@@ -55,7 +55,7 @@ class Kafka(EmbeddedServer):
         return spawn(command, log=self.log, death_signal=self.death_signal)
 
     def ready(self) -> bool:
-        """Tell whether the broker serves: its port opens a moment before that, so its log is asked too."""
+        """Return whether the broker serves: its port opens a moment before that, so its log is asked too."""
         return _STARTED in self.output() and listens(self.port.port)
 
     def stop(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from outbox_local.stack import compose
 from outbox_local.stack.api import Stack, silent
 from outbox_local.stack.choice import ORIGINS, Kind
 from outbox_local.stack.cleanup import end_processes, wipe
-from outbox_local.stack.prepare import Report, Wish
+from outbox_local.stack.prepare import Report, StackOptions
 from outbox_local.stack.process import Identity
 from outbox_local.stack.state import State
 from outbox_relay.downloads.cache import locked
@@ -16,11 +16,11 @@ from outbox_relay.downloads.errors import StackError
 
 
 def bring_up(
-    directory: Path, wish: Wish, *, report: Report = silent, owner: Identity | None = None
+    directory: Path, options: StackOptions, *, report: Report = silent, owner: Identity | None = None
 ) -> tuple[State, bool]:
     """Have a stack running in the directory, and answer it and whether it was started now.
 
-    One that runs and fits the wish is left alone. One that was cut off (a crash, a reboot, a killed server)
+    One that runs and fits the options is left alone. One that was interrupted (a crash, a reboot, a killed server)
     is started again on its data, and on its ports if they are free. Until this returns, the death of the
     calling process ends the servers; afterwards only `bring_down`, or the death of the `owner`, does.
 
@@ -28,9 +28,9 @@ def bring_up(
     """
     with locked(directory / "lock"):
         there = State.load(directory)
-        if there is not None and there.running() and compose.healthy(there) and _fits(there, wish):
+        if there is not None and there.running() and compose.healthy(there) and _fits(there, options):
             return there, False
-        stack = Stack.start_locked(directory, wish=wish, report=report)
+        stack = Stack.start_locked(directory, options=options, report=report)
         stack.detach(owner)
         return running_stack(directory), True
 
@@ -72,11 +72,11 @@ def bring_down(directory: Path, *, with_data: bool = False) -> State | None:
         return state
 
 
-def _fits(state: State, wish: Wish) -> bool:
-    """Tell whether a running stack is what is wished for."""
-    for server, given in ((state.postgres, wish.dsn), (state.kafka, wish.bootstrap_servers)):
+def _fits(state: State, options: StackOptions) -> bool:
+    """Return whether a running stack is what is wished for."""
+    for server, given in ((state.postgres, options.dsn), (state.kafka, options.bootstrap_servers)):
         if given and given != server.address:
             return False
-        if not given and (server.kind is Kind.GIVEN or server.kind not in ORIGINS[wish.wanted]):
+        if not given and (server.kind is Kind.GIVEN or server.kind not in ORIGINS[options.origins]):
             return False
     return True

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from outbox_local.stack.choice import Wanted
+from outbox_local.stack.choice import AllowedOrigins
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,14 +27,14 @@ def state_option(text: str) -> Callable[[F], F]:
 
 
 def from_option(text: str) -> Callable[[F], F]:
-    """Add `--from`, with this help; the command is given the value of a `Wanted`."""
+    """Add `--from`, with this help; the command is given the value of an `AllowedOrigins`."""
     return click.option(
         "--from",
-        "wanted",
+        "origins",
         envvar="OUTBOX_STACK_FROM",
         show_envvar=True,
-        type=click.Choice([wanted.value for wanted in Wanted]),
-        default=Wanted.AUTO.value,
+        type=click.Choice([each.value for each in AllowedOrigins]),
+        default=AllowedOrigins.AUTO.value,
         show_default=True,
         help=text,
     )

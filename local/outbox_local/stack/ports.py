@@ -16,7 +16,7 @@ class Reservation:
     """
 
     def __init__(self, wanted: int = 0) -> None:
-        """Reserve the wanted port if it is free, else (and for 0) any."""
+        """Reserve the requested port if it is free, else (and for 0) any."""
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -31,7 +31,7 @@ class Reservation:
 
 
 def listens(port: int) -> bool:
-    """Tell whether a server accepts connections on the loopback port."""
+    """Return whether a server accepts connections on the loopback port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(2)
         return probe.connect_ex((LOOPBACK, port)) == 0

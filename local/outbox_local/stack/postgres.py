@@ -48,7 +48,7 @@ class Postgres(EmbeddedServer):
         return f"postgresql://{SUPERUSER}:{self.state.password}@{LOOPBACK}:{self.port.port}/{database}"
 
     def initialise(self) -> Iterator[None]:
-        """Make the cluster beside its place and rename it there: an interrupted `initdb` leaves no half cluster."""
+        """Make the cluster next to its place and rename it there: an interrupted `initdb` leaves no half cluster."""
         if self.data.exists():
             return
         part = fresh(self.data.with_name(self.data.name + ".new"))
@@ -90,7 +90,7 @@ class Postgres(EmbeddedServer):
         )
 
     def ready(self) -> bool:
-        """Tell whether sessions are accepted, and make the database if this is the first time."""
+        """Return whether sessions are accepted, and make the database if this is the first time."""
         try:
             with psycopg.connect(self.dsn("postgres"), autocommit=True, connect_timeout=5) as connection:
                 there = connection.execute(

@@ -1,4 +1,4 @@
-"""From a wish to a plan: choose each server, fetch what it needs, say where its data lies. Nothing is started here."""
+"""From options to a plan: choose each server, fetch what it needs, place its data. Nothing is started here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outbox_local.stack import survey
-from outbox_local.stack.choice import ORIGINS, Choice, Kind, Wanted, choose
+from outbox_local.stack.choice import ORIGINS, AllowedOrigins, Choice, Kind, choose
 from outbox_local.stack.given import check_kafka, check_postgres
 from outbox_local.stack.state import ServerState, State
 from outbox_local.stack.storage import storage_template
@@ -23,25 +23,25 @@ from outbox_relay.downloads.java import Probe, find_java
 from outbox_relay.downloads.wheels import JAVA_WHEEL, POSTGRES_WHEEL, java_from_wheel, postgres_from_wheel
 
 Report = Callable[[str], None]
-"""Told one line of progress at a time."""
+"""Gets one line of progress at a time."""
 _TITLES = {"postgres": "PostgreSQL", "kafka": "Kafka"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class StackOptions:
     """What the caller gave and allows."""
 
     dsn: str = ""
     bootstrap_servers: str = ""
-    wanted: Wanted = Wanted.AUTO
+    origins: AllowedOrigins = AllowedOrigins.AUTO
 
 
 class Preparation:
     """Makes the state of a stack that is about to start."""
 
-    def __init__(self, directory: Path, wish: Wish, old: State | None, report: Report) -> None:
-        """Take the directory of the stack, the caller's wish and the state of the last run, if there was one."""
-        self.directory, self.wish, self.old, self.report = directory, wish, old, report
+    def __init__(self, directory: Path, options: StackOptions, old: State | None, report: Report) -> None:
+        """Take the directory of the stack, the caller's options and the state of the last run, if there was one."""
+        self.directory, self.options, self.old, self.report = directory, options, old, report
         self.scratch = old.scratch if old and _ours(old.scratch) else ""
         # Asked at most once, and only when the answer matters.
         self._docker = functools.cache(survey.docker)
@@ -58,8 +58,10 @@ class Preparation:
 
     def _state(self) -> State:
         # What is given comes first: it can be refused before anything is fetched.
-        postgres = self._given("postgres", self.wish.dsn, "a DSN", check_postgres)
-        kafka = self._given("kafka", self.wish.bootstrap_servers, "a list of bootstrap servers", check_kafka)
+        postgres = self._given("postgres", self.options.dsn, "a DSN", check_postgres)
+        kafka = self._given(
+            "kafka", self.options.bootstrap_servers, "a list of bootstrap servers", check_kafka
+        )
         postgres = postgres or self._kept("postgres") or self._postgres()
         kafka = kafka or self._kept("kafka") or self._kafka()
         return State(self.directory, postgres, kafka, self.scratch)
@@ -74,13 +76,13 @@ class Preparation:
         if not address or (before and before.kind is not Kind.GIVEN and before.address == address):
             return None
         check(address)
-        choice = choose(given=what, wanted=self.wish.wanted, docker=Probe(), machine=Probe(), wheel="")
+        choice = choose(given=what, origins=self.options.origins, docker=Probe(), machine=Probe(), wheel="")
         return self._told(name, ServerState(choice.kind, choice.reason, address))
 
     def _kept(self, name: str) -> ServerState | None:
         """Keep the last run's origin while it has data there: another server would start with an empty one."""
         before = self.old.servers[name] if self.old else None
-        if before is None or before.kind is Kind.GIVEN or before.kind not in ORIGINS[self.wish.wanted]:
+        if before is None or before.kind is Kind.GIVEN or before.kind not in ORIGINS[self.options.origins]:
             return None
         if before.kind.embedded and not all(
             Path(path).exists() for path in (before.data, before.program, before.library) if path
@@ -120,9 +122,9 @@ class Preparation:
         return server
 
     def _choose(self, name: str, machine: Probe, wheel: str) -> Choice:
-        needs_docker = self.wish.wanted in (Wanted.AUTO, Wanted.DOCKER)
+        needs_docker = self.options.origins in (AllowedOrigins.AUTO, AllowedOrigins.DOCKER)
         docker = self._docker() if needs_docker else Probe(missing="Docker is not allowed")
-        choice = choose(given="", wanted=self.wish.wanted, docker=docker, machine=machine, wheel=wheel)
+        choice = choose(given="", origins=self.options.origins, docker=docker, machine=machine, wheel=wheel)
         self.report(f"{name} from {choice.kind}: {choice.reason}")
         return choice
 
@@ -181,6 +183,6 @@ def refuse_other_version(data: Path, program: Path) -> None:
 
 
 def _ours(scratch: str) -> bool:
-    """Tell whether the directory of the last run is still there and still ours: it lies where anybody may write."""
+    """Return whether the directory of the last run is still there and still ours: it lies where anybody may write."""
     path = Path(scratch)
     return bool(scratch) and path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.geteuid()

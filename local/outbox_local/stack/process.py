@@ -1,4 +1,4 @@
-"""Processes by identity: a pid alone is no proof, because the kernel gives it to somebody else one day."""
+"""Processes by identity: a pid alone proves nothing, because the kernel gives it to somebody else one day."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Identity:
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Identify a running process; None when there is none of that pid, or only its zombie."""
+        """Identify a running process; None without one of that pid, or only its zombie."""
         fields = _stat(pid)
         if fields is None or fields[0] in "ZX":
             return None
         return cls(pid, int(fields[19]), boot_id())
 
     def alive(self) -> bool:
-        """Tell whether this very process still runs (a zombie does not)."""
+        """Return whether this very process still runs (a zombie does not)."""
         return Identity.of(self.pid) == self
 
     def send(self, number: signal.Signals) -> None:
-        """Signal this very process, and nobody else; nothing happens when it is gone."""
+        """Signal this very process, and no other; nothing happens when it is gone."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)

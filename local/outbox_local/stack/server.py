@@ -34,7 +34,7 @@ class EmbeddedServer(abc.ABC):
     death_signal: signal.Signals
 
     def __init__(self, state: ServerState, log: Path, changed: Callable[[], None]) -> None:
-        """Take the server's state, which is kept up to date, its log file, and whom to tell of a new process."""
+        """Take the server's state, which is kept up to date, its log file, and what to call with a new process."""
         self.state = state
         self.log = log
         self.changed = changed
@@ -43,7 +43,7 @@ class EmbeddedServer(abc.ABC):
 
     @abc.abstractmethod
     def initialise(self) -> Iterator[None]:
-        """Make the data directory if there is none yet."""
+        """Make the data directory unless it exists."""
 
     @abc.abstractmethod
     def launch(self) -> subprocess.Popen[bytes]:
@@ -51,7 +51,7 @@ class EmbeddedServer(abc.ABC):
 
     @abc.abstractmethod
     def ready(self) -> bool:
-        """Tell whether clients are served."""
+        """Return whether clients are served."""
 
     def start(self) -> Iterator[None]:
         """Bring the server up on its data and its port; nothing happens when it runs.
@@ -86,7 +86,7 @@ class EmbeddedServer(abc.ABC):
         self.kill()
 
     def kill(self) -> None:
-        """End the server and its children with SIGKILL, as a power cut would; returns when they are gone."""
+        """End the server and its children with SIGKILL, as a power failure would; returns when they are gone."""
         if self.child is None:
             return
         # Stopped first, so that it starts no further child while the children are looked up.
@@ -109,7 +109,7 @@ class EmbeddedServer(abc.ABC):
         self._signal_family(signal.SIGCONT)
 
     def alive(self) -> bool:
-        """Tell whether the process runs."""
+        """Return whether the process runs."""
         return self.child is not None and self.child.poll() is None
 
     def output(self) -> str:

@@ -55,7 +55,7 @@ class State:
 
     @classmethod
     def load(cls, directory: Path) -> State | None:
-        """Read the state of a directory; None when there is none. Raises StackError when it cannot be understood."""
+        """Read the state of a directory; None without one. Raises StackError when it cannot be understood."""
         path = state_path(directory)
         try:
             raw: dict[str, Any] = json.loads(path.read_text())
@@ -115,7 +115,7 @@ class State:
         return "outbox-" + hashlib.sha256(str(self.directory).encode()).hexdigest()[:10]
 
     def running(self) -> bool:
-        """Tell whether everything that we started still runs: the very processes, not merely their pids."""
+        """Return whether everything that we started still runs: the very processes, not merely their pids."""
         if not self.embedded:
             return self.supervisor is None
         owned = [self.supervisor, *(server.process for server in self.embedded.values())]
@@ -123,7 +123,7 @@ class State:
 
 
 def state_directory(given: str | Path | None = None) -> Path:
-    """Say where the stack of this place lives: as given, else $OUTBOX_STATE, else ./.outbox."""
+    """Return where the stack of this place lives: as given, else $OUTBOX_STATE, else ./.outbox."""
     return Path(given or os.environ.get("OUTBOX_STATE") or ".outbox").expanduser().absolute()
 
 

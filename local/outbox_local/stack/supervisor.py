@@ -1,7 +1,7 @@
 """The process that owns the embedded servers: while it lives they may live, and when it dies they die.
 
 It is started for one stack directory and obeys one client over a socket, a JSON object per line each way. It
-ends, and ends its servers, when it is told to, on SIGTERM, when its client is gone before `detach`, when its
+ends, and ends its servers, when its client asks for it, on SIGTERM, when its client is gone before `detach`, when its
 owner process is gone, or when its directory is. Killed with SIGKILL, it takes its servers along, because the
 kernel signals them (PR_SET_PDEATHSIG). It has one thread: the kernel watches the thread that started a
 server.
@@ -32,16 +32,16 @@ from outbox_relay.downloads.cache import locked
 from outbox_relay.downloads.errors import StackError
 
 OWNER_CHECK = 0.5
-"""Seconds between two looks at whether the owner still lives."""
+"""Seconds between two checks whether the owner still lives."""
 _STEP = 0.01
 
 
 class Ended(Exception):
-    """It is time to end: told so, signalled, or left alone."""
+    """It is time to end: asked to, signalled, or left alone."""
 
 
 class Supervisor:
-    """Starts, stops and kills the servers of one stack as its client says."""
+    """Starts, stops and kills the servers of one stack as its client requests."""
 
     def __init__(self, state: State, control: socket.socket, owner: Identity | None) -> None:
         """Take the prepared state; `owner` is the process without which the stack shall not be."""

@@ -20,10 +20,10 @@ def docker() -> Probe:
     """Ask the Docker engine for its version. The client alone proves nothing: it is often there without an engine."""
     engine = output_of(["docker", "version", "--format", "{{.Server.Version}}"], DOCKER_LIMIT)
     if engine is None:
-        return Probe(missing="no Docker engine answers")
+        return Probe(missing="no Docker engine replies")
     if output_of(["docker", "compose", "version", "--short"], DOCKER_LIMIT) is None:
         return Probe(missing=f"the Docker engine {engine.strip()} has no compose plugin")
-    return Probe(found=f"the Docker engine {engine.strip()} answers")
+    return Probe(found=f"the Docker engine {engine.strip()} replies")
 
 
 def postgres(user: ServiceUser | None) -> Program:

@@ -38,9 +38,9 @@ def postgres_user() -> ServiceUser | None:
 
 
 def reaches(user: ServiceUser | None, path: Path, permission: str = "x") -> bool:
-    """Tell whether the user has a permission ("r", "w" or "x") on a path, through every directory above it.
+    """Return whether the user has a permission ("r", "w" or "x") on a path, through every directory above it.
 
-    The kernel is asked, as that user: modes, groups, access lists and read-only mounts all count. Nobody's
+    The kernel is asked, as that user: modes, groups, access lists and read-only mounts all count. No
     mode is ever changed to make it true.
     """
     if user is None:

@@ -1,4 +1,4 @@
-"""The verdict: the claims of the proof, and where they do not hold."""
+"""The result of the proof: its claims, and where they do not hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OFFENDERS_NAMED = 10
 
 @dataclass(slots=True)
 class Claim:
-    """One sentence of the proof, how often it was looked at, and where it does not hold."""
+    """One sentence of the proof, how often it was checked, and where it does not hold."""
 
     text: str
     checked: int = 0
@@ -30,7 +30,7 @@ class Claim:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ProofResult:
     """The claims, and the counts behind them."""
 
     claims: dict[str, Claim]
@@ -50,7 +50,7 @@ class Verdict:
 
 
 def new_claims() -> dict[str, Claim]:
-    """The claims, none of them looked at yet."""
+    """The claims, none of them checked yet."""
     return {
         "accounted": Claim("every flight of the source has one outcome in the producers' journals"),
         "arrived": Claim("every committed flight arrived"),
