@@ -19,6 +19,7 @@ from bench.plan import QUICK, Bench, Plan
 
 BENCHMARKS = {
     "drain": "bench.drain",
+    "relays": "bench.relays",
     "latency": "bench.latency",
     "idle": "bench.idle",
     "send": "bench.send",

@@ -16,6 +16,7 @@ from bench.load.halves import THREADS, Done, Job, Order, work
 from bench.load.sql import filling, inserting
 from bench.plan import Bench
 from bench.send import STATEMENTS, VARIABLES
+from outbox.operations.rows import load_rows
 from outbox.statements import load
 
 PROCESSES = 4
@@ -127,8 +128,8 @@ def _script(name: str) -> list[str]:
     columns = ("topic", "body", "headers", "tags")
     values = {column: f":{column}" for column in columns}
     values |= {"key": ":account", "index_keys": ":no_tags", "producer_group": ":group", "lane": ":lane"}
-    send = inserting(load("send.sql")["send"], values)
-    half = inserting(load("prepare.sql")["prepare"], values) + pgbench.INTO_VARIABLES
+    send = inserting(load_rows("send.sql")["send"], values)
+    half = inserting(load_rows("prepare.sql")["prepare"], values) + pgbench.INTO_VARIABLES
     decisions = load("decide.sql")
     named = {1: ":id", 2: ":message_id"}
     join = filling(decisions["join"], named)

@@ -15,9 +15,9 @@ from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median
 from bench.load.backlog import fill
 from bench.plan import Bench
+from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements
 from outbox_relay.publisher.finder import Finder, prepare_session
-from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import LivePartitions
 
 STATEMENTS = Statements("bench/sql/idle.sql")

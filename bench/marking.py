@@ -9,9 +9,9 @@ import psycopg
 from bench.harness.cpu import thread_nanoseconds
 from bench.harness.report import Section, Table
 from bench.plan import Bench
+from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements
 from outbox_relay.publisher.finder import Finder, prepare_session
-from outbox_relay.publisher.lease import LANES
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.snapshot import Snapshot
 

@@ -24,6 +24,7 @@ from bench.rocketmq.client import Client
 from bench.rocketmq.jars import DRIVER, VERSION, jars
 from bench.rocketmq.java import compiled
 from bench.rocketmq.servers import running
+from outbox.operations.rows import load_rows
 from outbox.statements import Statements, load
 
 BUSINESS = Statements("bench/sql/send.sql")
@@ -180,7 +181,7 @@ def _settings(bench: Bench, dsn: str, topic: str, namesrv: str) -> dict[str, str
 
 def _statements() -> dict[str, str]:
     """The library's statements in JDBC's form."""
-    send, prepare = load("send.sql")["send"], load("prepare.sql")["prepare"]
+    send, prepare = load_rows("send.sql")["send"], load_rows("prepare.sql")["prepare"]
     decisions = load("decide.sql")
     message = dict.fromkeys(("topic", "key", "body", "headers", "tags", "producer_group", "lane"), "?")
     message["index_keys"] = "'{}'"

@@ -13,9 +13,9 @@ from bench.harness.statistics import median
 from bench.load import messages
 from bench.plan import Bench
 from outbox import Message, Outbox
-from outbox.statements import load
+from outbox.operations.rows import load_rows
 
-SEND = load("send.sql")["send"]
+SEND = load_rows("send.sql")["send"]
 BY_HAND = re.sub(r"\$\d+", "%s", SEND)
 HEADERS = {"source": "bench"}
 MANY = 500

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 import psycopg
@@ -10,16 +9,18 @@ import psycopg
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, ratio
 from bench.load import messages, pgbench
+from bench.load.sql import inserting
 from bench.plan import Bench
-from outbox.statements import Statements, load
+from outbox.operations.rows import load_rows
+from outbox.statements import Statements
 
 STATEMENTS = Statements("bench/sql/send.sql")
-SEND = load("send.sql")["send"]
+SEND = load_rows("send.sql")["send"]
 VALUES = {
-    1: ":topic", 2: ":account", 3: ":body", 4: ":headers", 8: ":tags", 9: ":no_tags", 10: ":group",
-    17: "(:account & 7)",
+    "topic": ":topic", "key": ":account", "body": ":body", "headers": ":headers", "tags": ":tags",
+    "index_keys": ":no_tags", "producer_group": ":group", "lane": "(:account & 7)",
 }  # fmt: skip
-"""The parameters of the library's statement that carry something; the others are NULL."""
+"""The columns of the library's statement that carry something; the others are NULL."""
 VARIABLES = {
     "topic": "bench",
     "body": messages.body(0).decode(),
@@ -96,7 +97,7 @@ def _clients(count: int) -> str:
 
 def _send() -> str:
     """The library's statement with pgbench's variables in place of its parameters."""
-    return re.sub(r"\$(\d+)", lambda found: VALUES.get(int(found[1]), "NULL"), SEND)
+    return inserting(SEND, VALUES)
 
 
 def _last(found: dict[tuple[str, str, int], list[pgbench.Outcome]], clients: Sequence[int]) -> str:

@@ -14,9 +14,9 @@ import psycopg
 from psycopg import sql
 
 from outbox_local.stack.api import Stack
-from outbox_local.stack.choice import Wanted
+from outbox_local.stack.choice import AllowedOrigins
 from outbox_local.stack.lifecycle import bring_down
-from outbox_local.stack.prepare import Wish
+from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import ServerState, State
 from outbox_migrations.api import upgrade
 from outbox_relay.operations.kafka_topics import KafkaTopics
@@ -88,7 +88,7 @@ def running_servers(say: Say) -> Iterator[Servers]:
     directory = Path(tempfile.mkdtemp(prefix="outbox-bench-"))
     directory.chmod(0o711)  # PostgreSQL's user passes through to its data
     try:
-        with Stack.start(directory, wish=Wish(wanted=Wanted.EMBEDDED), report=say):
+        with Stack.start(directory, options=StackOptions(origins=AllowedOrigins.EMBEDDED), report=say):
             state = State.load(directory)
             if state is None:
                 raise RuntimeError(f"the stack in {directory} has no state")

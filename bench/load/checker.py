@@ -12,9 +12,9 @@ import time
 from array import array
 from multiprocessing.connection import Connection
 
+from outbox.checking import Answer, LocalTransactionState
 from outbox.records import MessageView
-from outbox.resolution import Answer, LocalTransactionState
-from outbox_relay.checker.allow_list import AllowList
+from outbox_relay.calls.allow_list import AllowList
 from outbox_relay.checker.askers.registered import Askers, RegisteredAsker, Registration
 from outbox_relay.checker.service import Checker, CheckerOptions
 

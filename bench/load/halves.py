@@ -14,7 +14,7 @@ import psycopg
 
 from bench.load import messages
 from outbox import Message, Outbox
-from outbox.resolution import LocalTransactionState
+from outbox.checking import LocalTransactionState
 from outbox.rocketmq import LocalMessage, TransactionMQProducer
 from outbox.statements import Statements
 

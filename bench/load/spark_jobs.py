@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.dsn import parse
-from outbox_etl.options import Settings
+from outbox_etl.options.dsn import parse
+from outbox_etl.options.settings import Settings
 from outbox_etl.session import DRIVER, start
 from outbox_etl.source.reader import SQL, Ids, Source
 from outbox_etl.source.window import following

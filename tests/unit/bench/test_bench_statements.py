@@ -8,20 +8,21 @@ import pytest
 
 from bench.load.sql import filling, inserting
 from bench.rocketmq.client import properties
+from outbox.operations.rows import load_rows
 from outbox.statements import load
 from outbox_relay.downloads.jar_list import listed
 
 
 @pytest.mark.parametrize(("file", "name"), [("send.sql", "send"), ("prepare.sql", "prepare")])
 def test_a_message_is_inserted_with_the_columns_that_have_a_value(file: str, name: str) -> None:
-    text = inserting(load(file)[name], {"topic": "'t'", "key": ":key"})
+    text = inserting(load_rows(file)[name], {"topic": "'t'", "key": ":key"})
     assert "$" not in text
     assert "('t', :key, NULL, NULL, " in " ".join(text.split())
 
 
 def test_a_column_that_the_statement_does_not_list_is_refused() -> None:
     with pytest.raises(ValueError, match="lists no colour"):
-        inserting(load("send.sql")["send"], {"colour": "'red'"})
+        inserting(load_rows("send.sql")["send"], {"colour": "'red'"})
     with pytest.raises(ValueError, match="no INSERT of a message"):
         inserting("SELECT $1", {"topic": "'t'"})
 

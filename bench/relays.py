@@ -1,0 +1,228 @@
+"""Relays: the rate of 1, 2 and 4 that share the lanes, take-over after a death, and delays during a rolling restart."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psycopg
+
+from bench.harness.relays import WATCH, RelayProcess
+from bench.harness.report import Floor, Section, Table
+from bench.harness.statistics import median, percentile, spread
+from bench.load.backlog import STATEMENTS as BACKLOG
+from bench.plan import PARTITIONS, Bench
+from outbox import Message, Outbox
+from outbox.statements import Statements
+
+STATEMENTS = Statements("bench/sql/relays.sql")
+LIMIT = 120.0
+LEASE_S = 10.0
+"""The relays' default."""
+KEYS = 64
+PACE_S = 0.01
+METHOD = (
+    "Relay processes with default options share the eight lanes of one database. Rate: bursts of {burst:,} messages, "
+    "each committed by one transaction; the messages by the time from the commit to the last publication row; rounds "
+    "alternate, medians. Take-over: one of two relays is killed (SIGKILL), or stopped (SIGSTOP) so that its database "
+    "session stays and its lease of 10 s runs out; the time until the other one has recorded messages of its lanes, "
+    "at 100 transactions/s. Rolling restart: each of two relays is replaced, the new one first, at the same load; "
+    "delay from a message's INSERT to its publication row, next to the same time without restarts before it."
+)
+
+
+def run(bench: Bench) -> Section:
+    """Measure rates, take-over and the rolling restart."""
+    section = Section("relays", "Relays that share the lanes", METHOD.format(burst=bench.plan.burst))
+    _rates(bench, section)
+    _take_over(bench, section)
+    _rolling_restart(bench, section)
+    return section
+
+
+def _rates(bench: Bench, section: Section) -> None:
+    rates: dict[int, list[float]] = {count: [] for count in bench.plan.relay_counts}
+    for _ in range(bench.plan.relay_rounds):
+        for count, found in rates.items():
+            topic = bench.servers.topic(PARTITIONS)
+            with (
+                bench.servers.database() as dsn,
+                _connect(dsn) as conn,
+                _relays(bench, dsn, conn, count),
+            ):
+                _burst(conn, topic, bench.plan.burst)  # caches and the broker are warm after it
+                found.append(_burst(conn, topic, bench.plan.burst))
+            bench.say(f"{count} relays: {found[-1]:,.0f} messages/s")
+    first = median(rates[bench.plan.relay_counts[0]])
+    section.tables.append(
+        Table(
+            "Messages per second",
+            ["relays", "median", "of one relay's"],
+            [
+                [f"{count}", f"{median(found):,.0f} ({spread(found)})", f"{median(found) / first:.2f} ×"]
+                for count, found in rates.items()
+            ],
+        )
+    )
+    section.figures["rates"] = {str(count): found for count, found in rates.items()}
+
+
+def _take_over(bench: Bench, section: Section) -> None:
+    found = {
+        name: _taken_over(bench, number)
+        for name, number in (("killed (SIGKILL)", signal.SIGKILL), ("stopped (SIGSTOP)", signal.SIGSTOP))
+    }
+    section.tables.append(
+        Table(
+            "Until another relay has recorded messages of the lanes",
+            ["", "seconds"],
+            [[name, f"{seconds:.2f} s"] for name, seconds in found.items()],
+        )
+    )
+    section.figures["take_over_s"] = found
+    section.floors += [
+        Floor(f"take-over, {name}", seconds, LEASE_S + 3, "s") for name, seconds in found.items()
+    ]
+
+
+def _taken_over(bench: Bench, number: signal.Signals) -> float:
+    topic = bench.servers.topic(PARTITIONS)
+    with (
+        bench.servers.database() as dsn,
+        _connect(dsn) as conn,
+        _relays(bench, dsn, conn, 2) as relays,
+        _traffic(dsn, topic),
+    ):
+        time.sleep(1.0)
+        lost = relays[0]
+        lanes, epoch = (_row(conn, name, {"pid": lost.pid})[0] for name in ("lanes_of", "epoch_of"))
+        since = time.time()
+        lost.signal(number)
+        deadline = time.monotonic() + LIMIT
+        values = {"epoch": epoch, "lanes": lanes, "since": since}
+        while (taken := _row(conn, "taken_over", values)[0]) is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no relay took lanes {lanes} over within {LIMIT:.0f} s")
+            time.sleep(0.02)
+        if number == signal.SIGSTOP:
+            lost.signal(signal.SIGCONT)
+    bench.say(f"{number.name}: taken over after {taken - since:.2f} s")
+    return float(taken - since)
+
+
+def _rolling_restart(bench: Bench, section: Section) -> None:
+    topic = bench.servers.topic(PARTITIONS)
+    with (
+        bench.servers.database() as dsn,
+        _connect(dsn) as conn,
+        ExitStack() as stack,
+    ):
+        old = stack.enter_context(_relays(bench, dsn, conn, 2))
+        with _traffic(dsn, topic) as sent:
+            time.sleep(1.0)
+            since = time.time()
+            time.sleep(bench.plan.roll_seconds)
+            rolled = time.time()
+            for each in old:
+                new = stack.enter_context(RelayProcess(bench.servers, dsn))
+                while not _row(conn, "lanes_of", {"pid": new.pid})[0]:
+                    new.check()
+                    time.sleep(0.02)
+                each.signal(signal.SIGTERM)
+            time.sleep(1.0)
+            until = time.time()
+        _wait_recorded(conn, 1, sent())
+        calm, rolling = (
+            [delay for (delay,) in conn.execute(STATEMENTS["delays"], {"since": a, "until": b}).fetchall()]
+            for a, b in ((since, rolled), (rolled, until))
+        )
+    percents = (50, 99, 100)
+    rows: list[Sequence[str]] = [
+        [name, f"{len(delays):,}", *(f"{percentile(delays, percent):.1f} ms" for percent in percents)]
+        for name, delays in (("without restarts", calm), ("during the restarts", rolling))
+    ]
+    ratios = [percentile(rolling, percent) / percentile(calm, percent) for percent in percents]
+    rows.append(["ratio", "", *(f"{ratio:.1f} ×" for ratio in ratios)])
+    section.tables.append(
+        Table(
+            "Delay to the record while both relays are replaced",
+            ["", "messages", "p50", "p99", "longest"],
+            rows,
+        )
+    )
+    section.figures["rolling_restart_ms"] = {
+        name: [percentile(delays, percent) for percent in percents]
+        for name, delays in (("calm", calm), ("rolling", rolling))
+    }
+
+
+@contextmanager
+def _relays(bench: Bench, dsn: str, conn: psycopg.Connection, count: int) -> Iterator[list[RelayProcess]]:
+    """Run so many relays; the lanes are shared when the block begins."""
+    with ExitStack() as stack:
+        relays = [stack.enter_context(RelayProcess(bench.servers, dsn)) for _ in range(count)]
+        deadline = time.monotonic() + LIMIT
+        while _row(conn, "shares") != (count, 8):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{count} relays do not share the lanes within {LIMIT:.0f} s")
+            time.sleep(0.02)
+        yield relays
+
+
+@contextmanager
+def _traffic(dsn: str, topic: str) -> Iterator[Any]:
+    """Send one message per transaction, 100 a second, of keys in all lanes; yield what counts them."""
+    stop = threading.Event()
+    count = 0
+
+    def send() -> None:
+        nonlocal count
+        outbox = Outbox("bench")
+        with psycopg.connect(dsn) as conn:
+            while not stop.wait(PACE_S):
+                outbox.send(conn, Message(topic, key=f"k{count % KEYS}", body=b"{}"))
+                conn.commit()
+                count += 1
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield lambda: count
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _burst(conn: psycopg.Connection, topic: str, messages: int) -> float:
+    """Commit messages by one transaction; return how many a second were recorded from then on."""
+    newest = int(conn.execute(WATCH["newest"]).fetchone()[0])  # type: ignore[index]
+    conn.execute(BACKLOG["fill"], {"topic": topic, "first": 1, "last": messages})
+    began = time.time()
+    return messages / (_wait_recorded(conn, newest + 1, messages) - began)
+
+
+def _wait_recorded(conn: psycopg.Connection, first: int, messages: int) -> float:
+    """Wait until so many messages are recorded from a position on; return when the last one was."""
+    deadline = time.monotonic() + LIMIT
+    while True:
+        count, last = _row(conn, "recorded", {"first": first})
+        if count >= messages:
+            return float(last)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{count} of {messages} messages were recorded within {LIMIT:.0f} s")
+        time.sleep(0.02)
+
+
+def _connect(dsn: str) -> psycopg.Connection:
+    return psycopg.connect(dsn, autocommit=True)
+
+
+def _row(conn: psycopg.Connection, name: str, values: dict[str, Any] | None = None) -> tuple[Any, ...]:
+    row = conn.execute(STATEMENTS[name], values).fetchone()
+    if row is None:
+        raise RuntimeError(f"statement {name!r} found nothing")
+    return tuple(row)

@@ -1,0 +1,32 @@
+-- How the benchmark of several relays watches them.
+
+-- name: shares
+-- The owners of lanes, and the lanes that have one.
+SELECT count(DISTINCT epoch), count(*) FROM outbox.lane WHERE owner IS NOT NULL
+
+-- name: lanes_of
+-- The lanes of one process.
+SELECT coalesce(array_agg(lane ORDER BY lane), '{}') FROM outbox.lane WHERE split_part(owner, ':', 2) = %(pid)s::text
+
+-- name: recorded
+-- Messages recorded from a position on, and when the last of them was.
+SELECT coalesce(sum(cardinality(positions)), 0)::bigint, extract(epoch FROM max(published_at))::float8
+FROM outbox.publication WHERE lo >= %(first)s
+
+-- name: taken_over
+-- When another owner first recorded messages of these lanes.
+SELECT extract(epoch FROM min(p.published_at))::float8
+FROM outbox.publication p
+WHERE p.epoch <> %(epoch)s AND p.lanes && %(lanes)s::smallint[]
+    AND extract(epoch FROM p.published_at) >= %(since)s
+
+-- name: epoch_of
+-- The epoch under which a process has its lanes.
+SELECT epoch FROM outbox.lease WHERE split_part(owner, ':', 2) = %(pid)s::text
+
+-- name: delays
+-- The delay of each message that was sent between two moments, to its record, ascending, in milliseconds.
+SELECT 1000 * extract(epoch FROM p.published_at - m.born_at)::float8 AS delay
+FROM outbox.publication p, unnest(p.positions) AS u (position) JOIN outbox.message m ON m.position = u.position
+WHERE extract(epoch FROM m.born_at) >= %(since)s AND extract(epoch FROM m.born_at) < %(until)s
+ORDER BY delay
