@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from outbox.callbacks import Secrets
-from outbox.resolution import Answer, LocalTransactionState
-from outbox_relay.checker.allow_list import AllowList
+from outbox.checking import Answer, LocalTransactionState
+from outbox.records import MessageView
+from outbox_relay.calls.address import HttpCallback
+from outbox_relay.calls.allow_list import AllowList
 from outbox_relay.checker.askers.http import HttpAsker
-from outbox_relay.checker.callback import HttpCallback, read_callback
+from outbox_relay.checker.callback import read_callback
 from tests.support.callback_peer import SECRET, Line, Peer, a_view
 
 UNKNOWN = LocalTransactionState.UNKNOWN
@@ -37,11 +39,12 @@ def make_asker(
     return HttpAsker("shop", callback, Secrets(secret), AllowList.read(hosts, networks), context)
 
 
-def ask(asker: HttpAsker, seconds: float = 5.0) -> Answer:
+def ask(asker: HttpAsker, seconds: float = 5.0, view: MessageView | None = None) -> Answer:
     """Ask, and hold the asker to its deadline."""
+    view = view or a_view()
     started = time.monotonic()
     try:
-        return asker.ask(a_view(), started + seconds)
+        return asker.ask(view, started + seconds)
     finally:
         took = time.monotonic() - started
         asker.close()
@@ -71,5 +74,5 @@ def resolves_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[st
             for address in addresses
         ]
 
-    monkeypatch.setattr("outbox_relay.checker.askers.channel.socket.getaddrinfo", lookup)
+    monkeypatch.setattr("outbox_relay.calls.channel.socket.getaddrinfo", lookup)
     return asked

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import secrets
 import uuid
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,8 +73,10 @@ class Databases:
 
     def _create(self, name: str, template: str) -> None:
         with self._admin() as admin:
+            # Since PostgreSQL 15 it would write each page of the template into the WAL, which costs twice as much.
+            strategy = " strategy file_copy" if admin.info.server_version >= 150_000 else ""
             admin.execute(
-                sql.SQL("create database {} template {}").format(
+                sql.SQL("create database {} template {}" + strategy).format(
                     sql.Identifier(name), sql.Identifier(template)
                 )
             )
@@ -96,6 +102,33 @@ def spare_the_disk(admin_dsn: str) -> None:
     with psycopg.connect(admin_dsn, autocommit=True) as admin:
         admin.execute("alter system set fsync = off")
         admin.execute("select pg_reload_conf()")
+
+
+def hasten_logins(admin_dsn: str) -> None:
+    """Store the administrator's password so that SCRAM repeats its hash once, not 4,096 times, for both ends.
+
+    A run logs in some twenty thousand times, and half of what that costs is the repetition. The password stays.
+    """
+    with psycopg.connect(admin_dsn, autocommit=True) as admin:
+        admin.execute(
+            sql.SQL("alter role current_user password {}").format(
+                sql.Literal(_verifier(admin.info.password, secrets.token_bytes(16)))
+            )
+        )
+
+
+def _verifier(password: str, salt: bytes, iterations: int = 1) -> str:
+    """Return what PostgreSQL stores of a password (RFC 5803; pg_authid in its documentation)."""
+
+    def keyed(key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, "sha256")
+
+    def text(data: bytes) -> str:
+        return b64encode(data).decode()
+
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, iterations)
+    stored = hashlib.sha256(keyed(salted, b"Client Key")).digest()
+    return f"SCRAM-SHA-256${iterations}:{text(salt)}${text(stored)}:{text(keyed(salted, b'Server Key'))}"
 
 
 def with_database(dsn: str, database: str) -> str:

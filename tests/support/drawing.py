@@ -13,31 +13,39 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from tests.support.rooms import PACKAGES, ROOT
+from tests.support.rooms import PACKAGES, ROOT, imports
 
 PAGE = ROOT / "docs" / "concepts" / "architecture.md"
 PROCESSES = {
     "outbox/sql/checking.sql": "checker",
+    "outbox/sql/inbox": "consumer",
+    "outbox/inbox": "consumer",
     "relay/outbox_relay/checker": "checker",
+    "relay/outbox_relay/calls": "checker",
     "outbox/checking": "checker",
     "outbox": "application",
     "relay/outbox_relay/publisher": "relay",
-    "relay/outbox_relay/retention": "retention",
+    "relay/outbox_relay/alarms": "relay",
+    "relay/outbox_relay/retention/service.py": "relay",
+    "relay/outbox_relay/retention": "retention, relay",
+    "relay/outbox_relay/cli/history": "retention",
     "relay/outbox_relay/warehouse": "warehouse",
     "spark_etl": "warehouse",
-    "relay/outbox_relay/database": "upkeep",
-    "relay/outbox_relay": "operator",
+    "relay/outbox_relay/database": "relay, checker",
+    "relay/outbox_relay/operations": "operator",
+    "relay/outbox_relay/cli": "operator",
+    "relay/outbox_relay/downloads": "operator",
     "migrations": "database",
 }
-"""The process that runs the files below a path; the first match counts."""
+"""The processes that run the files below a path; the first match counts."""
 TITLES = {
     "application": "your application (outbox)",
+    "consumer": "your consumer (outbox.inbox)",
     "relay": "outbox relay run",
     "checker": "outbox checker run, or GroupChecker",
-    "upkeep": "partitions made ahead, by relay and checker",
     "operator": "the outbox command",
     "retention": "outbox history",
     "warehouse": "outbox etl",
@@ -50,10 +58,10 @@ READS = re.compile(r"(?<!DELETE )\b(?:FROM|JOIN)\s+(?:ONLY\s+)?outbox\.([a-z_]+)
 TABLE = re.compile(r"^CREATE TABLE outbox\.([a-z_]+) \(", re.MULTILINE)
 
 
-def process_of(path: Path) -> str | None:
-    """The process that runs a file; None for what is no part of a running system."""
+def processes_of(path: Path) -> list[str]:
+    """The processes that run a file."""
     name = path.relative_to(ROOT).as_posix()
-    return next((process for part, process in PROCESSES.items() if name.startswith(part)), None)
+    return next((found.split(", ") for part, found in PROCESSES.items() if name.startswith(part)), [])
 
 
 def tables() -> list[str]:
@@ -61,7 +69,7 @@ def tables() -> list[str]:
     found = []
     for path in sorted((ROOT / "migrations").rglob("*.sql")):
         found += TABLE.findall(path.read_text(encoding="utf-8"))
-    return [name for name in dict.fromkeys(found) if name != "partition_lock"]
+    return [name for name in dict.fromkeys(found) if not name.endswith("partition_lock")]
 
 
 def accesses(kind: re.Pattern[str]) -> dict[str, set[str]]:
@@ -71,7 +79,7 @@ def accesses(kind: re.Pattern[str]) -> dict[str, set[str]]:
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.sql")):
             text = re.sub(r"--.*", "", path.read_text(encoding="utf-8"))
-            if process := process_of(path):
+            for process in processes_of(path):
                 found[process] |= known & set(kind.findall(text))
     return found
 
@@ -84,11 +92,8 @@ def packages_drawing() -> Iterator[str]:
     for name, package in names.items():
         found: set[str] = set()
         for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    found.add(node.module.partition(".")[0])
-                elif isinstance(node, ast.Import):
-                    found |= {alias.name.partition(".")[0] for alias in node.names}
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found |= {module.partition(".")[0] for _, module, _ in imports(tree)}
         yield f'    {name}["{name}"]'
         yield from (f"    {name} --> {other}" for other in sorted(found & names.keys() - {name}))
     yield "```"
@@ -121,14 +126,12 @@ def threads_table() -> Iterator[str]:
     """The threads that each process starts, and the names of its connections in pg_stat_activity."""
     threads: dict[str, set[str]] = {name: set() for name in TITLES}
     connections: dict[str, set[str]] = {name: set() for name in TITLES}
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            process = process_of(path)
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if process else ():
-                if isinstance(node, ast.Call) and process:
-                    called = ast.unparse(node.func).rpartition(".")[2]
-                    threads[process] |= set(thread_names(called, node))
-                    connections[process] |= set(connection_names(called, node))
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules()}
+    classes = thread_classes(trees.values())
+    for path, tree in trees.items():
+        for process in processes_of(path):
+            threads[process] |= set(thread_names(tree, classes))
+            connections[process] |= set(connection_names(tree))
     yield "| process | threads that it starts | connections by name |"
     yield "|---|---|---|"
     for process, title in TITLES.items():
@@ -138,25 +141,63 @@ def threads_table() -> Iterator[str]:
             yield f"| {title} | {text} |"
 
 
-def thread_names(called: str, node: ast.Call) -> Iterator[str]:
-    """The name of the thread that a call starts: its `name`, else the function that it runs."""
-    given = {each.arg: each.value for each in node.keywords if each.arg}
-    if called == "Thread":
-        value = given.get("name") or given.get("target")
-        if value is not None and not isinstance(value, ast.Lambda | ast.Attribute):
+def modules() -> Iterator[Path]:
+    """Every Python file of the packages."""
+    for package in PACKAGES:
+        yield from sorted((ROOT / package).rglob("*.py"))
+
+
+def thread_classes(trees: Iterable[ast.Module]) -> set[str]:
+    """`Thread` and the names of all classes that inherit from it."""
+    bases = {
+        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    found, before = {"Thread"}, set[str]()
+    while found != before:
+        before = found
+        found = found | {name for name, inherited in bases.items() if inherited & found}
+    return found
+
+
+def thread_names(tree: ast.Module, classes: set[str]) -> Iterator[str]:
+    """The names of the threads that a module starts; a task of `Periodic` gives its own to its thread."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func).rpartition(".")[2]
+        given = {each.arg: each.value for each in node.keywords if each.arg}
+        value: ast.expr | None = None
+        if called == "ThreadPoolExecutor":
+            value = given.get("thread_name_prefix")
+        elif called == "Thread" or (called == "__init__" and "daemon" in given):
+            value = given.get("name")
+        elif called in classes and node.args:
+            value = node.args[0]
+        elif called == "Task" and node.args:
+            yield readable(node.args[0])
+        if isinstance(value, ast.Constant | ast.JoinedStr):
             yield readable(value)
-    elif called == "ThreadPoolExecutor" and "thread_name_prefix" in given:
-        yield readable(given["thread_name_prefix"])
-    elif called == "Task" and node.args:
-        yield readable(node.args[0])
 
 
-def connection_names(called: str, node: ast.Call) -> Iterator[str]:
-    """The application name that a call to open a connection states."""
-    if "connect" in called:
-        for value in [*node.args, *(each.value for each in node.keywords)]:
-            if isinstance(value, ast.Constant) and str(value.value).startswith("outbox "):
-                yield str(value.value)
+def connection_names(tree: ast.Module) -> Iterator[str]:
+    """The names that a module gives to connections: in a call to connect, or as `application_name`."""
+    nodes = list(ast.walk(tree))
+    assigned = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    for node in nodes:
+        values: list[ast.expr] = []
+        if isinstance(node, ast.Call) and "connect" in ast.unparse(node.func).rpartition(".")[2]:
+            values = [*node.args, *(each.value for each in node.keywords)]
+        elif isinstance(node, ast.Dict):
+            stated = zip(node.keys, node.values, strict=True)
+            values = [value for key, value in stated if key and readable(key) == "application_name"]
+        for value in values:
+            text = value.value if isinstance(value, ast.Subscript) else value
+            text = assigned.get(ast.unparse(text), text)
+            if isinstance(text, ast.Constant | ast.JoinedStr) and readable(text).startswith("outbox "):
+                yield readable(text)
 
 
 def readable(value: ast.expr) -> str:

@@ -115,7 +115,7 @@ def random_row(chance: random.Random, topics: Sequence[str]) -> Columns:
         "\\n", "\\u00fc", "\n", f"{topics[0]}\n", f"\n{topics[0]}", 'a\n{}\n{}\n{"x": "'],
         "key": BYTES, "body": BYTES, "order_key": [*BYTES, b"o" * 1_048_577], "headers": HEADERS,
         "queue": NUMBERS,
-        "selector": [*TEXTS[:20], "murmur2", "modulo", "random", "round_robin", None],
+        "selector": [*TEXTS[:20], "murmur2", "modulo", "random", "round_robin", "java_hash", "crc32", None],
         "tags": ARRAYS, "index_keys": ARRAYS,
         "state": ["COMMITTED", "UNKNOWN", "DEAD", "EXHAUSTED", "", None], "producer_group": GROUPS,
         "transaction_id": TEXTS, "checker": TEXTS, "biz_type": TEXTS, "biz_id": TEXTS, "deliver_at": TIMES,

@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from tests.support.postgres_writing import Connection
+from tests.support.plain_inserts import Connection
 
 BLOCKED = "SELECT pg_blocking_pids(%s) <> '{}'"
 LIMIT = 30.0

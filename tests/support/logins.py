@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.support.postgres_writing import Connection
+from tests.support.plain_inserts import Connection
 
 
 class Logins:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from outbox_local.stack.api import Stack
-from tests.support.postgres_writing import connect
+from tests.support.plain_inserts import connect
 from tests.support.publications import value
 
 TIMELINE = "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.postgres_writing import Connection
+from tests.support.plain_inserts import Connection
 
 LANES = list(range(8))
 

@@ -64,22 +64,30 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
-    """The known modules that a module imports, wherever the statement stands; also by `import_module("…")`."""
+def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Line, module and imported name of every absolute import, wherever it stands; also by `import_module("…")`.
+
+    The name is empty where the module itself is imported.
+    """
     for node in ast.walk(tree):
         match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name, "") for alias in names)
+            case ast.ImportFrom(module=str(module), names=names, level=0):
+                yield from ((node.lineno, module, alias.name) for alias in names)
             case ast.Call(
                 func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(name)), *_],
-            ) if name in known:
-                yield name
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
-                if inner in known or node.module in known:
-                    yield inner if inner in known else node.module
+                args=[ast.Constant(value=str(module)), *_],
+            ):
+                yield node.lineno, module, ""
+
+
+def imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
+    """The known modules that a module imports."""
+    for _, module, name in imports(tree):
+        inner = f"{module}.{name}"
+        if inner in known or module in known:
+            yield inner if inner in known else module
 
 
 def is_face(path: Path, tree: ast.Module) -> bool:

@@ -21,7 +21,7 @@ from outbox_local.stack.api import Stack
 from outbox_local.stack.ports import LOOPBACK, Reservation
 from outbox_local.stack.process import spawn
 from outbox_local.stack.users import postgres_user
-from tests.support.postgres_writing import connect
+from tests.support.plain_inserts import connect
 from tests.support.publications import value
 from tests.support.waiting import wait_until
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
 from tests.support.publications import own_lanes, positions, record, snapshot, value
-from tests.support.reading import narrow_partitions
 
 WIDTH = 1_000
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from psycopg import sql
 
-from tests.support.postgres_writing import Connection
+from tests.support.plain_inserts import Connection
 
 Plan = dict[str, Any]
 

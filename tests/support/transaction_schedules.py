@@ -22,7 +22,7 @@ from typing import Any
 
 import psycopg
 
-from tests.support.postgres_writing import connect, insert
+from tests.support.plain_inserts import connect, insert
 
 Schedule = tuple[int, ...]
 ENDS = "CRK"

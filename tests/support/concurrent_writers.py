@@ -13,7 +13,7 @@ import psycopg
 from outbox.statements import Statements
 from tests.support.waiting import wait_until
 
-SQL = Statements("tests.support/postgres_writers.sql")
+SQL = Statements("tests.support/concurrent_writers.sql")
 TIMEOUT_MS = 20_000
 
 

@@ -15,14 +15,14 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
+from outbox.checking import Answer, LocalTransactionState
 from outbox.checking.claiming import claim
-from outbox.checking.finding import adopt
+from outbox.checking.finding import enqueue
 from outbox.checking.group_settings import GroupSettings
 from outbox.checking.settling import Reply, Settled, expire, settle
 from outbox.checking.transaction import transaction
 from outbox.errors import DecidedOtherwiseError
 from outbox.records import HalfMessage
-from outbox.resolution import Answer, LocalTransactionState
 from tests.support.locks import see_blocked
 from tests.support.models.half_model import (
     COMMITTED,
@@ -34,8 +34,8 @@ from tests.support.models.half_model import (
     Step,
     Variant,
 )
-from tests.support.postgres_writing import Connection
-from tests.support.postgres_writing import connect as connect_plainly
+from tests.support.plain_inserts import Connection
+from tests.support.plain_inserts import connect as connect_plainly
 from tests.support.waiting import wait_until
 
 STATES = {UNKNOWN: "UNKNOWN", COMMITTED: "COMMITTED", ROLLED_BACK: "ROLLED_BACK", EXHAUSTED: "EXHAUSTED"}
@@ -172,7 +172,7 @@ class HalfStage:
         group = GroupSettings(self._group, check_after=0.0)
         match step.name, step.outcome:
             case "claim", outcome:
-                transaction(conn, me, adopt(group))
+                transaction(conn, me, enqueue(group))
                 self._observer.execute(DUE, [self._half.id])
                 found = transaction(conn, me, claim(group, me, 1))
                 assert [view.biz_id for view in found.views] == [self._group] * (outcome == "claimed")

@@ -11,12 +11,12 @@ import psycopg
 from psycopg import sql
 
 from outbox.checking import GroupRound
-from outbox.checking.finding import adopt, settings
+from outbox.checking.finding import enqueue, settings
 from outbox.checking.rounds import Step
 from outbox.checking.settling import expire
 from outbox.checking.transaction import transaction
 from outbox.records import MessageView
-from tests.support.postgres_writing import Connection, connect
+from tests.support.plain_inserts import Connection, connect
 
 GROUP = "payments"
 
@@ -137,12 +137,12 @@ class CheckStage:
         finally:
             made.stop()
 
-    def adopt(self, group: str = GROUP) -> None:
+    def enqueue(self, group: str = GROUP) -> None:
         """Walk over the whole group as its checker does, and claim nothing."""
         with self.connection() as conn:
-            now = transaction(conn, "adopts", settings(group))
-            found = transaction(conn, "adopts", adopt(now.settings))
-            transaction(conn, "adopts", expire(now.settings, found.over))
+            now = transaction(conn, "enqueues", settings(group))
+            found = transaction(conn, "enqueues", enqueue(now.settings))
+            transaction(conn, "enqueues", expire(now.settings, found.over))
 
     def make_due(self) -> None:
         """Let the time come at which each half message is asked about next."""

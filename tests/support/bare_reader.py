@@ -13,7 +13,7 @@ from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.reader import Reader
 from outbox_relay.publisher.snapshot import Progress
-from tests.support.postgres_writing import Connection, connect
+from tests.support.plain_inserts import Connection, connect
 
 Between = Callable[[int], Any]
 

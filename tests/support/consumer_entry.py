@@ -1,0 +1,120 @@
+"""A consumer as a process, that kills itself at a step of its work, for the tests of crashes.
+
+Its argument is JSON: what `ConsumerProcess` states, and `dies`: the step at which it dies, with the message whose
+body is `body`. It prints a line when it runs, and one for each message before the listener writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+import psycopg
+
+from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer, threads
+from outbox.inbox.handling import Handled
+from outbox.inbox.poller import Poller
+from tests.support.inbox_stage import apply
+
+OPTIONS: dict[str, Any] = json.loads(sys.argv[1])
+DIES: str = OPTIONS["dies"]
+BODY: bytes = OPTIONS["body"].encode()
+
+
+def report(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def die() -> None:
+    """End as by a power cut."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Connection(psycopg.Connection[Any]):
+    """Dies before or after the commit of the message's effect."""
+
+    at_commit = False
+
+    def commit(self) -> None:
+        if self.at_commit and DIES == "before commit":
+            die()
+        super().commit()
+        if self.at_commit and DIES == "after commit":
+            die()
+        self.at_commit = False
+
+
+def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> ConsumeResult:
+    assert message.body is not None
+    report(message.body.decode())
+    chosen = message.body == BODY
+    if chosen and DIES == "before the write":
+        die()
+    result = apply(conn, message, OPTIONS["member"])
+    if chosen and DIES == "after the write":
+        die()
+    if chosen and DIES == "stops":
+        signal.pause()
+    if chosen and "park" in DIES and not message.reconsume_times:
+        raise ValueError("to be parked")
+    if isinstance(conn, Connection):
+        conn.at_commit = chosen
+    return result
+
+
+def patch() -> None:
+    """Die at steps that are not the listener's."""
+    accept, commit, park = Poller._accept, Poller._commit, vars(threads)["park"]
+
+    def accepting(self: Poller, record: Any) -> None:
+        accept(self, record)
+        if record.value() == BODY and DIES == "after the fetch":
+            die()
+
+    def committing(self: Poller, offsets: Any, *, asynchronous: bool) -> None:
+        if any(each.offset > int(OPTIONS["from"]) for each in offsets) and DIES == "before Kafka's offset":
+            die()
+        commit(self, offsets, asynchronous=asynchronous)
+
+    def parking(*given: Any) -> Handled:
+        if DIES == "before the park":
+            die()
+        handled: Handled = park(*given)
+        if DIES == "after the park":
+            die()
+        return handled
+
+    Poller._accept = accepting  # type: ignore[method-assign]
+    Poller._commit = committing  # type: ignore[method-assign]
+    vars(threads)["park"] = parking
+
+
+def main() -> None:
+    """Consume until SIGTERM."""
+    patch()
+    threads.MARGIN = 1.0
+    consumer = PushConsumer(
+        OPTIONS["group"],
+        {OPTIONS["topic"]: OPTIONS["tags"]},
+        listener,
+        dsn=lambda: Connection.connect(OPTIONS["dsn"], application_name="outbox consumer"),
+        kafka=OPTIONS["kafka"],
+        consume_from=FIRST,
+        orderly=True,
+        workers=3,
+        retry_workers=1,
+        delays=DelaySchedule.of([0.05] * 5),
+        timeout=OPTIONS["timeout"],
+    )
+    signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+    report("runs")
+    consumer.run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""A consumer as a process of its own, watched through the lines that it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Self
+
+from tests.support.inbox_stage import InboxStage
+from tests.support.waiting import wait_until
+
+ENTRY = Path(__file__).with_name("consumer_entry.py")
+
+
+class ConsumerProcess:
+    """One consumer of the group of a stage; killed at the end of its `with` block if it still runs."""
+
+    def __init__(
+        self,
+        stage: InboxStage,
+        topic: str,
+        member: str,
+        *,
+        dies: str = "",
+        body: str = "",
+        tags: str = "*",
+        **kafka: Any,
+    ) -> None:
+        """Start it.
+
+        Args:
+            stage: whose group and servers it uses.
+            topic: what it reads.
+            member: written with each effect.
+            dies: the step at which it kills itself; see `consumer_entry`.
+            body: of the message with which it dies.
+            tags: its tag expression.
+            kafka: settings of librdkafka, with `_` for `.`.
+        """
+        settings = {name.replace("_", "."): value for name, value in kafka.items()}
+        options = {
+            "dsn": stage.dsn,
+            "group": stage.group,
+            "topic": topic,
+            "tags": tags,
+            "member": member,
+            "dies": dies,
+            "body": body,
+            "from": 0,
+            "timeout": 2.0,
+            "kafka": {
+                "bootstrap.servers": stage.bootstrap_servers,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
+                **settings,
+            },
+        }
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, str(ENTRY), json.dumps(options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def wait_for(self, line: str, *, seconds: float = 120.0) -> None:
+        """Wait until it has printed a line."""
+
+        def printed() -> bool:
+            assert self.process.poll() is None, f"the consumer ended:\n{self.output()}"
+            return line in self.lines
+
+        wait_until(printed, f"the consumer prints {line!r}", seconds=seconds)
+
+    def wait_killed(self, *, seconds: float = 120.0) -> None:
+        """Wait until it has killed itself."""
+        code = self.process.wait(seconds)
+        assert code == -signal.SIGKILL, f"the consumer ended with {code}:\n{self.output()}"
+
+    def stop(self, *, seconds: float = 60.0) -> None:
+        """Stop it as an operator would, and insist on a clean end."""
+        self.process.terminate()
+        code = self.process.wait(seconds)
+        assert code == 0, f"the consumer ended with {code}:\n{self.output()}"
+
+    def pause(self) -> None:
+        """SIGSTOP: it holds all that it has."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.kill(self.process.pid, signal.SIGCONT)
+
+    def output(self) -> str:
+        """What it printed."""
+        return "\n".join(self.lines[-100:])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        if kind is not None:
+            sys.stderr.write(f"--- consumer {self.process.pid}\n{self.output()}\n")

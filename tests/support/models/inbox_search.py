@@ -1,0 +1,21 @@
+"""Searches the model of consumers."""
+
+from __future__ import annotations
+
+from tests.support.models.inbox_model import DEAD, LOST, RETRY, STUCK, Inbox, State, start, steps
+from tests.support.models.search import Found, explore
+
+
+def search(v: Inbox) -> Found:
+    """Visit every reachable state, nearest first."""
+    return explore(start(v), lambda state: steps(v, state), lambda state: _missing(v, state))
+
+
+def _missing(v: Inbox, s: State) -> list[str]:
+    """What is wrong with a state in which nothing more happens; what waits behind a dead message is an operator's."""
+    parked = dict(s.parked)
+    wrong = [LOST] if len({*s.effects, *parked}) < v.messages else []
+    is_dead = DEAD in parked.values()
+    if (s.held and not parked) or (parked and not is_dead) or RETRY in parked.values():
+        wrong.append(STUCK)
+    return wrong

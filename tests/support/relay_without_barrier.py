@@ -1,0 +1,26 @@
+"""A relay that publishes without the barrier and records nothing: what the barrier is there to prevent."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from outbox_relay.publisher.recorder import Recorder
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.support.relay_entry import die_with
+
+
+def commit(self: Recorder, *args: Any, **options: Any) -> int:
+    """Make no commit."""
+    return 0
+
+
+if __name__ == "__main__":
+    die_with(int(sys.argv[1]))
+    setattr(Recorder, "commit", commit)  # noqa: B010  (mypy knows that a method is not assigned to)
+    sys.argv = ["outbox", *sys.argv[2:]]
+    runpy.run_module("outbox_relay", run_name="__main__", alter_sys=True)
