@@ -28,6 +28,7 @@ MIGRATIONS = "migrations/outbox_migrations"
 WAREHOUSE = "spark_etl/outbox_etl"
 PYTHON = (LIBRARY, SERVICE, LOCAL, MIGRATIONS, WAREHOUSE, "tests", "bench", "requirements")
 LONGEST = 400
+LONGEST_TEST_NAME = 79
 CODE = {".py", ".sql"}
 STATEMENT = re.compile(
     r"""\s*(
@@ -72,20 +73,8 @@ def parse(path: Path) -> ast.Module:
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Line and top-level name of every absolute import, also inside functions and by `import_module("…")`."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from ((node.lineno, alias.name.partition(".")[0]) for alias in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield node.lineno, module.partition(".")[0]
-            case ast.Call(
-                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(module)), *_],
-            ):
-                yield node.lineno, module.partition(".")[0]
-            case _:
-                pass
+    """Line and top-level name of every absolute import, once each."""
+    yield from dict.fromkeys((line, module.partition(".")[0]) for line, module, _ in rooms.imports(tree))
 
 
 def committed() -> Iterator[tuple[str, str]]:
@@ -122,9 +111,23 @@ def test_library_imports_psycopg_and_standard_library_only() -> None:
             f"{name}:{line} imports {module}: the library lives on psycopg and the standard library"
             for name, tree in sources(LIBRARY)
             for line, module in imports(tree)
-            if module not in allowed
+            if module not in allowed and not (module == "confluent_kafka" and name in KAFKA_CLIENTS)
         ]
     )
+
+
+KAFKA_CLIENTS = {"outbox/inbox/poller.py"}
+"""The files of the library that may import the client of Kafka, an optional dependency."""
+
+
+def test_only_who_consumes_imports_the_client_of_kafka() -> None:
+    others = [name for name in rooms.modules(ROOT / LIBRARY) if not f"{name}.".startswith("outbox.inbox.")]
+    assert len(others) > 50, "the modules were found"
+    code = (
+        f"import sys, {', '.join(others)}\n"
+        "assert not {'confluent_kafka', 'outbox.inbox'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 @pytest.mark.feature("S-37")
@@ -144,6 +147,7 @@ SERVICES = {
     "publisher": ("publisher",),
     "checker": ("checker",),
     "retention": ("retention",),
+    "alarms": ("alarms",),
 }
 """What runs, and its packages in outbox_relay; the sender is the library."""
 
@@ -209,42 +213,6 @@ def test_no_files_import_each_other(package: str) -> None:
     )
 
 
-COMMON = {"errors", "options", "source", "statements"}
-WAREHOUSE_ROOMS = {
-    "errors": set(),
-    "statements": set(),
-    "terminal": set(),
-    "command_line": {"errors"},
-    "dsn": {"errors"},
-    "known_failures": {"errors"},
-    "failures": {"errors", "known_failures"},
-    "options": {"command_line", "dsn", "errors"},
-    "arguments": {"dsn", "errors", "options"},
-    "session": {"arguments", "dsn", "errors", "options"},
-    "source": {"errors", "options", "statements"},
-    "warehouse": {*COMMON, "command_line", "known_failures", "session"},
-    "marts": {*COMMON, "warehouse"},
-    "reconcile": {*COMMON, "command_line", "warehouse"},
-    "report": {*COMMON, "arguments", "failures", "marts", "warehouse"},
-    "export": {*COMMON, "marts", "warehouse"},
-    "__main__": {"main"},
-}
-"""What each room of the warehouse job may import; main starts all of it, so it may import any."""
-
-
-def test_each_room_of_the_warehouse_job_imports_only_the_rooms_below_it() -> None:
-    arrows = dict(rooms.picture(ROOT / WAREHOUSE).arrows)
-    del arrows["main"]
-    assert arrows.keys() == WAREHOUSE_ROOMS.keys(), "state what a new room may import"
-    report(
-        [
-            f"{WAREHOUSE}/{room} imports {other}: it lies above, or next to it"
-            for room in arrows
-            for other in sorted(arrows[room] - WAREHOUSE_ROOMS[room])
-        ]
-    )
-
-
 def test_no_product_code_imports_tests_or_bench() -> None:
     report(
         [
@@ -298,6 +266,23 @@ def test_no_file_is_long() -> None:
             f"{path.relative_to(ROOT)}: {lines} lines, at most {LONGEST}: which two subjects does it hold?"
             for path, lines in lengths.items()
             if lines > LONGEST
+        ]
+    )
+
+
+def test_the_name_of_a_test_is_short() -> None:
+    names = [
+        (f"{name}:{node.lineno}", node.name)
+        for name, tree in sources("tests")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    ]
+    assert len(names) > 1000, "the tests were found"
+    report(
+        [
+            f"{place} {name} has {len(name)} characters, at most {LONGEST_TEST_NAME}: name one rule"
+            for place, name in names
+            if len(name) > LONGEST_TEST_NAME
         ]
     )
 

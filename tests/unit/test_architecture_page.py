@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.support.drawing import PAGE, drawn
+from tests.support.drawing import PAGE, drawn, processes_of
 from tests.support.rooms import PACKAGES, ROOT
 
 PATH = re.compile(r"`((?:outbox|relay|local|spark_etl|migrations|tests|docs|bench)/[\w./-]*)`")
@@ -13,6 +13,13 @@ PATH = re.compile(r"`((?:outbox|relay|local|spark_etl|migrations|tests|docs|benc
 def test_the_drawings_are_made_from_the_sources() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert drawn(text) == text, "run .venv/bin/python -m tests.support.drawing --write"
+
+
+def test_each_file_of_statements_belongs_to_a_process() -> None:
+    found = [path for package in ("outbox", "relay/outbox_relay") for path in (ROOT / package).rglob("*.sql")]
+    assert found
+    homeless = sorted(path.relative_to(ROOT).as_posix() for path in found if not processes_of(path))
+    assert not homeless, f"add to PROCESSES of tests/support/drawing.py which process runs: {homeless}"
 
 
 def test_each_path_on_the_page_exists() -> None:

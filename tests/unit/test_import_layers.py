@@ -8,44 +8,65 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 
 import pytest
 
 from tests.support import rooms
 
-MAY_IMPORT = {
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "outbox.partitioning": ("outbox.errors", "outbox.partitioning"),
-    "outbox.message": ("outbox.errors", "outbox.headers", "outbox.partitioning", "outbox.validation"),
+    "outbox.message": ("outbox.errors", "outbox.partitioning", "outbox.validation"),
     "outbox.operations": (
         "outbox.durations",
         "outbox.errors",
         "outbox.message",
         "outbox.operations",
         "outbox.partitioning",
-        "outbox.receipt",
         "outbox.records",
-        "outbox.resolution",
         "outbox.statements",
         "outbox.validation",
         "outbox.wire",
     ),
     "outbox.callbacks": (
         "outbox.callbacks",
+        "outbox.checking",
         "outbox.errors",
-        "outbox.listeners",
+        "outbox.operations",
         "outbox.records",
-        "outbox.resolution",
     ),
     "outbox.checking": (
-        "outbox.callbacks",
+        "outbox.backoff",
         "outbox.checking",
         "outbox.drivers",
         "outbox.errors",
-        "outbox.listeners",
         "outbox.operations",
         "outbox.records",
-        "outbox.resolution",
         "outbox.statements",
+        "outbox.validation",
+    ),
+    "outbox.inbox": (
+        "outbox.backoff",
+        "outbox.drivers",
+        "outbox.errors",
+        "outbox.inbox",
+        "outbox.statements",
+        "outbox.validation",
+        "outbox.wire",
+    ),
+    "outbox.testing": ("outbox.statements", "outbox.testing"),
+    "outbox.rocketmq": (
+        "outbox.checking",
+        "outbox.drivers",
+        "outbox.durations",
+        "outbox.errors",
+        "outbox.message",
+        "outbox.operations",
+        "outbox.partitioning",
+        "outbox.records",
+        "outbox.rocketmq",
+        "outbox.statements",
+        "outbox.validation",
     ),
     "outbox.drivers": ("outbox.drivers", "outbox.errors", "outbox.statements"),
     "outbox.client": (
@@ -53,11 +74,100 @@ MAY_IMPORT = {
         "outbox.durations",
         "outbox.message",
         "outbox.operations",
-        "outbox.receipt",
         "outbox.records",
     ),
+    "outbox.validation": ("outbox.errors", "outbox.wire"),
+    "outbox.durations": ("outbox.errors",),
+    "outbox.backoff": (),
+    "outbox.errors": (),
+    "outbox.records": (),
+    "outbox.statements": (),
+    "outbox.wire": (),
 }
 """A layer of the library, and the only modules of the library that it may import."""
+
+
+SERVICE = rooms.ROOT / "relay" / "outbox_relay"
+COMMON = {"errors", "options", "source", "statements"}
+ROOMS: dict[str, dict[str, set[str]]] = {
+    "relay/outbox_relay": {
+        "text": set(),
+        "calls": set(),
+        "database": {"text"},
+        "downloads": {"text"},
+        "warehouse": {"downloads", "text"},
+        "publisher": {"database", "text"},
+        "checker": {"calls", "database", "text"},
+        "retention": {"database", "text"},
+        "alarms": {"calls", "database", "text"},
+        "operations": {"database", "publisher", "text"},
+        "cli": {
+            *("alarms", "calls", "checker", "database", "operations"),
+            *("publisher", "retention", "text", "warehouse"),
+        },
+        "__main__": {"cli"},
+    },
+    "local/outbox_local": {"stack": set(), "demo": {"stack"}},
+    "spark_etl/outbox_etl": {
+        "errors": set(),
+        "statements": set(),
+        "terminal": set(),
+        "failures": {"errors"},
+        "options": {"errors"},
+        "session": {"errors", "options"},
+        "source": {"errors", "options", "statements"},
+        "warehouse": {*COMMON, "session"},
+        "reconcile": {*COMMON, "warehouse"},
+        "report": {*COMMON, "failures", "reconcile", "warehouse"},
+        "export": {*COMMON, "reconcile", "warehouse"},
+        "main": {
+            *("errors", "export", "failures", "options", "reconcile"),
+            *("report", "session", "terminal", "warehouse"),
+        },
+        "__main__": {"main"},
+    },
+}
+"""What each room of a package may import of the same package."""
+LOCAL_FROM_SERVICE = {
+    "stack": {"cli", "downloads", "text"},
+    "demo": {"cli", "database", "downloads", "operations", "publisher", "text", "warehouse"},
+}
+"""What each room of the local servers may import of the service."""
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_a_room_imports_only_the_rooms_below_it(package: str) -> None:
+    arrows, allowed = rooms.picture(rooms.ROOT / package).arrows, ROOMS[package]
+    assert arrows.keys() == allowed.keys(), "state what a new room may import"
+    faults = [
+        f"{package}/{room} imports {other}: it may import only {', '.join(sorted(allowed[room])) or 'nothing'}"
+        for room in arrows
+        for other in sorted(arrows[room] - allowed[room])
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("room", LOCAL_FROM_SERVICE)
+def test_a_room_of_the_local_servers_imports_few_rooms_of_the_service(room: str) -> None:
+    known = rooms.modules(SERVICE)
+    found = {
+        module.split(".")[1]: path
+        for path in (rooms.ROOT / "local" / "outbox_local" / room).rglob("*.py")
+        for module in rooms.imported(ast.parse(path.read_text(encoding="utf-8")), known)
+        if "." in module
+    }
+    assert found, "the imports were found"
+    faults = [
+        f"{path.relative_to(rooms.ROOT)} imports outbox_relay.{other}: {room} may not"
+        for other, path in found.items()
+        if other not in LOCAL_FROM_SERVICE[room]
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_each_layer_of_the_library_is_listed() -> None:
+    found = rooms.picture(rooms.ROOT / "outbox").arrows
+    assert MAY_IMPORT.keys() == {f"outbox.{room}" for room in found}, "state what a new layer may import"
 
 
 @pytest.mark.parametrize("package", rooms.PACKAGES)
@@ -72,7 +182,7 @@ def test_rooms_do_not_import_each_other(package: str) -> None:
 @pytest.mark.parametrize("layer", MAY_IMPORT)
 def test_a_layer_of_the_library_imports_only_what_is_below_it(layer: str) -> None:
     faults = [
-        f"{importer} imports {module}: {layer} may import only {', '.join(MAY_IMPORT[layer])}"
+        f"{importer} imports {module}: {layer} may import only {', '.join(MAY_IMPORT[layer]) or 'nothing'}"
         for importer, modules in library_imports().items()
         if within(importer, layer)
         for module in sorted(modules)
@@ -81,18 +191,116 @@ def test_a_layer_of_the_library_imports_only_what_is_below_it(layer: str) -> Non
     assert not faults, "\n" + "\n".join(faults)
 
 
-def test_the_library_has_one_class_of_a_name() -> None:
-    places: dict[str, list[str]] = {}
-    for name, path in rooms.modules(rooms.ROOT / "outbox").items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(name)
+NO_CLASS = re.compile(r"Wish|Half(?!Message)|Halves|Verdict|Verb|Walk|Stray|Look|_Sends|_Produces")
+"""Parts of class names that the glossary replaces."""
+
+
+def test_no_class_of_the_library_has_a_refused_name() -> None:
+    faults = [
+        f"{name} in {', '.join(where)}" for name, where in classes("outbox").items() if NO_CLASS.search(name)
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+@pytest.mark.parametrize("package", rooms.PACKAGES)
+def test_a_package_has_one_class_of_a_name(package: str) -> None:
     faults = [
         f"{name} is a class of {', '.join(where)}: one noun, one meaning"
-        for name, where in places.items()
+        for name, where in classes(package).items()
         if len(where) > 1
     ]
     assert not faults, "\n" + "\n".join(faults)
+
+
+ALLOWED_REPEATS = {
+    ("SQL", ""): "the statements of the module's own file",
+    ("STATEMENTS", ""): "the statements of the module's own file",
+    ("log", "outbox"): "the module's own logger",
+    ("main", ""): "starts a process",
+    ("Connection", "outbox"): "psycopg's, in rooms that do not import each other",
+    ("run", "outbox.drivers"): "the same operation, synchronous and asynchronous",
+    ("park", "outbox.inbox"): "a plan, and what runs it",
+    ("FIRST_PAUSE", "outbox.inbox"): "one of Kafka's client, one of threads",
+    ("LAST_PAUSE", "outbox.inbox"): "one of Kafka's client, one of threads",
+}
+"""Names of functions and constants that may be imported from several modules below a package, and why."""
+
+
+def is_allowed(name: str, where: list[str]) -> bool:
+    """Whether all modules that define a name are below a package that may repeat it."""
+    return any(
+        name == repeated and all(not package or within(module, package) for module in where)
+        for repeated, package in ALLOWED_REPEATS
+    )
+
+
+@pytest.mark.parametrize("package", rooms.PACKAGES)
+def test_a_package_has_one_definition_of_a_name_that_is_imported(package: str) -> None:
+    faults = [
+        f"{name} is defined in {', '.join(where)}: share it if it is the same, else rename it"
+        for name, where in repeats(package).items()
+        if not is_allowed(name, where)
+    ]
+    assert not faults, "\n" + "\n".join(faults)
+
+
+def test_each_allowed_repeat_is_there() -> None:
+    found = set().union(*(repeats(package) for package in rooms.PACKAGES))
+    assert {name for name, _ in ALLOWED_REPEATS} == found
+
+
+@functools.cache
+def repeats(package: str) -> dict[str, list[str]]:
+    """The public functions and constants of several modules of a package, one of which others import by name."""
+    places: dict[str, list[str]] = {}
+    known = rooms.modules(rooms.ROOT / package)
+    for module, path in known.items():
+        for name in sorted(definitions(ast.parse(path.read_text(encoding="utf-8")))):
+            places.setdefault(name, []).append(module)
+    used = imported_names()
+    return {
+        name: where
+        for name, where in places.items()
+        if len(where) > 1 and not name.startswith("_") and any((module, name) in used for module in where)
+    }
+
+
+def definitions(tree: ast.Module) -> set[str]:
+    """The functions and constants of a module, without the commands of click: these have the names of commands."""
+    found = set()
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if not any("command" in ast.unparse(each) for each in node.decorator_list):
+                    found.add(name)
+            case ast.Assign(targets=targets):
+                found |= {each.id for each in ast.walk(ast.Tuple(targets)) if isinstance(each, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+    return found
+
+
+@functools.cache
+def imported_names() -> set[tuple[str, str]]:
+    """Module and name of everything that a module of any package imports by name."""
+    return {
+        (module, name)
+        for package in rooms.PACKAGES
+        for path in rooms.modules(rooms.ROOT / package).values()
+        for _, module, name in rooms.imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name
+    }
+
+
+@functools.cache
+def classes(package: str) -> dict[str, list[str]]:
+    """The modules of a package in which each class name is defined, private ones included."""
+    places: dict[str, list[str]] = {}
+    for name, path in rooms.modules(rooms.ROOT / package).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(name)
+    return places
 
 
 @functools.cache
@@ -110,20 +318,14 @@ def within(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-SERVICE = rooms.ROOT / "relay" / "outbox_relay"
-
-
 def service_imports() -> dict[str, set[str]]:
     """Each file of the service, by its path below the package, and the modules that it imports."""
     found = {}
     for path in sorted(SERVICE.rglob("*.py")):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-        for node in nodes:
-            if isinstance(node, ast.ImportFrom):
-                modules |= {f"{node.module}.{alias.name}" for alias in node.names}
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
-                modules.add("print")
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        modules = {f"{module}.{name}" if name else module for _, module, name in rooms.imports(tree)}
+        if any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(tree)):
+            modules.add("print")
         found[path.relative_to(SERVICE).as_posix()] = modules
     return found
 
@@ -144,12 +346,14 @@ def test_only_the_command_line_of_the_service_prints() -> None:
 
 
 def test_what_the_rooms_of_the_service_share_imports_no_room() -> None:
-    folders = [path.parent.name for path in SERVICE.glob("*/__init__.py")]
+    folders = {path.parent.name for path in SERVICE.glob("*/__init__.py")}
+    shared = {name for name in service_imports() if name.startswith("text/")}
+    assert {path.name for path in SERVICE.glob("*.py")} <= {"__init__.py", "__main__.py"}, "give it a room"
     faults = [
         f"{name} imports {module}: what the rooms share is below them"
         for name, modules in service_imports().items()
-        if "/" not in name and name != "__main__.py"
+        if name in shared
         for module in sorted(modules)
-        if any(within(module, f"outbox_relay.{room}") for room in folders)
+        if any(within(module, f"outbox_relay.{room}") for room in folders - {"text"})
     ]
     assert not faults, "\n" + "\n".join(faults)

@@ -13,61 +13,62 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_TIME = ("outbox/sql", "relay/outbox_relay")
+DB = "what `outbox db` asks once; partitions are made ahead by a function of the schema"
+TX = "what `outbox tx` asks once; its pages are tested in test_tx_plans.py"
+RETENTION = "what `outbox history` asks before a drop: whole partitions, read on purpose"
+INSPECT = "what operators ask once; tested in test_message_plans.py and test_status_command.py"
 COMMANDS = {
-    **dict.fromkeys(
-        ["relay/outbox_relay/database/partitions_ahead.sql"],
-        "what `outbox db` asks once; partitions are made ahead by a function of the schema",
-    ),
-    **dict.fromkeys(
-        ["relay/outbox_relay/operations/database_checks.sql", "relay/outbox_relay/operations/partitions.sql"],
-        "what `outbox db` asks once; partitions are made ahead by a function of the schema",
-    ),
-    **dict.fromkeys(["local/outbox_local/demo/demo.sql"], "tables of the demo"),
-    **dict.fromkeys(
-        ["relay/outbox_relay/operations/groups.sql"],
-        "what `outbox group` asks once; a row per producer group",
-    ),
-    **dict.fromkeys(
-        [
-            "relay/outbox_relay/operations/check_now.sql",
-            "relay/outbox_relay/operations/decide.sql",
-            "relay/outbox_relay/operations/half_message_life.sql",
-            "relay/outbox_relay/operations/half_messages.sql",
-        ],
-        "what `outbox tx` asks once; its pages are tested in test_tx_plans.py",
-    ),
-    **dict.fromkeys(
-        [
-            "relay/outbox_relay/retention/eligibility.sql",
-            "relay/outbox_relay/retention/ranges.sql",
-            "relay/outbox_relay/retention/removal.sql",
-            "relay/outbox_relay/retention/tidy.sql",
-        ],
-        "what `outbox history` asks before a drop: whole partitions, read on purpose",
-    ),
-    **dict.fromkeys(
-        ["relay/outbox_relay/operations/messages.sql", "relay/outbox_relay/operations/status.sql"],
-        "what operators ask once; tested in test_message_plans.py and test_status_command.py",
-    ),
+    "local/outbox_local/demo/demo.sql": "tables of the demo",
+    "outbox/sql/testing.sql": "asked by tests of applications",
+    "relay/outbox_relay/database/partitions_ahead.sql": DB,
     "relay/outbox_relay/database/schema.sql": "asked once at a start, of the catalog",
-    **dict.fromkeys(
-        ["relay/outbox_relay/operations/topics.sql"], "what `outbox topic` asks once; a row per topic"
-    ),
+    "relay/outbox_relay/operations/check_now.sql": TX,
+    "relay/outbox_relay/operations/database_checks.sql": DB,
+    "relay/outbox_relay/operations/decide.sql": TX,
+    "relay/outbox_relay/operations/dlq.sql": "what `outbox dlq` asks once; tested in test_dlq_plans.py",
+    "relay/outbox_relay/operations/failovers.sql": "what `outbox failover` asks once; a row per server that took over",
+    "relay/outbox_relay/operations/lost_messages.sql": "what `outbox failover scan` asks, after a fail-over",
+    "relay/outbox_relay/operations/groups.sql": "what `outbox group` asks once; a row per producer group",
+    "relay/outbox_relay/operations/half_message_life.sql": TX,
+    "relay/outbox_relay/operations/half_messages.sql": TX,
+    "relay/outbox_relay/operations/messages.sql": INSPECT,
+    "relay/outbox_relay/operations/partitions.sql": DB,
+    "relay/outbox_relay/operations/relays.sql": "what `outbox relay ls` and `drain` ask; a row per relay",
+    "relay/outbox_relay/operations/status.sql": INSPECT,
+    "relay/outbox_relay/operations/topics.sql": "what `outbox topic` asks once; a row per topic",
+    "relay/outbox_relay/retention/eligibility.sql": RETENTION,
+    "relay/outbox_relay/retention/ranges.sql": RETENTION,
+    "relay/outbox_relay/retention/removal.sql": RETENTION,
+    "relay/outbox_relay/retention/tidy.sql": RETENTION,
 }
 """Not run while messages flow."""
 
-LANES = "outbox.lane and outbox.lease have eight rows at most"
+LANES = "outbox.lane has eight rows, outbox.lease one for each relay"
 INSERTS = "inserts, and reads no table"
 NO_TABLE = "reads no table: settings, locks, sequences, cursors"
 PART = "a part of another statement, which is tested"
 REGISTRY = "one row of a table with a row per producer group, by its primary key"
 RESTORE = "once, after a restore into another cluster: reads everything on purpose"
 
+NOTICES = "outbox.notice has a row per alarm that stands"
+
 EXEMPT: dict[str, dict[str, str]] = {
     "outbox/sql/cancel.sql": dict.fromkeys(["savepoint", "undo", "release"], NO_TABLE),
     "outbox/sql/checking.sql": {
         "begin": NO_TABLE,
         **dict.fromkeys(["settings", "raise_alarm", "clear_alarm"], REGISTRY),
+    },
+    "outbox/sql/inbox.sql": {
+        "park": INSERTS,
+        **dict.fromkeys(["require_transaction", "is_committed", "limit", "await_commits"], NO_TABLE),
+    },
+    "outbox/sql/inbox_groups.sql": {
+        **dict.fromkeys(
+            ["find_group", "add_group", "others", "change_group", "join", "is_listed", "leave"],
+            "a row per consumer group, or per member of one",
+        ),
+        **dict.fromkeys(["find_topic", "add_topic"], "a row per topic, by a unique index"),
+        **dict.fromkeys(["ensure_partition", "ensure_ahead", "end_session", "server"], NO_TABLE),
     },
     "outbox/sql/groups.sql": dict.fromkeys(
         ["add_group", "configure_group", "set_callback", "read_group"], REGISTRY
@@ -80,6 +81,12 @@ EXEMPT: dict[str, dict[str, str]] = {
     },
     "outbox/sql/topics.sql": {"register_topic": "inserts one row, by the primary key"},
     "outbox/sql/rocketmq.sql": dict.fromkeys(["hurry", "wait_briefly"], NO_TABLE),
+    "relay/outbox_relay/alarms/alarms.sql": {
+        **dict.fromkeys(["settings", "only_one"], NO_TABLE),
+        **dict.fromkeys(["raise", "clear", "claim", "raise_sent", "clear_sent", "failed"], NOTICES),
+        "found": "lanes, alarms of producer groups, and a row per topic, on a connection that is for nothing else",
+        "found_dead": "by the index of what is unsettled, as `outbox status` reads it; paced by what it took",
+    },
     "relay/outbox_relay/checker/askers/query.sql": dict.fromkeys(
         ["limits", "role", "leave_nothing"], NO_TABLE
     ),
@@ -88,7 +95,8 @@ EXEMPT: dict[str, dict[str, str]] = {
     ),
     "relay/outbox_relay/publisher/finder.sql": {
         **dict.fromkeys(["settings", "next_of_list", "close_list", "here", "take_xid"], NO_TABLE),
-        **dict.fromkeys(["branch", "columns", "weight", "withheld", "headers"], PART),
+        **dict.fromkeys(["branch", "lanes", "columns", "weight", "withheld", "headers"], PART),
+        **dict.fromkeys(["text_header", "no_text_header", "text_bytes"], PART),
         "unpublished": "without any progress: reads everything on purpose",
     },
     "relay/outbox_relay/publisher/partitions.sql": {
@@ -96,13 +104,19 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["all", "still_there"], "a row per partition"),
     },
     "relay/outbox_relay/publisher/lanes.sql": {
-        **dict.fromkeys(["lock", "take", "clear", "lease", "renew", "release", "stop", "resume"], LANES),
-        "doubts": LANES,
-        **dict.fromkeys(["holders", "lock_holders", "loop"], "reads what the server knows of its sessions"),
-        **dict.fromkeys(["lock_timeout", "cluster", "epoch", "renewal_settings", "newest"], NO_TABLE),
-        **dict.fromkeys(["adopt_unpublished", "adopt_published"], RESTORE),
+        **dict.fromkeys(
+            ["take", "lock_free", "give_back", "clear", "join", "renew", "release", "stop", "resume"], LANES
+        ),
+        "note_failover": LANES,
+        **dict.fromkeys(["doubts", "shares", "others", "other_versions", "lane_numbers"], LANES),
+        **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
+        **dict.fromkeys(
+            ["lock", "lock_timeout", "idle_timeout", "cluster", "mark_session", "renewal_settings", "newest"],
+            NO_TABLE,
+        ),
+        **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
     },
-    "relay/outbox_relay/publisher/publications.sql": {"record": LANES},
+    "relay/outbox_relay/publisher/publications.sql": {"record": LANES, "has_synchronous_standbys": NO_TABLE},
     "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
 }
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox.callbacks import protocol
-from outbox.callbacks.protocol import NoCheckerError, ProtocolError
+from outbox.callbacks.protocol import ProtocolError
+from outbox.checking import Answer, LocalTransactionState, NoCheckerError
 from outbox.records import MessageView
-from outbox.resolution import Answer, LocalTransactionState
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 
@@ -94,7 +94,7 @@ def test_no_checker_is_told_apart_from_every_answer() -> None:
         protocol.answer_of_reply(404, protocol.no_checker_body("nobody there"))
     with pytest.raises(ProtocolError, match="state"):
         protocol.answer_of_reply(200, protocol.no_checker_body("nobody there"))
-    with pytest.raises(ProtocolError, match="does not say why"):
+    with pytest.raises(ProtocolError, match="check the path of the callback URL"):
         protocol.answer_of_reply(404, b"{}")
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.checker.allow_list import AllowList, RefusedAddressError
+from outbox_relay.calls.address import HttpCallback
+from outbox_relay.calls.allow_list import AllowList, RefusedAddressError
 from outbox_relay.checker.askers.http import secret_variables
 from outbox_relay.checker.callback import (
     CallbackError,
-    HttpCallback,
     SqlCallback,
     read_callback,
     validate_callback,
@@ -39,7 +39,7 @@ def test_a_url_is_read_into_its_parts() -> None:
         ({}, "kind is None; allowed: http, sql"),
         ({"kind": "grpc"}, "kind is 'grpc'"),
         ({"kind": "http"}, "url is missing"),
-        ({"kind": "http", "url": "https://h/", "secret": "x"}, "secret is no field"),
+        ({"kind": "http", "url": "https://h/", "secret": "x"}, "secret is not a field"),
         ({"kind": "http", "url": "ftp://h/"}, "scheme 'ftp'"),
         ({"kind": "http", "url": "file:///etc/passwd"}, "url cannot be read"),
         ({"kind": "http", "url": "https://user:password@h/"}, "user name or password"),
@@ -64,7 +64,7 @@ def test_a_url_is_read_into_its_parts() -> None:
         ),
         ({"kind": "sql", "query": QUERY, "dsn_env": "OUTBOX_CALLBACK_SECRET"}, "a secret of callbacks"),
         ({"kind": "sql", "query": QUERY, "role": ""}, "role must be"),
-        ({"kind": "sql", "query": QUERY, "url": "https://h/"}, "url is no field"),
+        ({"kind": "sql", "query": QUERY, "url": "https://h/"}, "url is not a field"),
     ],
 )
 def test_a_callback_that_cannot_work_is_refused_with_the_reason(
@@ -147,7 +147,7 @@ def test_what_is_no_host_cannot_be_listed(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "10.0.0.1/8", "all"])
 def test_what_is_no_network_cannot_be_listed(text: str) -> None:
-    with pytest.raises(ValueError, match="no network"):
+    with pytest.raises(ValueError, match="is not a network"):
         AllowList.read(networks=[text])
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from outbox_relay.checker.deadline import Bounded, DeadlineError, Watchdog
+from outbox_relay.calls.deadline import Bounded, DeadlineError, Watchdog
 from tests.support.waiting import wait_until
 
 

@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from outbox.checking import FailedAnswer, ListenerAsker
-from outbox.listeners import Listeners
+from outbox.checking import Answer, FailedAnswer, ListenerAsker, Listeners, LocalTransactionState
 from outbox.records import MessageView
-from outbox.resolution import Answer, LocalTransactionState
 
 STATE = LocalTransactionState
 

@@ -1,15 +1,15 @@
-"""How often a checker does what: pauses between checks, walks over a group, the breaker, the writing of alarms."""
+"""How often a checker does what: pauses between checks, scans over a group, the breaker, the writing of alarms."""
 
 from __future__ import annotations
 
 import pytest
 
 from outbox.checking.alarms import AGAIN, Alarms
-from outbox.checking.breaker import FAILURES, FIRST_PAUSE, LONGEST_PAUSE, Breaker
+from outbox.checking.breaker import FAILURES, FIRST_BREAK, LONGEST_BREAK, Breaker
 from outbox.checking.finding import Found
 from outbox.checking.group_alarms import FLOOD, GroupAlarms
 from outbox.checking.group_settings import GroupSettings
-from outbox.checking.walk import REST, SHORT_PAUSE, WHOLE_PAUSE, Overview, Walk
+from outbox.checking.scan import REST, SHORT_PAUSE, WHOLE_PAUSE, Overview, Scan
 
 
 class Clock:
@@ -41,66 +41,66 @@ def test_pauses_follow_the_group_s_settings() -> None:
     assert group.used_up(2)
 
 
-def test_the_first_walk_is_over_the_whole_group() -> None:
+def test_the_first_scan_is_over_the_whole_group() -> None:
     clock = Clock()
-    walk = Walk(10, clock)
-    assert walk.begin() == 0
-    assert walk.took(found(70, 10), 0.0) is None
-    assert walk.begin() == 70
-    assert walk.took(found(75, 5), 0.0) == Overview()
-    assert walk.begin() is None
+    scan = Scan(10, clock)
+    assert scan.begin() == 0
+    assert scan.took(found(70, 10), 0.0) is None
+    assert scan.begin() == 70
+    assert scan.took(found(75, 5), 0.0) == Overview()
+    assert scan.begin() is None
 
 
-def test_a_short_walk_begins_where_the_first_young_one_was() -> None:
+def test_a_short_scan_begins_where_the_first_young_one_was() -> None:
     clock = Clock()
-    walk = Walk(10, clock)
-    walk.begin()
-    walk.took(found(70, 10), 0.0)
-    walk.took(found(80, 10, young=74), 0.0)
-    walk.took(found(84, 4, young=81), 0.0)
+    scan = Scan(10, clock)
+    scan.begin()
+    scan.took(found(70, 10), 0.0)
+    scan.took(found(80, 10, young=74), 0.0)
+    scan.took(found(84, 4, young=81), 0.0)
     clock.now += SHORT_PAUSE
-    assert walk.begin() == 73
-    assert walk.took(found(90, 10), 0.0) is None
-    assert walk.took(found(None, 0), 0.0) is None, "a short walk counts nothing"
+    assert scan.begin() == 73
+    assert scan.took(found(90, 10), 0.0) is None
+    assert scan.took(found(None, 0), 0.0) is None, "a short scan counts nothing"
     clock.now += SHORT_PAUSE
-    assert walk.begin() == 90
+    assert scan.begin() == 90
 
 
 @pytest.mark.feature("S-56")
-def test_the_pause_after_a_walk_is_twenty_times_as_long() -> None:
+def test_the_pause_after_a_scan_is_twenty_times_as_long() -> None:
     clock = Clock()
-    walk = Walk(10, clock)
-    walk.begin()
+    scan = Scan(10, clock)
+    scan.begin()
     for _ in range(3):
-        walk.took(found(1, 10), 0.4)
-    walk.took(found(1, 3), 0.4)
-    assert walk.next_at == pytest.approx(clock.now + REST * 1.6)
+        scan.took(found(1, 10), 0.4)
+    scan.took(found(1, 3), 0.4)
+    assert scan.next_at == pytest.approx(clock.now + REST * 1.6)
     assert REST * 1.6 > WHOLE_PAUSE
 
 
-def test_the_whole_group_is_walked_over_every_ten_seconds() -> None:
+def test_the_whole_group_is_scanned_every_ten_seconds() -> None:
     clock = Clock()
-    walk = Walk(10, clock)
-    walk.begin()
-    walk.took(found(50, 5), 0.0)
-    walks = []
+    scan = Scan(10, clock)
+    scan.begin()
+    scan.took(found(50, 5), 0.0)
+    scans = []
     for _ in range(22):
         clock.now += 0.5
-        if (after := walk.begin()) is not None:
-            walks.append(after)
-            walk.took(found(50, 5), 0.0)
-    assert walks.count(0) == 1
-    assert len(walks) >= 10
+        if (after := scan.begin()) is not None:
+            scans.append(after)
+            scan.took(found(50, 5), 0.0)
+    assert scans.count(0) == 1
+    assert len(scans) >= 10
 
 
-def test_a_walk_that_hurries_starts_again_with_the_whole_group() -> None:
+def test_a_scan_that_hurries_starts_again_with_the_whole_group() -> None:
     clock = Clock()
-    walk = Walk(10, clock)
-    walk.begin()
-    walk.took(found(50, 10), 5.0)
-    walk.hurry()
-    assert walk.begin() == 0
-    assert walk.took(found(60, 2, pending=2), 0.0) == Overview(pending=2)
+    scan = Scan(10, clock)
+    scan.begin()
+    scan.took(found(50, 10), 5.0)
+    scan.hurry()
+    assert scan.begin() == 0
+    assert scan.took(found(60, 2, pending=2), 0.0) == Overview(pending=2)
 
 
 def test_five_failures_in_a_row_open_the_breaker_and_one_answer_closes_it() -> None:
@@ -112,7 +112,7 @@ def test_five_failures_in_a_row_open_the_breaker_and_one_answer_closes_it() -> N
     assert breaker.open
     assert breaker.reason == "failure 4"
     assert breaker.may_ask() == 0
-    clock.now += FIRST_PAUSE
+    clock.now += FIRST_BREAK
     assert breaker.may_ask() == 1
     breaker.probe()
     assert breaker.may_ask() == 0, "one question"
@@ -142,10 +142,10 @@ def test_the_breaker_s_pause_doubles_up_to_a_minute_and_starts_again() -> None:
         breaker.probe()
         breaker.failed("still no")
     assert pauses == [5, 10, 20, 40, 60, 60]
-    assert max(pauses) == LONGEST_PAUSE
+    assert max(pauses) == LONGEST_BREAK
     breaker.succeeded()
     breaker.trip("again")
-    clock.now += FIRST_PAUSE
+    clock.now += FIRST_BREAK
     assert breaker.may_ask() == 1
 
 
@@ -154,7 +154,7 @@ def test_failures_that_come_in_while_it_is_open_do_not_lengthen_the_pause() -> N
     breaker = Breaker(clock)
     for _ in range(50):
         breaker.failed("no")
-    clock.now += FIRST_PAUSE
+    clock.now += FIRST_BREAK
     assert breaker.may_ask() == 1
 
 
@@ -162,7 +162,7 @@ def test_a_question_that_was_not_asked_may_be_asked_again() -> None:
     clock = Clock()
     breaker = Breaker(clock)
     breaker.trip("no")
-    clock.now += FIRST_PAUSE
+    clock.now += FIRST_BREAK
     breaker.probe()
     breaker.no_probe()
     assert breaker.may_ask() == 1
@@ -192,7 +192,7 @@ def test_what_is_well_is_cleared_once_for_an_earlier_checker_may_have_raised_it(
     assert alarms.due() == ["failing"]
 
 
-def test_no_checker_is_cleared_when_nobody_was_missed_for_as_long_as_it_takes_to_ask_again() -> None:
+def test_no_checker_is_cleared_after_a_retry_interval_in_which_none_was_missing() -> None:
     clock = Clock()
     alarms = GroupAlarms("g", clock)
     alarms.no_checker("nobody", 60.0)
@@ -208,14 +208,26 @@ def test_no_checker_is_cleared_when_nobody_was_missed_for_as_long_as_it_takes_to
     assert alarms.due() == ["no_checker"]
 
 
-def test_half_messages_exhausted_behind_the_walk_are_not_forgotten_at_its_end() -> None:
+def test_half_messages_exhausted_behind_the_scan_are_not_forgotten_at_its_end() -> None:
     alarms = GroupAlarms("g", Clock())
     alarms.exhausted(2)
     alarms.overview(Overview(), asked=True)
     assert alarms.due().count("exhausted") == 1
     alarms.written(alarms.due())
     alarms.overview(Overview(), asked=True)
-    assert "exhausted" in alarms.due(), "none is left at the end of the next walk"
+    assert "exhausted" in alarms.due(), "none is left at the end of the next scan"
+
+
+def test_a_rollback_by_policy_is_written_before_a_scan_ends_it() -> None:
+    alarms = GroupAlarms("g", Clock())
+    alarms.rolled_back(2)
+    alarms.overview(Overview(), asked=True)
+    assert "rolled_back" in alarms.due()
+    assert alarms.is_unwritten("rolled_back"), "the scan of the same step does not clear what is new"
+    alarms.written(alarms.due())
+    alarms.overview(Overview(), asked=True)
+    assert "rolled_back" in alarms.due()
+    assert not alarms.is_unwritten("rolled_back")
 
 
 @pytest.mark.feature("S-55")

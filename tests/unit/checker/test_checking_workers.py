@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from outbox.checking import Answer, FailedAnswer, LocalTransactionState
 from outbox.checking.workers import Task, Workers
 from outbox.records import MessageView
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from tests.support.waiting import wait_until
 
 
@@ -109,7 +109,7 @@ def test_another_thread_takes_the_place_of_one_that_hangs_up_to_a_bound(
     size: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "outbox.checking.workers.GRACE", 0.01
+        "outbox.checking.workers.OVERTIME", 0.01
     )  # one after the other: 16 graces would be seconds
     calls = Calls()
     made = workers(calls, size)

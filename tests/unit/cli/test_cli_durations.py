@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from outbox_relay.durations import DurationError, duration, short
+from outbox_relay.text.durations import DurationError, duration, short
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from outbox_relay.operations.filters import STATUSES, FilterError, Filters, identity, key, moment
+from outbox_relay.operations.filters import STATUSES, FilterError, Filters, identity, key, read_moment
 from outbox_relay.operations.messages import LARGEST_WINDOW, compose, windows
 
 OURS = uuid.UUID("00000000-0005-86af-ab5b-00854e350e2e")
@@ -39,12 +39,12 @@ def test_a_key_is_text_or_marked_base64() -> None:
     [("30s", 30), ("10m", 600), ("1.5h", 5400), ("3d", 259_200), ("1w", 604_800), ("5 min", 300)],
 )
 def test_a_span_is_so_many_seconds_ago(text: str, seconds: float) -> None:
-    assert moment("--since", text) == seconds
+    assert read_moment("--since", text) == seconds
 
 
 def test_an_iso_time_keeps_its_zone_and_gets_the_local_one_without() -> None:
-    assert moment("--since", "2026-11-21T20:00Z") == datetime(2026, 11, 21, 20, tzinfo=UTC)
-    local = moment("--since", "2026-11-21T20:00")
+    assert read_moment("--since", "2026-11-21T20:00Z") == datetime(2026, 11, 21, 20, tzinfo=UTC)
+    local = read_moment("--since", "2026-11-21T20:00")
     assert isinstance(local, datetime)
     assert local.tzinfo is not None
     assert local.replace(tzinfo=None) == datetime(2026, 11, 21, 20)
@@ -53,7 +53,7 @@ def test_an_iso_time_keeps_its_zone_and_gets_the_local_one_without() -> None:
 @pytest.mark.parametrize("text", ["", "yesterday", "10", "10x", "-5m", "2026-13-01", "1e9d", "99999w"])
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(FilterError, match=r"--until .* is not a time; expected a span such as"):
-        moment("--until", text)
+        read_moment("--until", text)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import logging
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from outbox_relay import logs
+from outbox_relay.text import logs
 
 SECRET = "s3cr3t"
 
@@ -105,3 +107,32 @@ def test_setting_up_twice_does_not_double_lines(stream: io.StringIO) -> None:
 def test_an_unknown_format_or_level_names_the_allowed(log_format: str, level: str) -> None:
     with pytest.raises(ValueError, match="is not one of"):
         logs.setup(log_format, level)
+
+
+def test_fields_of_a_block_are_in_its_lines_and_in_those_of_threads_that_inherit(stream: io.StringIO) -> None:
+    logs.setup("json", stream=stream)
+    log = logs.Log("relay")
+    with logs.context(database="shop"):
+        log.info("own")
+        with logs.context(lane=3):
+            log.info("nested", lane=4)
+        heir = threading.Thread(target=logs.inheriting(log.info), args=("heir",))
+        pool = ThreadPoolExecutor(1, initializer=logs.inherit())
+        other = threading.Thread(target=log.info, args=("other",))
+    # They begin when the block is over, and another thread has fields of its own.
+    with logs.context(database="parcels"):
+        for thread in (heir, other):
+            thread.start()
+            thread.join()
+        pool.submit(log.info, "pool").result()
+        pool.shutdown()
+    log.info("after")
+    seen = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["event"], line.get("database"), line.get("lane")) for line in seen] == [
+        ("own", "shop", None),
+        ("nested", "shop", 4),
+        ("heir", "shop", None),
+        ("other", None, None),
+        ("pool", "shop", None),
+        ("after", None, None),
+    ]

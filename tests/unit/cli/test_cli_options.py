@@ -10,9 +10,9 @@ import click
 import pytest
 
 from outbox_relay.cli.main import main
-from outbox_relay.cli.options import Command, Group, explain
-from outbox_relay.errors import OperatorError
-from tests.support.cli import outbox
+from outbox_relay.cli.options import Command, CommandGroup, advice
+from outbox_relay.text.errors import OperatorError
+from tests.support.outbox_command import outbox
 
 
 def commands(
@@ -119,7 +119,7 @@ def test_help_and_env_load_no_broker_client_and_no_migrations(
 
 
 def test_a_refusal_is_one_message_and_a_defect_keeps_its_traceback() -> None:
-    @click.group(cls=Group)
+    @click.group(cls=CommandGroup)
     def group() -> None: ...
 
     @group.command()
@@ -138,8 +138,8 @@ def test_a_refusal_is_one_message_and_a_defect_keeps_its_traceback() -> None:
 
 
 def test_an_error_that_a_user_cannot_repair_is_not_explained_away() -> None:
-    assert explain(RuntimeError("a bug")) is None
-    assert explain(OperatorError("do this")) == "do this"
+    assert advice(RuntimeError("a bug")) is None
+    assert advice(OperatorError("do this")) == "do this"
 
 
 def test_no_help_shows_a_mark_of_its_formatting() -> None:

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from outbox_relay import formatting
 from outbox_relay.cli import output
 from outbox_relay.operations import filters
+from outbox_relay.text import formatting
 
 
 def test_a_plain_table_is_aligned_without_colours_or_trailing_space(
@@ -65,6 +65,13 @@ def test_durations_show_their_two_largest_units(value: float | None, shown: str)
 
 
 @pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (3.25, "3.2 s"), (200, "3 min"), (356_400, "4 d"), (34_560_000, "1 y")]
+)
+def test_a_narrow_column_shows_a_duration_s_largest_unit(value: float | None, shown: str) -> None:
+    assert formatting.seconds(value, units=1) == shown
+
+
+@pytest.mark.parametrize(
     ("value", "shown"),
     [(None, "-"), (512, "512 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5.0 TiB")],
 )
@@ -100,7 +107,7 @@ def test_every_time_is_shown_in_utc_with_its_zone(value: datetime) -> None:
 def test_a_time_that_is_shown_can_be_given_to_an_option() -> None:
     value = datetime(2026, 11, 22, 13, 5, 7, 249_000, tzinfo=UTC)
     for shown in (formatting.moment(value), formatting.rfc3339(value)):
-        assert filters.moment("--since", shown) == value
+        assert filters.read_moment("--since", shown) == value
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from outbox_relay.database.connections import DsnError, connect, masked, parameters, place, unreachable
-from outbox_relay.masking import mask_text
+from outbox_relay.text.masking import mask_text
 
 SECRET = "s3cr3t"
 
@@ -69,6 +69,13 @@ def test_text_that_looks_like_a_password_is_masked_anywhere(text: str) -> None:
     assert SECRET not in mask_text(text)
 
 
+@pytest.mark.parametrize(
+    "secrets", [["pass", "password-long"], ["password-long", "pass"], ["", "password-long"]]
+)
+def test_known_passwords_are_masked_wherever_they_are(secrets: list[str]) -> None:
+    assert mask_text("role password-long does not exist", secrets) == "role *** does not exist"
+
+
 def test_text_without_a_password_is_left_alone() -> None:
     text = "relation outbox.message at postgresql://h:5432/shop does not exist (password authentication)"
     assert mask_text(text) == text
@@ -111,6 +118,6 @@ def test_a_failed_connection_names_the_place_and_the_next_step(reason: str, step
     assert SECRET not in text
 
 
-def test_connecting_with_an_unreadable_connection_string_says_so_before_any_server_is_asked() -> None:
+def test_an_unreadable_connection_string_is_reported_before_a_server_is_contacted() -> None:
     with pytest.raises(DsnError, match="neither a URL"):
         connect(f"host=h password=a {SECRET}")

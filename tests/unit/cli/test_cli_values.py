@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from outbox_relay.cli.main import main
 from outbox_relay.cli.types import Number, check_brokers
 from outbox_relay.publisher.kafka import KafkaSettingError, new_producer, producer_settings, readable
-from tests.support.cli import outbox
+from tests.support.outbox_command import outbox
 from tests.unit.cli.test_cli_options import commands
 
 NOWHERE = "postgresql://u@127.0.0.1:1/x"
@@ -197,7 +197,7 @@ def test_a_group_of_commands_shows_what_is_needed_first_first() -> None:
 
 def test_every_command_stands_under_a_heading_of_the_help() -> None:
     ran = outbox("--help")
-    headings = ["On this machine:", "Set up:", "Run:", "Look and repair:", "Archive:"]
+    headings = ["On this machine:", "Set up:", "Run:", "Inspect and repair:", "Archive:"]
     assert [line for line in ran.out.splitlines() if line in headings] == headings
     for name in main.list_commands(click.Context(main)):
         assert f"\n  {name} " in ran.out

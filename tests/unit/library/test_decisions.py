@@ -8,28 +8,22 @@ from uuid import UUID
 
 import pytest
 
-from outbox import (
-    Decision,
-    ExhaustedError,
-    HalfMessage,
-    Message,
-    MessageView,
-    NotDelayedError,
-    OutboxError,
-    Receipt,
-)
+from outbox import Decision, HalfMessage, Message, Receipt
+from outbox.checking import MessageView
 from outbox.durations import interval, text_of
+from outbox.errors import ExhaustedError, NotDelayedError, OutboxError
 from outbox.operations.cancel import cancel
-from outbox.operations.decide import Verdict, decide, join
+from outbox.operations.decide import DecidedState, decide, join
 from outbox.operations.prepare import prepare
+from outbox.operations.rows import load_rows
 from outbox.operations.send import send
 from outbox.operations.sender import Sender
-from outbox.statements import Plan, Rows, load
+from outbox.statements import Plan, Rows
 
 OURS = UUID("00000000-0007-8abc-8000-000000000001")
 FOREIGN = UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
 SQL = {text: name for file in ("decide.sql", "cancel.sql", "prepare.sql", "send.sql", "groups.sql")
-       for name, text in load(file).items()}  # fmt: skip
+       for name, text in load_rows(file).items()}  # fmt: skip
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AT = int(NOON.timestamp()) * 1_000_000
 DECIDED: Rows = [("COMMITTED", "me", AT, None)]
@@ -51,27 +45,29 @@ def run(plan: Plan[Any], *answers: Rows) -> tuple[Any, list[tuple[str, Any]]]:
 @pytest.mark.parametrize("ordered", [False, True])
 def test_decision_takes_one_round_trip_and_ordered_one_more(*, ordered: bool) -> None:
     answers: list[Rows] = [[(True, "")]] * ordered + [DECIDED]
-    decision, asked = run(decide(OURS, Verdict.COMMITTED, None, ordered=ordered), *answers)
+    decision, asked = run(decide(OURS, DecidedState.COMMITTED, None, ordered=ordered), *answers)
     assert decision == Decision("COMMITTED", "me", NOON)
     assert asked == [("lock_order_key_of", "7")] * ordered + [("decide", "7")]
 
 
 def test_decision_that_was_made_takes_two_round_trips() -> None:
     decision, asked = run(
-        decide(OURS, Verdict.COMMITTED, None), [], [("COMMITTED", "COMMITTED", "other", AT, "why")]
+        decide(OURS, DecidedState.COMMITTED, None), [], [("COMMITTED", "COMMITTED", "other", AT, "why")]
     )
     assert decision == Decision("COMMITTED", "other", NOON, "why", repeated=True)
     assert [name for name, _ in asked] == ["decide", "read_decision"]
 
 
 def test_half_message_that_appears_between_the_statements_is_decided() -> None:
-    _, asked = run(decide(OURS, Verdict.COMMITTED, None), [], [("UNKNOWN", None, None, None, None)], DECIDED)
+    _, asked = run(
+        decide(OURS, DecidedState.COMMITTED, None), [], [("UNKNOWN", None, None, None, None)], DECIDED
+    )
     assert [name for name, _ in asked] == ["decide", "read_decision", "decide"]
     _, asked = run(join(OURS), [], [("UNKNOWN", None, None, None, None)], [(7,)])
     assert [name for name, _ in asked] == ["join", "read_decision", "join"]
 
 
-@pytest.mark.parametrize("plan", [decide(OURS, Verdict.COMMITTED, None), join(OURS)])
+@pytest.mark.parametrize("plan", [decide(OURS, DecidedState.COMMITTED, None), join(OURS)])
 def test_row_that_cannot_be_updated_ends_in_an_error(plan: Plan[Any]) -> None:
     undecided: Rows = [("UNKNOWN", None, None, None, None)]
     with pytest.raises(OutboxError, match="is UNKNOWN and takes no decision: a trigger or a policy"):
@@ -100,7 +96,7 @@ def test_id_made_elsewhere_is_looked_up() -> None:
 def test_exhausted_message_says_how_an_operator_decides_what_was_wanted() -> None:
     exhausted: Rows = [("EXHAUSTED", "EXHAUSTED", "checker:orders@h:1 (u)", AT, "15 checks")]
     with pytest.raises(ExhaustedError, match=f"outbox tx rollback {OURS} --reason"):
-        run(decide(OURS, Verdict.ROLLED_BACK, None), [], exhausted)
+        run(decide(OURS, DecidedState.ROLLED_BACK, None), [], exhausted)
 
 
 def test_cancelling_takes_one_round_trip_before_its_time() -> None:

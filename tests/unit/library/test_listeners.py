@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from outbox import ConfigurationError, Message
-from outbox.listeners import Listeners, check_of
+from outbox import Message
+from outbox.checking import Listeners
+from outbox.checking.listeners import check_of
+from outbox.errors import ConfigurationError
 from outbox.records import MessageView
 
 

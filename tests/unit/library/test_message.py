@@ -10,7 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from outbox import InvalidMessageError, Message, OutboxError
+from outbox import Message
+from outbox.errors import InvalidMessageError, OutboxError
 
 V8 = UUID("00000000-0001-8000-8000-000000000000")
 
@@ -151,8 +152,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"index_keys": ["a\u00a0b"]}, "index_keys: .* contains white space"),
     ({"index_keys": [""]}, "index_keys: contains an empty string"),
     ({"index_keys": "ab"}, "index_keys: is str; allowed: a sequence of str"),
-    ({"queue": -1}, "queue: -1 is no partition"),
-    ({"queue": 2**31}, "queue: 2147483648 is no partition"),
+    ({"queue": -1}, "queue: -1 is out of range"),
+    ({"queue": 2**31}, "queue: 2147483648 is out of range"),
     ({"queue": "1"}, "queue: is str; allowed: int"),
     ({"queue": True}, "queue: is bool"),
     (
@@ -181,7 +182,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"biz_id": "\ud800"}, "biz_id: .* contains a lone surrogate"),
     ({"message_id": V8}, "message_id: .* is of version 8, which only the outbox makes"),
     ({"message_id": str(uuid4())}, "message_id: is str; allowed: uuid.UUID"),
-    ({"traceparent": "00-abc"}, "traceparent: '00-abc' is no W3C traceparent"),
+    ({"traceparent": "00-abc"}, "traceparent: '00-abc' is not a W3C traceparent"),
 ]
 
 

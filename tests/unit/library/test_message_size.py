@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outbox import InvalidMessageError, Message, MessageTooLargeError
+from outbox import Message
+from outbox.errors import InvalidMessageError, MessageTooLargeError
 from outbox.operations.size import record_size, require_fitting
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outbox import partition_of
+from outbox.partitioning import partition_of
 from outbox.partitioning.murmur2 import murmur2
 
 DATA = Path(__file__).parent / "data" / "murmur2.json"

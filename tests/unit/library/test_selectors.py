@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from outbox import ConfigurationError, Message, Outbox, SelectorError, partition_of
+from outbox import Message, Outbox
+from outbox.errors import ConfigurationError, InvalidMessageError, SelectorError
 from outbox.operations.custom_selectors import Selectors
+from outbox.operations.sender import Sender
+from outbox.operations.topics import MessageType, Topic
+from outbox.partitioning import partition_of
+from outbox.partitioning.java_hash import java_hash
 from outbox.partitioning.murmur2 import murmur2
 
 
@@ -69,7 +74,9 @@ def test_random_repeats_itself_for_the_same_row() -> None:
 
 
 def test_relay_refuses_a_selector_that_only_the_application_knows() -> None:
-    with pytest.raises(SelectorError, match="'by_region' is no built-in and the row names no queue"):
+    with pytest.raises(
+        SelectorError, match="'by_region' is not a built-in selector, and the row has no queue"
+    ):
         partition_of("by_region", b"eu", 4)
 
 
@@ -78,7 +85,7 @@ def test_relay_refuses_a_selector_that_only_the_application_knows() -> None:
 def test_custom_selector_that_answers_outside_the_queues_is_refused(answer: Any) -> None:
     selectors = Selectors({"odd": lambda queues, message, arg: answer})
     with pytest.raises(
-        SelectorError, match=r"'odd' answered .* for topic 'orders'; allowed: a whole number from 0 to 3"
+        SelectorError, match=r"'odd' returned .* for topic 'orders'; allowed: a whole number from 0 to 3"
     ):
         selectors.choose("odd", 4, Message("orders"), None)
 
@@ -100,7 +107,7 @@ def test_custom_selector_gets_queues_message_and_arg_as_given() -> None:
     ("selectors", "error"),
     [
         ({"murmur2": len}, "'murmur2' is built in"),
-        ({"": len}, "'' is no name"),
+        ({"": len}, "'' is not a valid name"),
         ({"by_region": 3}, "'by_region' is int; allowed: a callable"),
     ],
 )
@@ -112,3 +119,80 @@ def test_selectors_that_cannot_work_are_refused_when_the_outbox_is_made(selector
 def test_unknown_selector_is_answered_with_the_nearest_name() -> None:
     with pytest.raises(SelectorError, match=r"'modula' is not registered \(did you mean 'modulo'\?\)"):
         Selectors().require_usable("modula", b"7")
+
+
+@pytest.mark.feature("S-82")
+@pytest.mark.parametrize(
+    ("text", "hash_code"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("order-1", -1207111310),
+        ("polygenelubricants", -(2**31)),
+        ("订单", 1129459),
+        ("😀", 1772899),
+    ],
+)
+def test_java_hash_is_what_java_computes(text: str, hash_code: int) -> None:
+    assert java_hash(text) == hash_code
+    # RocketMQ: value = arg.hashCode() % size; if (value < 0) value = Math.abs(value)
+    java_remainder = int(hash_code / 7) * 7 - hash_code
+    assert partition_of("java_hash", text.encode(), 7) == abs(java_remainder)
+
+
+@pytest.mark.parametrize("arg", [b"\xff", b"a\0b", "\ud800".encode("utf-8", "surrogatepass")])
+def test_java_hash_refuses_what_is_not_a_text(arg: bytes) -> None:
+    with pytest.raises(SelectorError, match=r"'java_hash' cannot hash .*; allowed: valid UTF-8 without NUL"):
+        partition_of("java_hash", arg, 4)
+
+
+def test_java_hash_of_a_whole_number_is_refused() -> None:
+    with pytest.raises(
+        SelectorError, match=r"order_key: is int, .*; allowed: str; for a whole number: 'modulo'"
+    ):
+        Sender().admit(Message("orders", order_key=7, selector="java_hash"), None, ordered=False)
+
+
+@pytest.mark.feature("S-82")
+def test_crc32_hashes_any_bytes_also_none_at_all() -> None:
+    assert [partition_of("crc32", key, 12) for key in (b"", b"order-1", b"\xff\0")] == [0, 7, 9]
+
+
+@pytest.mark.feature("S-81")
+@pytest.mark.parametrize("selector", ["java_hash", "crc32"])
+def test_hash_without_an_arg_spreads(selector: str) -> None:
+    assert [partition_of(selector, None, 3, n) for n in range(4)] == [0, 1, 2, 0]
+    with pytest.raises(InvalidMessageError, match=f"{selector!r} has nothing to hash"):
+        Message("orders", selector=selector)
+
+
+class ByLength:
+    """A selector object, as RocketMQ's MessageQueueSelector is one."""
+
+    def __call__(self, queues: int, message: Message, arg: Any) -> int:
+        return len(arg) % queues
+
+
+@pytest.mark.feature("S-101")
+@pytest.mark.parametrize(
+    ("chooser", "name"), [(ByLength(), "ByLength"), (lambda queues, message, arg: 3, "<lambda>")]
+)
+def test_selector_of_a_call_chooses_and_the_row_keeps_its_name(chooser: Any, name: str) -> None:
+    topic = Topic("orders", MessageType.MIXED, 4, "modulo", 1000)
+    admitted = Sender().admit(Message("orders", key="abc"), topic, ordered=False, chooser=chooser)
+    assert (admitted.queue, admitted.row[5], admitted.row[6]) == (3, name, "3")
+
+
+@pytest.mark.feature("S-101")
+@pytest.mark.parametrize("options", [{"selector": "modulo", "key": "1"}, {"queue": 0}])
+def test_selector_of_a_call_is_the_only_one(options: Any) -> None:
+    with pytest.raises(
+        InvalidMessageError, match="is given for the call, and the message has one or a queue"
+    ):
+        Sender().admit(Message("orders", **options), None, ordered=False, chooser=ByLength())
+
+
+@pytest.mark.parametrize("chooser", ["murmur2", 3, ByLength])
+def test_selector_of_a_call_that_cannot_be_called_is_refused(chooser: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"selector: is \w+; allowed: a callable"):
+        Sender().admit(Message("orders"), None, ordered=False, chooser=chooser)

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbox import InvalidTopicError, Message, MessageType, Topic, WrongMessageTypeError
+from outbox import Message, MessageType, Topic
+from outbox.errors import InvalidTopicError, WrongMessageTypeError
 from outbox.operations.topics import TopicCache, register, require_type, type_of
 from outbox.statements import Plan, Rows, Statement, TextArray
 

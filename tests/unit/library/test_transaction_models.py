@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import outbox.rocketmq
-from outbox import LocalTransactionState, Message, TransactionResolution
+from outbox import Message
+from outbox.checking import LocalTransactionState
+from outbox.rocketmq import TransactionResolution
 from outbox.rocketmq.counts import COUNTERS, Counts
 from outbox.rocketmq.identity import identified, new_transaction_id
 from outbox.rocketmq.io import Flow, perform, perform_async

@@ -8,12 +8,12 @@ import pytest
 
 from outbox_local.demo.chart import bars, chart
 from outbox_local.demo.figures import Figures, measure
-from outbox_local.demo.journal import Crash, Entry, Outcome, Record
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record
 
 
 def entry(flight: int, ending: float, *, producer: int = 0, aircraft: str | None = None) -> Entry:
     name = aircraft or f"N{flight}"
-    return Entry(producer, flight, name, 1, Outcome.COMMITTED, ending - 0.02, ending, ending + 0.01)
+    return Entry(producer, flight, name, 1, FlightOutcome.COMMITTED, ending - 0.02, ending, ending + 0.01)
 
 
 def record(flight: int, published: float, received: float) -> Record:

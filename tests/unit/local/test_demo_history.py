@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from outbox_local.demo.claims import ProofResult
 from outbox_local.demo.history import prove_history
 from outbox_local.demo.tables import Tables
-from outbox_local.demo.verdict import Verdict
+from tests.support.demo_tables import TOPIC, tables
+from tests.support.demo_world import World, world
 from tests.support.flight_tables import WRECKS
-from tests.unit.local.demo_tables import TOPIC, tables
-from tests.unit.local.demo_world import World, world
 
 
 @pytest.fixture
@@ -19,21 +19,21 @@ def made() -> World:
     return world(seed=2)
 
 
-def judged(made: World, found: Tables) -> Verdict:
+def judged(made: World, found: Tables) -> ProofResult:
     return prove_history(made.source, made.entries, found, seed=made.seed, clocks_s=1.0)
 
 
 def test_what_is_right_holds(made: World) -> None:
-    verdict = judged(made, tables(made))
-    assert verdict.holds, verdict.claims
-    assert all(claim.checked for claim in verdict.claims.values())
+    proof = judged(made, tables(made))
+    assert proof.holds, proof.claims
+    assert all(claim.checked for claim in proof.claims.values())
 
 
 @pytest.mark.parametrize("name", WRECKS)
 def test_one_wrong_row_breaks_its_claim(made: World, name: str) -> None:
     wreck, claim = WRECKS[name]
-    verdict = judged(made, wreck(tables(made)))
-    assert not verdict.claims[claim].holds, [each for each, held in verdict.claims.items() if not held.holds]
+    proof = judged(made, wreck(tables(made)))
+    assert not proof.claims[claim].holds, [each for each, held in proof.claims.items() if not held.holds]
 
 
 def test_a_rolled_back_flight_is_named(made: World) -> None:
@@ -45,16 +45,16 @@ def test_a_rolled_back_flight_is_named(made: World) -> None:
         "offset": 10_000,
         "message_id": "x",
     }
-    verdict = judged(made, replace(right, history=[*right.history, row]))
-    assert gone.name in verdict.claims["rolled back"].offenders[0]
+    proof = judged(made, replace(right, history=[*right.history, row]))
+    assert gone.name in proof.claims["rolled back"].offenders[0]
 
 
 def test_what_is_no_flight_is_named_by_its_place(made: World) -> None:
     right = tables(made)
     for offset, body in enumerate((b"no JSON", b"[]", b"null", None), 10_000):
         row = {**right.history[0], "body": body, "offset": offset, "message_id": "x"}
-        verdict = judged(made, replace(right, history=[*right.history, row]))
-        assert f"offset {offset}" in verdict.claims["nothing else"].offenders[0]
+        proof = judged(made, replace(right, history=[*right.history, row]))
+        assert f"offset {offset}" in proof.claims["nothing else"].offenders[0]
 
 
 def test_rows_of_other_topics_are_left_out(made: World) -> None:

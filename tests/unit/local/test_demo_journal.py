@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outbox_local.demo import journal
-from outbox_local.demo.journal import Crash, Entry, Outcome, Record, Tail
+from outbox_local.demo.journal import Crash, Entry, FlightOutcome, Record, Tail
 
 texts = st.none() | st.binary().map(lambda raw: raw.decode("utf-8", "surrogateescape"))
 
@@ -24,7 +24,7 @@ def test_a_record_is_read_as_it_was_written(
 
 
 def test_an_entry_and_a_crash_are_read_as_they_were_written(tmp_path: Path) -> None:
-    entry = Entry(0, 1, "N1", 2, Outcome.ROLLED_BACK, 1.25, 1.5, 1.75)
+    entry = Entry(0, 1, "N1", 2, FlightOutcome.ROLLED_BACK, 1.25, 1.5, 1.75)
     (tmp_path / "entries").write_text(journal.line(entry))
     assert list(journal.entries([tmp_path / "entries"])) == [entry]
     (tmp_path / "crash").write_text(journal.line(Crash(2.5)))

@@ -13,19 +13,19 @@ import pytest
 
 from outbox_local.demo.figures import measure
 from outbox_local.demo.history import prove_history
-from outbox_local.demo.outcome import Outcome
+from outbox_local.demo.outcome import DemoResult
 from outbox_local.demo.report import write_report
-from tests.unit.local.demo_tables import tables
-from tests.unit.local.demo_world import World, world
+from tests.support.demo_tables import tables
+from tests.support.demo_world import World, world
 
 
-def outcome_of(made: World) -> Outcome:
-    return Outcome(
+def outcome_of(made: World) -> DemoResult:
+    return DemoResult(
         flights=len(made.source),
         producers=3,
         seed=made.seed,
         sabotage=None,
-        verdict=made.verdict(),
+        proof=made.prove(),
         figures=measure(made.entries, made.records, made.crash) if made.records else None,
         seconds=1.5,
         journals=None,
@@ -33,7 +33,7 @@ def outcome_of(made: World) -> Outcome:
 
 
 @pytest.fixture
-def stored() -> Outcome:
+def stored() -> DemoResult:
     """A demo with a warehouse."""
     made = world(seed=2)
     history = prove_history(made.source, made.entries, tables(made), seed=made.seed)
@@ -41,24 +41,24 @@ def stored() -> Outcome:
 
 
 @pytest.fixture
-def proven() -> Outcome:
+def proven() -> DemoResult:
     return outcome_of(world())
 
 
 @pytest.fixture
-def failed() -> Outcome:
+def failed() -> DemoResult:
     made = world()
     made.records[3] = made.records[3]._replace(key="<b>&")
     del made.records[7]
     return outcome_of(made)
 
 
-def test_a_proven_demo_says_so(proven: Outcome) -> None:
+def test_a_proven_demo_says_so(proven: DemoResult) -> None:
     assert proven.lines()[-1][0].startswith("PROVEN")
-    assert sum("✓" in line for line, _ in proven.lines()) == len(proven.verdict.claims)
+    assert sum("✓" in line for line, _ in proven.lines()) == len(proven.proof.claims)
 
 
-def test_a_warehouse_is_told_beside_the_consumer(stored: Outcome, tmp_path: Path) -> None:
+def test_a_warehouse_is_told_beside_the_consumer(stored: DemoResult, tmp_path: Path) -> None:
     assert stored.holds
     assert ("the warehouse in /flights:", "") in stored.lines()
     assert stored.as_json()["warehouse"]["claims"]["key skew"]["holds"]
@@ -66,7 +66,7 @@ def test_a_warehouse_is_told_beside_the_consumer(stored: Outcome, tmp_path: Path
     assert "mart_key_skew" in (tmp_path / "report.html").read_text()
 
 
-def test_a_warehouse_that_says_otherwise_fails_the_demo(stored: Outcome) -> None:
+def test_a_warehouse_that_says_otherwise_fails_the_demo(stored: DemoResult) -> None:
     assert stored.history is not None
     stored.history.claims["gaps"].offend("an offset too many")
     assert not stored.holds
@@ -74,7 +74,7 @@ def test_a_warehouse_that_says_otherwise_fails_the_demo(stored: Outcome) -> None
     assert "NOT PROVEN: 1 offences" in stored.lines()[-1][0]
 
 
-def test_a_failed_demo_names_its_offenders(failed: Outcome) -> None:
+def test_a_failed_demo_names_its_offenders(failed: DemoResult) -> None:
     text = "\n".join(line for line, _ in failed.lines())
     assert "NOT PROVEN" in text
     assert "never arrived" in text
@@ -87,11 +87,11 @@ def test_nothing_read_at_all_is_told_without_figures() -> None:
     assert "NOT PROVEN" in outcome_of(made).lines()[-1][0]
 
 
-def test_json_holds_claims_counts_and_figures(failed: Outcome) -> None:
+def test_json_holds_claims_counts_and_figures(failed: DemoResult) -> None:
     told = json.loads(json.dumps(failed.as_json()))
     assert told["proven"] is False
     assert told["claims"]["arrived"]["broken"] == 1
-    assert told["counts"]["read"] == failed.verdict.read
+    assert told["counts"]["read"] == failed.proof.read
     assert told["figures"]["steady"]["count"] > 0
 
 

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outbox_local.demo.journal import Outcome
+from outbox_local.demo.journal import FlightOutcome
 from outbox_local.demo.proof import prove
-from tests.unit.local.demo_world import World, world
+from tests.support.demo_world import World, world
 
 chances = st.integers(0, 2**32)
 
 
 def broken(made: World) -> dict[str, list[str]]:
     """The claims that do not hold, with their offenders."""
-    return {name: claim.offenders for name, claim in made.verdict().claims.items() if not claim.holds}
+    return {name: claim.offenders for name, claim in made.prove().claims.items() if not claim.holds}
 
 
 def pair_of_one_aircraft(made: World) -> tuple[int, int]:
@@ -35,10 +35,10 @@ def pair_of_one_aircraft(made: World) -> tuple[int, int]:
 @given(chances)
 def test_holds_whatever_the_order_of_commits(chance: int) -> None:
     made = world(chance=chance)
-    verdict = made.verdict()
-    assert verdict.holds, broken(made)
-    assert verdict.committed == verdict.read == len(made.records)
-    assert verdict.committed + verdict.rolled_back == len(made.source)
+    proof = made.prove()
+    assert proof.holds, broken(made)
+    assert proof.committed == proof.read == len(made.records)
+    assert proof.committed + proof.rolled_back == len(made.source)
 
 
 @settings(deadline=None, max_examples=40)
@@ -83,7 +83,7 @@ def test_records_of_different_aircraft_have_no_order() -> None:
     )
     made.records[place : place + 2] = reversed(made.records[place : place + 2])
     made.renumber()
-    assert made.verdict().holds
+    assert made.prove().holds
 
 
 @settings(deadline=None, max_examples=40)
@@ -179,8 +179,8 @@ def test_a_flight_that_no_producer_journalled_is_named() -> None:
 
 def test_an_outcome_that_was_not_planned_is_named() -> None:
     made = world()
-    place = next(i for i, entry in enumerate(made.entries) if entry.outcome is Outcome.COMMITTED)
-    entry = made.entries[place] = made.entries[place]._replace(outcome=Outcome.ROLLED_BACK)
+    place = next(i for i, entry in enumerate(made.entries) if entry.outcome is FlightOutcome.COMMITTED)
+    entry = made.entries[place] = made.entries[place]._replace(outcome=FlightOutcome.ROLLED_BACK)
     found = broken(made)
     assert f"(row {entry.flight}): rolled back, which was not the plan" in found["accounted"][0]
     assert "rolled back" in found
@@ -204,30 +204,30 @@ def test_a_flight_of_unknown_outcome_may_arrive_or_not(arrives: bool) -> None:
     record = made.records[-1]
     entry = made.entry(record)
     made.entries.remove(entry)
-    made.entries.append(entry._replace(outcome=Outcome.UNKNOWN))
+    made.entries.append(entry._replace(outcome=FlightOutcome.UNKNOWN))
     if not arrives:
         made.records.pop()
-    verdict = made.verdict()
-    assert verdict.holds
-    assert verdict.unknown == 1
+    proof = made.prove()
+    assert proof.holds
+    assert proof.unknown == 1
 
 
 def test_an_unknown_outcome_that_was_settled_counts_as_settled() -> None:
     made = world()
     entry = made.entry(made.records[-1])
-    made.entries.insert(0, entry._replace(outcome=Outcome.UNKNOWN))
-    assert made.verdict().holds
-    assert made.verdict().unknown == 0
+    made.entries.insert(0, entry._replace(outcome=FlightOutcome.UNKNOWN))
+    assert made.prove().holds
+    assert made.prove().unknown == 0
     made.records.pop()
     assert set(broken(made)) == {"arrived"}
 
 
 def test_ten_offenders_are_named_and_all_are_counted() -> None:
     made = world()
-    verdict = prove(made.source, made.entries, [], seed=made.seed)
-    claim = verdict.claims["arrived"]
+    proof = prove(made.source, made.entries, [], seed=made.seed)
+    claim = proof.claims["arrived"]
     assert len(claim.offenders) == 10
-    assert claim.broken == verdict.committed == len(made.records)
+    assert claim.broken == proof.committed == len(made.records)
 
 
 def test_a_record_read_out_of_its_offset_order_is_named() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outbox_local.demo.sabotage import NothingToSabotageError, Sabotage, sabotage
-from tests.unit.local.demo_world import world
+from tests.support.demo_world import world
 
 CLAIM = {Sabotage.DROP: "arrived", Sabotage.DOUBLE: "once", Sabotage.SWAP: "order"}
 
@@ -22,12 +22,12 @@ def test_the_proof_fails_and_names_the_flight(kind: Sabotage, chance: int, seed:
     before = [record.value for record in made.records]
     made.records = sabotage(made.records, kind, seed)
     after = [record.value for record in made.records]
-    verdict = made.verdict()
-    assert not verdict.holds
+    proof = made.prove()
+    assert not proof.holds
     place = next(place for place, now in enumerate([*after, None]) if [*before, None][place] != now)
     touched = after[place] if kind is Sabotage.DOUBLE else before[place]
     row = json.loads(touched or "")["row"]
-    assert any(f"(row {row})" in offender for offender in verdict.claims[CLAIM[kind]].offenders)
+    assert any(f"(row {row})" in offender for offender in proof.claims[CLAIM[kind]].offenders)
 
 
 @pytest.mark.parametrize(("kind", "more"), [(Sabotage.DROP, -1), (Sabotage.DOUBLE, 1), (Sabotage.SWAP, 0)])

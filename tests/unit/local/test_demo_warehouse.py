@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from outbox_local.demo.warehouse import Warehouse
-from outbox_relay.errors import OperatorError
+from outbox_relay.text.errors import OperatorError
 
 
 def test_without_the_extra_the_command_that_installs_it_is_named(

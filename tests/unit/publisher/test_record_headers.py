@@ -9,7 +9,7 @@ import pytest
 from outbox import wire
 from outbox_relay.publisher import records
 from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.records import headers_of
+from outbox_relay.publisher.records import decode_headers
 
 RESERVED = ["outbox-id", "Outbox-Tags", "OUTBOX-", "outbox-of-my-own", "traceparent", "TraceParent"]
 
@@ -20,7 +20,7 @@ def test_a_reserved_name_is_refused_among_any_others(name: str, others: dict[str
     text = json.dumps({**others, name: "x"}, ensure_ascii=False)
     for _ in range(2):
         with pytest.raises(Unpublishable, match="is reserved for the outbox"):
-            headers_of(text)
+            decode_headers(text)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_a_reserved_name_is_refused_among_any_others(name: str, others: dict[str
 )
 def test_a_reserved_name_cannot_hide_behind_an_escape(text: str) -> None:
     with pytest.raises(Unpublishable, match="is reserved for the outbox"):
-        headers_of(text)
+        decode_headers(text)
 
 
 def test_other_headers_come_as_pairs_in_their_order() -> None:
@@ -40,19 +40,19 @@ def test_other_headers_come_as_pairs_in_their_order() -> None:
         ('q"', "ü"),
         ("", ""),
     ]
-    assert headers_of(text) == headers_of(text) == expected
-    assert headers_of("{}") == []
+    assert decode_headers(text) == decode_headers(text) == expected
+    assert decode_headers("{}") == []
 
 
 @pytest.mark.parametrize("text", ["[]", '["a"]', '"a"', "5", "null", "true", '[["a", "b"]]'])
 def test_headers_that_are_not_an_object_are_refused(text: str) -> None:
     with pytest.raises(Unpublishable, match="not a JSON object"):
-        headers_of(text)
+        decode_headers(text)
 
 
 def test_names_that_a_producer_makes_up_do_not_fill_the_memory() -> None:
     for number in range(3 * records.ALLOWED_KEPT):
-        headers_of(json.dumps({f"n{number}": "x", f"{number}" + "l" * 1_000: "x"}))
+        decode_headers(json.dumps({f"n{number}": "x", f"{number}" + "l" * 1_000: "x"}))
         assert len(records._allowed) <= records.ALLOWED_KEPT
     assert max(map(len, records._allowed)) < 1_000
     assert not any(map(wire.is_reserved, records._allowed))

@@ -14,20 +14,26 @@ from outbox_relay.publisher.errors import BrokenError, Unpublishable
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.topic_lookup import _refused
+
+
+def _session(groups: list[Group]) -> Session:
+    """Make a session of these groups with nothing on the wire; its turns are the test's."""
+    session = Session.__new__(Session)
+    session._groups, session._pages, session._burdened = groups, [], frozenset()
+    session._publisher = cast("Any", SimpleNamespace(unacknowledged=0, aside={}))
+    session._let_go_on = lambda: None  # type: ignore[method-assign]
+    return session
 
 
 def test_a_lane_set_aside_in_a_careful_turn_is_not_read_on_in_that_turn() -> None:
     known = Progress(Snapshot(10, 10))
     careful, late, well = (Group({lane}, known) for lane in (1, 2, 3))
     careful.careful = 5
-    session = Session.__new__(Session)
-    session._groups = [careful, late, well]
-    session._is_burdened = False
-    session._publisher = cast("Any", SimpleNamespace(unacknowledged=0, aside={}))
-    session._let_go_on = lambda: None  # type: ignore[method-assign]
+    session = _session([careful, late, well])
     read: list[list[Group]] = []
 
     def turn_of(groups: list[Group], *, alone: bool) -> bool:
@@ -41,6 +47,23 @@ def test_a_lane_set_aside_in_a_careful_turn_is_not_read_on_in_that_turn() -> Non
     session._turn_of = turn_of  # type: ignore[method-assign]
     assert session._turn()
     assert read == [[careful], [well]]
+
+
+def test_a_careful_page_that_waits_for_its_barrier_goes_out_with_no_other() -> None:
+    known = Progress(Snapshot(10, 10))
+    careful, plain = Group({1}, known, careful=5), Group({2}, known)
+    session = _session([careful, plain])
+    read: list[list[Group]] = []
+
+    def turn_of(groups: list[Group], *, alone: bool) -> bool:
+        read.append(groups)
+        if alone:
+            session._pages = [Page(careful, [], known, known)]
+        return False
+
+    session._turn_of = turn_of  # type: ignore[method-assign]
+    assert not session._turn()
+    assert read == [[careful]]
 
 
 def test_an_acknowledgement_at_the_last_moment_is_no_reason_to_give_up() -> None:

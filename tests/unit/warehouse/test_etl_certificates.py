@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from outbox_etl.source.certificate import Certificate, covered, in_force
-from outbox_etl.source.revocation import ALL, doubt, latest
+from outbox_etl.reconcile.certificate import Certificate, covered, in_force
+from outbox_etl.reconcile.revocation import ABOVE_ALL_XIDS, doubt, latest
 from outbox_etl.source.window import Cluster, Watermark
 
 
@@ -32,7 +32,7 @@ def test_only_the_warehouse_s_own_certificates_reach() -> None:
 
 
 def test_a_revocation_takes_back_all_that_came_before_whichever_warehouse_it_names() -> None:
-    found = given((0, 10, 0, "a"), (0, ALL, 1, ""), (5, 20, 0, "a"))
+    found = given((0, 10, 0, "a"), (0, ABOVE_ALL_XIDS, 1, ""), (5, 20, 0, "a"))
     assert covered(found, "a")[0] == 0
     assert [each.lo for each in in_force(found)] == [5]
 
@@ -57,13 +57,13 @@ def test_certificates_are_doubted_when_the_warehouse_is_not_what_was_verified(
 
 
 def test_what_was_taken_back_is_not_taken_back_again() -> None:
-    found = given((0, 20, 0, "a"), (0, ALL, 1, ""))
+    found = given((0, 20, 0, "a"), (0, ABOVE_ALL_XIDS, 1, ""))
     assert doubt(found, "b", mark(3)) == ""
     assert doubt([], "b", None) == ""
 
 
 def test_a_revocation_is_told_until_the_next_verification() -> None:
-    first, second = given((0, ALL, 1, ""), (0, 20, 0, "b"))
+    first, second = given((0, ABOVE_ALL_XIDS, 1, ""), (0, 20, 0, "b"))
     revoked = replace(first, revoked="gone")
     assert latest([revoked]) == "gone"
     assert latest([revoked, second]) == ""

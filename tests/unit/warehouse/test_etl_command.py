@@ -18,10 +18,10 @@ import pytest
 from rich.console import Console
 
 from outbox_etl.main import parser
-from outbox_relay.cli.etl.progress import SAID, Progress
+from outbox_relay.cli.etl.progress import SAID, ProgressDisplay
 from outbox_relay.warehouse import child, jars, prepare
 from outbox_relay.warehouse.job import STAGES
-from tests.support.cli import Ran, outbox
+from tests.support.outbox_command import Ran, outbox
 from tests.support.waiting import wait_until
 
 SECRET = "s3cr3t-Pa55"
@@ -189,7 +189,7 @@ def test_a_job_that_ends_without_an_answer_has_failed(job: Job, code: int) -> No
 
 def test_a_stopped_run_ends_as_shells_expect(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> child.Ended:
-        raise child.Stopped(signal.SIGTERM)
+        raise child.SignalReceived(signal.SIGTERM)
 
     monkeypatch.setattr(child, "run", stopped)
     ran = outbox("etl", "run", *GIVEN)
@@ -250,7 +250,7 @@ def test_a_java_that_is_too_old_does_not_come_before_the_one_that_was_found(
 def test_stages_are_shown_by_partition() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=120)
-    with Progress(console=console) as progress:
+    with ProgressDisplay(console=console) as progress:
         progress.hear(STAGES + json.dumps([{"stage": 4, "tasks": 16, "done": 5, "failed": 1}]))
         wait_until(lambda: "stage 4: 5 of 16 partitions (1 failed)" in screen.getvalue(), "the stage")
 
@@ -277,7 +277,7 @@ def test_sigterm_ends_the_job_and_what_it_started(tmp_path: Path) -> None:
     script = (
         "import os, sys\nfrom outbox_relay.warehouse import child\n"
         "try:\n    child.run([], os.environ, lambda line: print(line, flush=True))\n"
-        "except child.Stopped as stopped:\n    sys.exit(128 + stopped.number)\n"
+        "except child.SignalReceived as stopped:\n    sys.exit(128 + stopped.number)\n"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", script],

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
-from outbox_etl.warehouse.manifest import FOLDER, DataFile, Files, LocalManifests, Manifest
+from outbox_etl.warehouse.manifest import FOLDER, DataFile, LocalManifests, Manifest, TableFiles
 
 FIRST = Manifest(
-    1, {"outbox.window-hi": "7"}, {"t": Files("`id` bigint", (DataFile("t/a/f.parquet", 2, 1, 9),))}
+    1, {"outbox.window-hi": "7"}, {"t": TableFiles("`id` bigint", (DataFile("t/a/f.parquet", 2, 1, 9),))}
 )
 
 
@@ -65,7 +65,7 @@ def test_a_version_whose_files_are_not_there_is_not_written(tmp_path: Path) -> N
 def test_something_else_under_the_name_of_a_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "000000000001.json").write_text(text)
-    with pytest.raises(TargetError, match=r"000000000001\.json is (no manifest|of format 2)"):
+    with pytest.raises(TargetError, match=r"000000000001\.json is (not a manifest|of format 2)"):
         LocalManifests(tmp_path).newest()
 
 

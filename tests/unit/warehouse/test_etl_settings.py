@@ -7,10 +7,10 @@ import argparse
 import click
 import pytest
 
-from outbox_etl.command_line import add
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
-from outbox_etl.options import OPTIONS, Settings, from_arguments
+from outbox_etl.options.option import add
+from outbox_etl.options.settings import COMMON_OPTIONS, Settings, from_arguments
 from outbox_relay.cli.etl.commands import etl
 from outbox_relay.cli.etl.options import SHARED
 
@@ -24,7 +24,7 @@ def read(*arguments: str) -> Settings:
 
 def test_every_option_has_a_twin_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     options = argparse.ArgumentParser()
-    add(options, OPTIONS)
+    add(options, COMMON_OPTIONS)
     for action in options._actions[1:]:  # (the first is --help)
         [name] = action.option_strings
         twin = OWN.get(name, f"OUTBOX_ETL_{name.removeprefix('--').replace('-', '_').upper()}")
@@ -32,7 +32,7 @@ def test_every_option_has_a_twin_in_the_environment(monkeypatch: pytest.MonkeyPa
         with monkeypatch.context() as patch:
             patch.setenv(twin, "17")
             fresh = argparse.ArgumentParser()
-            add(fresh, OPTIONS)
+            add(fresh, COMMON_OPTIONS)
             assert str(getattr(fresh.parse_args([]), action.dest)).strip("[]'") == "17", name
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outbox_etl.dsn import parse
-from outbox_etl.options import Settings
+from outbox_etl.options.dsn import parse
+from outbox_etl.options.settings import Settings
 
 DSN = "postgresql://app:secret@db:5432/shop?sslmode=require"
 

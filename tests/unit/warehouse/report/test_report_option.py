@@ -9,10 +9,10 @@ import pytest
 
 from outbox_etl.errors import SettingsError
 from outbox_etl.main import parser
-from outbox_etl.options import from_arguments
+from outbox_etl.options.settings import from_arguments
 from outbox_etl.report.writer import ReportWriter
 from outbox_relay.warehouse import child, prepare
-from tests.support.cli import outbox
+from tests.support.outbox_command import outbox
 
 DSN = "postgresql://etl:s3cr3t-Pa55@localhost:5432/shop"
 GIVEN = ("--warehouse", "/data/warehouse", "--dsn", DSN)

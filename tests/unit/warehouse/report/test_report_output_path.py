@@ -24,7 +24,7 @@ def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", [".", "/dev/null"])
 def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(SettingsError, match="no file"):
+    with pytest.raises(SettingsError, match="is not a file"):
         output_path.check(tmp_path / name)
 
 

@@ -13,7 +13,7 @@ import pytest
 from outbox_etl.report.facts import OTHER, folded, step_of
 from outbox_etl.report.page import page
 from outbox_etl.report.text import edge, key_hash, lasting
-from tests.unit.warehouse.report.stories import NASTY, RECONCILED, facts, figures, over, run
+from tests.support.report_facts import NASTY, RECONCILED, facts, figures, over, run
 
 
 class Reader(HTMLParser):

@@ -1,0 +1,56 @@
+"""The model of shared lanes: every interleaving keeps the promises, and each safeguard taken away breaks one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.models.lanes_model import LOSS, ORDER, OWNERS, STUCK, TWICE, Variant
+from tests.support.models.lanes_search import search
+
+ONE_EACH = (1, 1)
+
+SOUND: dict[str, Variant] = {
+    "hand-over": Variant(sessions=3),
+    "a drain": Variant(drains=1),
+    "a drain among three": Variant(sessions=3, drains=1, messages=ONE_EACH),
+    "a death": Variant(deaths=1),
+    "two deaths among three": Variant(sessions=3, deaths=2, messages=ONE_EACH),
+    "a lease that runs out": Variant(pauses=1, messages=ONE_EACH),
+    "a death and a lease that runs out": Variant(deaths=1, pauses=1, messages=ONE_EACH),
+}
+
+BROKEN: dict[str, tuple[Variant, str]] = {
+    "gives back before the record": (Variant(give_back="acknowledged"), TWICE),
+    "takes from the living": (Variant(takes_from_living=True), TWICE),
+    "a barrier that checks no epoch": (Variant(barrier_checks=False, pauses=1, messages=ONE_EACH), OWNERS),
+    "a record that does not name its lanes": (
+        Variant(record_checks=False, pauses=1, messages=ONE_EACH),
+        OWNERS,
+    ),
+    "reads progress before it locks": (Variant(progress_before_lock=True), TWICE),
+    "reads a lane on after it is given back": (Variant(reads_on=True), TWICE),
+    "publishes a lane on after it is given back": (Variant(reads_on=True), OWNERS),
+    "records what is not acknowledged": (
+        Variant(records_unacknowledged=True, deaths=1, messages=ONE_EACH),
+        LOSS,
+    ),
+    "starts behind what is in doubt": (Variant(starts_behind_doubts=True, deaths=1), ORDER),
+    "does not notice lost lanes without traffic": (
+        Variant(notices_loss=False, pauses=1, deaths=1, messages=ONE_EACH),
+        STUCK,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_interleaving_of_relays_breaks_a_promise(name: str) -> None:
+    found = search(SOUND[name])
+    assert found.wrong == {}
+    assert found.states > 1_000
+    assert found.ends, "the search ended nowhere"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_safeguard_of_shared_lanes_taken_away_is_missed(name: str) -> None:
+    variant, wrong = BROKEN[name]
+    assert wrong in search(variant).wrong
