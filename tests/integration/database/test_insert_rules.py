@@ -27,6 +27,7 @@ INSERT INTO outbox.topic (name, message_type, partitions, selector, max_message_
     ('orders', 'MIXED', 4, NULL, 1048588), ('normal', 'NORMAL', 4, NULL, 1048588), ('fifo', 'FIFO', 4, NULL, 1048588),
     ('delay', 'DELAY', 4, NULL, 1048588), ('halves', 'TRANSACTION', 4, NULL, 1048588),
     ('numbers', 'MIXED', 4, 'modulo', 1048588), ('own', 'MIXED', 4, 'by_region', 1048588),
+    ('rocketmq', 'MIXED', 4, 'java_hash', 1048588), ('librdkafka', 'MIXED', 4, 'crc32', 1048588),
     ('small', 'MIXED', 4, NULL, 1000);
 INSERT INTO outbox.producer_group (name, message_type) VALUES ('plain', 'NORMAL'), ('tx', 'TRANSACTION');
 """
@@ -50,6 +51,11 @@ REFUSED: list[tuple[str, Columns]] = [
     ("message_selector_has_its_key", {"selector": "modulo", "topic": "not-registered"}),
     ("message_selector_has_its_key", {"selector": "murmur2"}),
     ("message_selector_has_its_key", {"topic": "numbers", "key": b"text"}),
+    ("message_selector_has_its_key", {"selector": "java_hash"}),
+    ("message_selector_has_its_key", {"selector": "java_hash", "key": b"\xff"}),
+    ("message_selector_has_its_key", {"selector": "java_hash", "order_key": b"a\0", "key": b"a"}),
+    ("message_selector_has_its_key", {"selector": "crc32"}),
+    ("message_selector_has_its_key", {"topic": "rocketmq", "key": b"\xff"}),
     *(("message_headers_are_text", {"headers": Jsonb(headers)}) for headers in NOT_TEXT),
     *(
         ("message_header_is_not_reserved", {"headers": Jsonb({name: "x"})})
@@ -101,6 +107,8 @@ ACCEPTED: list[Columns] = [
     {"topic": "not-registered", "queue": 2**31 - 1}, {"queue": 3}, {"queue": 0, "selector": "by_region"},
     {"selector": "modulo", "key": b"-17"}, {"selector": "random"}, {"selector": "round_robin"},
     {"selector": "murmur2", "order_key": b""}, {"topic": "own", "queue": 1}, {"topic": "own", "selector": "random"},
+    {"selector": "java_hash", "key": "订单".encode()}, {"selector": "java_hash", "key": b"", "topic": "not-registered"},
+    {"topic": "rocketmq"}, {"topic": "librdkafka", "key": b"\xff\0"}, {"selector": "crc32", "order_key": b""},
     {"topic": "numbers", "order_key": b"7", "key": b"x"}, {"topic": "numbers", "queue": 1},
     {"headers": Jsonb({})}, {"headers": Jsonb({"a": None, "trace": "outbox-id", "x-outbox-": '"}{[]:,\\', "ü": "\n"})},
     {"headers": Jsonb({"o": "", "t": "", "tracestate": "a=b", "outboxes": "x"})}, {"index_keys": ["a", "|", "{}", "N"]},
@@ -160,7 +168,7 @@ def test_what_is_only_unusual_is_accepted(producer: psycopg.Connection[Any], sta
 def test_an_ordinary_row_is_not_looked_at_closely(producer: psycopg.Connection[Any]) -> None:
     producer.execute("RESET ROLE")
     producer.execute(
-        """CREATE OR REPLACE FUNCTION outbox.look_closely(m outbox.message) RETURNS void LANGUAGE plpgsql
+        """CREATE OR REPLACE FUNCTION outbox.check_record(m outbox.message) RETURNS void LANGUAGE plpgsql
            AS $$ BEGIN RAISE 'looked at closely' USING ERRCODE = 'raise_exception'; END $$"""
     )
     producer.execute("SET ROLE outbox_producer")
@@ -201,7 +209,7 @@ def test_a_stated_lane_is_trusted_only_from_roles_that_may(producer: psycopg.Con
             insert(producer, {**unchecked, **wrong})
 
 
-def test_a_function_with_a_trusted_owners_rights_makes_no_caller_trusted_with_half_messages(
+def test_a_function_of_a_trusted_owner_makes_no_caller_trusted_with_half_messages(
     producer: psycopg.Connection[Any],
 ) -> None:
     producer.execute("RESET ROLE")

@@ -16,8 +16,8 @@ from psycopg.errors import CheckViolation, InsufficientPrivilege
 
 from outbox import Message, Outbox
 from tests.support.logins import Logins
-from tests.support.postgres_writing import Connection, connect, insert
-from tests.support.stopping import set_aside, stop_lane
+from tests.support.plain_inserts import Connection, connect, insert
+from tests.support.stopped_lanes import set_aside, stop_lane
 
 CHANGE = "UPDATE outbox.message SET state = %s, remark = 'why' WHERE id = %s"
 STATE = "SELECT state FROM outbox.message WHERE id = %s"
@@ -124,6 +124,8 @@ FORBIDDEN_TO_OPERATORS = [
     "INSERT INTO outbox.event (id, message_id, kind, actor) VALUES (1, gen_random_uuid(), 'transition', 'me')",
     "UPDATE outbox.lane SET stopped_message = gen_random_uuid()",
     "UPDATE outbox.lane SET retrying_at = NULL",
+    "UPDATE outbox.lease SET leased_until = clock_timestamp()",
+    "DELETE FROM outbox.lease",
     "INSERT INTO outbox.publication (epoch) VALUES (1)",
     "DELETE FROM outbox.topic",
     "CREATE TABLE outbox.mine ()",
@@ -136,6 +138,7 @@ def test_an_operator_reads_no_bodies_and_writes_nothing_else(logins: Logins) -> 
             with pytest.raises(InsufficientPrivilege):
                 conn.execute(statement.encode())
         conn.execute("UPDATE outbox.lane SET retry_requested_at = NULL")
+        conn.execute("UPDATE outbox.lease SET is_draining = true")
 
 
 def test_a_producer_cannot_ask_a_lane_to_be_retried(logins: Logins) -> None:

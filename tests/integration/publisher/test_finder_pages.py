@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import psycopg
 import pytest
@@ -12,13 +13,13 @@ import pytest
 from outbox_relay.publisher import finder as finder_module
 from outbox_relay.publisher import listing as listing_module
 from outbox_relay.publisher.delayed import Delayed
-from outbox_relay.publisher.finder import BODY, POSITION, RawRow, Row
+from outbox_relay.publisher.finder import BODY, FIELDS, LANE, POSITION, RawRow
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
-from tests.support.postgres_writing import Connection, decide, insert, insert_numbered, keys_of_lanes
+from tests.support.bare_reader import Reading
+from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, keys_of_lanes
 from tests.support.publications import positions
-from tests.support.reading import Reading
 
 
 @pytest.fixture
@@ -68,6 +69,35 @@ def test_rows_that_commit_while_a_backlog_is_taken_come_after_it(
     assert sorted(found) == positions(conn)
 
 
+@pytest.mark.parametrize("lanes", [{0}, {0, 1, 5}, {2, 4, 6}, {1, 2, 3, 7}, set(range(8))], ids=str)
+def test_a_poll_finds_the_rows_of_its_lanes_only(
+    reading: Reading, conn: Connection, lanes: Collection[int]
+) -> None:
+    before = reading.finder.here()[0]
+    keys = keys_of_lanes(conn, "t", *range(8))
+    for key in keys:
+        insert(conn, "t", key, b"")
+    reading.finder.name_partitions(reading.partitions.tables)
+    found = reading.finder.poll(before, lanes).rows
+    assert [row[LANE] for row in found] == [lane for lane in range(8) if lane in lanes]
+
+
+def test_a_poll_counts_what_it_found_of_a_large_difference_by_topic(
+    reading: Reading, conn: Connection
+) -> None:
+    before = reading.finder.here()[0]
+    insert_numbered(conn, "many", 9)
+    insert_numbered(conn, "few", 1)
+    reading.finder.name_partitions(reading.partitions.tables)
+    fits = reading.finder.poll(before, range(8))
+    assert (len(fits.rows), fits.more, fits.found) == (10, False, {})
+    insert_numbered(conn, "few", 1)
+    large = reading.finder.poll(before, range(8))
+    hashes = conn.execute("SELECT hashtext('many'), hashtext('few')").fetchone()
+    assert hashes is not None
+    assert (large.rows, large.more, large.found) == ([], True, {hashes[0]: 9, hashes[1]: 2})
+
+
 LARGE = 40_000
 PAGE_OF_BYTES = 100_000
 LARGE_FIELDS = {
@@ -90,6 +120,10 @@ def insert_unchecked(conn: Connection, field: str) -> str:
     message_id = insert(conn, "t", **columns, lane=0)  # type: ignore[arg-type]
     conn.execute("ALTER TABLE outbox.message ENABLE TRIGGER USER")
     return message_id
+
+
+def named(row: RawRow) -> SimpleNamespace:
+    return SimpleNamespace(**dict(zip(FIELDS, row, strict=True)))
 
 
 def bytes_of(row: RawRow) -> int:
@@ -176,7 +210,8 @@ def test_a_row_above_the_bound_comes_without_its_fields(
         insert(conn, "t", "k", b"after")
     if listed:
         reading.group.progress = START
-    rows = [Row(*row) for page in reading.pages() for row in page]
+    raw = [row for page in reading.pages() for row in page]
+    rows = [named(row) for row in raw]
     assert [row.position for row in rows] == positions(conn)
     before, fits, withheld, after = rows
     assert (before.body, before.tags, before.withheld) == (b"before", "a", None)
@@ -184,17 +219,17 @@ def test_a_row_above_the_bound_comes_without_its_fields(
     assert after.body == b"after"
     assert withheld.message_id == large
     assert LARGE <= (withheld.withheld or 0) <= LARGE + 200
-    assert bytes_of(tuple(withheld)) < 100
+    assert bytes_of(raw[2]) < 100
 
 
 def test_the_key_is_not_sent_twice(reading: Reading, conn: Connection) -> None:
     insert(conn, "t", "k", b"")
     insert(conn, "t", "k", b"", order_key="o")
-    found = [Row(*row) for page in reading.pages() for row in page]
+    found = [named(row) for page in reading.pages() for row in page]
     assert [(row.key, row.order_key) for row in found] == [(b"k", None), (b"k", b"o")]
 
 
-def test_a_message_released_while_its_backlog_is_taken_is_read_once_at_its_new_place(
+def test_a_message_released_while_its_backlog_is_read_is_read_once_at_its_new_place(
     reading: Reading, conn: Connection, small_lists: None
 ) -> None:
     """Its id is on the list, its row has moved on: it belongs to the next difference."""
@@ -206,7 +241,7 @@ def test_a_message_released_while_its_backlog_is_taken_is_read_once_at_its_new_p
 
     def between(turn: int) -> None:
         if turn == 1:
-            assert Delayed(conn).release() == 1
+            assert Delayed(conn).release(range(8)) == 1
 
     found = reading.read(between)
     assert sorted(found) == positions(conn)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.support.postgres_writing import Connection, connect, decide, insert, insert_numbered
+from tests.support.bare_reader import Reading, narrow_partitions
+from tests.support.plain_inserts import Connection, connect, decide, insert, insert_numbered
 from tests.support.publications import positions
-from tests.support.reading import Reading, narrow_partitions
 from tests.support.waiting import wait_until
 
 
@@ -74,7 +74,7 @@ def test_a_transaction_that_crosses_a_bound_is_read_whole(
     assert reading.read() == list(range(jump, jump + 10))
 
 
-def test_a_partition_made_after_the_relay_started_is_noticed_before_progress_passes_it(
+def test_a_partition_made_after_the_start_is_noticed_before_progress_passes_it(
     reading: Reading, conn: Connection
 ) -> None:
     go_to(conn, 3_990)

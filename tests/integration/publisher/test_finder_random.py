@@ -16,8 +16,8 @@ from outbox_relay.publisher import listing
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import POSITION, WAITING
 from outbox_relay.publisher.lane_groups import Group
-from tests.support.postgres_writing import Connection, decide, insert
-from tests.support.reading import Reading
+from tests.support.bare_reader import Reading
+from tests.support.plain_inserts import Connection, decide, insert
 
 FAR = "2999-01-01"
 # The last one is another one in each run; one id for it, since every test process collects for itself.
@@ -68,7 +68,7 @@ class Story:
             "UPDATE outbox.waiting SET due_at = clock_timestamp() WHERE id = ANY (%s)", [self._waiting()]
         )
         self._delayed.expect("-infinity")
-        self._delayed.release()
+        self._delayed.release(range(8))
 
     def _waiting(self) -> list[int]:
         rows = self._conn.execute("SELECT id FROM outbox.waiting ORDER BY id").fetchall()

@@ -17,10 +17,10 @@ from psycopg.errors import CheckViolation
 
 from outbox_local.stack.api import Stack
 from outbox_relay.publisher.session import Session
-from tests.support.cli import outbox, succeed
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
-from tests.support.postgres_writing import Connection, connect, insert, keys_of_lanes, wait_published
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.relay_thread import RelayThread

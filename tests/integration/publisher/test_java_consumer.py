@@ -11,7 +11,7 @@ from outbox_relay.downloads.jars import kafka_jars
 from outbox_relay.downloads.java import find_java
 from outbox_relay.downloads.wheels import java_from_wheel
 from tests.support.kafka_records import Record, read_topic
-from tests.support.postgres_writing import connect, insert, insert_numbered
+from tests.support.plain_inserts import connect, insert, insert_numbered
 from tests.support.relay_in_process import publish
 
 DATA = Path(__file__).parent / "data"

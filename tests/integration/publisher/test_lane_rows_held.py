@@ -20,7 +20,7 @@ from psycopg.errors import CheckViolation
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
-from tests.support.postgres_writing import Connection, connect, insert, keys_of_lanes
+from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes
 from tests.support.relay_session import relay_session, turn_until
 
 LANE, OTHER = 5, 6

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from psycopg.errors import CheckViolation
 
-from outbox_relay.publisher import lease
+from outbox_relay.publisher.lease import Taken
+from tests.support.lanes import join_and_take, take
 from tests.support.locks import holding
-from tests.support.postgres_writing import Connection, insert, keys_of_lanes
-from tests.support.stopping import stop_lane
+from tests.support.plain_inserts import Connection, insert, keys_of_lanes
+from tests.support.stopped_lanes import stop_lane
 
 LANE, OTHER = 5, 6
 DIE = "UPDATE outbox.lease SET leased_until = '-infinity'"
@@ -27,9 +28,9 @@ def newest(conn: Connection) -> int:
     return one(conn, "SELECT max(position) FROM outbox.message")
 
 
-def taken(conn: Connection) -> tuple[lease.Lease, dict[int, int]]:
-    """Take the lanes as the next relay does; return the lease, and what the rows say is in doubt."""
-    held = lease.take(conn, "next", 60)
+def taken(conn: Connection) -> tuple[Taken, dict[int, int]]:
+    """Take the lanes as the next relay does; return what it finds, and what the rows say is in doubt."""
+    _, held = join_and_take(conn, "next", 60)
     rows = conn.execute("SELECT lane, doubted_until FROM outbox.lane").fetchall()
     assert dict(rows) == held.doubted
     return held, held.doubted
@@ -49,7 +50,7 @@ def test_what_was_sent_before_the_first_relay_is_not_in_doubt(conn: Connection) 
 
 
 def test_lanes_that_were_given_back_keep_what_was_noted(conn: Connection) -> None:
-    held = lease.take(conn, "first", 60)
+    held = take(conn, "first", 60)
     newest(conn)
     held.release(conn, {LANE: 7})
     newest(conn)
@@ -57,7 +58,7 @@ def test_lanes_that_were_given_back_keep_what_was_noted(conn: Connection) -> Non
 
 
 def test_of_a_relay_that_died_everything_is_in_doubt(conn: Connection) -> None:
-    lease.take(conn, "first", 60)
+    take(conn, "first", 60)
     last = newest(conn)
     conn.execute(DIE)
     held, doubted = taken(conn)
@@ -70,7 +71,7 @@ def test_of_a_relay_that_died_everything_is_in_doubt(conn: Connection) -> None:
 
 
 def test_a_lane_that_was_stopped_when_the_relay_died_is_as_its_row_says(conn: Connection) -> None:
-    lease.take(conn, "first", 60)
+    take(conn, "first", 60)
     message_id = stopped(conn)
     last = newest(conn)
     conn.execute(DIE)
@@ -79,7 +80,7 @@ def test_a_lane_that_was_stopped_when_the_relay_died_is_as_its_row_says(conn: Co
 
 
 def test_a_stop_in_doubt_stays_in_doubt(conn: Connection) -> None:
-    lease.take(conn, "first", 60)
+    take(conn, "first", 60)
     stopped(conn, in_doubt=True)
     conn.execute("UPDATE outbox.lane SET doubted_until = 3 WHERE lane = %s", [LANE])
     conn.execute(DIE)
@@ -88,7 +89,7 @@ def test_a_stop_in_doubt_stays_in_doubt(conn: Connection) -> None:
 
 
 def test_a_lane_that_was_being_retried_when_the_relay_died_is_in_doubt(conn: Connection) -> None:
-    lease.take(conn, "first", 60)
+    take(conn, "first", 60)
     stopped(conn)
     conn.execute("UPDATE outbox.lane SET retrying_at = now() WHERE lane = %s", [LANE])
     last = newest(conn)
@@ -101,21 +102,19 @@ def test_a_lane_that_was_being_retried_when_the_relay_died_is_in_doubt(conn: Con
 def test_a_held_row_is_given_back_only_if_nothing_was_to_be_written(
     conn: Connection, database: str, noted: dict[int, int], is_given_back: bool
 ) -> None:
-    held = lease.take(conn, "first", 60)
+    held = take(conn, "first", 60)
     last = newest(conn)
     with holding(database, HOLD):
         held.release(conn, noted)
     doubted = taken(conn)[1]
-    if is_given_back:
-        assert doubted == {lane: noted.get(lane, 0) for lane in range(8)}
-    else:
-        assert set(doubted.values()) == {last}
+    expected = {lane: noted.get(lane, 0) for lane in range(8)}
+    assert doubted == (expected if is_given_back else expected | {LANE: last})
 
 
 @pytest.mark.parametrize("column", ["system_identifier", "timeline"])
 def test_lanes_that_were_given_back_on_another_server_are_in_doubt(conn: Connection, column: str) -> None:
     """A promoted standby, or a restored backup: what was published since is not known there."""
-    held = lease.take(conn, "first", 60)
+    held = take(conn, "first", 60)
     message_id = stopped(conn)
     last = newest(conn)
     held.release(conn)
@@ -123,8 +122,8 @@ def test_lanes_that_were_given_back_on_another_server_are_in_doubt(conn: Connect
     if column == "timeline":
         with pytest.raises(CheckViolation, match="has ended, and has not recorded"):
             conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE message_id = %s", [message_id])
-    held, doubted = taken(conn)
-    assert (set(doubted.values()), held.refused) == ({last}, {})
+    found, doubted = taken(conn)
+    assert (set(doubted.values()), found.refused) == ({last}, {})
 
 
 def test_only_a_stopped_lane_is_stopped_in_doubt(conn: Connection) -> None:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from outbox_relay.publisher import lease
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
-from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.publisher.snapshot import Snapshot, array_text
 from outbox_relay.publisher.upkeep import SWEEP
-from tests.support.plans import Plan, Prepared, buffers, nodes, removed, scans
-from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
-from tests.support.reading import Reading, narrow_partitions
+from tests.support.bare_reader import Reading, narrow_partitions
+from tests.support.lanes import take
+from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
+from tests.support.query_plans import Plan, Prepared, buffers, nodes, removed, scans
 
-POLL = {"lanes": "smallint[]", "xmax": "xid8", "xip": "xid8[]", "page": "bigint", "bytes": "bigint",
-        "row_bytes": "bigint"}  # fmt: skip
+POLL = {"first0": "smallint", "last0": "smallint", "xmax": "xid8", "xip": "xid8[]", "page": "bigint",
+        "bytes": "bigint", "row_bytes": "bigint"}  # fmt: skip
 ALL_LANES = "{0,1,2,3,4,5,6,7}"
 FEW = 5
 WIDTH = 1_000
@@ -50,12 +50,13 @@ def poll_statement(conn: Connection, partitions: int) -> Prepared:
     ]
     finder = Finder(conn)
     finder.name_partitions(tuple(tables[:partitions]))
-    return Prepared(conn, cast(sql.Composed, finder._poll), POLL)
+    return Prepared(conn, finder.poll_statement(), POLL)
 
 
 def values(snapshot: Snapshot, page: int = 5_000) -> dict[str, Any]:
     return {
-        "lanes": ALL_LANES,
+        "first0": 0,
+        "last0": 7,
         "xmax": str(snapshot.xmax),
         "xip": snapshot.xip_array,
         "page": page,
@@ -119,6 +120,25 @@ def test_each_branch_of_the_finder_uses_its_index(conn: Connection, database: st
         assert busy["Actual Rows"] == 22, "the header, the late one and the new ones"
     per_branch = 4 * (len(snapshot.xip) + 1)
     assert buffers(idle) <= 20 + partitions * per_branch
+
+
+def test_a_poll_ends_at_the_first_row_beyond_a_page(conn: Connection) -> None:
+    """A sort below the limit, or a bitmap, would read all of a difference before the first row of it."""
+    watched = poll_statement(conn, 30)
+    watched.run(values(here(conn)))
+    snapshot = here(conn)
+    page = 50
+    cost = []
+    for rows in (2 * page, 200 * page):
+        insert_numbered(conn, "t", rows)
+        plan = watched.explain(values(snapshot, page))
+        read = scans(plan, "message_p")
+        assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) == page + 1
+        assert all(node["Node Type"] in {"Index Scan", "Index Only Scan"} for node in read)
+        (limit,) = [node for node in nodes(plan) if node["Node Type"] == "Limit"]
+        assert not [node for node in nodes(limit) if "Sort" in node["Node Type"]]
+        cost.append(buffers(plan))
+    assert cost[1] <= cost[0] + 20, cost
 
 
 @pytest.mark.feature("S-08")
@@ -254,13 +274,13 @@ def test_a_dense_page_walks_its_range_only(conn: Connection) -> None:
 
 @pytest.mark.plan("relay/outbox_relay/publisher/delayed.sql", "release")
 def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
-    watched = Prepared(conn, DELAYED["release"], {"since": "text"})
+    watched = Prepared(conn, DELAYED["release"], {"since": "text", "lanes": "smallint[]"})
     fill(conn, 30)
     conn.execute(
         "INSERT INTO outbox.waiting (id, message_id, reason, due_at) SELECT id, message_id, 'delayed', "
         "CASE WHEN id < 4 THEN now() ELSE 'infinity' END FROM outbox.message"
     )
-    plan = watched.explain({"since": "-infinity"})
+    plan = watched.explain({"since": "-infinity", "lanes": ALL_LANES})
     assert removed(plan) <= FEW
     assert conn.execute("SELECT count(*) FROM outbox.waiting WHERE id < 4").fetchone() == (0,)
     assert not [node for node in nodes(plan) if node["Node Type"] == "Seq Scan"]
@@ -313,18 +333,19 @@ def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connecti
     unnested = [node for node in nodes(plan) if node["Node Type"] == "ProjectSet"]
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in unnested) <= 100
     found = watched.run(bounds)
-    expected = conn.execute("SELECT id FROM outbox.message WHERE message_id = %s", [lost]).fetchall()
+    expected = conn.execute("SELECT id, lane FROM outbox.message WHERE message_id = %s", [lost]).fetchall()
     assert found == expected
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "barrier")
 def test_the_barrier_writes_no_table(conn: Connection) -> None:
-    held = lease.take(conn, "me", 10)
-    watched = Prepared(conn, RECORDER["barrier"], {"epoch": "bigint", "owner": "text", "owned": "integer"})
-    plan = watched.explain({"epoch": held.epoch, "owner": "me", "owned": 8})
+    held = take(conn, "me", 10)
+    mine = array_text(held.lanes)
+    watched = Prepared(conn, RECORDER["barrier"], {"epoch": "bigint", "owner": "text", "mine": "smallint[]"})
+    plan = watched.explain({"epoch": held.epoch, "owner": "me", "mine": mine})
     assert plan["Actual Rows"] == 1
     assert not [node for node in nodes(plan) if node["Node Type"] == "ModifyTable"]
-    assert watched.explain({"epoch": held.epoch + 1, "owner": "me", "owned": 8})["Actual Rows"] == 0
+    assert watched.explain({"epoch": held.epoch + 1, "owner": "me", "mine": mine})["Actual Rows"] == 0
 
 
 @pytest.mark.feature("S-29", "S-32")

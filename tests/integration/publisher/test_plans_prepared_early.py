@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox.statements import load
-from tests.support.plans import FILL_HALVES, Plan, rows_read
-from tests.support.postgres_writing import Connection, connect
-from tests.support.reading import narrow_partitions
+from outbox.operations.rows import load_rows
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import Connection, connect
+from tests.support.query_plans import FILL_HALVES, Plan, rows_read
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("plans prepared early")
@@ -46,7 +46,7 @@ class Early:
 
     def prepare(self, file: str, name: str, count: int) -> None:
         """Prepare a statement of `count` values, and make its plan."""
-        self._conn.execute(f'PREPARE "{name}" AS {load(file)[name]}'.encode())
+        self._conn.execute(f'PREPARE "{name}" AS {load_rows(file)[name]}'.encode())
         marks = ", ".join(["NULL"] * count)
         self._conn.execute(f'EXPLAIN EXECUTE "{name}" ({marks})'.encode())
 

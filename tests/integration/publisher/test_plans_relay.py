@@ -13,16 +13,17 @@ from psycopg import sql
 
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import STATEMENTS as FINDER
-from outbox_relay.publisher.finder import Finder, array_text, prepare_session
+from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
-from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.publisher.snapshot import Snapshot, array_text
 from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
 from outbox_relay.publisher.upkeep import SWEEP
-from tests.support.plans import Plan, Prepared, nodes, rows_read, scans
-from tests.support.postgres_writing import Connection, connect, insert_numbered
+from tests.support.bare_reader import narrow_partitions
+from tests.support.lanes import take
+from tests.support.plain_inserts import Connection, connect, insert_numbered
 from tests.support.publications import own_lanes, positions, record, snapshot
-from tests.support.reading import narrow_partitions
+from tests.support.query_plans import Plan, Prepared, nodes, rows_read, scans
 
 WIDTH, COUNT = 1_000, 10
 ALL_LANES = list(range(8))
@@ -70,8 +71,9 @@ def add_topics(conn: Connection, count: int) -> None:
 
 
 def no_table_is_read_through(plan: Plan) -> None:
+    """Except that of the lanes, which has eight rows."""
     read = [node for node in nodes(plan) if node["Node Type"] == "Seq Scan" and node["Actual Loops"]]
-    assert not read, [node.get("Relation Name") for node in read]
+    assert not [name for node in read if (name := node.get("Relation Name")) != "lane"]
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/topics.sql", "topics")
@@ -97,6 +99,20 @@ def test_registering_topics_reads_none_of_those_that_are(conn: Connection) -> No
     assert rows_read(plan, "topic") == 0
     assert plan["Conflict Arbiter Indexes"] == ["topic_pkey"]
     assert (plan["Tuples Inserted"], plan["Conflicting Tuples"]) == (200, 100)
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/topics.sql", "seen")
+def test_noting_partition_counts_reads_the_named_topics_only(conn: Connection) -> None:
+    watched = early(
+        conn,
+        TOPICS["seen"],
+        {"names": "text[]", "partitions": "integer[]"},
+        {"names": ["a"], "partitions": [1]},
+    )
+    add_topics(conn, 5_000)
+    plan = watched.explain({"names": [f"t{i}" for i in range(4_901, 5_201)], "partitions": [4] * 300})
+    no_table_is_read_through(plan)
+    assert rows_read(plan, "topic") <= 200, "100 that are registered, each locked and then changed"
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "requested", "announce", "withdraw")
@@ -173,7 +189,9 @@ def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     narrow_partitions(conn, width=20_000, count=4)
     insert_numbered(conn, "t", 60_000)
     ids = list(range(25_001, 25_101))
-    row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {SWEEP['repair']}", {"ids": ids}).fetchone()
+    held = take(conn, "me", 60)
+    values = {"ids": ids, "epoch": held.epoch, "owner": held.owner}
+    row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {SWEEP['repair']}", values).fetchone()
     assert row is not None
     plan = row[0][0]["Plan"]
     no_table_is_read_through(plan)
@@ -218,7 +236,8 @@ def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(
 def explain_backlog(conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot) -> Plan:
     """Explain what the cursor of a backlog reads."""
     declared = FINDER["backlog"]
-    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=finder._branches("backlog_branch"))
+    branches = sql.SQL(" UNION ALL ").join(finder._branches("backlog_branch"))
+    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches)
     values = {
         "lanes": array_text(ALL_LANES),
         "xmax": str(previous.xmax),

@@ -7,7 +7,7 @@ import pytest
 from outbox_relay.publisher.kafka import producer_settings
 from outbox_relay.publisher.service import Relay, RelayOptions
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import connect, insert_numbered
+from tests.support.plain_inserts import connect, insert_numbered
 from tests.support.relay_in_process import publish
 
 DEAD = "127.0.0.1:1"

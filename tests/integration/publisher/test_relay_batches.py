@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.postgres_writing import connect, insert_numbered
+from tests.support.plain_inserts import connect, insert_numbered
 from tests.support.relay_in_process import publish
 
 MESSAGES = 3_000

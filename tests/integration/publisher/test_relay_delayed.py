@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import Connection, clock, connect, insert, insert_numbered, wait_published
+from tests.support.plain_inserts import Connection, clock, connect, insert, insert_numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 

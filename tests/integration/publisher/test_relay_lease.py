@@ -11,15 +11,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_relay.publisher import lease, renewal
-from outbox_relay.publisher.finder import Finder, prepare_session
-from outbox_relay.publisher.lease import LanesHeldError, Lease, LeaseLostError
+from outbox_relay.publisher import renewal
+from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.lease import Lease, LeaseLostError
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
+from tests.support.lanes import LanesHeldError, take
 from tests.support.locks import holding
-from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
+from tests.support.plain_inserts import Connection, connect, insert_numbered
 from tests.support.waiting import wait_until
 
 LEASED = "SELECT extract(epoch FROM max(leased_until)) FROM outbox.lease"
@@ -67,7 +68,7 @@ def may_take(conn: Connection, owner: str = "another") -> bool:
     """Whether another relay could take the lanes now; takes nothing."""
     try:
         with conn.transaction(force_rollback=True):
-            lease.take(conn, owner, 0.5)
+            take(conn, owner, 0.5)
     except LanesHeldError:
         return False
     return True
@@ -127,11 +128,12 @@ def test_a_loop_that_hangs_loses_the_lanes_and_the_log_says_so(
         try:
             assert hangs.wait(60)
             wait_until(lambda: may_take(conn), "another relay may take the lanes")
-            lease.take(conn, "another", 300)
+            take(conn, "another", 300)
         finally:
             go_on.set()
-        ran.thread.join(60)
-    assert isinstance(ran.error, LeaseLostError)
+        wait_until(lambda: "standing by" in caplog.text, "it joins again, without lanes")
+        assert ran.end() is None
+    assert "lanes lost, joining again" in caplog.text
     assert "the publishing loop hangs: its lease is not renewed any more" in caplog.text
 
 
@@ -139,7 +141,7 @@ def test_a_loop_that_beats_again_in_time_keeps_its_lanes(
     database: str, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connect(database) as loop, caplog.at_level(logging.INFO, "outbox"):
-        held = lease.take(loop, "me", 60)
+        held = take(loop, "me", 60)
         held.seconds = 0.1  # renewed every 33 ms, and until then as long as it was taken for
         thread = watched(database, held, loop, stalled_after=0.05)
         thread.start()
@@ -157,7 +159,7 @@ def test_a_loop_that_beats_again_in_time_keeps_its_lanes(
 
 def test_a_session_that_waits_for_its_client_is_no_sign_of_work(database: str, conn: Connection) -> None:
     with connect(database) as loop:
-        held = lease.take(loop, "me", 0.2)
+        held = take(loop, "me", 0.2)
         thread = watched(database, held, loop, stalled_after=0.2)
         # The server wants to send and nobody reads: the loop hangs in the middle of an answer.
         loop.pgconn.send_query(b"SELECT repeat('x', 1000000) FROM generate_series(1, 100)")
@@ -178,7 +180,7 @@ def test_a_loop_that_waits_for_a_lock_says_who_holds_it(
     database: str, conn: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connect(database) as loop, caplog.at_level(logging.INFO, "outbox"):
-        held = lease.take(loop, "me", 0.3)
+        held = take(loop, "me", 0.3)
         thread = watched(database, held, loop)
         with psycopg.connect(database, application_name="somebody's psql") as other:
             other.execute("LOCK TABLE outbox.topic")
@@ -203,7 +205,7 @@ def test_lanes_of_a_loop_whose_session_died_may_be_taken_though_they_are_renewed
     database: str, conn: Connection
 ) -> None:
     with connect(database) as loop:
-        held = lease.take(loop, "me", 60)
+        held = take(loop, "me", 60)
         held.seconds = 0.2
         thread = watched(database, held, loop)
         thread.start()
@@ -226,7 +228,7 @@ def test_the_lease_is_renewed_again_after_its_own_connection_died(
         return made[-1]
 
     with connect(database) as loop, caplog.at_level(logging.INFO, "outbox"):
-        held = lease.take(loop, "me", 60)
+        held = take(loop, "me", 60)
         held.seconds = 0.2
         thread = Renewal(held, dial, loop.info.backend_pid, stalled_after=60)
         thread.start()
@@ -246,13 +248,13 @@ def test_a_renewal_never_brings_back_lanes_that_were_given_up(
     database: str, conn: Connection, way: str
 ) -> None:
     with connect(database) as loop:
-        held = lease.take(loop, "me", 60)
+        held = take(loop, "me", 60)
         held.seconds = 0.2
         thread = watched(database, held, loop)
         expected = []
         if way == "taken":
             conn.execute("UPDATE outbox.lease SET leased_until = '-infinity'")
-            expected = [("another", lease.take(conn, "another", 60).epoch)]
+            expected = [("another", take(conn, "another", 60).epoch)]
         else:
             held.release(loop)
         thread.start()
@@ -271,10 +273,10 @@ def test_a_renewal_never_brings_back_lanes_that_were_given_up(
 
 def test_a_renewal_that_waits_for_a_taker_finds_its_lease_gone(database: str, conn: Connection) -> None:
     with connect(database) as loop, psycopg.connect(database) as taker:
-        held = lease.take(loop, "me", 60)
+        held = take(loop, "me", 60)
         held.seconds = 30.0
         taker.execute("UPDATE outbox.lease SET leased_until = '-infinity'")
-        lease.take(taker, "another", 60)
+        take(taker, "another", 60)
         thread = watched(database, held, loop)
         thread.start()
         waits = (
@@ -294,56 +296,13 @@ def test_a_defect_of_the_renewing_thread_ends_the_loop_with_it(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(Lease, "renew", broken)
     with connect(database) as loop:
-        thread = watched(database, lease.take(loop, "me", 0.3), loop)
+        thread = watched(database, take(loop, "me", 0.3), loop)
+        monkeypatch.setattr(Lease, "renew", broken)
         thread.start()
         wait_until(lambda: not thread._thread.is_alive(), "the thread has ended")
         with pytest.raises(ZeroDivisionError):
             thread.beat()
-
-
-@pytest.fixture
-def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a taker look soon who holds the locks that it waits for."""
-    monkeypatch.setattr(lease, "LOCK_WAIT_S", 0.1)
-
-
-@pytest.mark.usefixtures("short_waits")
-def test_a_frozen_session_that_holds_the_lanes_locks_is_named_and_outlived(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
-    insert(conn, topic, "k", "k:0")
-    with psycopg.connect(database, application_name="frozen relay", autocommit=True) as frozen:
-        prepare_session(frozen, 0.7)
-        frozen.execute("BEGIN")
-        frozen.execute("SELECT FROM outbox.lane FOR UPDATE")
-        with (
-            caplog.at_level(logging.INFO, "outbox"),
-            running(Relay(RelayOptions(database, bootstrap_servers))) as ran,
-        ):
-            wait_until(
-                lambda: conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (1,), "recorded"
-            )
-            assert ran.end() is None
-        (said, *_) = [each for each in caplog.records if each.getMessage() == "the lanes are locked, waiting"]
-        held_by = vars(said)["fields"]["held_by"]
-        assert held_by[0].startswith(f"frozen relay (pid {frozen.info.backend_pid}, ")
-        assert "idle in transaction" in held_by[0]
-        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout):
-            frozen.execute("SELECT 1")
-    assert [record.value for record in read_topic(bootstrap_servers, topic)] == [b"k:0"]
-
-
-@pytest.mark.usefixtures("short_waits")
-def test_a_relay_that_waits_for_locks_of_the_lanes_stops_when_asked(
-    database: str, bootstrap_servers: str, conn: Connection, caplog: pytest.LogCaptureFixture
-) -> None:
-    with psycopg.connect(database) as other, caplog.at_level(logging.INFO, "outbox"):
-        other.execute("SELECT FROM outbox.lane FOR UPDATE")
-        with running(Relay(RelayOptions(database, bootstrap_servers))) as ran:
-            wait_until(lambda: "the lanes are locked" in caplog.text, "it waits")
-            assert ran.end() is None
 
 
 def dialled(monkeypatch: pytest.MonkeyPatch, then: Callable[[], None]) -> None:
@@ -362,15 +321,15 @@ def test_a_taker_between_a_renewals_look_and_its_statement_keeps_the_lanes(
     database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with connect(database) as loop:
-        held = lease.take(loop, "me", 0.01)
+        held = take(loop, "me", 0.01)
         taken: list[Lease] = []
 
-        def take() -> None:
+        def take_over() -> None:
             if not taken:
                 wait_until(lambda: may_take(conn), "the lease has run out")
-                taken.append(lease.take(conn, "another", 60))
+                taken.append(take(conn, "another", 60))
 
-        dialled(monkeypatch, take)
+        dialled(monkeypatch, take_over)
         held.seconds = 0.3
         thread = watched(database, held, loop)
         thread.start()
@@ -382,7 +341,7 @@ def test_a_taker_between_a_renewals_look_and_its_statement_keeps_the_lanes(
 
 
 def test_lanes_are_given_back_although_somebody_holds_the_row_of_one(database: str, conn: Connection) -> None:
-    held = lease.take(conn, "mine", 300)
+    held = take(conn, "mine", 300)
     conn.execute("SET statement_timeout = '20 s'")
     with holding(database, "SELECT FROM outbox.lane WHERE lane = 3 FOR UPDATE"):
         held.release(conn)

@@ -1,28 +1,28 @@
-"""The relay's life: one at a time, taken over when it dies, and a stop that leaves nothing to be published twice."""
+"""The relay's life: shared lanes, a successor when it dies, and a stop that leaves nothing to be published twice."""
 
 from __future__ import annotations
 
 import psycopg
 import pytest
 
+from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import compare, read_topic
-from tests.support.postgres_writers import Writers
-from tests.support.postgres_writing import connect, decide, insert, insert_numbered, numbered, wait_published
+from tests.support.plain_inserts import connect, decide, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase
+from tests.support.waiting import wait_until
 
 
-def test_a_second_relay_is_refused_and_told_who_holds_the_lanes(
+def test_a_second_relay_takes_half_of_the_lanes_and_gives_them_back_when_it_stops(
     database: str, bootstrap_servers: str
 ) -> None:
-    with RelayProcess(database, bootstrap_servers, "--lease", "2") as first:
-        first.wait_until_running()
-        with RelayProcess(database, bootstrap_servers, "--lease", "2") as second:
-            assert second.wait() == 1
-            assert f":{first.pid}:" in second.output()
-            assert "Only one relay may run at a time" in second.output()
-            assert "Traceback" not in second.output()
-        assert first.is_running
+    with RelayProcess(database, bootstrap_servers) as first:
+        first.wait_for("lanes taken", lanes=[0, 1, 2, 3, 4, 5, 6, 7])
+        with RelayProcess(database, bootstrap_servers) as second:
+            first.wait_for("lanes given back", lanes=[4, 5, 6, 7])
+            second.wait_for("lanes taken", lanes=[4, 5, 6, 7])
+            second.stop()
+        wait_until(lambda: first.count("lanes taken") == 2, "the first one has all lanes again")
         first.stop()
 
 
@@ -51,11 +51,12 @@ def test_a_paused_relay_loses_its_lanes_when_its_lease_ends_and_says_so(
             wait_published(conn)
             first.go_on()
             insert_numbered(conn, topic, 100, start=200)
-            assert first.wait() == 1
-            assert "another relay has taken lanes" in first.output()
-            assert "Traceback" not in first.output()
+            first.wait_for("lanes lost, joining again")
+            wait_until(lambda: first.count("lanes taken") == 2, "it has a share again")
             wait_published(conn)
             second.stop()
+            assert "Traceback" not in first.output()
+            first.stop()
     assert not compare(read_topic(bootstrap_servers, topic), numbered(300)).broken
 
 

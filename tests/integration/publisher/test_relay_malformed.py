@@ -12,7 +12,7 @@ import pytest
 from outbox_relay.publisher.batch import Batch, Publication, Slot, ignore
 from outbox_relay.publisher.errors import OutOfOrderError
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import Connection, connect, insert, wait_published
+from tests.support.plain_inserts import Connection, connect, insert, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
 
@@ -75,7 +75,7 @@ def each_stops_its_lane(
 
 
 @pytest.mark.feature("S-38")
-def test_headers_that_are_no_texts_or_reserved_stop_their_lane_and_are_not_published(
+def test_reserved_headers_and_those_that_are_not_text_stop_their_lane_unpublished(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
     each_stops_its_lane(

@@ -12,7 +12,7 @@ from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
-from tests.support.postgres_writing import Connection, connect, decide, insert
+from tests.support.plain_inserts import Connection, connect, decide, insert
 
 RECORDED = "SELECT count(*) FROM outbox.publication p, unnest(p.positions)"
 
@@ -76,7 +76,7 @@ def test_nothing_without_a_partition_is_published_while_none_can_be_made(
     assert [record.value for record in read_topic(bootstrap_servers, topic)] == [b"k:0"]
 
 
-def test_a_lock_that_keeps_partitions_from_being_made_delays_no_message_that_has_one(
+def test_a_lock_against_new_partitions_delays_no_message_that_has_a_partition(
     database: str, bootstrap_servers: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with connect(database) as conn, caplog.at_level(logging.INFO, "outbox"):

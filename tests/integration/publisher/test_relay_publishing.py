@@ -9,7 +9,7 @@ import pytest
 
 from outbox.partitioning.murmur2 import murmur2
 from tests.support.kafka_records import by_key_and_version, compare, message_ids, read_topic
-from tests.support.postgres_writing import connect, insert, insert_numbered, numbered, wait_published
+from tests.support.plain_inserts import connect, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeTopic
 

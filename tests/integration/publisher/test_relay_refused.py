@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import connect, insert, keys_of_lanes
+from tests.support.plain_inserts import connect, insert, keys_of_lanes
 from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until

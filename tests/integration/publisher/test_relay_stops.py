@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from outbox.partitioning.lanes import lane_of
 from tests.support.kafka_records import compare, read_topic
-from tests.support.postgres_writing import (
+from tests.support.plain_inserts import (
     Connection,
     connect,
     insert,
@@ -203,6 +203,11 @@ def test_a_message_the_broker_refuses_is_not_overtaken_by_later_ones_of_its_key(
         event = relay.wait_for("lane stopped", lane=2)
         assert "TOO_LARGE" in event["reason"]
         assert relay.count("delivery failed") >= 1
+        # The lane stops while those before the long message are still on their way.
+        wait_until(
+            lambda: len({r.value for r in read_topic(bootstrap_servers, topic)}) == 10,
+            "those before it are there",
+        )
         before = len(read_topic(bootstrap_servers, topic))
         insert(conn, topic, neighbour, f"{neighbour}:0")
         relay.wait_for("lane stopped", lane=2, retry_in_s=lambda pause: pause > 2)

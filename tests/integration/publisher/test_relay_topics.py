@@ -25,7 +25,7 @@ from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Topic, TopicBook
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding
-from tests.support.postgres_writing import Connection, connect, insert, numbered, wait_published
+from tests.support.plain_inserts import Connection, connect, insert, numbered, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.second_broker import SecondBroker
 from tests.support.topics import Topics

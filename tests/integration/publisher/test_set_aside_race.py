@@ -18,7 +18,7 @@ from psycopg.errors import CheckViolation
 
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import Connection, connect, insert, keys_of_lanes
+from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes
 from tests.support.relay_session import relay_session, turn_until
 
 SET_ASIDE = "UPDATE outbox.message SET state = 'DEAD', remark = 'by hand' WHERE message_id = %s"
@@ -195,7 +195,7 @@ def test_after_a_clean_stop_what_a_lane_stopped_at_can_be_set_aside(
                 conn.execute(SET_ASIDE, [insert(conn, missing, keys_of_lanes(conn, missing, LANE)[0], b"x")])
 
 
-def test_after_a_relay_died_in_a_retry_nothing_is_set_aside_until_another_has_read_the_lane(
+def test_after_a_relay_died_in_a_retry_nothing_is_set_aside_until_the_next_one_read(
     database: str, bootstrap_servers: str, missing: str, create: Callable[[], None]
 ) -> None:
     with connect(database) as conn:

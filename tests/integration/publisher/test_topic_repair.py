@@ -8,12 +8,12 @@ from functools import partial
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.support.cli import Ran, outbox, succeed
 from tests.support.locks import holding
-from tests.support.postgres_writing import Connection, insert, keys_of_lanes, stopped
+from tests.support.outbox_command import Ran, outbox, succeed
+from tests.support.plain_inserts import Connection, insert, keys_of_lanes, stopped
 from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
-from tests.support.stopping import stop_lane
+from tests.support.stopped_lanes import stop_lane
 from tests.support.waiting import wait_until
 
 

@@ -11,9 +11,9 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tests.support.cli import outbox, succeed
-from tests.support.history import WIDTH, History, table
-from tests.support.postgres_writing import insert, insert_numbered, wait_published
+from tests.support.full_partitions import WIDTH, History, table
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import insert, insert_numbered, wait_published
 from tests.support.publications import value
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
@@ -99,7 +99,7 @@ def certify(history: History) -> None:
     history.certify(hi=top + 1_000_000)
 
 
-def test_an_insert_waits_for_no_step_of_a_removal_not_even_behind_a_long_transaction(
+def test_an_insert_waits_for_no_step_of_a_removal_even_behind_a_long_transaction(
     history: History,
 ) -> None:
     for number in range(3):

@@ -10,12 +10,12 @@ import pytest
 from outbox_local.stack.api import Stack
 from outbox_relay.retention import ranges
 from outbox_relay.retention.removal import Removal
-from tests.support.cli import Ran, outbox
-from tests.support.history import History
-from tests.support.postgres_writing import decide, insert
+from tests.support.full_partitions import History
+from tests.support.outbox_command import Ran, outbox
+from tests.support.plain_inserts import decide, insert
 from tests.support.promotion import promote
 from tests.support.publications import value
-from tests.support.stopping import set_aside
+from tests.support.stopped_lanes import set_aside
 
 BOUNDS = """
     SELECT min(x::text::bigint), max(x::text::bigint)
@@ -130,7 +130,7 @@ def test_what_an_operator_changed_after_it_was_verified_has_to_be_exported_again
     assert reasons(history) == []
 
 
-def test_what_an_operator_commits_after_it_was_verified_has_to_be_published_and_exported(
+def test_what_an_operator_commits_after_verification_must_be_published_and_exported(
     history: History,
 ) -> None:
     history.go_to(500)
@@ -168,7 +168,7 @@ def test_certificates_of_another_cluster_or_database_count_for_nothing(history: 
     assert "--rebase" in look(history).json["partitions"][0]["reasons"][0]["detail"]
 
 
-def test_certificates_from_before_a_promotion_count_no_more_nor_for_a_drop_that_it_interrupts(
+def test_certificates_from_before_a_promotion_are_void_even_for_an_interrupted_drop(
     history: History, private_stack: Stack
 ) -> None:
     first, last = bounds(history)
@@ -224,7 +224,7 @@ def test_certificates_of_a_warehouse_that_was_at_the_same_place_count_no_more(hi
     assert reasons(history) == []
 
 
-def test_certificates_that_were_taken_back_count_no_more_whatever_warehouse_they_were_of(
+def test_certificates_taken_back_are_void_whichever_warehouse_they_were_of(
     history: History,
 ) -> None:
     history.certify()
@@ -243,7 +243,7 @@ def test_certificates_that_were_taken_back_count_no_more_whatever_warehouse_they
     assert reasons(history) == []
 
 
-def test_a_range_that_was_detached_when_its_transactions_were_verified_has_no_certificate(
+def test_a_range_detached_when_its_transactions_were_verified_has_no_certificate(
     history: History,
 ) -> None:
     history.certify(held="{[1001,5000)}")

@@ -8,11 +8,11 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from tests.support.cli import Ran, outbox, succeed
-from tests.support.history import WIDTH, History, table
-from tests.support.postgres_writing import connect, decide, insert
+from tests.support.full_partitions import WIDTH, History, table
+from tests.support.outbox_command import Ran, outbox, succeed
+from tests.support.plain_inserts import connect, decide, insert
 from tests.support.publications import value
-from tests.support.stopping import set_aside
+from tests.support.stopped_lanes import set_aside
 from tests.support.waiting import wait_until
 
 
@@ -64,7 +64,7 @@ def certify_all(history: History) -> None:
 
 
 @pytest.mark.feature("S-35", "H-03")
-def test_what_is_exported_verified_and_old_is_dropped_with_its_publications_and_events(
+def test_exported_verified_old_history_is_dropped_with_publications_and_events(
     history: History,
 ) -> None:
     certify_all(history)

@@ -1,0 +1,167 @@
+"""An upgrade of a database in use: producers and consumers go on, and whatever ends it leaves a whole revision.
+
+What happens when the upgrade dies between any two of its lines, before its COMMIT: PostgreSQL rolls all of it back, and
+the next upgrade begins again at 0001. After the COMMIT it is done, whether or not the command lives to report it. When
+the command is paused instead, the transaction keeps its locks. From CREATE INDEX on it locks a table of consumers:
+they wait to park a message until it goes on or its session is ended. Senders and relays wait for none of its locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+
+from outbox_migrations import api
+from outbox_relay.database import schema
+from tests.support.kafka_records import compare, read_topic
+from tests.support.locks import holding
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, connect, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.relay_thread import RelayThread
+from tests.support.servers import MakeDatabase
+from tests.support.steady_producers import PARK, SteadyProducers
+from tests.support.waiting import wait_until
+
+OBJECTS = """
+    SELECT c.relkind::text, c.relname::text, i.indisvalid FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid
+    WHERE c.relnamespace = 'outbox'::regnamespace ORDER BY 1, 2
+"""
+WAITING = """
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE %s
+"""
+INDEX = "%CREATE INDEX inbox_parked_dead%"
+POINTS = {
+    "before the schema is read": (
+        "SELECT pg_advisory_xact_lock(hashtextextended('outbox.upgrade', 0))",
+        "%outbox.upgrade%",
+    ),
+    "before the index": ("LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE", INDEX),
+    "between the index and the revision": (
+        "SELECT FROM outbox.alembic_version FOR UPDATE",
+        "UPDATE outbox.alembic_version%",
+    ),
+}
+"""Where an upgrade is held: by the lock of this statement, in this statement of its own."""
+
+
+@pytest.fixture
+def old(make_database: MakeDatabase) -> str:
+    """A database of the revision before."""
+    dsn = make_database(migrated=False)
+    api.upgrade(dsn, "0001")
+    return dsn
+
+
+@pytest.fixture
+def conn(old: str) -> Iterator[Connection]:
+    with connect(old) as conn:
+        assert schema.revision(conn) == "0001"
+        yield conn
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def wait_for_waiting(conn: Connection, statement: str) -> int:
+    """Wait until a statement like this waits for a lock; return the process id of its session."""
+    row = wait_until(lambda: conn.execute(WAITING, [statement]).fetchone(), f"waits: {statement}", seconds=30)
+    return int(row[0])
+
+
+def test_producers_and_consumers_go_on_while_the_schema_is_upgraded(
+    old: str, database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    action = ("run", "--log-format", "json", "--dsn", old, "--dsn", database)
+    with (
+        ThreadPoolExecutor(1) as pool,
+        RelayProcess("", bootstrap_servers, action=action) as relay,
+        SteadyProducers(old, topic) as producers,
+    ):
+        waits = relay.wait_for("the relay of one database failed")
+        assert f"has the outbox schema 0001, this version needs {schema.REVISION}" in waits["error"]
+        producers.wait_for(20)
+        producers.wait_for(20, "parking")
+        with psycopg.connect(old) as consumer:
+            consumer.execute(PARK, {"n": 1})
+            upgrade = pool.submit(succeed, "db", "upgrade", "--json", OUTBOX_DSN=old)
+            wait_for_waiting(conn, INDEX)
+            producers.wait_for(10)
+            assert not upgrade.done(), "it waits for the consumer, and producers do not wait for it"
+            consumer.commit()
+        assert upgrade.result().json["from"] == "0001"
+        relay.wait_for("lanes taken", database=waits["database"])
+        producers.wait_for(20)
+        producers.wait_for(20, "parking")
+        producers.stop()
+        wait_published(conn)
+        relay.stop()
+    found = compare(read_topic(bootstrap_servers, topic), producers.committed)
+    assert not found.broken
+    assert found.duplicate_records == 0
+    assert schema.revision(conn) == schema.REVISION
+    conn.execute("SET enable_seqscan = off")
+    dead = conn.execute("SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead'").fetchone()
+    assert dead == ((producers.done["parking"] + 1) // 2,)
+
+
+def test_a_relay_of_the_version_before_publishes_on_after_the_upgrade(
+    old: str, bootstrap_servers: str, topic: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "REVISION", "0001")
+    with RelayThread(old, bootstrap_servers) as relay, SteadyProducers(old, topic) as producers:
+        relay.wait_for("lanes taken")
+        producers.wait_for(10)
+        api.upgrade(old)
+        producers.wait_for(10)
+        producers.stop()
+        wait_published(conn)
+        assert relay.is_running
+        assert len(relay.find("lanes taken")) == 1
+    assert not compare(read_topic(bootstrap_servers, topic), producers.committed).broken
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_upgrade_that_dies_leaves_the_old_revision_whole(
+    old: str, conn: Connection, pool: ThreadPoolExecutor, point: str
+) -> None:
+    lock, statement = POINTS[point]
+    before = conn.execute(OBJECTS).fetchall()
+    with holding(old, lock):
+        upgrade = pool.submit(api.upgrade, old)
+        conn.execute("SELECT pg_terminate_backend(%s)", [wait_for_waiting(conn, statement)])
+        assert isinstance(upgrade.exception(), Exception)
+    assert schema.revision(conn) == "0001"
+    assert conn.execute(OBJECTS).fetchall() == before
+    assert succeed("db", "upgrade", "--json", OUTBOX_DSN=old).json["from"] == "0001"
+    after = conn.execute(OBJECTS).fetchall()
+    assert set(after) - set(before) == {("i", "inbox_parked_dead", True)}
+    assert schema.revision(conn) == schema.REVISION
+
+
+def test_an_upgrade_gives_up_on_a_long_transaction_and_names_the_repair(old: str, conn: Connection) -> None:
+    before = conn.execute(OBJECTS).fetchall()
+    with holding(old, "LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE"):
+        ran = outbox("db", "upgrade", OUTBOX_DSN=old)
+    assert ran.code == 1
+    assert "nothing has changed. Run it again" in ran.err
+    assert "Traceback" not in ran.err
+    assert schema.revision(conn) == "0001"
+    assert conn.execute(OBJECTS).fetchall() == before
+    assert succeed("db", "upgrade", "--json", OUTBOX_DSN=old).json["to"] == schema.REVISION
+
+
+def test_printed_ddl_from_a_revision_makes_what_the_upgrade_makes(
+    old: str, database: str, conn: Connection
+) -> None:
+    conn.execute(succeed("db", "sql", "--from", "0001").out)
+    assert schema.revision(conn) == schema.REVISION
+    with connect(database) as upgraded:
+        assert conn.execute(OBJECTS).fetchall() == upgraded.execute(OBJECTS).fetchall()

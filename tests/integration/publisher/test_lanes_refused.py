@@ -1,0 +1,45 @@
+"""Relays that cannot share the lanes of a database: refused by name, before they have any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from outbox_relay.publisher import lease
+from outbox_relay.publisher.lease import CannotShareError
+from tests.support.lanes import take
+from tests.support.plain_inserts import Connection, connect
+from tests.support.relay_session import relay_session, turn_until
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    with connect(database) as conn:
+        yield conn
+
+
+def test_relays_of_distant_versions_are_refused(conn: Connection) -> None:
+    take(conn, "older", 60, lanes=[])
+    conn.execute("UPDATE outbox.lease SET version = %s", [lease.VERSION + 1])
+    take(conn, "one apart", 60, lanes=[])
+    conn.execute("UPDATE outbox.lease SET version = %s WHERE owner = 'older'", [lease.VERSION + 2])
+    with pytest.raises(CannotShareError, match=f"older shares lanes by version {lease.VERSION + 2}"):
+        take(conn, "two apart", 60, lanes=[])
+
+
+def test_a_database_with_another_number_of_lanes_is_refused(conn: Connection) -> None:
+    conn.execute("DELETE FROM outbox.lane WHERE lane > 3")
+    with pytest.raises(CannotShareError, match="4 lanes, and this version works with 8"):
+        lease.join(conn, "me", 60)
+    assert conn.execute("SELECT count(*) FROM outbox.lease").fetchone() == (0,)
+
+
+def test_a_pooler_that_divides_the_session_is_named(
+    database: str, bootstrap_servers: str, conn: Connection
+) -> None:
+    with relay_session(database, bootstrap_servers, clean=False) as session:
+        # As after the pooler's reset, in another session of the server.
+        session._conn.execute("RESET ALL")
+        with pytest.raises(CannotShareError, match="pooler in transaction or statement mode"):
+            turn_until(session, lambda: False, "it notices")

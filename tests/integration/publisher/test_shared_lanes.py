@@ -1,0 +1,380 @@
+"""Relays that share the lanes: even shares, clean hand-over, take-over of the dead, and refusals by epoch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import psycopg
+import pytest
+
+from outbox_relay.publisher.lease import LanesLockedError, Lease, LeaseLostError, Taken
+from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.upkeep import repair
+from tests.support.concurrent_writers import Writers
+from tests.support.kafka_records import compare, read_topic
+from tests.support.lanes import take
+from tests.support.locks import holding
+from tests.support.plain_inserts import (
+    Connection,
+    connect,
+    insert,
+    insert_numbered,
+    keys_of_lanes,
+    numbered,
+    wait_published,
+)
+from tests.support.relay_process import RelayProcess
+from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_thread import RelayThread
+from tests.support.waiting import wait_until
+
+ALL = list(range(8))
+LOW, HIGH = ALL[:4], ALL[4:]
+OWNERS = (
+    "SELECT array_agg(lane ORDER BY lane) FROM outbox.lane WHERE owner IS NOT NULL GROUP BY epoch ORDER BY 1"
+)
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    with connect(database) as conn:
+        yield conn
+
+
+def shares(conn: Connection) -> list[list[int]]:
+    """Which lanes the owners have, one list for each."""
+    return [lanes for (lanes,) in conn.execute(OWNERS).fetchall()]
+
+
+def wait_for_shares(conn: Connection, *expected: list[int]) -> None:
+    wait_until(lambda: shares(conn) == list(expected), f"the lanes are shared as {expected}")
+
+
+def test_nine_relays_have_a_lane_each_and_one_stands_by(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with ExitStack() as stack:
+        relays = [stack.enter_context(RelayThread(database, bootstrap_servers)) for _ in range(9)]
+        wait_for_shares(conn, *([lane] for lane in ALL))
+        assert conn.execute("SELECT count(*) FROM outbox.lease").fetchone() == (9,)
+        insert_numbered(conn, topic, 400)
+        wait_published(conn)
+        (idle,) = [relay for relay in relays if relay.session is not None and not relay.session.lanes]
+        relays[relays.index(idle) - 1].stop()
+        wait_for_shares(conn, *([lane] for lane in ALL))
+        assert idle.session is not None
+        assert idle.session.lanes, "the one that stood by took over"
+        insert_numbered(conn, topic, 400, start=400)
+        wait_published(conn)
+    found = compare(read_topic(bootstrap_servers, topic), numbered(800))
+    assert not found.broken
+    assert found.duplicate_records == 0
+
+
+def test_lanes_change_hands_under_load_and_nothing_comes_twice(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with RelayProcess(database, bootstrap_servers) as first:
+        first.wait_until_running()
+        with Writers(database, topic, seed=3, pace=0.001) as writers:
+            for _ in range(3):
+                with RelayProcess(database, bootstrap_servers) as second:
+                    wait_for_shares(conn, LOW, HIGH)
+                    writers.wait_for(100)
+                    second.stop()
+                wait_for_shares(conn, ALL)
+                writers.wait_for(100)
+            writers.stop()
+            wait_published(conn)
+            first.stop()
+        found = compare(read_topic(bootstrap_servers, topic), writers.committed())
+    assert not found.broken
+    assert found.duplicate_records == 0
+
+
+def test_a_rolling_restart_repeats_nothing(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with Writers(database, topic, seed=4, pace=0.001) as writers, ExitStack() as stack:
+        relays = [stack.enter_context(RelayProcess(database, bootstrap_servers)) for _ in range(2)]
+        wait_for_shares(conn, LOW, HIGH)
+        for old in relays:
+            old.stop()
+            stack.enter_context(RelayProcess(database, bootstrap_servers))
+            wait_for_shares(conn, LOW, HIGH)
+            writers.wait_for(50)
+        writers.stop()
+        wait_published(conn)
+        found = compare(read_topic(bootstrap_servers, topic), writers.committed())
+    assert not found.broken
+    assert found.duplicate_records == 0
+
+
+def test_the_lanes_of_a_killed_relay_are_taken_by_the_other(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with (
+        RelayProcess(database, bootstrap_servers, "--lease", "300") as first,
+        RelayProcess(database, bootstrap_servers, "--lease", "300") as second,
+        Writers(database, topic, seed=5, pace=0.001) as writers,
+    ):
+        wait_for_shares(conn, LOW, HIGH)
+        writers.wait_for(200)
+        first.kill()
+        wait_for_shares(conn, ALL)
+        writers.wait_for(100)
+        writers.stop()
+        wait_published(conn)
+        second.stop()
+        assert not compare(read_topic(bootstrap_servers, topic), writers.committed()).broken
+
+
+def test_a_relay_paused_past_its_lease_joins_again_and_overtakes_nothing(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with (
+        RelayProcess(database, bootstrap_servers, "--lease", "1") as first,
+        RelayProcess(database, bootstrap_servers, "--lease", "1") as second,
+        Writers(database, topic, seed=6, pace=0.001) as writers,
+    ):
+        wait_for_shares(conn, LOW, HIGH)
+        for relay, other in ((first, second), (second, first)):
+            before = relay.count("lanes lost, joining again")
+            relay.pause()
+            writers.wait_for(100)
+            wait_for_shares(conn, ALL)
+            writers.wait_for(50)
+            relay.go_on()
+            wait_until(
+                lambda relay=relay, before=before: relay.count("lanes lost, joining again") > before,  # type: ignore[misc]
+                "it notices",
+            )
+            wait_for_shares(conn, LOW, HIGH)
+            assert other.is_running
+        writers.stop()
+        wait_published(conn)
+        for relay in (first, second):
+            assert "Traceback" not in relay.output()
+            relay.stop()
+        assert not compare(read_topic(bootstrap_servers, topic), writers.committed()).broken
+
+
+def test_a_lane_whose_row_is_held_is_given_back_when_it_is_free(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with RelayThread(database, bootstrap_servers) as first:
+        wait_for_shares(conn, ALL)
+        with holding(database, "SELECT FROM outbox.lane WHERE lane = 6 FOR UPDATE"):
+            with RelayThread(database, bootstrap_servers) as second:
+                wait_for_shares(conn, [0, 1, 2, 3, 6], [4, 5, 7])
+                first.wait_for("lane row locked", not_done="giving the lane back")
+                insert_numbered(conn, topic, 100)
+                wait_published(conn)  # the lane flows although its row is held
+                second.stop()
+            wait_for_shares(conn, ALL)
+        wait_published(conn)
+    assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
+
+
+def test_a_lane_whose_row_is_held_is_taken_when_it_is_free(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with holding(database, "SELECT FROM outbox.lane WHERE lane = 2 FOR UPDATE"):
+        relay = RelayThread(database, bootstrap_servers).__enter__()
+        wait_for_shares(conn, [0, 1, 3, 4, 5, 6, 7])
+        relay.wait_for("lane row locked", not_done="taking the lane")
+        insert_numbered(conn, topic, 100)
+    wait_for_shares(conn, ALL)
+    wait_published(conn)
+    relay.stop()
+    assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
+
+
+def test_a_lane_is_given_back_only_when_what_is_on_the_wire_is_recorded(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with relay_session(database, bootstrap_servers) as session:
+        (key,) = keys_of_lanes(conn, topic, 7)
+        turn_until(session, lambda: session.counts.polls > 2, "it polls")
+        insert(conn, topic, key, f"{key}:0")
+        publisher = session._publisher
+        turn_until(session, lambda: bool(publisher.in_flight), "it is on the wire")
+        acknowledged, publisher.take_acknowledged = publisher.take_acknowledged, list  # type: ignore[method-assign]
+        with connect(database) as other:
+            take(other, "another", 60, lanes=[])
+            turn_until(session, lambda: session._leaving == set(HIGH), "lanes are to be given back")
+            for _ in range(20):
+                session.run_once(0.005)
+            assert session.lanes == set(ALL)
+            publisher.take_acknowledged = acknowledged  # type: ignore[method-assign]
+            turn_until(session, lambda: session.lanes == set(LOW), "they are given back")
+            assert conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (1,)
+
+
+def test_what_is_behind_a_lanes_last_batch_is_published_by_its_next_owner(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with relay_session(database, bootstrap_servers) as first:
+        (key,) = keys_of_lanes(conn, topic, 7)
+        insert(conn, topic, key, f"{key}:0")
+        turn_until(first, lambda: first.counts.recorded == 1, "it is recorded")
+        with relay_session(database, bootstrap_servers) as second:
+            turn_until(first, lambda: first.lanes == set(LOW), "half of the lanes are given back")
+            insert(conn, topic, key, f"{key}:1")
+            for _ in range(20):
+                first.run_once(0.001)
+            assert first.counts.published == 1, "it reads the lane no more"
+            turn_until(second, lambda: second.counts.recorded == 1, "the next owner records it")
+    assert [record.value for record in read_topic(bootstrap_servers, topic)] == [
+        f"{key}:0".encode(),
+        f"{key}:1".encode(),
+    ]
+
+
+def lose(conn: Connection, session: Session, lane: int) -> None:
+    """Let another relay own a lane, as after a pause that was longer than the lease."""
+    conn.execute(
+        "UPDATE outbox.lane SET owner = 'another', epoch = nextval('outbox.epoch') WHERE lane = %s", [lane]
+    )
+
+
+def test_a_barrier_is_refused_when_one_lane_is_lost(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with relay_session(database, bootstrap_servers, clean=False) as session:
+        session._balance_at = float("inf")
+        kept, lost = keys_of_lanes(conn, topic, 1, 5)
+        lose(conn, session, 5)
+        insert(conn, topic, lost, "x")
+        insert(conn, topic, kept, "x")
+        with pytest.raises(LeaseLostError):
+            turn_until(session, lambda: False, "it notices")
+        assert session.counts.published == 0
+
+
+def test_a_lost_lane_is_noticed_without_traffic(
+    database: str, bootstrap_servers: str, conn: Connection
+) -> None:
+    """Its new owner may have ended, too; then nobody else takes what a living relay has by its own account."""
+    with relay_session(database, bootstrap_servers, clean=False) as session:
+        lose(conn, session, 5)
+        with pytest.raises(LeaseLostError, match=r"lanes \[5\] of .* were taken by another relay"):
+            turn_until(session, lambda: False, "it notices")
+
+
+def test_what_was_acknowledged_of_the_other_lanes_is_recorded_when_one_is_lost(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with relay_session(database, bootstrap_servers, clean=False) as session:
+        session._balance_at = float("inf")
+        (kept,) = keys_of_lanes(conn, topic, 1)
+        session._leave(frozenset({5}))
+        insert(conn, topic, kept, "x")
+        turn_until(session, lambda: bool(session._publisher.in_flight), "it is on the wire")
+        lose(conn, session, 5)
+
+        def is_acknowledged() -> bool:
+            session._publisher.serve(0.01)
+            return session._publisher.in_flight[0].is_acknowledged
+
+        wait_until(is_acknowledged, "Kafka acknowledges it")
+        session._record()
+        assert session.counts.recorded == 1
+
+
+@pytest.mark.parametrize("lane", [0, 7])
+def test_of_two_takers_of_a_lane_one_has_it(database: str, lane: int) -> None:
+    with connect(database) as one, connect(database) as other:
+        held = [take(conn, name, 60, lanes=[]) for conn, name in ((one, "one"), (other, "other"))]
+        start = threading.Barrier(2)
+
+        def race(conn: Connection, mine: Lease) -> Taken:
+            start.wait(30)
+            try:
+                return mine.take(conn, [lane])
+            except LanesLockedError:
+                return Taken()
+
+        with ThreadPoolExecutor(2) as pool:
+            taken = [
+                future.result()
+                for future in [pool.submit(race, one, held[0]), pool.submit(race, other, held[1])]
+            ]
+        assert sorted(len(each.progress) for each in taken) == [0, 1]
+        rows = one.execute("SELECT owner FROM outbox.lane WHERE owner IS NOT NULL").fetchall()
+        assert rows == [("one" if taken[0].progress else "other",)]
+
+
+def test_a_relay_that_lost_its_lease_takes_nothing(conn: Connection) -> None:
+    held = take(conn, "me", 60, lanes=[0])
+    conn.execute("DELETE FROM outbox.lease")
+    with pytest.raises(LeaseLostError, match="ran out"):
+        held.take(conn, [1])
+    assert conn.execute("SELECT count(*) FROM outbox.lane WHERE owner IS NOT NULL").fetchone() == (1,)
+
+
+def test_leases_of_the_dead_stay_until_the_last_of_their_lanes_is_taken(
+    database: str, conn: Connection
+) -> None:
+    with connect(database) as dying:
+        dead = take(dying, "dead", 300)
+    wait_until(
+        lambda: conn.execute("SELECT NOT EXISTS (SELECT FROM pg_stat_activity a JOIN outbox.lease e "
+                             "ON a.pid = e.backend_pid)").fetchone() == (True,),
+        "its session is gone",
+    )  # fmt: skip
+    insert(conn, "t", "k", b"x")
+    held = take(conn, "next", 60, lanes=LOW)
+    epochs = "SELECT epoch FROM outbox.lease ORDER BY epoch"
+    assert conn.execute(epochs).fetchall() == [(dead.epoch,), (held.epoch,)]
+    rest = held.take(conn, HIGH)
+    assert conn.execute(epochs).fetchall() == [(held.epoch,)]
+    assert set(rest.doubted.values()) == {1}, "it may have published what was there"
+
+
+def test_a_relay_that_is_asked_to_drain_gives_its_lanes_to_the_others(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with RelayThread(database, bootstrap_servers) as first, RelayThread(database, bootstrap_servers):
+        wait_for_shares(conn, LOW, HIGH)
+        wait_until(lambda: first.session is not None, "the first relay's first turn")
+        assert first.session is not None
+        insert_numbered(conn, topic, 100)
+        conn.execute("UPDATE outbox.lease SET is_draining = true WHERE epoch = %s", [first.session.epoch])
+        wait_for_shares(conn, ALL)
+        assert not first.session.lanes
+        # It stays out, also under the epoch of its next session.
+        conn.execute(
+            "SELECT pg_terminate_backend(backend_pid) FROM outbox.lease WHERE epoch = %s",
+            [first.session.epoch],
+        )
+        again = "SELECT count(*) FROM outbox.lease WHERE is_draining AND epoch > 2"
+        wait_until(lambda: conn.execute(again).fetchone() == (1,), "it has joined again")
+        wait_published(conn)
+        assert shares(conn) == [ALL]
+        conn.execute("UPDATE outbox.lease SET is_draining = false")
+        wait_until(lambda: len(shares(conn)) == 2, "it has a share again")
+    assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
+
+
+def test_two_sessions_of_one_owner_do_not_wait_for_each_other(database: str, conn: Connection) -> None:
+    """A relay that joins again need not wait for the lease of its last session, which a pooler may keep alive."""
+    with psycopg.connect(database, autocommit=True) as old:
+        take(old, "me", 300)
+        assert take(conn, "me", 300).lanes == frozenset(ALL)
+
+
+def test_lost_messages_of_a_lane_that_another_has_are_left_to_it(conn: Connection) -> None:
+    mine, theirs = keys_of_lanes(conn, "t", 1, 5)
+    ids = [insert(conn, "t", key, "x") for key in (mine, theirs)]
+    held = take(conn, "me", 60, lanes=LOW)
+    before = dict(conn.execute("SELECT message_id::text, position FROM outbox.message").fetchall())
+    rows = conn.execute("SELECT array_agg(id ORDER BY id) FROM outbox.message").fetchone()
+    assert rows is not None
+    repair(conn, rows[0], held)
+    after = dict(conn.execute("SELECT message_id::text, position FROM outbox.message").fetchall())
+    assert after[ids[0]] > before[ids[0]]
+    assert after[ids[1]] == before[ids[1]]

@@ -1,0 +1,88 @@
+"""Partitions that are added in Kafka move no key, and operators hear of them."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from outbox_relay.alarms.observing import observe
+from outbox_relay.publisher import topics
+from tests.support.kafka_records import compare, read_topic
+from tests.support.locks import holding
+from tests.support.logins import Logins
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
+from tests.support.relay_thread import RelayThread
+from tests.support.waiting import wait_until
+
+NOTICE = "SELECT cause, detail, cleared_at IS NULL FROM outbox.notice WHERE kind = 'topic_grown'"
+SEEN = "SELECT partitions, partitions_in_kafka FROM outbox.topic WHERE name = %s"
+
+
+def grow(bootstrap_servers: str, topic: str, partitions: int) -> None:
+    """Add partitions, and wait until the broker lists them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
+    wait_until(
+        lambda: len(admin.list_topics(timeout=15).topics[topic].partitions) == partitions, "they are there"
+    )
+
+
+def take_turn(database: str) -> None:
+    with connect(database) as conn:
+        conn.execute("SET ROLE outbox_relay")
+        assert observe(conn, None)
+
+
+@pytest.mark.feature("H-15")
+def test_growth_in_kafka_moves_no_key_and_is_a_problem_until_it_is_pinned(
+    conn: Connection,
+    database: str,
+    bootstrap_servers: str,
+    topic: str,
+    *,
+    logins: Logins,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "REFRESH_S", 0.05)
+    with RelayThread(logins.make("outbox_relay"), bootstrap_servers) as relay:
+        insert_numbered(conn, topic, 100)
+        wait_published(conn)
+        row = conn.execute(SEEN, [topic]).fetchone()
+        assert row is not None
+        pinned, seen = row
+        assert seen == pinned
+        take_turn(database)
+        assert conn.execute(NOTICE).fetchall() == []
+        with holding(database, "SELECT FROM outbox.topic FOR UPDATE"):
+            grow(bootstrap_servers, topic, pinned + 3)
+            # An operator changes the topic at this moment: publishing goes on, and does not wait for that.
+            relay.wait_for("topic has grown", topic=topic, pinned=pinned, in_kafka=pinned + 3)
+            insert_numbered(conn, topic, 100, start=100)
+            wait_published(conn)
+            assert conn.execute(SEEN, [topic]).fetchone() == (pinned, pinned)
+        wait_until(
+            lambda: conn.execute(SEEN, [topic]).fetchone() == (pinned, pinned + 3), "the growth is written"
+        )
+        records = read_topic(bootstrap_servers, topic)
+        assert not compare(records, numbered(200)).broken
+        assert max(record.partition for record in records) < pinned
+        ran = outbox("status", "--check", OUTBOX_DSN=database)
+        assert (ran.code, f"topic {topic} has {pinned + 3} partitions in Kafka" in ran.out) == (1, True)
+        take_turn(database)
+        assert conn.execute(NOTICE).fetchall() == [
+            (
+                f"topic {topic}",
+                f"{pinned + 3} partitions in Kafka, pinned to {pinned}: no key moves, and the new ones stay empty",
+                True,
+            )
+        ]
+        succeed(
+            *("topic", "alter", topic, "--partitions", str(pinned + 3), "--move-keys"),
+            OUTBOX_DSN=database,
+            OUTBOX_BOOTSTRAP_SERVERS=bootstrap_servers,
+        )
+        take_turn(database)
+        assert [row[2] for row in conn.execute(NOTICE).fetchall()] == [False]
+        assert outbox("status", "--check", OUTBOX_DSN=database).code == 0
