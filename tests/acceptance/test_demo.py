@@ -116,9 +116,9 @@ def test_every_committed_flight_arrives_in_order_and_no_rolled_back_one(
     assert prove(source, journal.entries(producers), records, seed=SEED, crash=crash).holds
     for kind in Sabotage:
         wrecked = sabotage(records, kind, SEED)
-        verdict = prove(source, journal.entries(producers), wrecked, seed=SEED, crash=crash)
-        named = [text for claim in verdict.claims.values() for text in claim.offenders]
-        assert not verdict.holds
+        proof = prove(source, journal.entries(producers), wrecked, seed=SEED, crash=crash)
+        named = [text for claim in proof.claims.values() for text in claim.offenders]
+        assert not proof.holds
         assert any("(row " in text for text in named), kind
 
 

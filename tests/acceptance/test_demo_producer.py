@@ -11,7 +11,7 @@ import pytest
 
 from outbox_local.demo import journal
 from outbox_local.demo.flights import Flight, read_flights
-from outbox_local.demo.journal import Entry, Outcome
+from outbox_local.demo.journal import Entry, FlightOutcome
 from outbox_local.demo.producer import SQL, Producer, Work
 
 SEED = 7
@@ -67,8 +67,8 @@ def test_a_lost_commit_is_unknown_and_then_settled_exactly_once(
     monkeypatch.setattr(BreaksAtEnd, "answer_lost", answer_lost)
     entries = enter(lambda: BreaksAtEnd.connect(database), flights)
     numbers = [flight.number for flight in flights]
-    assert [entry.flight for entry in entries if entry.outcome is Outcome.UNKNOWN] == [numbers[2]]
-    committed = [entry for entry in entries if entry.outcome is Outcome.COMMITTED]
+    assert [entry.flight for entry in entries if entry.outcome is FlightOutcome.UNKNOWN] == [numbers[2]]
+    committed = [entry for entry in entries if entry.outcome is FlightOutcome.COMMITTED]
     assert [(entry.flight, entry.sequence) for entry in committed] == list(
         zip(numbers, range(1, 7), strict=True)
     )
@@ -88,8 +88,8 @@ def test_a_flight_that_rolls_back_leaves_nothing_and_its_number_to_the_next(
     )
     entries = enter(lambda: psycopg.connect(database), [rolled_back, following])
     assert [(entry.outcome, entry.sequence) for entry in entries] == [
-        (Outcome.ROLLED_BACK, 1),
-        (Outcome.COMMITTED, 1),
+        (FlightOutcome.ROLLED_BACK, 1),
+        (FlightOutcome.COMMITTED, 1),
     ]
     assert office.execute("select key from outbox.message").fetchall() == [(following.aircraft.encode(),)]
     assert office.execute("select flight from demo.logbook").fetchall() == [(following.number,)]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.ordered_producer import TAGS
-from tests.support.child import Child, run
+from tests.support.application_process import Child, run
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import connect, wait_published
+from tests.support.ordered_producer import TAGS
+from tests.support.plain_inserts import connect, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase
 from tests.support.waiting import wait_until
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @pytest.mark.feature("S-39", "S-101", "S-104")
@@ -23,7 +23,7 @@ def test_the_steps_of_each_order_arrive_in_one_partition_in_order(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
     with RelayProcess(database, bootstrap_servers) as relay, connect(database) as conn:
-        run(HERE / "ordered_producer.py", database, topic)
+        run(SUPPORT / "ordered_producer.py", database, topic)
         wait_published(conn)
         relay.stop()
     records = read_topic(bootstrap_servers, topic)
@@ -48,7 +48,7 @@ def test_a_payment_whose_confirmation_was_lost_is_published_after_a_check(
     bank_dsn = make_database(migrated=False)
     states = "SELECT status FROM outbox.message_status"
     history = "SELECT kind, answer, to_state, actor FROM outbox.event ORDER BY happened_at"
-    program = HERE / "payment_producer.py"
+    program = SUPPORT / "payment_producer.py"
     with (
         connect(bank_dsn) as bank,
         connect(database) as conn,

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from tests.acceptance.stack_command import StackCommand
+from tests.support.stack_command import StackCommand
 from tests.support.waiting import wait_until
 
 # One process runs them all: they share a stack.
@@ -144,7 +144,7 @@ def test_given_servers_are_used_and_never_stopped(up: StackCommand, new: StackCo
             "the given PostgreSQL (--dsn, OUTBOX_DSN) does not answer",
         ),
         (("--dsn", "nonsense s3cret"), "the given PostgreSQL (--dsn, OUTBOX_DSN) does not answer"),
-        (("--bootstrap-servers", "127.0.0.1:1,[::1]:1"), "no given Kafka broker"),
+        (("--bootstrap-servers", "127.0.0.1:1,[::1]:1"), "none of the given Kafka brokers"),
         (("--bootstrap-servers", "127.0.0.1:port"), "'127.0.0.1:port': the port must be a number"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from outbox_local.stack.users import postgres_user, reaches
-from tests.acceptance.stack_command import StackCommand
+from tests.support.stack_command import StackCommand
 from tests.support.topics import Topics
 
 
@@ -35,7 +35,7 @@ def test_servers_out_of_wheels_serve(bare: StackCommand) -> None:
     assert producer.flush(30) == 0
 
 
-def test_programs_and_data_out_of_reach_are_put_where_the_server_user_can_reach_them(
+def test_programs_and_data_are_put_where_the_server_user_can_reach_them(
     bare: StackCommand, tmp_path: Path
 ) -> None:
     """As for root with a closed home directory: what is closed stays closed, and the servers run all the same."""

@@ -20,12 +20,12 @@ from pyiceberg.table import StaticTable
 from outbox import Message, Outbox
 from outbox_relay.warehouse import prepare
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import connect, decide, insert, wait_published
+from tests.support.plain_inserts import connect, decide, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeTopic
 from tests.support.small_spark import SMALL
 
-PROGRAM = Path(__file__).with_name("warehouse_job.py")
+PROGRAM = Path(__file__).parents[1] / "support/warehouse_job.py"
 
 
 class Job:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.contract.sessions import DRIVERS, Session
+from tests.support.contract_sessions import DRIVERS, Session
 
 
 class MakeSession(Protocol):

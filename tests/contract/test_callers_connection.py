@@ -12,15 +12,10 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from outbox import (
-    AsyncOutbox,
-    InvalidConnectionError,
-    Message,
-    NoTransactionError,
-    Outbox,
-)
+from outbox import AsyncOutbox, Message, Outbox
+from outbox.errors import InvalidConnectionError, NoTransactionError
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session, count
+from tests.support.contract_sessions import Session, count
 
 
 def test_one_statement_is_prepared_whatever_is_null_or_empty(session: Session) -> None:

@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from outbox import DecidedOtherwiseError, Message, NotDelayedError, Receipt, TooLateError
+from outbox import Message, Receipt
+from outbox.errors import DecidedOtherwiseError, NotDelayedError, TooLateError
 from outbox.statements import Statements
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import WAIT, Session, is_blocked, wait_until
+from tests.support.contract_sessions import WAIT, Session, is_blocked, wait_until
 
 LATER = datetime(2090, 1, 1, tzinfo=UTC)
 SINCE = datetime(2000, 1, 1, tzinfo=UTC)
@@ -33,7 +34,11 @@ def receipt(session: Session) -> Receipt:
 
 
 def release(relay: Session) -> None:
-    statement = Statements("outbox_relay/publisher/delayed.sql")["release"].replace("%(since)s", "%s")
+    statement = (
+        Statements("outbox_relay/publisher/delayed.sql")["release"]
+        .replace("%(since)s", "%s")
+        .replace("%(lanes)s", "'{0,1,2,3,4,5,6,7}'")
+    )
     relay.execute(statement, [SINCE])
 
 
@@ -177,7 +182,8 @@ def test_message_without_a_time_is_not_delayed(session: Session) -> None:
 def test_undecided_half_message_is_rolled_back_instead(session: Session) -> None:
     half = session.prepare(Message("reminders", deliver_at=LATER))
     with pytest.raises(
-        NotDelayedError, match=r"is UNKNOWN: nobody has committed .*; allowed: rollback\(conn, half\)"
+        NotDelayedError,
+        match=r"is UNKNOWN: a half message is delayed only after its commit; .* rollback\(conn, half\)",
     ):
         session.cancel(half)
     session.commit_half(half)

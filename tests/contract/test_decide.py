@@ -8,20 +8,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from outbox import (
+from outbox import Decision, HalfMessage, Message
+from outbox.errors import (
     ConfigurationError,
     DecidedOtherwiseError,
-    Decision,
     ExhaustedError,
-    HalfMessage,
-    Message,
     NotAHalfMessageError,
     NoTransactionError,
     UnknownMessageError,
 )
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session
-from tests.support.stopping import ERROR, STOP
+from tests.support.contract_sessions import Session
+from tests.support.stopped_lanes import ERROR, STOP
 
 PAYMENT = Message("payments", key="p-7", body="charged")
 NOBODY = UUID("00000000-0001-8000-8000-000000000000")
@@ -259,7 +257,8 @@ def test_text_that_is_not_a_message_id_names_no_message(session: Session, verb: 
 @pytest.mark.parametrize("verb", ["commit_half", "roll_back_half", "join", "cancel"])
 def test_what_is_no_message_is_refused(session: Session, verb: str, half: Any) -> None:
     with pytest.raises(
-        ConfigurationError, match="is no message; allowed: HalfMessage, Receipt, MessageView, UUID"
+        ConfigurationError,
+        match="does not identify a message; allowed: HalfMessage, Receipt, MessageView, UUID",
     ):
         getattr(session, verb)(half)
 

@@ -9,9 +9,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox import DecidedOtherwiseError, HalfMessage, InvalidMessageError, Message, UnknownMessageError
+from outbox import HalfMessage, Message
+from outbox.errors import DecidedOtherwiseError, InvalidMessageError, UnknownMessageError
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import WAIT, Session, is_blocked, wait_until
+from tests.support.contract_sessions import WAIT, Session, is_blocked, wait_until
 
 PAYMENT = Message("payments", key="p-7", body="charged")
 ASK = "SELECT id FROM outbox.message WHERE state = 'UNKNOWN' FOR UPDATE SKIP LOCKED"

@@ -7,18 +7,11 @@ from typing import Any
 
 import pytest
 
-from outbox import (
-    ConfigurationError,
-    GroupTypeError,
-    InvalidGroupError,
-    InvalidMessageError,
-    Message,
-    MessageType,
-    ProducerGroup,
-)
+from outbox import Message, MessageType, ProducerGroup
+from outbox.errors import ConfigurationError, GroupTypeError, InvalidGroupError, InvalidMessageError
 from outbox.operations.groups import MOST_CHECKS, MOST_WORKERS
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session, count
+from tests.support.contract_sessions import Session, count
 
 PAYMENT = Message("payments", key="p-7")
 DEFAULTS = ProducerGroup(

@@ -12,9 +12,10 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from outbox import ConfigurationError, IdempotencyConflictError, Message
+from outbox import Message
+from outbox.errors import ConfigurationError, IdempotencyConflictError
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import WAIT, Session, count, is_blocked, wait_until
+from tests.support.contract_sessions import WAIT, Session, count, is_blocked, wait_until
 
 MESSAGE = Message("orders", key="o-1", body="paid")
 
@@ -97,7 +98,7 @@ def test_send_whose_savepoint_was_rolled_back_did_not_happen(session: Session) -
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_stricter_isolation_ends_in_a_serialization_failure_and_never_in_two_messages(
+def test_stricter_isolation_ends_in_a_serialization_failure_never_in_two_messages(
     session: Session, second: Session, observer: Session, level: str
 ) -> None:
     session.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")

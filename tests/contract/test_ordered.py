@@ -9,9 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from outbox import InvalidMessageError, Message, Receipt, TooManyOrderedKeysError
+from outbox import Message, Receipt
+from outbox.errors import InvalidMessageError, TooManyOrderedKeysError
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import WAIT, Session, is_blocked, wait_until
+from tests.support.contract_sessions import WAIT, Session, is_blocked, wait_until
 
 ORDER = Message("orders", key="o-1")
 Send = Callable[[Session], Receipt]
@@ -71,7 +72,7 @@ def test_position_is_taken_after_the_first_transaction_committed(
     assert earlier.id < between < later.id
 
 
-def test_without_the_lock_the_transaction_that_commits_first_may_have_the_higher_position(
+def test_without_the_lock_the_first_commit_may_have_the_higher_position(
     pair: tuple[Session, Session],
 ) -> None:
     first, second = pair

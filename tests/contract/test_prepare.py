@@ -9,19 +9,18 @@ from uuid import uuid4
 
 import pytest
 
-from outbox import (
+from outbox import HalfMessage, Message
+from outbox.errors import (
     ConfigurationError,
-    HalfMessage,
     IdempotencyConflictError,
     InvalidMessageError,
-    Message,
     MessageTooLargeError,
     NoTransactionError,
     OutboxError,
     WrongMessageTypeError,
 )
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session, count
+from tests.support.contract_sessions import Session, count
 
 PAYMENT = Message("payments", key="p-7", body="charged", tags=["paid"])
 LATER = datetime(2090, 1, 1, tzinfo=UTC)
@@ -125,6 +124,16 @@ def test_custom_selector_places_a_half_message(make_session: MakeSession) -> Non
     assert session.execute("SELECT queue, selector FROM outbox.message") == [(3, "last")]
 
 
+def test_selector_of_the_call_places_a_half_message(make_session: MakeSession) -> None:
+    session = make_session(producer_group="orders")
+    session.register_topic("payments", 4)
+    half = session.prepare(
+        Message("payments", key="k", order_key=6), selector=lambda queues, message, arg: arg % queues
+    )
+    assert half.queue == 2
+    assert session.execute("SELECT queue, selector FROM outbox.message") == [(2, "<lambda>")]
+
+
 # Sent again ------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +210,7 @@ def test_bad_half_message_is_refused_before_anything_is_written(
 
 def test_half_message_without_a_group_is_refused(make_session: MakeSession) -> None:
     session = make_session()
-    with pytest.raises(ConfigurationError, match=r"producer_group: missing.*use Outbox\(producer_group=…\)"):
+    with pytest.raises(ConfigurationError, match=r"producer_group: missing.*Use Outbox\(producer_group=…\)"):
         session.prepare(PAYMENT)
     assert count(session) == 0
 

@@ -8,14 +8,10 @@ from uuid import UUID, uuid4
 import pytest
 from psycopg.types.json import Jsonb
 
-from outbox import (
-    InvalidMessageError,
-    Message,
-    MessageTooLargeError,
-    Receipt,
-)
+from outbox import Message, Receipt
+from outbox.errors import InvalidMessageError, MessageTooLargeError
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session, count
+from tests.support.contract_sessions import Session, count
 
 COLUMNS = """
     SELECT topic, key, body, headers, order_key, selector, queue, tags, index_keys, state, producer_group,

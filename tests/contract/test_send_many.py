@@ -6,10 +6,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from outbox import InvalidMessageError, Message, MessageTooLargeError, SelectorError
+from outbox import Message
+from outbox.errors import InvalidMessageError, MessageTooLargeError, SelectorError
 from outbox.operations.send import CHUNK_MESSAGES
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session, count
+from tests.support.contract_sessions import Session, count
 
 
 def test_positions_and_receipts_are_in_the_order_of_the_list(session: Session) -> None:
@@ -106,7 +107,7 @@ def test_one_bad_message_keeps_the_whole_list_out(session: Session, bad: Message
 def test_custom_selector_that_fails_keeps_the_whole_list_out(make_session: MakeSession) -> None:
     session = make_session(selectors={"third_fails": lambda queues, message, arg: 9 if arg == "3" else 0})
     session.register_topic("orders", 4)
-    with pytest.raises(SelectorError, match="'third_fails' answered 9"):
+    with pytest.raises(SelectorError, match="'third_fails' returned 9"):
         session.send_many([Message("orders", key=str(n), selector="third_fails") for n in range(1, 5)])
     assert session.execute("SELECT count(*) FROM outbox.message") == [(0,)]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from outbox import Message
-from tests.contract.sessions import Session
+from tests.support.contract_sessions import Session
 
 ORDER = Message("orders", key="o-1", body=b"paid")
 

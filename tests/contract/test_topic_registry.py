@@ -7,18 +7,17 @@ from typing import Any
 
 import pytest
 
-from outbox import (
+from outbox import Message, MessageType, Topic
+from outbox.errors import (
     InvalidMessageError,
     InvalidTopicError,
-    Message,
     MessageTooLargeError,
-    MessageType,
     SelectorError,
-    Topic,
     WrongMessageTypeError,
 )
+from outbox.partitioning.selectors import BUILT_IN
 from tests.contract.conftest import MakeSession
-from tests.contract.sessions import Session
+from tests.support.contract_sessions import Session
 
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -114,7 +113,9 @@ def test_topic_that_is_not_registered_takes_everything(session: Session) -> None
 def test_queue_beyond_the_partitions_is_refused(session: Session) -> None:
     session.register_topic("orders", 4)
     session.send(Message("orders", queue=3))
-    with pytest.raises(InvalidMessageError, match="queue: 4 is no partition of 'orders'; allowed: 0 to 3"):
+    with pytest.raises(
+        InvalidMessageError, match="queue: 4 is out of range for topic 'orders'; allowed: 0 to 3"
+    ):
         session.send(Message("orders", queue=4))
 
 
@@ -141,8 +142,19 @@ def test_custom_selector_chooses_over_the_pinned_partitions(make_session: MakeSe
     assert [row[0] for row in found] == [receipt.queue for receipt in receipts]
 
 
+@pytest.mark.feature("S-101")
+def test_selector_of_a_call_places_its_messages(session: Session) -> None:
+    session.register_topic("orders", 4)
+    receipts = [session.send(Message("orders", key="four"), selector=region)]
+    receipts += session.send_many([Message("orders", key="a"), Message("orders", key="ab")], selector=region)
+    receipts += [session.send(Message("orders", key="abc"), ordered=True, selector=region)]
+    assert [receipt.queue for receipt in receipts] == [0, 1, 2, 3]
+    found = session.execute("SELECT queue, selector FROM outbox.message ORDER BY id")
+    assert found == [(0, "region"), (1, "region"), (2, "region"), (3, "region")]
+
+
 @pytest.mark.feature("S-82")
-@pytest.mark.parametrize("selector", ["murmur2", "modulo", "random", "round_robin"])
+@pytest.mark.parametrize("selector", BUILT_IN)
 def test_built_in_selector_is_left_to_the_relay(session: Session, selector: str) -> None:
     session.register_topic("orders", 4)
     assert session.send(Message("orders", key="7", selector=selector)).queue is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox import Message
-from tests.contract.sessions import Session
+from tests.support.contract_sessions import Session
 
 
 @pytest.mark.feature("S-01")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.check_stage import CheckStage
+from tests.support.checked_half_messages import CheckStage
 from tests.support.checker_process import Groups
-from tests.support.postgres_writing import Connection, connect
+from tests.support.plain_inserts import Connection, connect
 
 
 @pytest.fixture

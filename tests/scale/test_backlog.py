@@ -8,7 +8,7 @@ import time
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.support.postgres_writing import connect, insert_numbered
+from tests.support.plain_inserts import connect, insert_numbered
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until

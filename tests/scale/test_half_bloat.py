@@ -11,7 +11,7 @@ COUNT = 100_000
 
 @pytest.mark.scale
 @pytest.mark.feature("S-43", "S-57")
-def test_100_000_undecided_messages_checked_15_times_grow_the_table_by_5_percent_at_most(
+def test_100_000_half_messages_checked_15_times_grow_the_table_at_most_5_percent(
     database: str,
 ) -> None:
     before, after, checks = check_often(database, COUNT)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outbox.resolution import Answer, LocalTransactionState
+from outbox.checking import Answer, LocalTransactionState
 from tests.support.callback_asking import SLACK_S, UNKNOWN, ask, ask_peer, make_asker, resolves_to
 from tests.support.callback_peer import Line, Peer, a_view, answering, reply
 
@@ -139,14 +139,14 @@ def test_http_without_tls_stays_inside_listed_networks(monkeypatch: pytest.Monke
 def test_a_name_server_that_hangs_costs_no_more_than_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     with Peer(answering()) as peer:
         monkeypatch.setattr(
-            "outbox_relay.checker.askers.channel.socket.getaddrinfo", lambda *_, **__: peer.stopping.wait(30)
+            "outbox_relay.calls.channel.socket.getaddrinfo", lambda *_, **__: peer.stopping.wait(30)
         )
         asker = make_asker(peer.url())
         for _ in range(3):  # more than the lookups that may be left behind
             started = time.monotonic()
             answer = asker.ask(a_view(), started + 0.3)
             assert time.monotonic() - started < 0.3 + SLACK_S
-            assert "looking up the host" in (answer.remark or "")
+            assert "resolving the host" in (answer.remark or "")
 
 
 def test_redirects_are_not_followed() -> None:

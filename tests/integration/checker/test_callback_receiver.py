@@ -18,10 +18,8 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from outbox.callbacks import CallbackReceiver, Secrets
-from outbox.callbacks.protocol import NoCheckerError
-from outbox.listeners import Listeners
+from outbox.checking import Answer, FailedAnswer, Listeners, LocalTransactionState, NoCheckerError
 from outbox.records import MessageView
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
 from tests.support.callback_asking import make_asker
 from tests.support.callback_peer import SECRET, a_view
 from tests.support.waiting import wait_until

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox.resolution import Answer, FailedAnswer, LocalTransactionState
+from outbox.checking import Answer, FailedAnswer, LocalTransactionState
 from outbox_local.stack.api import Stack
 from outbox_relay.checker.askers.sql import SqlAsker
 from outbox_relay.checker.callback import SqlCallback, read_callback

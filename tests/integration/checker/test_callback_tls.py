@@ -8,7 +8,7 @@ import time
 import pytest
 import trustme
 
-from outbox.resolution import LocalTransactionState
+from outbox.checking import LocalTransactionState
 from tests.support.callback_asking import UNKNOWN, ask, make_asker, resolves_to
 from tests.support.callback_peer import Line, Peer, a_view, answering
 

@@ -16,7 +16,7 @@ from outbox.statements import Plan
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.database import connections
 from outbox_relay.operations.decide import deciding
-from tests.support.check_stage import GROUP, CheckStage, Script
+from tests.support.checked_half_messages import GROUP, CheckStage, Script
 
 
 @pytest.fixture(params=["repeatable read", "serializable"])

@@ -8,11 +8,11 @@ import threading
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outbox_relay.checker.allow_list import AllowList
+from outbox_relay.calls.allow_list import AllowList
 from outbox_relay.checker.askers.registered import Askers, trust
 from outbox_relay.checker.service import Checker, CheckerOptions
 from tests.support.locks import holding
-from tests.support.postgres_writing import connect, insert
+from tests.support.plain_inserts import connect, insert
 from tests.support.waiting import wait_until
 
 AHEAD = "SELECT count(*) FROM outbox.partition WHERE lower > (SELECT last_value FROM outbox.position)"

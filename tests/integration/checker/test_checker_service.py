@@ -12,10 +12,10 @@ from psycopg.conninfo import make_conninfo
 
 from outbox import Message, Outbox
 from outbox.callbacks import CallbackReceiver, Secrets
-from outbox.listeners import Listeners
+from outbox.checking import Listeners
 from tests.support.callback_peer import SECRET, Line, Peer, Question, answering, reply
 from tests.support.checker_process import CheckerProcess, Groups
-from tests.support.cli import outbox as command
+from tests.support.outbox_command import outbox as command
 from tests.support.waiting import wait_until
 
 

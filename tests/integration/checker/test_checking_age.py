@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.callbacks.protocol import NoCheckerError
+from outbox.checking import LocalTransactionState, NoCheckerError
 from outbox.checking.group_settings import GRACE
 from outbox.records import MessageView
-from outbox.resolution import LocalTransactionState
-from tests.support.check_stage import CheckStage, Script
-from tests.support.postgres_writing import connect
+from tests.support.checked_half_messages import CheckStage, Script
+from tests.support.plain_inserts import connect
 
 UNKNOWN = LocalTransactionState.UNKNOWN
 OLD = 72 * 3600.0 + 60
@@ -92,7 +91,7 @@ def test_where_asking_fails_past_the_age_it_ends_exhausted_and_not_before_the_gr
     stage.make_due()
     assert stage.check(Script(raising)).expired == 1
     assert stage.state(half) == "EXHAUSTED", "the policy is ROLLBACK, and nobody has answered"
-    assert "nobody answers any more" in str(stage.events(half)[-1].reason)
+    assert "checks get no reply any more" in str(stage.events(half)[-1].reason)
     assert "1 half message waits for an operator" in stage.alarms()["exhausted"]
 
 

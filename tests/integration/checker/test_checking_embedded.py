@@ -9,13 +9,12 @@ import threading
 import psycopg
 import pytest
 
-from outbox.checking import GroupChecker, ListenerAsker
+from outbox.checking import GroupChecker, ListenerAsker, Listeners
 from outbox.errors import ConfigurationError
-from outbox.listeners import Listeners
 from outbox.records import MessageView
 from outbox_local.stack.api import Stack
-from tests.support.check_stage import GROUP, CheckStage, Script
-from tests.support.postgres_writing import connect
+from tests.support.checked_half_messages import GROUP, CheckStage, Script
+from tests.support.plain_inserts import connect
 from tests.support.waiting import wait_until
 
 END_OTHERS = """
@@ -67,7 +66,7 @@ def test_run_once_does_all_that_is_due(stage: CheckStage) -> None:
     stage.halves(500)
     checker = GroupChecker(stage.dsn, GROUP, Script(True))
     done = checker.run_once()
-    assert (done.adopted, done.decided, done.in_flight) == (500, 500, 0)
+    assert (done.enqueued, done.decided, done.in_flight) == (500, 500, 0)
     assert checker.stop()
 
 

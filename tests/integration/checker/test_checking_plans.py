@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from outbox.checking.transaction import SQL
-from tests.support.plans import Plan, Prepared, buffers, nodes, scans
-from tests.support.postgres_writing import Connection, connect
-from tests.support.reading import narrow_partitions
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import Connection, connect
+from tests.support.query_plans import Plan, Prepared, buffers, nodes, scans
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("checking plans")
@@ -27,7 +27,7 @@ FILL = """
 """
 TYPES = {
     "groups": (),
-    "adopt": ("text", "bigint", "integer", "float8", "float8", "integer", "float8", "boolean", "float8"),
+    "enqueue": ("text", "bigint", "integer", "float8", "float8", "integer", "float8", "boolean", "float8"),
     "tidy": ("text", "integer", "float8"),
     "claim": ("text", "integer", "timestamptz", "text", *("float8",) * 2, "integer", "bigint"),
     "settle": (*("text[]",) * 6, "float8", "float8", "integer", "float8", "float8"),
@@ -48,7 +48,7 @@ class Stage:
         )
         values: dict[str, tuple[Any, ...]] = {
             "groups": (),
-            "adopt": ("none", 0, 1, 6.0, 1.0, 15, 30.0, True, 30.0),
+            "enqueue": ("none", 0, 1, 6.0, 1.0, 15, 30.0, True, 30.0),
             "tidy": ("none", 1, 1.0),
             "claim": ("none", 1, "infinity", "me", 1.0, 1.0, 15, 1),
             "settle": ([], [], [], [], [], [], 1.0, 1.0, 15, 1.0, 1.0),
@@ -120,11 +120,11 @@ def test_finding_the_groups_does_not_read_the_flood(stages: dict[str, Stage]) ->
     assert buffers(plan) < 42 * 30 * 4, "so many descents into an index at most, however large it is"
 
 
-@pytest.mark.plan("outbox/sql/checking.sql", "adopt")
+@pytest.mark.plan("outbox/sql/checking.sql", "enqueue")
 @pytest.mark.feature("S-50")
 @pytest.mark.parametrize("group", ["flood", "small-20"])
 def test_a_page_reads_its_rows_and_no_other_group(stages: dict[str, Stage], group: str) -> None:
-    plan = stages["adopt"].explain(group, 0, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
+    plan = stages["enqueue"].explain(group, 0, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
     no_table_is_read_through(plan)
     expected = 500 if group == "flood" else SMALL
     assert most_rows(plan) <= expected
@@ -139,7 +139,7 @@ def test_a_page_planned_beside_the_flood_reads_no_other_group(request: pytest.Fi
         for group, count in (("flood", FLOOD), ("small", SMALL)):
             conn.execute(FILL, [group, count])
         conn.execute("VACUUM ANALYZE outbox.message")  # what tells the planner that most rows are one group's
-    stage = Stage(database, "adopt")
+    stage = Stage(database, "enqueue")
     try:
         plan = stage.explain("small", 0, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
     finally:
@@ -149,9 +149,9 @@ def test_a_page_planned_beside_the_flood_reads_no_other_group(request: pytest.Fi
 
 @pytest.mark.feature("S-50")
 def test_a_page_leaves_out_the_partitions_before_it(stages: dict[str, Stage]) -> None:
-    row = stages["adopt"].conn.execute("SELECT max(id) FROM outbox.message").fetchone()
+    row = stages["enqueue"].conn.execute("SELECT max(id) FROM outbox.message").fetchone()
     assert row is not None
-    plan = stages["adopt"].explain("flood", row[0] - 900, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
+    plan = stages["enqueue"].explain("flood", row[0] - 900, 500, 6.0, 3600.0, 15, 30.0, True, 30.0)
     assert len({node["Relation Name"] for node in scans(plan, "message_p")}) <= 3
 
 

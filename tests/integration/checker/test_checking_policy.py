@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from outbox.checking import Answer, LocalTransactionState
 from outbox.checking.claiming import claim
 from outbox.checking.finding import settings
 from outbox.checking.settling import Expired, Reply, expire, settle
 from outbox.checking.transaction import transaction
-from outbox.resolution import Answer, LocalTransactionState
 from outbox.statements import Plan, Statement
-from tests.support.check_stage import GROUP, CheckStage
+from tests.support.checked_half_messages import GROUP, CheckStage
 from tests.support.locks import see_blocked
-from tests.support.postgres_writing import connect
+from tests.support.plain_inserts import connect
 
 GIVEN = "unnest($1::text[]) AS g (id)"
 STALLED = (
@@ -38,7 +38,7 @@ def test_a_policy_that_does_not_see_a_claim_comes_to_one_verdict_all_the_same(
     stage: CheckStage, answer: LocalTransactionState
 ) -> None:
     half = stage.half()
-    stage.adopt()
+    stage.enqueue()
     with (
         connect(stage.dsn) as gate,
         connect(stage.dsn) as late,

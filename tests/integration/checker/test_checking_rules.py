@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outbox.resolution import Answer, LocalTransactionState
-from tests.support.check_stage import CheckStage, Script
-from tests.support.postgres_writing import connect
+from outbox.checking import Answer, LocalTransactionState
+from outbox.checking.alarms import STANDS
+from tests.support.checked_half_messages import CheckStage, Script
+from tests.support.plain_inserts import connect
 
 COMMIT, ROLLBACK, UNKNOWN = (
     LocalTransactionState.COMMIT,
@@ -22,7 +23,7 @@ def test_the_answer_decides_and_the_audit_tells_who_was_asked(
 ) -> None:
     half = stage.half()
     done = stage.check(Script(answer), name="checker:payments@here:1")
-    assert (done.adopted, done.claimed, done.decided) == (1, 1, 1)
+    assert (done.enqueued, done.claimed, done.decided) == (1, 1, 1)
     assert stage.state(half) == state
     assert stage.checks(half) is None, "nothing is left of it"
     check, decision = stage.events(half)
@@ -49,7 +50,7 @@ def test_a_remark_goes_with_the_decision(stage: CheckStage) -> None:
 def test_a_half_message_is_not_asked_about_before_its_first_delay(stage: CheckStage) -> None:
     half = stage.half(age=5.0)
     asker = Script(True)
-    assert stage.check(asker).adopted == 0
+    assert stage.check(asker).enqueued == 0
     assert asker.asked == []
     assert stage.state(half) == "UNKNOWN"
 
@@ -104,7 +105,7 @@ def test_the_last_check_leaves_it_to_the_policy(stage: CheckStage, policy: str, 
     events = stage.events(half)
     assert [event.kind for event in events] == ["check"] * 15 + ["transition"]
     assert events[-1].reason == "undecided after 15 checks: the group's policy"
-    assert ("exhausted" in stage.alarms()) is (policy == "EXHAUSTED")
+    assert set(stage.alarms()) == {"exhausted" if policy == "EXHAUSTED" else "rolled_back"}
     assert stage.checks(half) is None
 
 
@@ -123,6 +124,31 @@ def test_the_alarm_ends_when_the_operator_has_decided(stage: CheckStage) -> None
     assert "1 half message waits for an operator" in stage.alarms()["exhausted"]
     stage.conn.execute("UPDATE outbox.message SET state = 'COMMITTED' WHERE id = %s", [half.id])
     stage.check(Script(UNKNOWN))
+    assert stage.alarms() == {}
+
+
+@pytest.mark.feature("S-53")
+def test_a_rollback_by_policy_is_an_alarm_for_ten_minutes_whoever_scans(stage: CheckStage) -> None:
+    stage.group(max_checks=1)
+    checker = stage.round(Script(UNKNOWN))
+    for expected in ("1 half message was", "2 half messages were"):
+        stage.half()
+        checker.run_once(stage.connection)
+        assert f"{expected} rolled back by the group's policy" in stage.alarms()["rolled_back"]
+        checker.run_once(stage.connection)
+    checker.stop()
+    stage.check(Script(UNKNOWN))
+    assert "rolled_back" in stage.alarms(), "a checker that has just started clears nothing that is new"
+    stage.conn.execute("UPDATE outbox.alarm SET seen_at = seen_at - %s * interval '1 s'", [STANDS + 1])
+    stage.check(Script(UNKNOWN))
+    assert stage.alarms() == {}
+
+
+@pytest.mark.feature("S-53")
+def test_a_rollback_that_was_the_reply_is_no_alarm(stage: CheckStage) -> None:
+    half = stage.half()
+    stage.check(Script(ROLLBACK))
+    assert stage.state(half) == "ROLLED_BACK"
     assert stage.alarms() == {}
 
 

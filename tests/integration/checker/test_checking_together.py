@@ -8,14 +8,14 @@ from collections import Counter
 import psycopg
 import pytest
 
+from outbox.checking import Answer, LocalTransactionState
 from outbox.checking.claiming import claim
 from outbox.checking.finding import groups, settings
 from outbox.checking.settling import Reply, expire, settle
 from outbox.checking.transaction import SQL, transaction
 from outbox.records import MessageView
-from outbox.resolution import Answer, LocalTransactionState
-from tests.support.check_stage import GROUP, CheckStage, Script
-from tests.support.postgres_writing import connect
+from tests.support.checked_half_messages import GROUP, CheckStage, Script
+from tests.support.plain_inserts import connect
 from tests.support.waiting import wait_until
 
 COMMIT, ROLLBACK, UNKNOWN = (
@@ -52,7 +52,7 @@ def test_checkers_of_a_group_share_the_work_and_ask_once(stage: CheckStage) -> N
 @pytest.mark.feature("S-44")
 def test_what_a_dead_checker_had_claimed_is_asked_about_when_its_lease_has_passed(stage: CheckStage) -> None:
     half = stage.half()
-    stage.adopt()
+    stage.enqueue()
     with stage.connection() as conn:
         group = transaction(conn, "dead", settings(GROUP)).settings
         assert [view.id for view in transaction(conn, "dead", claim(group, "dead", 10)).views] == [half.id]
@@ -70,7 +70,7 @@ def test_an_answer_is_thrown_away_when_somebody_else_has_claimed(
     stage: CheckStage, late: LocalTransactionState
 ) -> None:
     half = stage.half()
-    stage.adopt()
+    stage.enqueue()
     with stage.connection() as conn:
         group = transaction(conn, "one", settings(GROUP)).settings
         slow = transaction(conn, "one", claim(group, "one", 10))
@@ -85,7 +85,7 @@ def test_an_answer_is_thrown_away_when_somebody_else_has_claimed(
 
 def test_settling_twice_counts_once(stage: CheckStage) -> None:
     half = stage.half()
-    stage.adopt()
+    stage.enqueue()
     with stage.connection() as conn:
         group = transaction(conn, "one", settings(GROUP)).settings
         claimed = transaction(conn, "one", claim(group, "one", 10))
@@ -129,7 +129,7 @@ def test_while_a_flood_is_asked_about_no_producer_waits_for_the_checker(stage: C
 
 def test_no_statement_of_a_checker_waits_for_a_lock(stage: CheckStage) -> None:
     decided, locked = stage.half(), stage.half(age=80 * 3600.0)
-    stage.adopt()
+    stage.enqueue()
     with connect(stage.dsn) as other, stage.connection() as conn:
         group = transaction(conn, "one", settings(GROUP)).settings
         claimed = transaction(conn, "one", claim(group, "one", 10))
@@ -144,11 +144,11 @@ def test_no_statement_of_a_checker_waits_for_a_lock(stage: CheckStage) -> None:
         other.execute("ROLLBACK")
 
 
-def test_a_checker_that_is_stopped_inside_a_transaction_does_not_hold_locks_for_long(
+def test_a_checker_stopped_inside_a_transaction_does_not_hold_locks_for_long(
     stage: CheckStage,
 ) -> None:
     half = stage.half()
-    stage.adopt()
+    stage.enqueue()
     with connect(stage.dsn) as stopped:
         stopped.execute("BEGIN")
         stopped.execute(SQL["begin"].replace("$1", "'x'").encode())
@@ -248,7 +248,7 @@ def test_roles_of_producer_and_checker_suffice(stage: CheckStage) -> None:
 def test_a_huge_body_is_read_with_few_others(stage: CheckStage) -> None:
     body = b"x" * 900_000
     big = [stage.half(body=body) for _ in range(25)]
-    stage.adopt()
+    stage.enqueue()
     with stage.connection() as conn:
         group = transaction(conn, "one", settings(GROUP)).settings
         claimed = transaction(conn, "one", claim(group, "one", 100))
@@ -314,7 +314,7 @@ def test_a_half_message_that_is_committed_late_is_met_all_the_same(stage: CheckS
 @pytest.mark.feature("S-51")
 def test_the_policy_waits_for_an_answer_that_is_on_its_way(stage: CheckStage) -> None:
     half = stage.half()
-    stage.adopt()
+    stage.enqueue()
     with stage.connection() as conn:
         group = transaction(conn, "one", settings(GROUP)).settings
         claimed = transaction(conn, "one", claim(group, "one", 10))

@@ -7,13 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from outbox.callbacks.protocol import NoCheckerError
-from outbox.checking import GroupRound, group_alarms
-from outbox.checking.breaker import FIRST_PAUSE, LONGEST_PAUSE, Breaker
+from outbox.checking import GroupRound, LocalTransactionState, NoCheckerError, group_alarms
+from outbox.checking.breaker import FIRST_BREAK, LONGEST_BREAK, Breaker
 from outbox.records import MessageView
-from outbox.resolution import LocalTransactionState
-from tests.support.check_stage import GROUP, CheckStage, Script
-from tests.support.postgres_writing import connect
+from tests.support.checked_half_messages import GROUP, CheckStage, Script
+from tests.support.plain_inserts import connect
 from tests.support.waiting import wait_until
 
 UNKNOWN = LocalTransactionState.UNKNOWN
@@ -106,7 +104,7 @@ def test_who_asks_nobody_leaves_no_rows_of_what_producers_decide(stage: CheckSta
 
 def test_rows_of_a_checker_that_was_taken_away_are_tidied_up(stage: CheckStage) -> None:
     decided, undecided, asked = (stage.half(biz_id=name) for name in ("decided", "undecided", "asked"))
-    stage.adopt()
+    stage.enqueue()
     stage.decide(decided, "COMMITTED")
     stage.decide(asked, "COMMITTED")
     stage.conn.execute("UPDATE outbox.pending_check SET due_at = due_at - interval '1 minute'")
@@ -140,14 +138,14 @@ def test_a_callback_that_fails_five_times_in_a_row_is_left_alone(stage: CheckSta
     assert stage.one(USED_UP) == used_up
     assert stage.one("SELECT count(*) FROM outbox.pending_check WHERE asked_by IS NOT NULL") == 0
 
-    clock.now += FIRST_PAUSE
+    clock.now += FIRST_BREAK
     for _ in range(3):
         made.run_once(stage.connection)
     assert len(asker.asked) == asked + 1, "one question, and a longer pause"
     assert breaker.may_ask() == 0
 
     asker.say = lambda _: True
-    clock.now += 2 * FIRST_PAUSE
+    clock.now += 2 * FIRST_BREAK
     made.run_once(stage.connection)
     due = "SELECT count(*) FROM outbox.pending_check WHERE due_at <= clock_timestamp()"
     assert stage.one(due) == 0, "it goes on where it stopped"
@@ -203,7 +201,7 @@ def test_calls_that_never_return_do_not_make_threads_without_end(stage: CheckSta
     wait_until(lambda: asking.workers.available == 2, "threads are free again")
     decided = "SELECT count(*) FROM outbox.message WHERE state <> 'UNKNOWN'"
     assert stage.one(decided) == 0, "what they answered so late is thrown away"
-    clock.now += LONGEST_PAUSE
+    clock.now += LONGEST_BREAK
     wait_until(stepping(made, stage, lambda: stage.one(decided)), "it goes on")
     made.stop()
     wait_until(lambda: not any(thread.is_alive() for thread in mine), "threads end")

@@ -6,9 +6,8 @@ import logging
 
 import pytest
 
-from outbox.checking import ending
-from outbox.resolution import Answer, LocalTransactionState
-from tests.support.check_stage import CheckStage, Script
+from outbox.checking import Answer, LocalTransactionState, ending
+from tests.support.checked_half_messages import CheckStage, Script
 
 _, ROLLBACK, UNKNOWN = LocalTransactionState
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from outbox.describing import describe
-from tests.support.check_stage import CheckStage, Script
-from tests.support.postgres_writing import Connection
+from outbox.checking.describing import error_text
+from tests.support.checked_half_messages import CheckStage, Script
+from tests.support.plain_inserts import Connection
 
 VALUE = "alice@example.com"
 UNIQUE = "UniqueViolation (SQLSTATE 23505, constraint payer_email_key)"
@@ -47,23 +47,23 @@ def test_a_listener_whose_statement_fails_leaves_no_value_in_the_audit(stage: Ch
 def test_wrapped_errors_count_as_the_servers(stage: CheckStage) -> None:
     server = raised(lambda: twice(stage.conn))
     assert VALUE in str(server)
-    assert describe(server) == UNIQUE
+    assert error_text(server) == UNIQUE
     by_sqlalchemy = Own(f"(psycopg.errors.UniqueViolation) {server} [parameters: ('{VALUE}',)]")
     by_sqlalchemy.orig = server
-    assert describe(by_sqlalchemy) == UNIQUE.replace("UniqueViolation", "Own")
+    assert error_text(by_sqlalchemy) == UNIQUE.replace("UniqueViolation", "Own")
     by_django = Own(str(server))
     by_django.__cause__ = server
-    assert describe(by_django) == UNIQUE.replace("UniqueViolation", "Own")
+    assert error_text(by_django) == UNIQUE.replace("UniqueViolation", "Own")
 
 
 def test_an_applications_own_text_and_the_servers_about_a_statement_are_kept(stage: CheckStage) -> None:
     own = Own("no such payment")
     own.__cause__ = raised(lambda: twice(stage.conn))
-    assert describe(own) == "Own: no such payment"
+    assert error_text(own) == "Own: no such payment"
     missing = raised(lambda: stage.conn.execute("SELECT FROM nowhere"))
-    assert describe(missing) == 'UndefinedTable (SQLSTATE 42P01): relation "nowhere" does not exist'
+    assert error_text(missing) == 'UndefinedTable (SQLSTATE 42P01): relation "nowhere" does not exist'
     with psycopg.connect(stage.dsn) as other:
         other.execute("SET statement_timeout = 1")
         late = raised(lambda: other.execute("SELECT pg_sleep(10)"))
-    assert describe(late) == "QueryCanceled (SQLSTATE 57014): canceling statement due to statement timeout"
-    assert describe(KeyError()) == "KeyError"
+    assert error_text(late) == "QueryCanceled (SQLSTATE 57014): canceling statement due to statement timeout"
+    assert error_text(KeyError()) == "KeyError"

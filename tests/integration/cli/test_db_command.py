@@ -18,9 +18,9 @@ from alembic.runtime.migration import MigrationContext
 from outbox_migrations import api
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks
-from tests.support.cli import outbox, succeed
 from tests.support.databases import with_database
-from tests.support.postgres_writing import connect, insert
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import connect, insert
 from tests.support.servers import MakeDatabase
 
 CATALOGUE = """
@@ -141,7 +141,7 @@ def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(
     assert failed["schema"]["repair"] == "outbox db upgrade"
 
 
-def test_asynchronous_commits_by_default_are_a_warning_with_the_statement_that_repairs_it(
+def test_asynchronous_commits_by_default_are_a_warning_with_the_repairing_statement(
     private_database: str,
 ) -> None:
     with connect(private_database) as conn:

@@ -7,8 +7,8 @@ import pytest
 from outbox_relay.database import connections
 from outbox_relay.operations import groups
 from outbox_relay.operations.groups import ProducerGroup, RegisteredGroup
-from tests.support.cli import outbox, succeed
-from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, decide, insert
 from tests.support.publications import value
 
 

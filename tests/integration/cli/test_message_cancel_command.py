@@ -6,8 +6,8 @@ from typing import Any
 
 import psycopg
 
-from tests.support.cli import outbox, succeed
-from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, decide, insert
 from tests.support.publications import own_lanes, positions, record, snapshot, value
 
 
@@ -73,7 +73,7 @@ def test_a_message_that_the_relay_holds_is_not_waited_for_for_ever(database: str
 def test_what_does_not_wait_cannot_be_cancelled(database: str, conn: Connection) -> None:
     for message_id, told in (
         (insert(conn, "orders", "k", "b"), "has no delivery time"),
-        (delayed(conn, state="UNKNOWN", producer_group="shop"), "nobody has committed"),
+        (delayed(conn, state="UNKNOWN", producer_group="shop"), "a half message that is not committed"),
     ):
         ran = outbox("message", "cancel", message_id, "--reason", "r", OUTBOX_DSN=database)
         assert ran.code == 1

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.support.cli import Ran, outbox, succeed
-from tests.support.postgres_writing import (
+from tests.support.outbox_command import Ran, outbox, succeed
+from tests.support.plain_inserts import (
     Connection,
     connect,
     decide,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.support.cli import Ran, outbox, outbox_reading, succeed
-from tests.support.postgres_writing import Connection
+from tests.support.outbox_command import Ran, outbox, outbox_reading, succeed
+from tests.support.plain_inserts import Connection
 from tests.support.publications import own_lanes
 
 ROWS = "SELECT topic, key, body, headers, tags, state, producer_group FROM outbox.message ORDER BY id"

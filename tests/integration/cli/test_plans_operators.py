@@ -10,10 +10,10 @@ import pytest
 
 from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
 from outbox_relay.operations.stopped_lanes import STATEMENTS as STOPPED
-from tests.support.plans import Plan, nodes, rows_read, scans
-from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.publications import own_lanes, positions, record, snapshot
-from tests.support.reading import narrow_partitions
+from tests.support.query_plans import Plan, nodes, rows_read, scans
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("plans of operators")

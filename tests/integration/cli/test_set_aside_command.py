@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import outbox, succeed
 from tests.support.locks import holding
 from tests.support.logins import Logins
-from tests.support.postgres_writing import Connection, insert, keys_of_lanes
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, insert, keys_of_lanes
 from tests.support.publications import own_lanes, positions, record, snapshot, value
-from tests.support.stopping import go_on, set_aside, stop_lane
+from tests.support.stopped_lanes import go_on, set_aside, stop_lane
 
 MISSING = "UNKNOWN_TOPIC_OR_PART: topic 'orders': no such topic; create it with: outbox topic create orders"
 STATE = "SELECT state FROM outbox.message WHERE id = %s"
@@ -151,7 +151,7 @@ def test_lanes_are_listed_with_what_stopped_them_and_retried_by_request(
     assert succeed("lane", "retry", "--all", "--json", OUTBOX_DSN=database).json == {"requested": [4, 6]}
 
 
-def test_a_lane_whose_row_is_held_is_named_with_its_holder_and_the_others_are_requested(
+def test_a_locked_lane_is_named_with_its_holder_and_the_others_are_requested(
     database: str, conn: Connection
 ) -> None:
     own_lanes(conn)

@@ -17,8 +17,8 @@ from psycopg.conninfo import make_conninfo
 from outbox_relay.database import connections
 from outbox_relay.operations import progress
 from outbox_relay.operations.status import STATEMENTS, Status, look
-from tests.support.cli import succeed
-from tests.support.postgres_writing import Connection, decide, insert, insert_numbered, wait_published
+from tests.support.outbox_command import succeed
+from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, wait_published
 from tests.support.publications import own_lanes, positions, record, snapshot, value
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
@@ -159,7 +159,7 @@ def test_waiting_and_undecided_messages_are_counted_apart(database: str, conn: C
 
 
 @pytest.mark.feature("S-51")
-def test_half_messages_are_counted_per_group_and_what_is_left_to_operators_comes_first(
+def test_half_messages_are_counted_per_group_and_those_for_operators_come_first(
     database: str, conn: Connection
 ) -> None:
     own_lanes(conn)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.support.cli import outbox, succeed
-from tests.support.postgres_writing import Connection, insert
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, insert
 from tests.support.publications import own_lanes
 
 

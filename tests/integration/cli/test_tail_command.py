@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from tests.support.cli import Ran, outbox
+from tests.support.outbox_command import Ran, outbox
 from tests.support.servers import MakeTopic
 
 TAIL = [sys.executable, "-m", "outbox_relay", "tail"]
@@ -152,7 +152,7 @@ def test_a_kafka_setting_that_is_refused_names_its_option(bootstrap_servers: str
     assert "KafkaError{" not in ran.err
 
 
-def test_from_the_end_a_message_sent_after_the_first_line_is_read_and_ctrl_c_ends_with_0(
+def test_from_the_end_a_later_message_is_read_and_ctrl_c_ends_with_0(
     bootstrap_servers: str, topic: str
 ) -> None:
     produce(bootstrap_servers, topic, [{"value": "before"}])

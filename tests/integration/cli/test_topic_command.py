@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from outbox.operations.topics import DEFAULT_MAX_MESSAGE_BYTES
-from tests.support.cli import Ran, outbox, succeed
-from tests.support.postgres_writing import connect
+from tests.support.outbox_command import Ran, outbox, succeed
+from tests.support.plain_inserts import connect
 from tests.support.servers import MakeTopic
 
 
@@ -155,7 +155,7 @@ def alter(environment: dict[str, str], topic: str, *options: str) -> Ran:
     ("change", "told"),
     [(["--partitions", "3"], "pinned to 4 partitions"), (["--selector", "modulo"], "selector murmur2")],
 )
-def test_what_would_move_keys_is_refused_with_an_explanation_unless_asked_for_by_name(
+def test_what_would_move_keys_is_refused_with_a_reason_unless_requested_by_name(
     database: str, environment: dict[str, str], topic: str, change: list[str], told: str
 ) -> None:
     succeed("topic", "register", topic, **environment)

@@ -13,12 +13,12 @@ from psycopg.conninfo import make_conninfo
 
 from outbox import Outbox
 from outbox.errors import DecidedOtherwiseError
-from outbox.operations.decide import Verdict
+from outbox.operations.decide import DecidedState
 from outbox_relay.database import connections
 from outbox_relay.operations import bulk_decisions
-from outbox_relay.operations.half_messages import Wanted
-from tests.support.cli import outbox, succeed
-from tests.support.postgres_writing import Connection, decide, insert, wait_published
+from outbox_relay.operations.half_messages import HalfMessageFilter
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, decide, insert, wait_published
 from tests.support.publications import value
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
@@ -186,7 +186,7 @@ def test_what_was_sent_has_nothing_to_decide(database: str, conn: Connection) ->
     for command in (["commit", message_id, "--reason", "r"], ["explain", message_id], ["show", message_id]):
         ran = outbox("tx", *command, OUTBOX_DSN=database)
         assert ran.code == 1
-        assert "is no half message" in ran.err
+        assert "is not a half message" in ran.err
     ran = outbox("tx", "commit", "4711", "--reason", "r", OUTBOX_DSN=database)
     assert ran.code == 1
     assert "there is no message 4711" in ran.err
@@ -284,12 +284,12 @@ def test_what_comes_after_the_operator_was_asked_is_left_alone(database: str, co
     late = half(conn)
     exhausted(conn)
     with connections.connect(database) as operator:
-        wanted = Wanted(producer_group="shop", states=("EXHAUSTED",))
-        many = bulk_decisions.count(operator, wanted)
+        chosen = HalfMessageFilter(producer_group="shop", states=("EXHAUSTED",))
+        many = bulk_decisions.count_chosen(operator, chosen)
         assert many.messages == 1
         decide(conn, late, "EXHAUSTED")
         exhausted(conn)
-        done = bulk_decisions.decide(operator, wanted, many, Verdict.COMMITTED, "r")
+        done = bulk_decisions.decide(operator, chosen, many, DecidedState.COMMITTED, "r")
     assert (done.decided, done.held) == (1, [])
     assert states(conn) == ["EXHAUSTED", "COMMITTED", "EXHAUSTED"]
 

@@ -9,11 +9,10 @@ import psycopg
 import pytest
 
 from outbox import Outbox
-from outbox.checking import GroupChecker
+from outbox.checking import Answer, GroupChecker, LocalTransactionState
 from outbox.records import MessageView
-from outbox.resolution import Answer, LocalTransactionState
-from tests.support.cli import outbox, succeed
-from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, decide, insert
 from tests.support.publications import own_lanes, positions, record, snapshot, value
 
 
@@ -80,7 +79,7 @@ def test_the_whole_life_is_told_in_order(
         "next",
         "will be asked again at 20",
         "check 3 of 15, by the checker in an application of group 'shop', which must have registered checker 'payment'",
-        "if nobody decides, it is rolled back after check 15",
+        "without a decision it is rolled back after check 15",
     )
     succeed("tx", "commit", message_id, "--reason", "see invoice 17", OUTBOX_DSN=database)
     assert "next  is published as soon as the relay gets to it" in explain(database, message_id)
@@ -177,7 +176,7 @@ def test_a_checker_that_nobody_registered_is_named_with_its_alarm(
     message_id = half(conn, checker="payment", check_after="0")
     check_all(missing="no checker is registered under the name 'payment'")
     told = explain(database, message_id)
-    assert "nobody answers for checker 'payment': alarm since 20" in told
+    assert "no listener is registered for checker 'payment': alarm since 20" in told
     assert "check 1 of 15" in told
     assert "alarm no_checker" in succeed("tx", "check", message_id, OUTBOX_DSN=database).out
     shown = succeed("status", OUTBOX_DSN=database).out
@@ -201,7 +200,7 @@ def test_one_whose_checks_are_used_up_is_left_to_the_operator_with_both_commands
         "EXHAUSTED, left to an operator",
         "check 1 by",
         "EXHAUSTED, left to an operator, by checker:shop@a:1",
-        "nobody is asked any more",
+        "no check follows",
         f"outbox tx commit {number} --reason TEXT",
         f"outbox tx rollback {number} --reason TEXT",
     )

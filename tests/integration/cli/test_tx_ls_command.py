@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tests.support.cli import outbox, succeed
-from tests.support.postgres_writing import Connection, decide, insert
+from tests.support.outbox_command import outbox, succeed
+from tests.support.plain_inserts import Connection, decide, insert
 from tests.support.publications import value
 
 FIELDS: dict[str, Any] = {

@@ -9,9 +9,9 @@ from psycopg import sql
 
 from outbox_relay.operations import bulk_decisions, half_messages
 from outbox_relay.operations.decide import STATEMENTS as DECIDE
-from outbox_relay.operations.half_messages import STATEMENTS, Wanted
-from tests.support.plans import Plan, buffers, nodes, scans
-from tests.support.postgres_writing import Connection, connect
+from outbox_relay.operations.half_messages import STATEMENTS, HalfMessageFilter
+from tests.support.plain_inserts import Connection, connect
+from tests.support.query_plans import Plan, buffers, nodes, scans
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("tx plans")
@@ -40,11 +40,11 @@ def conn(request: pytest.FixtureRequest) -> Iterator[Connection]:
     databases.drop_made()
 
 
-def explain(conn: Connection, wanted: Wanted) -> Plan:
+def explain(conn: Connection, chosen: HalfMessageFilter) -> Plan:
     """Run the very statement of a page, under its settings."""
-    statement, values = half_messages.compose(wanted, 21)
+    statement, values = half_messages.compose(chosen, 21)
     with conn.transaction():
-        conn.execute(STATEMENTS["settings"], {"bitmaps": "off" if wanted.index_key is None else "on"})
+        conn.execute(STATEMENTS["settings"], {"bitmaps": "off" if chosen.index_key is None else "on"})
         row = conn.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + statement, values).fetchone()
     assert row is not None
     plan: Plan = row[0][0]["Plan"]
@@ -53,52 +53,52 @@ def explain(conn: Connection, wanted: Wanted) -> Plan:
 
 @pytest.mark.parametrize("analyzed", [False, True], ids=["young statistics", "analyzed"])
 @pytest.mark.parametrize(
-    "wanted",
+    "chosen",
     [
-        Wanted(),
-        Wanted(producer_group="flood"),
-        Wanted(producer_group="flood", after=FLOOD // 2),
-        Wanted(producer_group="g49"),
-        Wanted(topic="orders"),
-        Wanted(index_key="order-77777"),
-        Wanted(producer_group="flood", index_key="order-77777"),
+        HalfMessageFilter(),
+        HalfMessageFilter(producer_group="flood"),
+        HalfMessageFilter(producer_group="flood", after=FLOOD // 2),
+        HalfMessageFilter(producer_group="g49"),
+        HalfMessageFilter(topic="orders"),
+        HalfMessageFilter(index_key="order-77777"),
+        HalfMessageFilter(producer_group="flood", index_key="order-77777"),
     ],
     ids=["all", "flood", "next page", "few", "frequent", "index key", "index key of the flood"],
 )
 def test_a_page_is_read_from_an_index_however_many_there_are(
-    conn: Connection, wanted: Wanted, analyzed: bool
+    conn: Connection, chosen: HalfMessageFilter, analyzed: bool
 ) -> None:
     if analyzed:
         conn.execute("ANALYZE outbox.message")
-    plan = explain(conn, wanted)
+    plan = explain(conn, chosen)
     assert not [node for node in scans(plan, "message_p") if node["Node Type"] == "Seq Scan"]
     assert max(int(node["Actual Rows"]) * int(node["Actual Loops"]) for node in nodes(plan)) < 2_000
     assert buffers(plan) < 3_000
 
 
 def test_the_groups_are_stepped_through_and_the_oldest_of_all_are_the_page(conn: Connection) -> None:
-    rows = half_messages.page(conn, Wanted(states=("EXHAUSTED",)), 10)
+    rows = half_messages.page(conn, HalfMessageFilter(states=("EXHAUSTED",)), 10)
     assert [row["producer_group"] for row in rows] == ["g25"]
-    ids = [row["id"] for row in half_messages.page(conn, Wanted(), 500)]
+    ids = [row["id"] for row in half_messages.page(conn, HalfMessageFilter(), 500)]
     assert ids == sorted(ids)
     assert len(ids) == 500
-    rest = half_messages.page(conn, Wanted(after=FLOOD), 500)
+    rest = half_messages.page(conn, HalfMessageFilter(after=FLOOD), 500)
     assert len(rest) == 250
     assert len({row["producer_group"] for row in rest}) == 50
 
 
 def test_a_page_of_a_bulk_decision_reads_no_more_than_it_decides(conn: Connection) -> None:
-    wanted = Wanted(producer_group="flood", states=("UNKNOWN",))
-    many = bulk_decisions.count(conn, wanted)
+    chosen = HalfMessageFilter(producer_group="flood", states=("UNKNOWN",))
+    many = bulk_decisions.count_chosen(conn, chosen)
     assert many.messages == FLOOD
-    conditions, values = wanted.conditions()
+    conditions, values = chosen.conditions()
     values |= {
         "group": "flood",
         "verdict": "COMMITTED",
         "reason": "r",
         "last": many.last,
         "moment": many.moment,
-        "limit": bulk_decisions.PAGE,
+        "limit": bulk_decisions.BULK_PAGE,
         "beyond": FLOOD // 2,
     }
     with conn.transaction(force_rollback=True):
@@ -112,6 +112,6 @@ def test_a_page_of_a_bulk_decision_reads_no_more_than_it_decides(conn: Connectio
     plan: Plan = row[0][0]["Plan"]
     assert (
         max(int(node["Actual Rows"]) * int(node["Actual Loops"]) for node in nodes(plan))
-        <= 4 * bulk_decisions.PAGE
+        <= 4 * bulk_decisions.BULK_PAGE
     )
     assert not [node for node in scans(plan, "message_p") if node["Node Type"] == "Seq Scan"]

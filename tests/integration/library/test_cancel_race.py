@@ -14,7 +14,7 @@ from outbox.errors import TooLateError
 from outbox_relay.publisher.delayed import STATEMENTS
 from tests.support.kafka_records import message_ids, read_topic
 from tests.support.locks import see_blocked
-from tests.support.postgres_writing import Connection, clock, connect, insert, wait_published
+from tests.support.plain_inserts import Connection, clock, connect, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 
@@ -88,7 +88,7 @@ def test_a_cancellation_at_the_moment_of_release_has_one_outcome_and_it_is_true(
 
 
 def release(conn: Connection) -> int:
-    return conn.execute(STATEMENTS["release"], {"since": "-infinity"}).rowcount
+    return conn.execute(STATEMENTS["release"], {"since": "-infinity", "lanes": "{0,1,2,3,4,5,6,7}"}).rowcount
 
 
 def test_who_comes_second_learns_it(database: str, topic: str) -> None:

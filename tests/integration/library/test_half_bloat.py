@@ -7,10 +7,9 @@ from typing import NamedTuple
 import psycopg
 import pytest
 
-from outbox.checking import GroupChecker
+from outbox.checking import Answer, GroupChecker, LocalTransactionState
 from outbox.records import MessageView
-from outbox.resolution import Answer, LocalTransactionState
-from tests.support.postgres_writing import Connection, connect
+from tests.support.plain_inserts import Connection, connect
 
 CHECKS = 15
 INSERT = """

@@ -87,5 +87,5 @@ def hold_two(database: str, looks: int) -> None:
 
 
 @pytest.mark.feature("S-42")
-def test_a_local_transaction_longer_than_every_limit_is_not_rolled_back_under_its_feet(database: str) -> None:
+def test_a_local_transaction_longer_than_every_limit_is_not_rolled_back(database: str) -> None:
     hold_two(database, looks=3)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from outbox.statements import load
-from tests.support.plans import FILL_HALVES, nodes
-from tests.support.postgres_writing import Connection, connect
-from tests.support.reading import narrow_partitions
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import Connection, connect
+from tests.support.query_plans import FILL_HALVES, nodes
 
 # All in one process: its database takes longer to fill than the statements take.
 pytestmark = pytest.mark.xdist_group("half plans")

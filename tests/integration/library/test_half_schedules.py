@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.half_stage import HalfStage
+from tests.support.half_message_schedules import HalfStage
 from tests.support.models.half_model import (
     APART,
     APART_LOCAL_FIRST,

@@ -9,9 +9,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from outbox import DecidedOtherwiseError, Message, Outbox
+from outbox import Message, Outbox
+from outbox.errors import DecidedOtherwiseError
 from tests.integration.database.test_plain_sql import example
-from tests.support.postgres_writing import Connection
+from tests.support.plain_inserts import Connection
 
 PREPARE = """
     INSERT INTO outbox.message (topic, key, body, producer_group, checker, biz_id, check_after, state)

@@ -7,7 +7,7 @@ import pytest
 
 from outbox import Message, Outbox
 from outbox.partitioning.lanes import LANES, lane_of
-from tests.support.postgres_writing import Connection
+from tests.support.plain_inserts import Connection
 
 COMPUTED = """
 SELECT lane, outbox.lane_of(topic, queue, coalesce(order_key, key), id) FROM outbox.message ORDER BY id

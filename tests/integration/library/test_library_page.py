@@ -11,14 +11,15 @@ import pytest
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from outbox import InvalidConnectionError, Message, Outbox
+from outbox import Message, Outbox
+from outbox.errors import InvalidConnectionError
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "reference" / "library.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def test_examples_send_what_they_say(database: str) -> None:
-    sending, _, selecting, _ = EXAMPLES
+    sending, _, selecting, _, _ = EXAMPLES
     with psycopg.connect(database) as conn:
         conn.execute("CREATE TABLE orders AS SELECT 'o-1'::text AS id, 'new'::text AS state")
         conn.commit()
@@ -33,6 +34,14 @@ def test_examples_send_what_they_say(database: str) -> None:
     assert found == [(b"o-1", b"paid", ["paid"], None, None), (b"o-1", b"", [], 1, "by_region")]
     assert state == ("paid",)
     assert names["receipt"].topic == "orders"
+
+
+def test_the_example_of_a_selector_of_one_call_chooses_the_queue(database: str) -> None:
+    with psycopg.connect(database) as conn:
+        outbox = Outbox()
+        outbox.register_topic(conn, "orders", 4)
+        exec(EXAMPLES[3], {"conn": conn, "outbox": outbox, "Message": Message})
+        assert conn.execute("SELECT queue FROM outbox.message").fetchall() == [(17 % 4,)]
 
 
 def test_example_of_a_half_message_commits_it_with_the_last_write(database: str) -> None:
@@ -59,7 +68,7 @@ def test_the_example_of_sqlalchemy_commits_rows_and_messages_together(database: 
         conn.execute("CREATE TABLE orders AS SELECT 'o-2'::text AS id, 'new'::text AS state")
         conn.commit()
         names: dict[str, Any] = {"url": database.replace("postgresql://", "postgresql+psycopg://", 1)}
-        exec(EXAMPLES[3], names)
+        exec(EXAMPLES[4], names)
         names["engine"].dispose()
         found = conn.execute("SELECT key, body FROM outbox.message ORDER BY id").fetchall()
         assert found == [(b"o-2", b"paid"), (b"o-2", b"sent")]

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from outbox import Message, MessageTooLargeError, Outbox
+from outbox import Message, Outbox
+from outbox.errors import MessageTooLargeError
 from outbox.operations.size import record_size
 from outbox.wire import record_bytes
 from tests.support.kafka_records import read_topic
-from tests.support.postgres_writing import connect, insert, wait_published
+from tests.support.plain_inserts import connect, insert, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
 
@@ -56,7 +57,7 @@ def refusal(servers: str, topic: str, record: dict[str, Any]) -> str | None:
     return None if errors[0] is None else errors[0].name()
 
 
-def test_a_record_of_exactly_the_limit_is_delivered_and_one_byte_more_refused_by_all(
+def test_a_record_of_the_limit_is_delivered_and_one_byte_more_is_refused_by_all(
     database: str, bootstrap_servers: str, make_topic: MakeTopic
 ) -> None:
     chance = random.Random(7)

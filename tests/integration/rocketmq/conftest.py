@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import producers, transacting
-from tests.support.producers import KINDS, MakeApp, Truth
-from tests.support.transacting import Checker, MakeApp5x
+from tests.support import rocketmq_5x_applications, rocketmq_scripts
+from tests.support.rocketmq_5x_applications import Checker, MakeApp5x
+from tests.support.rocketmq_scripts import KINDS, MakeApp, Truth
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def truth(database: str) -> Iterator[Truth]:
 @pytest.fixture(params=KINDS)
 def make_app(request: pytest.FixtureRequest, database: str, truth: Truth) -> Iterator[MakeApp]:
     """Make applications of the 4.x model, running unless start=False; the script says what the listener does."""
-    made: list[producers.App | producers.AsyncApp] = []
+    made: list[rocketmq_scripts.App | rocketmq_scripts.AsyncApp] = []
 
     def make(*, start: bool = True, options: dict[str, Any] | None = None, **script: Any) -> Any:
         app = KINDS[request.param](database, script, options or {})
@@ -37,14 +37,16 @@ def make_app(request: pytest.FixtureRequest, database: str, truth: Truth) -> Ite
         app.close()
 
 
-@pytest.fixture(params=[transacting.App, transacting.AsyncApp], ids=["threads", "asyncio"])
+@pytest.fixture(
+    params=[rocketmq_5x_applications.App, rocketmq_5x_applications.AsyncApp], ids=["threads", "asyncio"]
+)
 def make_app_5x(request: pytest.FixtureRequest, database: str, truth: Truth) -> Iterator[MakeApp5x]:
     """Make applications of the 5.x model, running unless start=False."""
-    made: list[transacting.App] = []
+    made: list[rocketmq_5x_applications.App] = []
 
-    def make(*, start: bool = True, **options: Any) -> transacting.App:
+    def make(*, start: bool = True, **options: Any) -> rocketmq_5x_applications.App:
         given = {"producer_group": "orders", "checker": Checker(), "check": False, **options}
-        app: transacting.App = request.param(database, given)
+        app: rocketmq_5x_applications.App = request.param(database, given)
         made.append(app)
         if start:
             app.start()

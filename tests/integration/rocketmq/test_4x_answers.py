@@ -10,11 +10,10 @@ import psycopg
 import pytest
 
 from outbox import Message, Outbox
-from outbox.listeners import Listeners
+from outbox.checking import Listeners
 from outbox.records import MessageView
-from outbox.resolution import LocalTransactionState
-from outbox.rocketmq import MessageQueue, SendStatus
-from tests.support.producers import MakeApp, Truth
+from outbox.rocketmq import LocalTransactionState, MessageQueue, SendStatus
+from tests.support.rocketmq_scripts import MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message(

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from outbox import Message
-from outbox.resolution import LocalTransactionState
 from outbox.rocketmq import (
     AsyncTransactionMQProducer,
+    LocalTransactionState,
     NoConnectionError,
     TransactionMQProducer,
     TransactionSendResult,
 )
-from tests.support.producers import AsyncApp, AsyncListener, Listener, MakeApp, Truth
+from tests.support.rocketmq_scripts import AsyncApp, AsyncListener, Listener, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")

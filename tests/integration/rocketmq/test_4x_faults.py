@@ -10,9 +10,8 @@ import pytest
 
 from outbox import Message
 from outbox.errors import DecidedOtherwiseError
-from outbox.resolution import LocalTransactionState
-from outbox.rocketmq import SendStatus, TransactionSendResult
-from tests.support.producers import App, AsyncApp, Cut, MakeApp, Truth
+from outbox.rocketmq import LocalTransactionState, SendStatus, TransactionSendResult
+from tests.support.rocketmq_scripts import App, AsyncApp, Cut, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")

@@ -8,11 +8,10 @@ import psycopg
 import pytest
 
 from outbox import Message, MessageType, Outbox
+from outbox.checking import Listeners
 from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
-from outbox.listeners import Listeners
-from outbox.resolution import LocalTransactionState
-from outbox.rocketmq import ProducerStateError, TransactionMQProducer
-from tests.support.producers import AsyncApp, Listener, MakeApp, Truth
+from outbox.rocketmq import LocalTransactionState, ProducerStateError, TransactionMQProducer
+from tests.support.rocketmq_scripts import AsyncApp, Listener, MakeApp, Truth
 
 COMMIT, ROLLBACK, UNKNOWN = LocalTransactionState
 MESSAGE = Message(

@@ -9,9 +9,8 @@ import psycopg
 import pytest
 
 from outbox import Message
-from outbox.resolution import LocalTransactionState
-from outbox.rocketmq import SendStatus, TransactionMQProducer
-from tests.support.producers import Listener, Truth
+from outbox.rocketmq import LocalTransactionState, SendStatus, TransactionMQProducer
+from tests.support.rocketmq_scripts import Listener, Truth
 from tests.support.waiting import wait_until
 
 ROLLBACK = LocalTransactionState.ROLLBACK

@@ -14,9 +14,9 @@ from outbox.errors import (
     DecidedOtherwiseError,
     UnknownMessageError,
 )
-from outbox.rocketmq import AmbiguousHalfError
-from tests.support.producers import Cut, Truth
-from tests.support.transacting import AsyncApp, MakeApp5x
+from outbox.rocketmq import AmbiguousHalfMessageError
+from tests.support.rocketmq_5x_applications import AsyncApp, MakeApp5x
+from tests.support.rocketmq_scripts import Cut, Truth
 
 T = TypeVar("T")
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")
@@ -40,7 +40,7 @@ def test_a_block_commits_rows_and_message_together(make_app_5x: MakeApp5x, truth
 
 
 @pytest.mark.feature("S-73")
-def test_an_exception_in_a_block_rolls_rows_back_and_leaves_the_message_to_the_check(
+def test_an_exception_in_a_block_rolls_rows_back_and_leaves_the_message_to_a_check(
     make_app_5x: MakeApp5x, truth: Truth
 ) -> None:
     app = make_app_5x()
@@ -138,7 +138,7 @@ def test_an_old_snapshot_that_cannot_see_the_half_message_is_explained(
 
 @pytest.mark.feature("S-73")
 @pytest.mark.parametrize("whose", ["producer", "business"])
-def test_a_connection_killed_before_any_step_of_a_block_never_parts_message_and_rows(
+def test_a_connection_killed_in_any_step_of_a_block_never_parts_message_and_rows(
     make_app_5x: MakeApp5x, truth: Truth, database: str, whose: str
 ) -> None:
     app = make_app_5x()
@@ -159,7 +159,7 @@ def test_a_connection_killed_before_any_step_of_a_block_never_parts_message_and_
             app.execute("INSERT INTO business VALUES ('row')")
 
         ended = False
-        with suppress(psycopg.OperationalError, AmbiguousHalfError):
+        with suppress(psycopg.OperationalError, AmbiguousHalfMessageError):
             app.block(work)
             ended = True
         app.producer._io = io

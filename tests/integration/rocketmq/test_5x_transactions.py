@@ -15,9 +15,9 @@ from outbox.errors import (
     InvalidMessageError,
     WrongMessageTypeError,
 )
-from outbox.rocketmq import AmbiguousHalfError, AsyncProducer, Producer, ProducerStateError
-from tests.support.producers import Cut, Truth
-from tests.support.transacting import Checker, MakeApp5x
+from outbox.rocketmq import AmbiguousHalfMessageError, AsyncProducer, Producer, ProducerStateError
+from tests.support.rocketmq_5x_applications import Checker, MakeApp5x
+from tests.support.rocketmq_scripts import Cut, Truth
 
 T = TypeVar("T")
 MESSAGE = Message("orders:created", key="o-7", body=b"seven")
@@ -115,7 +115,7 @@ def test_a_half_message_in_doubt_is_rolled_back_and_raised(make_app_5x: MakeApp5
     app = make_app_5x()
     app.producer._io = Cut(app.producer._io, 3, lose=True)
     transaction = app.producer.begin_transaction()
-    with pytest.raises(AmbiguousHalfError, match="half message rolled back") as caught:
+    with pytest.raises(AmbiguousHalfMessageError, match="half message rolled back") as caught:
         app.run(app.producer.send(MESSAGE, transaction))
     assert isinstance(caught.value.__cause__, psycopg.OperationalError)
     assert (truth.states(), transaction.messages) == (["ROLLED_BACK"], ())
@@ -126,10 +126,10 @@ def test_a_topic_that_is_not_the_producers_is_refused(make_app_5x: MakeApp5x, tr
     app = make_app_5x(topics=["orders", "payments"])
     transaction = app.producer.begin_transaction()
     with pytest.raises(
-        InvalidMessageError, match="'flights' is none of this producer's; allowed: orders, payments"
+        InvalidMessageError, match="'flights' is not a topic of this producer; allowed: orders, payments"
     ):
         app.run(app.producer.send(Message("flights"), transaction))
-    with pytest.raises(InvalidMessageError, match="'flights' is none"):
+    with pytest.raises(InvalidMessageError, match="'flights' is not a topic of this producer"):
         app.block(lambda block: app.run(block.send(Message("flights"))))
     app.run(app.producer.send(MESSAGE, transaction))
     assert truth.states() == ["UNKNOWN"]

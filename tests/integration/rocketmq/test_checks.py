@@ -15,19 +15,19 @@ import pytest
 from psycopg import sql
 
 from outbox import Message
-from outbox.checking import GroupChecker, ListenerAsker
+from outbox.checking import GroupChecker, ListenerAsker, Listeners
 from outbox.errors import ConfigurationError
-from outbox.listeners import Listeners
-from outbox.resolution import LocalTransactionState, TransactionResolution
 from outbox.rocketmq import (
     AsyncProducer,
     AsyncTransactionMQProducer,
+    LocalTransactionState,
     Producer,
     TransactionChecker,
     TransactionListener,
     TransactionMQProducer,
+    TransactionResolution,
 )
-from tests.support.producers import AsyncListener, Listener, Truth
+from tests.support.rocketmq_scripts import AsyncListener, Listener, Truth
 from tests.support.waiting import wait_until
 
 MESSAGE = Message("orders:created", key="o-7", body=b"seven", biz_type="order", biz_id="7")

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.support.producers import Truth
+from tests.support.rocketmq_scripts import Truth
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "how-to" / "rocketmq.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -9,10 +9,9 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from outbox import Message
-from outbox.resolution import LocalTransactionState
-from outbox.rocketmq import AsyncTransactionMQProducer, TransactionMQProducer
+from outbox.rocketmq import AsyncTransactionMQProducer, LocalTransactionState, TransactionMQProducer
 from outbox.rocketmq.connections import AsyncConnections, Connections
-from tests.support.producers import Truth
+from tests.support.rocketmq_scripts import Truth
 
 MESSAGE = Message("orders", key="o-7", body=b"seven")
 

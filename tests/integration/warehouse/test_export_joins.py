@@ -9,10 +9,10 @@ import pytest
 from outbox_etl.source.reader import SQL, Ids, new_messages
 from outbox_etl.source.window import Cluster, Window
 from outbox_etl.statements import statement
-from tests.support.plans import Plan, Prepared, nodes, removed, scans
-from tests.support.postgres_writing import Connection, connect
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import Connection, connect
 from tests.support.publications import positions, record, snapshot, value
-from tests.support.reading import narrow_partitions
+from tests.support.query_plans import Plan, Prepared, nodes, removed, scans
 
 WIDTH, COUNT = 2_000, 5_000
 HELD = [Ids(lower, lower + WIDTH) for lower in (1, WIDTH + 1, 2 * WIDTH + 1)]

@@ -8,9 +8,9 @@ import pytest
 
 from outbox_etl.source.reader import KNOWN, Ids, part, query
 from outbox_etl.source.window import Cluster, Window
-from tests.support.plans import Plan, Prepared, nodes, removed, scans
-from tests.support.postgres_writing import Connection, connect
-from tests.support.reading import narrow_partitions
+from tests.support.bare_reader import narrow_partitions
+from tests.support.plain_inserts import Connection, connect
+from tests.support.query_plans import Plan, Prepared, nodes, removed, scans
 
 WIDTH = 10_000
 PARTITIONS = 3

@@ -13,7 +13,7 @@ import pytest
 from outbox_etl.source.reader import SQL
 from outbox_etl.statements import statement
 from outbox_local.stack.api import Stack
-from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.publications import value
 from tests.support.standbys import has_replayed, standby
 from tests.support.waiting import wait_until

@@ -9,7 +9,7 @@ import pytest
 from outbox_etl.source.reader import SQL, query
 from outbox_etl.source.window import Cluster, Window
 from outbox_etl.statements import statement
-from tests.support.postgres_writing import Connection, connect, insert
+from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.publications import positions, record, snapshot, value
 
 AHEAD = 1_000_000
@@ -47,7 +47,7 @@ def read(conn: Connection, table: str, window: Window) -> list[int]:
     return [row[0] for row in rows]
 
 
-def test_what_others_write_while_a_restored_database_is_read_is_left_to_the_next_window(
+def test_rows_written_while_a_restored_database_is_read_wait_for_the_next_window(
     conn: Connection,
 ) -> None:
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_what_others_write_while_a_restored_database_is_read_is_left_to_the_next
     assert read(conn, "publication", window) == [published[0]]
 
 
-def test_a_half_message_that_a_restore_brought_is_read_though_nothing_else_is_as_new(
+def test_a_half_message_from_a_restore_is_read_though_nothing_else_is_as_new(
     conn: Connection,
 ) -> None:
     insert(conn, "t", "k", "v", lane=0, state="UNKNOWN", producer_group="g")
