@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-Tell = Callable[[str], None]
+from tests.support.terminal_lines import Tell
 
 
 @pytest.fixture

@@ -14,14 +14,14 @@ import pytest
 
 from outbox_local.stack.api import Stack
 from tests.support.kafka_records import compare, read_topic
-from tests.support.postgres_writing import connect, insert_numbered, numbered, wait_published
+from tests.support.plain_inserts import connect, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 
-ENTRY = str(Path(__file__).with_name("dying_relay.py"))
+ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 ROOM = 50
 """Messages in the local queue."""
 FIRST, PAGE, LATER = 20, 300, 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.half_stage import HalfStage
+from tests.support.half_message_schedules import HalfStage
 from tests.support.models.half_model import (
     APART,
     APART_LOCAL_FIRST,

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, TopicPartition
 from psycopg import sql
 
 from outbox_relay.publisher.finder import Finder
-from tests.support.postgres_writing import Connection, connect, insert, insert_numbered
-from tests.support.reading import Reading
+from tests.support.bare_reader import Reading
+from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
@@ -62,16 +62,8 @@ def pages_touched(finder: Finder, reading: Reading) -> int:
     """Buffers that one poll of the finder's own statement touches, from the newest snapshot on."""
     snapshot = reading.reader.here()
     finder.name_partitions(reading.partitions.tables)
-    assert finder._poll is not None
-    values = {
-        "lanes": "{0,1,2,3,4,5,6,7}",
-        "xmax": str(snapshot.xmax),
-        "xip": snapshot.xip_array,
-        "page": finder.page_size,
-        "bytes": finder.page_bytes,
-        "row_bytes": finder.row_bytes,
-    }
-    explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder._poll
+    values = finder.poll_values(snapshot, range(8))
+    explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder.poll_statement()
     row = finder.conn.execute(explain, values).fetchone()
     assert row is not None
     answer: Any = row[0] if not isinstance(row[0], str) else json.loads(row[0])
@@ -85,7 +77,7 @@ def insert_parts(conn: Connection, topic: str, count: int) -> None:
 
 
 @pytest.mark.feature("S-35")
-def test_a_poll_touches_no_more_pages_however_much_is_published_under_a_held_snapshot(
+def test_a_poll_under_a_held_snapshot_touches_no_more_pages_as_more_is_published(
     database: str, bootstrap_servers: str, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(partitions=1)

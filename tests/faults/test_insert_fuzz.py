@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import secrets
 
-from tests.faults.conftest import Tell
 from tests.support.insert_fuzzing import publish, verify, write_rows
 from tests.support.logins import Logins
 from tests.support.servers import MakeTopic
+from tests.support.terminal_lines import Tell
 
 ROWS = 10_000
 

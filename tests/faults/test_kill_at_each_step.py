@@ -12,21 +12,23 @@ from threading import Event, Thread
 import pytest
 
 from outbox_local.stack.api import Stack
+from tests.support.bare_reader import narrow_partitions
 from tests.support.kafka_records import compare, read_topic
-from tests.support.postgres_writing import connect, decide, insert, insert_numbered, numbered, wait_published
-from tests.support.reading import narrow_partitions
+from tests.support.plain_inserts import connect, decide, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 
-ENTRY = str(Path(__file__).with_name("dying_relay.py"))
+ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 AT_ONCE = 6
 OPTIONS = ("--lease", "1", "--page", "100")
 
 STEPS = {
-    "taking the lanes": ("publisher.lease:take", 1),
+    "joining": ("publisher.lease:join", 1),
+    "reading the shares": ("publisher.shared_lanes:Shares.read", 3),
+    "taking the lanes": ("publisher.lease:Lease.take", 1),
     "listing a backlog": ("publisher.finder:Finder.backlog", 1),
     "reading a page of a backlog": ("publisher.finder:Finder.page", 2),
     "polling": ("publisher.finder:Finder.poll", 3),

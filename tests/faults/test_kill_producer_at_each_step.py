@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from outbox import Outbox
-from outbox.checking.walk import WHOLE_PAUSE
-from tests.faults.dying_producers import TABLES
+from outbox.checking.scan import WHOLE_PAUSE
+from tests.support.application_process import Child
 from tests.support.checker_process import CheckerProcess
-from tests.support.child import Child
+from tests.support.dying_producers import TABLES
 from tests.support.kafka_records import message_ids, read_topic
-from tests.support.postgres_writing import Connection, connect, wait_published
+from tests.support.plain_inserts import Connection, connect, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase
 from tests.support.waiting import wait_until
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 QUERY = "SELECT EXISTS (SELECT FROM payment WHERE biz_id = %(biz_id)s AND state = 'paid')"
 HERE_MODELS = ("verbs", "listener", "block")
 """Business rows beside the outbox; `outbox checker run` asks by a query."""
@@ -61,7 +61,7 @@ def kill_everywhere(database: str, elsewhere: str, topic: str) -> dict[str, str]
     """Run all models side by side; answer how each process ended, by biz_id."""
 
     def run(model: str) -> list[str]:
-        with Child(HERE / "dying_producers.py", model, database, elsewhere, topic) as child:
+        with Child(SUPPORT / "dying_producers.py", model, database, elsewhere, topic) as child:
             code = child.wait(120)
             assert code == 0, child.output
             return child.output.splitlines()
@@ -83,7 +83,7 @@ def answering(database: str, make_database: MakeDatabase) -> Iterator[str]:
     with ExitStack() as stack:
         stack.enter_context(CheckerProcess(database))
         for model in ELSEWHERE_MODELS:
-            child = Child(HERE / "answering_producer.py", model, database, elsewhere)
+            child = Child(SUPPORT / "answering_producer.py", model, database, elsewhere)
             stack.enter_context(child)
             assert child.next_line() == "answering"
         yield elsewhere

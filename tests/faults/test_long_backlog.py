@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from outbox_relay.publisher.listing import AT_ONCE
+from tests.support.bare_reader import Reading
 from tests.support.kafka_records import compare, read_topic
-from tests.support.postgres_writing import connect, insert_numbered, numbered, wait_published
-from tests.support.reading import Reading
+from tests.support.plain_inserts import connect, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 
-ENTRY = str(Path(__file__).with_name("dying_relay.py"))
+ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 ROWS = 2 * AT_ONCE + 1_001
 """Three parts of a list, the last one small."""
 TAKE = "publisher.listing:Listing.take"

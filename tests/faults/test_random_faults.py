@@ -17,11 +17,11 @@ import sys
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.faults.random_faults import RandomFaults, Relays
+from tests.support.bare_reader import narrow_partitions
+from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import TopicReader, by_key_and_version, compare
-from tests.support.postgres_writers import Writers
-from tests.support.postgres_writing import PENDING, connect
-from tests.support.reading import narrow_partitions
+from tests.support.plain_inserts import PENDING, connect
+from tests.support.random_faults import RandomFaults, Relays
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
