@@ -9,6 +9,8 @@ PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 4
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 UNIT_PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
+# Fault tests that kill the servers of a private stack are in one process; the others run next to them.
+FAULT_WORKERS ?= 2
 # Fewer for Spark, each with a Java and a PostgreSQL of its own and some 4 GB; a file's tests share a session.
 SPARK_WORKERS ?= 3
 SOURCES := outbox relay/outbox_relay local/outbox_local migrations spark_etl tests requirements $(dir $(firstword $(wildcard bench/*.py)))
@@ -50,7 +52,7 @@ features: venv-test ## Which rows of docs/features.md are proven, and by which t
 	@$(BIN)/python -m tests.support.features $(ARGS)
 
 faults: venv-test ## Kill, pause and cut every part, look for lost messages (TIER=quick: the short ones)
-	@$(PYTEST) tests/faults $(if $(filter quick,$(TIER)),-m "not long") $(ARGS)
+	@$(PYTEST) tests/faults $(if $(filter quick,$(TIER)),-m "not long") --numprocesses $(FAULT_WORKERS) --dist loadgroup $(ARGS)
 
 bench: venv-test ## Measure what the README states (minutes)
 	@$(BIN)/python -m bench $(ARGS)
