@@ -135,6 +135,8 @@ class PushConsumer:
         self._failure: str | None = None
         self._runtime: Runtime | None = None
         self._own: threading.Thread | None = None
+        self._begun = threading.Event()
+        """Set once the member is registered, or has ended before."""
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -149,6 +151,7 @@ class PushConsumer:
         how = Handling(self._register(), self._listener, settings.delays)
         self._runtime = Runtime(how, self._connect, settings.timeout, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)
+        self._begun.set()
         if self._stops.is_set():
             self._poller.stop()
         for number in range(settings.workers):
@@ -172,9 +175,17 @@ class PushConsumer:
             self._poller.stop()
 
     def start(self) -> Self:
-        """Run in a thread of its own; `close` ends it."""
+        """Register the member, and consume in threads of its own; `close` ends it.
+
+        Raises:
+            SubscriptionConflictError: Another member of the group runs with another subscription or kind of listener.
+            psycopg.Error: PostgreSQL is away, or refuses the user.
+        """
         self._own = threading.Thread(target=self._run_kept, name="outbox-consumer", daemon=True)
         self._own.start()
+        self._begun.wait()
+        if self._error is not None:
+            raise self._error
         return self
 
     def close(self) -> None:
@@ -198,7 +209,10 @@ class PushConsumer:
             self.run()
         except BaseException as error:
             self._error = error
-            log.exception("the consumer of group %s ended", self.settings.group)
+            if self._begun.is_set():
+                log.exception("the consumer of group %s ended", self.settings.group)
+        finally:
+            self._begun.set()
 
     def _register(self) -> int:
         try:

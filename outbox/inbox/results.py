@@ -12,5 +12,7 @@ class ConsumeResult(Enum):
     """Commit what the listener wrote, together with the row of the inbox."""
     RECONSUME_LATER = "RECONSUME_LATER"
     """Take back what the listener wrote, and run it again after the delay of this attempt."""
+    FAILURE = RECONSUME_LATER
+    """RocketMQ 5.x's name of RECONSUME_LATER."""
     DISCARD = "DISCARD"
     """Take back what the listener wrote; the message is done without an effect."""

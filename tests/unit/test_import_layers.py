@@ -60,6 +60,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "outbox.drivers",
         "outbox.durations",
         "outbox.errors",
+        "outbox.inbox",
         "outbox.message",
         "outbox.operations",
         "outbox.partitioning",

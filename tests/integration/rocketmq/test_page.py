@@ -1,4 +1,4 @@
-"""The examples of docs/how-to/rocketmq.md run as they stand."""
+"""The examples of producers in docs/how-to/rocketmq.md run as they stand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def test_examples_send_what_they_say(database: str, capsys: Any) -> None:
     truth.conn.execute("CREATE TABLE orders (id text, state text); CREATE TABLE payments (id text)")
     names: dict[str, Any] = {"dsn": database}
     for example in EXAMPLES:
-        exec(example, names)
+        if "outbox.rocketmq.consumer" not in example:  # see tests/integration/inbox/test_rocketmq_names.py
+            exec(example, names)
     assert capsys.readouterr().out.startswith("SEND_OK ")
     assert truth.states() == ["COMMITTED"] * 3
     assert truth.conn.execute("SELECT id FROM orders UNION ALL SELECT id FROM payments").fetchall() == [

@@ -1,0 +1,122 @@
+"""Consumers by RocketMQ's names: the page's examples, an orderly listener that suspends a key, members that differ."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from outbox.errors import SubscriptionConflictError
+from outbox.inbox import FIRST
+from outbox.rocketmq.consumer import (
+    ClientConfiguration,
+    ConsumeFromWhere,
+    ConsumeOrderlyStatus,
+    ConsumeResult,
+    DefaultMQPushConsumer,
+    FilterExpression,
+    MessageListenerOrderly,
+    PushConsumerBuilder,
+)
+from tests.support.inbox_stage import InboxStage, apply
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
+
+PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "how-to" / "rocketmq.md"
+EXAMPLES = [
+    example
+    for example in re.findall(
+        r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    if "outbox.rocketmq.consumer" in example
+]
+
+
+@pytest.mark.feature("S-75", "S-97")
+def test_examples_of_consumers_apply_what_they_subscribe_to(inbox: InboxStage, topic: str) -> None:
+    assert len(EXAMPLES) == 2
+    inbox.conn.execute("CREATE TABLE parcels (order_id text); CREATE TABLE points (order_id text)")
+    for number, tags in enumerate(["paid", "sent", "refunded", None]):
+        inbox.produce(topic, f"k{number}", str(number), tags=tags)
+    inbox.flush()
+    names: dict[str, Any] = {"dsn": inbox.dsn, "brokers": inbox.bootstrap_servers}
+    for example in EXAMPLES:
+        # The broker is shared with other tests, so topic and groups are this test's own.
+        own = example.replace('"shop-orders"', repr(topic))
+        own = own.replace('Consumer("parcels"', f'Consumer("{inbox.group}-parcels"')
+        own = own.replace('group("points")', f'group("{inbox.group}-points")')
+        exec(own, names)
+    try:
+        for table in ("parcels", "points"):
+            wait_until(lambda table=table: inbox.count(table) >= 2, f"{table} has its rows")  # type: ignore[misc]
+    finally:
+        names["consumer"].shutdown()
+        names["push_consumer"].close()
+    for table in ("parcels", "points"):
+        rows = inbox.conn.execute(f"SELECT order_id FROM {table} ORDER BY 1".encode()).fetchall()
+        assert rows == [("0",), ("2",)], table
+
+
+class SuspendingA(MessageListenerOrderly):
+    """Suspends the key `a` until all messages of the key `b` were handled."""
+
+    def __init__(self) -> None:
+        self.handled_b = 0
+
+    def consume_message(self, msgs: Any, context: Any) -> ConsumeOrderlyStatus:
+        """Write the row of the message."""
+        (message,) = msgs
+        if message.message_group == b"a" and self.handled_b < 2:
+            return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        self.handled_b += message.message_group == b"b"
+        apply(message.connection, message.message)
+        return ConsumeOrderlyStatus.SUCCESS
+
+
+@pytest.mark.feature("S-103")
+def test_an_orderly_listener_of_4x_suspends_its_key_only(inbox: InboxStage, make_topic: MakeTopic) -> None:
+    topic = make_topic(partitions=1)
+    consumer = DefaultMQPushConsumer(inbox.group, inbox.dsn)
+    consumer.set_namesrv_addr(inbox.bootstrap_servers)
+    consumer.subscribe(topic)
+    consumer.set_consume_from_where(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    consumer.set_consume_thread_max(20)
+    consumer.register_message_listener(SuspendingA())
+    for key, body in [("a", "a1"), ("a", "a2"), ("b", "b1"), ("a", "a3"), ("b", "b2")]:
+        inbox.produce(topic, key, body)
+    inbox.flush()
+    consumer.start()
+    try:
+        inbox.wait_applied(5)
+    finally:
+        consumer.shutdown()
+    assert inbox.applied("body") == ["b1", "b2", "a1", "a2", "a3"]
+
+
+def test_a_member_that_differs_is_refused_at_its_start(inbox: InboxStage, topic: str) -> None:
+    with inbox.consumer(topic):
+        builder = (
+            PushConsumerBuilder(inbox.dsn)
+            .set_client_configuration(ClientConfiguration(inbox.bootstrap_servers))
+            .set_consumer_group(inbox.group)
+            .set_subscription_expressions({topic: FilterExpression("paid")})
+            .set_consume_from(FIRST)
+            .set_message_listener(lambda view: ConsumeResult.SUCCESS)
+        )
+        with pytest.raises(SubscriptionConflictError, match="would skip messages of each other"):
+            builder.build()
+
+
+def test_a_consumer_of_4x_whose_database_is_away_says_so_at_its_start(inbox: InboxStage, topic: str) -> None:
+    consumer = DefaultMQPushConsumer(inbox.group, make_conninfo(inbox.dsn, dbname="no_such_database"))
+    consumer.set_namesrv_addr(inbox.bootstrap_servers)
+    consumer.subscribe(topic)
+    consumer.set_consume_from_where(ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET)
+    consumer.register_message_listener(SuspendingA())
+    with pytest.raises(psycopg.OperationalError, match="no_such_database"):
+        consumer.start()
+    consumer.shutdown()
