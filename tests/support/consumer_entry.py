@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 
+from outbox import Message, Outbox
 from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer, threads
 from outbox.inbox.handling import Handled
 from outbox.inbox.poller import Poller
@@ -22,6 +23,7 @@ from tests.support.inbox_stage import apply
 OPTIONS: dict[str, Any] = json.loads(sys.argv[1])
 DIES: str = OPTIONS["dies"]
 BODY: bytes = OPTIONS["body"].encode()
+OUTBOX = Outbox(producer_group=OPTIONS["group"])
 
 
 def report(line: str) -> None:
@@ -56,12 +58,16 @@ def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> Consume
     if chosen and DIES == "before the write":
         die()
     result = apply(conn, message, OPTIONS["member"])
+    if OPTIONS["sends_to"]:
+        OUTBOX.send(conn, Message(OPTIONS["sends_to"], key=message.key, body=message.body))
     if chosen and DIES == "after the write":
         die()
     if chosen and DIES == "stops":
         signal.pause()
     if chosen and "park" in DIES and not message.reconsume_times:
         raise ValueError("to be parked")
+    if OPTIONS["fails"] and int(message.body) % 10 == OPTIONS["fails"] and not message.reconsume_times:
+        raise ValueError("fails once")
     if isinstance(conn, Connection):
         conn.at_commit = chosen
     return result

@@ -29,6 +29,8 @@ class ConsumerProcess:
         dies: str = "",
         body: str = "",
         tags: str = "*",
+        sends_to: str = "",
+        fails: int = 0,
         **kafka: Any,
     ) -> None:
         """Start it.
@@ -40,6 +42,8 @@ class ConsumerProcess:
             dies: the step at which it kills itself; see `consumer_entry`.
             body: of the message with which it dies.
             tags: its tag expression.
+            sends_to: the topic to which the listener sends each message on by its own outbox; "": none.
+            fails: the last digit of the numbers of messages at whose first attempt the listener fails; 0: never.
             kafka: settings of librdkafka, with `_` for `.`.
         """
         settings = {name.replace("_", "."): value for name, value in kafka.items()}
@@ -52,6 +56,8 @@ class ConsumerProcess:
             "dies": dies,
             "body": body,
             "from": 0,
+            "sends_to": sends_to,
+            "fails": fails,
             "timeout": 2.0,
             "kafka": {
                 "bootstrap.servers": stage.bootstrap_servers,
