@@ -20,6 +20,7 @@ from bench.plan import QUICK, Bench, Plan
 BENCHMARKS = {
     "drain": "bench.drain",
     "relays": "bench.relays",
+    "consume": "bench.consume",
     "latency": "bench.latency",
     "idle": "bench.idle",
     "send": "bench.send",

@@ -32,6 +32,8 @@ class Plan:
     relay_counts: tuple[int, ...] = (1, 2, 4)
     relay_rounds: int = 3
     roll_seconds: float = 5.0
+    consumed: int = 20_000
+    consume_rounds: int = 3
     held_seconds: float = 30.0
     threads: tuple[int, ...] = (1, 16, 64)
     half_rounds: int = 2
@@ -71,6 +73,8 @@ QUICK = Plan(
     relay_counts=(1, 2),
     relay_rounds=1,
     roll_seconds=2.0,
+    consumed=2_000,
+    consume_rounds=1,
     held_seconds=4.0,
     threads=(1, 8),
     half_rounds=1,
