@@ -27,7 +27,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.feature("S-90", "S-91", "S-92", "S-95")
+@pytest.mark.feature("S-90", "S-91", "S-92", "S-94", "S-95")
 @pytest.mark.parametrize("step", STEPS)
 def test_a_kill_at_any_step_applies_each_effect_once(
     inbox: InboxStage, make_topic: MakeTopic, step: str

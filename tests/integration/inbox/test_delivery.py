@@ -15,6 +15,7 @@ from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 
 
+@pytest.mark.feature("S-88")
 def test_skipped_messages_move_the_offset(inbox: InboxStage, make_topic: MakeTopic) -> None:
     topic = make_topic(partitions=1)
     for number, tags in enumerate(["paid", "sent", "paid||vip", None, "lost", "sent"]):

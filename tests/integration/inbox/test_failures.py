@@ -161,6 +161,7 @@ def test_an_error_of_postgresql_that_a_listener_swallows_is_a_failure(inbox: Inb
     assert inbox.count("outbox.inbox_parked", "error LIKE '%did not let pass%'") == 1
 
 
+@pytest.mark.feature("S-99")
 def test_a_listener_that_hangs_is_given_up_and_its_message_parked(inbox: InboxStage, topic: str) -> None:
     hangs = threading.Event()
 

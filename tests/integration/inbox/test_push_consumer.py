@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.inbox_stage import InboxStage
 
 
+@pytest.mark.feature("S-93")
 def test_each_message_is_applied_once_and_the_offsets_follow(inbox: InboxStage, topic: str) -> None:
     ids = inbox.produce_numbered(topic, 40)
     with inbox.consumer(topic):
