@@ -100,7 +100,7 @@ class DefaultMQPushConsumer:
         self._topics.pop(topic, None)
 
     def set_consume_from_where(self, where: ConsumeFromWhere) -> None:
-        """State where a group begins that is new to a topic; RocketMQ's default is the last offset, here it must be stated.
+        """State where a group begins that is new to a topic: there is no default here, RocketMQ's is the last offset.
 
         Raises:
             ConfigurationError: it is not a ConsumeFromWhere.
