@@ -7,13 +7,17 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
+from tests.support.inbox_stage import InboxStage
 from tests.support.servers import MakeDatabase
 from tests.support.topics import Topics
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -22,8 +26,19 @@ GIVEN = ("pip install ", "outbox up", 'eval "$(outbox env)"')
 """Lines whose work is done already where servers are given; `outbox up` and `env` have tests of their own."""
 
 
+@pytest.fixture
+def inbox(database: str, bootstrap_servers: str) -> Iterator[InboxStage]:
+    """A database, and a group of this test."""
+    stage = InboxStage(database, bootstrap_servers)
+    yield stage
+    stage.close()
+
+
 def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+
+
+*PRODUCERS, CONSUMER = blocks("python")
 
 
 def test_the_python_code_sends_a_message_and_decides_a_half_message(
@@ -32,7 +47,7 @@ def test_the_python_code_sends_a_message_and_decides_a_half_message(
     monkeypatch.setenv("OUTBOX_DSN", database)
     names: dict[str, object] = {}
     for again in range(2):  # pasted twice, it does the same once more
-        for block in blocks("python"):
+        for block in PRODUCERS:
             exec(compile(block, "README.md", "exec"), names)
         with psycopg.connect(database) as conn:
             found = conn.execute(
@@ -46,6 +61,24 @@ def test_the_python_code_sends_a_message_and_decides_a_half_message(
             ("payments", b"p-7", "COMMITTED", "payments"),
         ] * (again + 1)
         assert sorted(rows) == [("o-2", "paid"), ("p-7", "paid")]
+
+
+@pytest.mark.feature("S-75")
+def test_the_python_code_of_the_consumer_applies_a_message(
+    inbox: InboxStage, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTBOX_DSN", inbox.dsn)
+    monkeypatch.setenv("OUTBOX_BOOTSTRAP_SERVERS", inbox.bootstrap_servers)
+    inbox.conn.execute("CREATE TABLE points (order_id text, points integer)")
+    inbox.produce(topic, "o-1", "sent", tags="sent")
+    inbox.produce(topic, "o-2", "paid", tags="paid")
+    inbox.flush()
+    own = CONSUMER.replace('"orders"', repr(topic)).replace('"points", {', f"{inbox.group!r}, {{")
+    names: dict[str, Any] = {"os": os}
+    exec(compile(own, "README.md", "exec"), names)
+    with names["points"]:
+        wait_until(lambda: inbox.count("points"), "a message is applied")
+    assert inbox.conn.execute("SELECT * FROM points").fetchall() == [("o-2", 10)]
 
 
 def test_the_commands_publish_a_first_message_and_end_healthy(
