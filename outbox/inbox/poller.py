@@ -26,12 +26,12 @@ from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
 from outbox.inbox.keeper import Keeper, Opened, Opening, Restarted
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of, tags_of
-from outbox.inbox.repeats import Repeats
+from outbox.inbox.repeats import QuietLog, Repeats
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import Known
 
 log = logging.getLogger("outbox.inbox")
-POLL = 0.05
+POLL = 0.1
 BATCH = 500
 PATIENCE = 5.0
 """Seconds for one reply of Kafka."""
@@ -55,10 +55,11 @@ class Poller:
     def __init__(self, settings: ConsumerSettings, assignments: Assignments, keeper: Keeper) -> None:
         self._settings, self._assignments, self._keeper = settings, assignments, keeper
         config = {**settings.librdkafka, "error_cb": self._on_error}
-        self._consumer = Consumer(config, logger=log)
+        self._consumer = Consumer(config, logger=QuietLog(log))
         ours = ("bootstrap.servers", "security.", "sasl.", "ssl.")
         self._admin = AdminClient(
-            {name: value for name, value in settings.kafka.items() if name.startswith(ours)}, logger=log
+            {name: value for name, value in settings.kafka.items() if name.startswith(ours)},
+            logger=QuietLog(log),
         )
         self._assigned: dict[TopicPart, int] = {}
         """Partitions that are assigned and not open yet, with the ticket of their assignment."""

@@ -22,3 +22,21 @@ class Repeats:
             return logging.DEBUG
         self._logged[cause] = now
         return logging.WARNING
+
+
+class QuietLog:
+    """The log of a client of Kafka: a kind of line at its level once a minute, and at DEBUG in between.
+
+    librdkafka writes a line for each attempt to connect, many a second at first. It calls `log` while the client is
+    polled, so from one thread.
+    """
+
+    def __init__(self, to: logging.Logger) -> None:
+        """Write to a logger."""
+        self._to, self._repeats = to, Repeats()
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Write a line; the first value is its kind, such as FAIL."""
+        self._to.log(
+            level if self._repeats.level(values[:1]) > logging.DEBUG else logging.DEBUG, text, *values
+        )
