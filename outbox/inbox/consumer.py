@@ -143,6 +143,7 @@ class PushConsumer:
         """Consume until `stop` is called from another thread, or from a signal handler; then end cleanly.
 
         Raises:
+            InvalidSubscriptionError: The topics are registered with several types.
             SubscriptionConflictError: Another member of the group runs with another subscription or kind of listener.
             ConsumerFailedError: Kafka refuses the member, too many listeners never returned, or another server of
                 PostgreSQL took over that does not know the group by the same number.
@@ -178,6 +179,7 @@ class PushConsumer:
         """Register the member, and consume in threads of its own; `close` ends it.
 
         Raises:
+            InvalidSubscriptionError: The topics are registered with several types.
             SubscriptionConflictError: Another member of the group runs with another subscription or kind of listener.
             psycopg.Error: PostgreSQL is away, or refuses the user.
         """

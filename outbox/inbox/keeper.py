@@ -133,10 +133,12 @@ class Keeper(threading.Thread):
         """Register the member, before the thread is started.
 
         Raises:
+            InvalidSubscriptionError: The topics are registered with several types.
             SubscriptionConflictError: A member that runs differs.
         """
         self._conn, server = self._led_to()
         self._server.accept(server)
+        self._run(membership.require_one_type(self._settings.group, list(self._settings.subscription)))
         self.group = self._run(self._registration())
         self._renewed = monotonic()
         return self.group

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from outbox.errors import SubscriptionConflictError
+from outbox.errors import InvalidSubscriptionError, SubscriptionConflictError
 from outbox.inbox.assignments import StoredOffset
-from outbox.statements import Plan, Statement, load
+from outbox.statements import Plan, Statement, TextArray, load
 
 SQL = load("inbox_groups.sql")
 
@@ -18,6 +18,23 @@ class Position(NamedTuple):
 
     offset: int
     generation: int
+
+
+def require_one_type(group: str, topics: Sequence[str]) -> Plan[None]:
+    """Refuse topics that are registered in this database with different types: RocketMQ keeps their groups apart.
+
+    Asked once, at the start of a member: a type that is changed later ends none that run.
+
+    Raises:
+        InvalidSubscriptionError: with a topic of each type.
+    """
+    types = yield Statement(SQL["types"], (TextArray(topics),))
+    if len(types) > 1:
+        found = ", ".join(f"{topic} is {kind}" for kind, topic in types)
+        raise InvalidSubscriptionError(
+            f"topics: group {group!r} reads topics of several types ({found}); allowed: topics of one type, and MIXED "
+            "ones. Use a group for each type"
+        )
 
 
 def register(group: str, member: str, subscription: str, *, orderly: bool) -> Plan[int]:

@@ -1,5 +1,12 @@
 -- Consumer groups, their members and their positions.
 
+-- name: types
+-- The types of topics ($1) that are registered in this database, with a topic of each. MIXED fits all others.
+SELECT t.message_type, min(t.name) FROM outbox.topic t
+WHERE t.name = ANY ($1::text[]) AND t.message_type <> 'MIXED'
+GROUP BY t.message_type
+ORDER BY t.message_type;
+
 -- name: find_group
 -- A consumer group by its name; its row is locked until the transaction ends, so that members join one after the other.
 SELECT g.id, g.subscription::text, g.orderly FROM outbox.consumer_group g WHERE g.name = $1::text FOR UPDATE;

@@ -68,6 +68,7 @@ EXEMPT: dict[str, dict[str, str]] = {
             "a row per consumer group, or per member of one",
         ),
         **dict.fromkeys(["find_topic", "add_topic"], "a row per topic, by a unique index"),
+        "types": REGISTRY,
         **dict.fromkeys(["ensure_partition", "ensure_ahead", "end_session", "server"], NO_TABLE),
     },
     "outbox/sql/groups.sql": dict.fromkeys(

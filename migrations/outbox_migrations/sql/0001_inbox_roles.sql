@@ -7,7 +7,7 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_consumer') THEN
         GRANT SELECT ON outbox.consumer_group, outbox.consumer_member, outbox.inbox_topic, outbox.inbox,
-            outbox.inbox_position, outbox.inbox_held_key, outbox.inbox_parked TO outbox_consumer;
+            outbox.inbox_position, outbox.inbox_held_key, outbox.inbox_parked, outbox.topic TO outbox_consumer;
         GRANT INSERT (name, subscription, orderly), UPDATE (subscription, orderly)
             ON outbox.consumer_group TO outbox_consumer;
         GRANT INSERT, UPDATE, DELETE ON outbox.consumer_member TO outbox_consumer;

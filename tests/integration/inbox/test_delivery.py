@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from confluent_kafka import TopicPartition
 
-from outbox.errors import SubscriptionConflictError
+from outbox.errors import InvalidSubscriptionError, SubscriptionConflictError
 from outbox.inbox import FIRST, LAST, ConsumedMessage, ConsumeFrom, ConsumeResult
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.servers import MakeTopic
@@ -157,6 +157,24 @@ def test_a_member_with_another_subscription_is_refused(inbox: InboxStage, topic:
     inbox.produce(topic, "k", "1", tags="b")
     inbox.flush()
     with inbox.consumer({topic: "b"}):
+        inbox.wait_applied(1)
+
+
+@pytest.mark.feature("S-78")
+def test_a_group_of_topics_of_several_types_is_refused(inbox: InboxStage, make_topic: MakeTopic) -> None:
+    topics = {kind: make_topic(partitions=1) for kind in ("NORMAL", "FIFO", "MIXED", "unregistered")}
+    for kind in ("NORMAL", "FIFO", "MIXED"):
+        inbox.conn.execute(
+            "INSERT INTO outbox.topic (name, message_type, partitions) VALUES (%s, %s, 1)",
+            [topics[kind], kind],
+        )
+    with pytest.raises(InvalidSubscriptionError, match="Use a group for each type") as refused:
+        inbox.consumer(dict.fromkeys(topics.values(), "*")).run()
+    assert f"{topics['FIFO']} is FIFO, {topics['NORMAL']} is NORMAL" in str(refused.value)
+    assert inbox.count("outbox.consumer_group") == 0, "nothing was registered"
+    inbox.produce(topics["FIFO"], "k", "1")
+    inbox.flush()
+    with inbox.consumer({topic: "*" for kind, topic in topics.items() if kind != "NORMAL"}):
         inbox.wait_applied(1)
 
 
