@@ -3,6 +3,8 @@
 A dead letter is a row of `outbox.inbox_parked` in state dead; its effect does not exist, unless its listener ended the
 transaction, and in an orderly group the later messages of its key wait behind it. The schedules:
 
+- Both act on what an operator was shown: a letter by its id and the time of its last failure. Between the list and the
+  operator's reply another operator may redrive it, and it may die again of something else; it is then left alone.
 - Redrive is one statement. A process that dies before its commit has changed nothing; after it, a running member of
   the group finds the retry. Two operators at once: the second finds the row in another state.
 - Discard takes the row out and lets the next message of its key follow, in one transaction, with the locks in the order
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import dict_row
@@ -26,6 +28,13 @@ from outbox_relay.operations.messages import Row
 
 STATEMENTS = Statements("outbox_relay/operations/dlq.sql")
 LETTERS_AT_ONCE = 1000
+
+
+class ListedLetter(NamedTuple):
+    """A dead letter as it was listed; one that has failed again since then is another choice."""
+
+    id: int
+    failed_at: datetime | None
 
 
 @dataclass(frozen=True)
@@ -92,29 +101,30 @@ def may_be_applied(row: Row) -> bool:
     return str(row["failure"] or "").startswith((plans.ENDED, plans.REUSED))
 
 
-def redrive(conn: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
-    """Let the group try these dead letters again now; return those that were dead.
+def redrive(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> list[int]:
+    """Let the group try these dead letters again now; return the ids of those that were as they were listed.
 
     Args:
         conn: an autocommit connection.
-        ids: of dead letters.
+        letters: dead letters.
     """
-    return [id_ for (id_,) in conn.execute(STATEMENTS["redrive"], {"ids": list(ids)}).fetchall()]
+    values = {"ids": [letter.id for letter in letters], "failed_at": [letter.failed_at for letter in letters]}
+    return [id_ for (id_,) in conn.execute(STATEMENTS["redrive"], values).fetchall()]
 
 
-def discard(conn: psycopg.Connection[Any], ids: Sequence[int]) -> list[int]:
-    """Delete these dead letters, each in a transaction of its own; return those that were dead.
+def discard(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> list[int]:
+    """Delete these dead letters, each in a transaction of its own; return the ids of those that were as listed.
 
     Args:
         conn: an autocommit connection.
-        ids: of dead letters. The message behind one of them becomes the next retry of its key.
+        letters: dead letters. The message behind one of them becomes the next retry of its key.
     """
     done = []
-    for id_ in ids:
+    for letter in letters:
         with conn.transaction():
-            row = conn.execute(STATEMENTS["lock_dead"], {"id": id_}).fetchone()
+            row = conn.execute(STATEMENTS["lock_dead"], letter._asdict()).fetchone()
             if row is not None:
                 group, topic, order_key = row
-                psycopg_sync.run(conn, plans.remove(group, topic, order_key, id_))
-                done.append(id_)
+                psycopg_sync.run(conn, plans.remove(group, topic, order_key, letter.id))
+                done.append(letter.id)
     return done

@@ -49,15 +49,17 @@ FROM outbox.inbox_parked p
 WHERE p.id = ANY (%(ids)s::bigint[]);
 
 -- name: redrive
--- Makes dead letters retries that are due now, with all their attempts before them. Of a key only the first message is
--- dead, so its successors stay behind it.
-UPDATE outbox.inbox_parked SET state = 'retry', due_at = clock_timestamp(), attempts = 0
-WHERE id = ANY (%(ids)s::bigint[]) AND state = 'dead'
-RETURNING id;
+-- Makes dead letters retries that are due now, with all their attempts before them: those that have not failed again since
+-- they were listed. Of a key only the first message is dead, so its successors stay behind it.
+UPDATE outbox.inbox_parked p SET state = 'retry', due_at = clock_timestamp(), attempts = 0
+FROM unnest(%(ids)s::bigint[], %(failed_at)s::timestamptz[]) l (id, failed_at)
+WHERE p.id = l.id AND p.state = 'dead' AND p.failed_at IS NOT DISTINCT FROM l.failed_at
+RETURNING p.id;
 
 -- name: lock_dead
--- Locks a dead letter that shall be discarded; nothing if somebody else has dealt with it.
+-- Locks a dead letter that shall be discarded; nothing if somebody else has dealt with it, or it has failed again since it
+-- was listed.
 SELECT p.group_id, p.topic_id, p.order_key
 FROM outbox.inbox_parked p
-WHERE p.id = %(id)s AND p.state = 'dead'
+WHERE p.id = %(id)s AND p.state = 'dead' AND p.failed_at IS NOT DISTINCT FROM %(failed_at)s::timestamptz
 FOR UPDATE;

@@ -13,6 +13,7 @@ import pytest
 
 from outbox.drivers import psycopg_sync
 from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, plans
+from outbox.inbox.failures import reported
 from outbox.inbox.messages import RawRecord, Source, identify
 from outbox_relay.operations import dlq
 from tests.support.inbox_stage import Connection, InboxStage, apply
@@ -39,6 +40,11 @@ class Failing:
 def _ls(inbox: InboxStage, *options: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = json.loads(succeed("dlq", "ls", "--json", "--dsn", inbox.dsn, *options).out)
     return found
+
+
+def _listed(inbox: InboxStage) -> list[dlq.ListedLetter]:
+    pages = dlq.pages(inbox.conn, dlq.DeadLetterFilter())
+    return [dlq.ListedLetter(row["id"], row["failed_at"]) for page in pages for row in page]
 
 
 @pytest.fixture
@@ -81,7 +87,7 @@ def test_discarding_a_dead_letter_lets_its_successors_go_on(held: tuple[InboxSta
     inbox, _ = held
     [row] = _ls(inbox)
     discarded = succeed("dlq", "discard", str(row["id"]), "--json", "--dsn", inbox.dsn).json
-    assert discarded == {"discarded": [row["id"]]}
+    assert discarded == {"discarded": [row["id"]], "left_out": []}
     inbox.wait_applied(9)
     wait_until(lambda: not inbox.count("outbox.inbox_held_key"), "the key is released")
     assert inbox.by_key() == {"k0": [0, 4, 6, 8], "k1": [1, 3, 5, 7, 9]}
@@ -180,7 +186,7 @@ def test_a_message_parked_while_its_head_is_discarded_is_the_next_retry(
     ):
         assert psycopg_sync.run(member, plans.take(group, delivery)).is_held
         psycopg_sync.run(member, plans.park_behind(group, delivery))
-        discarding = pool.submit(dlq.discard, operator, [row["id"]])
+        discarding = pool.submit(dlq.discard, operator, _listed(inbox))
         wait_until(lambda: inbox.conn.execute(waits).rowcount, "discarding waits for the member")
         member.commit()
         assert discarding.result(30) == [row["id"]]
@@ -201,3 +207,32 @@ def test_what_may_be_applied_already_is_redriven_by_its_id_only(inbox: InboxStag
         left = succeed("dlq", "redrive", "--all", "--dsn", inbox.dsn)
         assert (left.out, "1 dead letters are left out" in left.err) == ("no dead letters fit\n", True)
         assert [each["id"] for each in _ls(inbox)] == [row["id"]]
+
+
+@pytest.mark.parametrize("action", ["redrive", "discard"])
+@pytest.mark.parametrize("again", [True, False], ids=["and dies again", "and is due"])
+def test_a_letter_that_another_operator_redrives_during_the_question_is_left_out(
+    dead: InboxStage, monkeypatch: pytest.MonkeyPatch, action: str, again: bool
+) -> None:
+    """The list, then the question, then the change: between list and change one of the letters has another failure."""
+    first, *others = _listed(dead)
+
+    def confirm(*_: object, **__: object) -> bool:
+        assert dlq.redrive(dead.conn, [first]) == [first.id]
+        if again:
+            [(group,)] = dead.conn.execute("SELECT id FROM outbox.consumer_group").fetchall()
+            with psycopg.connect(dead.dsn) as member:
+                retry = psycopg_sync.run(member, plans.next_due(group))
+                assert retry is not None
+                member.rollback()
+                psycopg_sync.run(member, plans.failed_again(retry, reported("of another cause"), ONCE))
+        return True
+
+    monkeypatch.setattr("click.confirm", confirm)
+    ran = succeed("dlq", action, "--all", "--json", "--dsn", dead.dsn)
+    done = {"redrive": "redriven", "discard": "discarded"}[action]
+    assert sorted(ran.json[done]) == [letter.id for letter in others]
+    assert ran.json["left_out"] == [{"id": first.id, "reason": "changed"}]
+    assert "1 dead letters are left out: they were redriven" in ran.err
+    cause = "state = 'dead' AND fingerprint = 'of another cause'" if again else "state = 'retry'"
+    assert dead.count("outbox.inbox_parked", f"id = {first.id} AND {cause}") == 1

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import click
-import psycopg
 
 from outbox_relay.cli import output
+from outbox_relay.cli.dlq import acting
 from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import dlq as letters
 from outbox_relay.operations import filters
 from outbox_relay.operations.dlq import DeadLetterFilter
-from outbox_relay.operations.messages import Row
 from outbox_relay.text import formatting
 from outbox_relay.text.errors import OperatorError
 
@@ -208,19 +206,13 @@ def redrive(**options: Any) -> None:
 
     Order is kept: the later messages of a held key stay behind its dead letter until it has succeeded. A dead letter
     whose listener had ended its transaction, or whose id was used before, is tried again only if it is named by its
-    id: a part of its effect may exist.
+    id: a part of its effect may exist. One that has failed again since it was listed for the question is left out.
 
     \b
       outbox dlq redrive 17
       outbox dlq redrive --group points --failure TimeoutError --yes
     """
-    _act(
-        letters.redrive,
-        "redriven",
-        "tried again as soon as a member of the group runs",
-        options,
-        lambda row: not letters.may_be_applied(row),
-    )
+    acting.act(acting.REDRIVE, options, _filter(options))
 
 
 @dlq.command()
@@ -230,58 +222,13 @@ def redrive(**options: Any) -> None:
 def discard(**options: Any) -> None:
     """Delete dead letters for good: their effect will never exist, and the messages behind them go on.
 
-    Keep a copy first: outbox dlq export.
+    Keep a copy first: outbox dlq export. One that has failed again since it was listed for the question is left out.
 
     \b
       outbox dlq discard 17
       outbox dlq discard --group points --failure "KeyError at points:add" --yes
     """
-    _act(letters.discard, "discarded", "deleted; what waited behind them goes on", options)
-
-
-def _act(
-    act: Callable[[psycopg.Connection[Any], list[int]], list[int]],
-    done: str,
-    meaning: str,
-    options: dict[str, Any],
-    keeps: Callable[[Row], bool] = lambda row: True,
-) -> None:
-    """Do something with the dead letters that are chosen, page by page; `keeps`: which of those chosen by filters."""
-    which = _filter(options)
-    ids, everything = options["ids"], options["everything"]
-    if ids:
-        if everything or not which.is_empty:
-            raise click.UsageError("name dead letters by their ids or by filters, not by both")
-        which = replace(which, ids=ids)
-    elif which.is_empty is not everything:
-        raise click.UsageError("name dead letters by ids or filters, or give --all")
-    with connections.connect(options["dsn"]) as conn:
-        schema.require_current(conn)
-        found = [row for page in letters.pages(conn, which) for row in page]
-        chosen = [row["id"] for row in found if ids or keeps(row)]
-        if len(chosen) < len(found):
-            click.echo(
-                f"{len(found) - len(chosen)} dead letters are left out: a part of their effect may exist, or their id "
-                "was used before; read their errors (outbox dlq show ID), and name them by id",
-                err=True,
-            )
-        missing = sorted(set(ids) - set(chosen))
-        if missing:
-            raise OperatorError(
-                f"no dead letter has the id {', '.join(map(str, missing))}; nothing was changed\n"
-                "list them: outbox dlq ls"
-            )
-        if len(chosen) > 1 and not options["yes"]:
-            click.confirm(f"{len(chosen)} dead letters will be {done}. Go on?", abort=True, err=True)
-        changed: list[int] = []
-        for begin in range(0, len(chosen), letters.LETTERS_AT_ONCE):
-            changed += act(conn, chosen[begin : begin + letters.LETTERS_AT_ONCE])
-    if options["as_json"]:
-        output.emit_json({done: changed})
-    elif changed:
-        click.echo(f"{len(changed)} dead letter{'s' if len(changed) > 1 else ''} {meaning}")
-    else:
-        click.echo("no dead letters fit")
+    acting.act(acting.DISCARD, options, _filter(options))
 
 
 def _filter(options: dict[str, Any]) -> DeadLetterFilter:
