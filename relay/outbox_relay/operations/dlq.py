@@ -5,16 +5,18 @@ transaction, and in an orderly group the later messages of its key wait behind i
 
 - Both act on what an operator was shown: a letter by its id and the time of its last failure. Between the list and the
   operator's reply another operator may redrive it, and it may die again of something else; it is then left alone.
-- Redrive is one statement. A process that dies before its commit has changed nothing; after it, a running member of
-  the group finds the retry. Two operators at once: the second finds the row in another state.
+- Redrive is one statement for a thousand letters. A process that dies before its commit has changed none of them; after
+  it, a running member of the group finds the retries. Two operators at once: the second finds the row in another state.
 - Discard takes the row out and lets the next message of its key follow, in one transaction, with the locks in the order
   of a retry: the row, then the held key. A member that parks a message behind the key waits for that transaction.
+- An error ends both: what was committed before it stays, the letters after it are unchanged. Those in hand are
+  unchanged, too, unless the connection was lost: then their commit may have happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -101,30 +103,75 @@ def may_be_applied(row: Row) -> bool:
     return str(row["failure"] or "").startswith((plans.ENDED, plans.REUSED))
 
 
-def redrive(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> list[int]:
-    """Let the group try these dead letters again now; return the ids of those that were as they were listed.
+@dataclass
+class Changes:
+    """What became of dead letters that were chosen, by their ids; `done` and the rest are all of them."""
+
+    done: list[int] = field(default_factory=list)
+    changed: list[int] = field(default_factory=list)
+    """They were not as they were listed, and are left alone."""
+    unchanged: list[int] = field(default_factory=list)
+    """They come after the error."""
+    unknown: list[int] = field(default_factory=list)
+    """The connection was lost, or the operator ended the command, in their transaction: it may be committed."""
+    error: psycopg.Error | KeyboardInterrupt | None = None
+    """What ended it before the last letter."""
+
+
+def redrive(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> Changes:
+    """Let the group try these dead letters again now, in transactions of a thousand.
 
     Args:
         conn: an autocommit connection.
         letters: dead letters.
     """
-    values = {"ids": [letter.id for letter in letters], "failed_at": [letter.failed_at for letter in letters]}
-    return [id_ for (id_,) in conn.execute(STATEMENTS["redrive"], values).fetchall()]
+    return _in_transactions(conn, letters, LETTERS_AT_ONCE, _redrive)
 
 
-def discard(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> list[int]:
-    """Delete these dead letters, each in a transaction of its own; return the ids of those that were as listed.
+def discard(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> Changes:
+    """Delete these dead letters, each in a transaction of its own.
 
     Args:
         conn: an autocommit connection.
         letters: dead letters. The message behind one of them becomes the next retry of its key.
     """
-    done = []
-    for letter in letters:
-        with conn.transaction():
-            row = conn.execute(STATEMENTS["lock_dead"], letter._asdict()).fetchone()
-            if row is not None:
-                group, topic, order_key = row
-                psycopg_sync.run(conn, plans.remove(group, topic, order_key, letter.id))
-                done.append(letter.id)
-    return done
+    return _in_transactions(conn, letters, 1, _discard)
+
+
+def _in_transactions(
+    conn: psycopg.Connection[Any],
+    letters: Sequence[ListedLetter],
+    at_once: int,
+    act: Callable[[psycopg.Connection[Any], Sequence[ListedLetter]], list[int]],
+) -> Changes:
+    changes = Changes()
+    for begin in range(0, len(letters), at_once):
+        batch = letters[begin : begin + at_once]
+        ids = [letter.id for letter in batch]
+        try:
+            done = act(conn, batch)
+        except (psycopg.Error, KeyboardInterrupt) as error:
+            changes.error = error
+            is_known = not conn.closed and isinstance(error, psycopg.Error)
+            (changes.unchanged if is_known else changes.unknown).extend(ids)
+            changes.unchanged += [letter.id for letter in letters[begin + at_once :]]
+            return changes
+        changes.done += done
+        changes.changed += sorted(set(ids) - set(done))
+    return changes
+
+
+def _redrive(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> list[int]:
+    values = {"ids": [letter.id for letter in letters], "failed_at": [letter.failed_at for letter in letters]}
+    return [id_ for (id_,) in conn.execute(STATEMENTS["redrive"], values).fetchall()]
+
+
+def _discard(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> list[int]:
+    [letter] = letters
+    with conn.transaction():
+        row = conn.execute(STATEMENTS["lock_dead"], letter._asdict()).fetchone()
+        if row is None:
+            return []
+        group, topic, order_key = row
+        psycopg_sync.run(conn, plans.remove(group, topic, order_key, letter.id))
+    return [letter.id]

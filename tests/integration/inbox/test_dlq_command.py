@@ -189,7 +189,7 @@ def test_a_message_parked_while_its_head_is_discarded_is_the_next_retry(
         discarding = pool.submit(dlq.discard, operator, _listed(inbox))
         wait_until(lambda: inbox.conn.execute(waits).rowcount, "discarding waits for the member")
         member.commit()
-        assert discarding.result(30) == [row["id"]]
+        assert discarding.result(30).done == [row["id"]]
     wait_until(lambda: "later" in inbox.applied("body"), "the message behind it is applied")
     wait_until(lambda: not inbox.count("outbox.inbox_held_key"), "the key is released")
 
@@ -218,7 +218,7 @@ def test_a_letter_that_another_operator_redrives_during_the_question_is_left_out
     first, *others = _listed(dead)
 
     def confirm(*_: object, **__: object) -> bool:
-        assert dlq.redrive(dead.conn, [first]) == [first.id]
+        assert dlq.redrive(dead.conn, [first]).done == [first.id]
         if again:
             [(group,)] = dead.conn.execute("SELECT id FROM outbox.consumer_group").fetchall()
             with psycopg.connect(dead.dsn) as member:
@@ -236,3 +236,48 @@ def test_a_letter_that_another_operator_redrives_during_the_question_is_left_out
     assert "1 dead letters are left out: they were redriven" in ran.err
     cause = "state = 'dead' AND fingerprint = 'of another cause'" if again else "state = 'retry'"
     assert dead.count("outbox.inbox_parked", f"id = {first.id} AND {cause}") == 1
+
+
+REFUSE = """
+    CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$;
+    CREATE TRIGGER refuse BEFORE UPDATE OR DELETE ON outbox.inbox_parked FOR EACH ROW WHEN (OLD.id = {id})
+        EXECUTE FUNCTION refuse()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "unchanged", "unknown", "error"),
+    [
+        ("RAISE 'not now';", (1, 2), (), "not now"),
+        ("PERFORM pg_terminate_backend(pg_backend_pid()); RETURN OLD;", (2,), (1,), "terminating connection"),
+    ],
+    ids=["an error", "a lost connection"],
+)
+def test_discarding_that_ends_half_way_reports_what_is_done(
+    dead: InboxStage, body: str, unchanged: tuple[int, ...], unknown: tuple[int, ...], error: str
+) -> None:
+    """One transaction for each letter: the first is committed when PostgreSQL refuses the second."""
+    ids = [letter.id for letter in _listed(dead)]
+    dead.conn.execute(REFUSE.format(body=body, id=ids[1]).encode())
+    ran = outbox("dlq", "discard", "--all", "--yes", "--json", "--dsn", dead.dsn)
+    assert (ran.code, error in ran.err) == (1, True), ran.err
+    assert ran.json == {
+        "discarded": ids[:1],
+        "left_out": [],
+        "unchanged": [ids[place] for place in unchanged],
+        "unknown": [ids[place] for place in unknown],
+    }
+    assert [letter.id for letter in _listed(dead)] == ids[1:]
+    text = outbox("dlq", "discard", "--all", "--yes", "--dsn", dead.dsn)
+    assert text.code == 1
+    assert "0 dead letters discarded before that, " in text.err
+    assert ("1 dead letter it is not known" in text.err) == bool(unknown)
+
+
+def test_redriving_that_fails_reports_that_nothing_is_done(dead: InboxStage) -> None:
+    ids = [letter.id for letter in _listed(dead)]
+    dead.conn.execute(REFUSE.format(body="RAISE 'not now';", id=ids[1]).encode())
+    ran = outbox("dlq", "redrive", "--all", "--yes", "--json", "--dsn", dead.dsn)
+    assert ran.code == 1
+    assert (ran.json["redriven"], ran.json["unchanged"]) == ([], ids)
+    assert dead.count("outbox.inbox_parked", "state = 'dead'") == 3

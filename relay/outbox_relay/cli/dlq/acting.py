@@ -10,9 +10,10 @@ import click
 import psycopg
 
 from outbox_relay.cli import output
+from outbox_relay.cli.options import advice
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import dlq as letters
-from outbox_relay.operations.dlq import DeadLetterFilter, ListedLetter
+from outbox_relay.operations.dlq import Changes, DeadLetterFilter, ListedLetter
 from outbox_relay.operations.messages import Row
 from outbox_relay.text.errors import OperatorError
 
@@ -36,7 +37,7 @@ class Action:
 
     done: str
     meaning: str
-    run: Callable[[psycopg.Connection[Any], Sequence[ListedLetter]], list[int]]
+    run: Callable[[psycopg.Connection[Any], Sequence[ListedLetter]], Changes]
     takes: Callable[[Row], bool] = lambda row: True
     """Which of those that filters found."""
 
@@ -51,7 +52,7 @@ DISCARD = Action("discarded", "deleted; what waited behind them goes on", letter
 
 
 def act(action: Action, options: dict[str, Any], which: DeadLetterFilter) -> None:
-    """Do something with the dead letters that are chosen by ids, filters or `--all`, page by page.
+    """Do something with the dead letters that are chosen by ids, filters or `--all`.
 
     Args:
         action: what to do.
@@ -59,7 +60,7 @@ def act(action: Action, options: dict[str, Any], which: DeadLetterFilter) -> Non
         which: its filters.
 
     Raises:
-        OperatorError: A named id is not that of a dead letter.
+        OperatorError: A named id is not that of a dead letter, or PostgreSQL refused in between: with what was done.
         UsageError: The choice is unclear.
     """
     ids, everything = options["ids"], options["everything"]
@@ -84,17 +85,43 @@ def act(action: Action, options: dict[str, Any], which: DeadLetterFilter) -> Non
             )
         if len(chosen) > 1 and not options["yes"]:
             click.confirm(f"{len(chosen)} dead letters will be {action.done}. Go on?", abort=True, err=True)
-        done: list[int] = []
-        for begin in range(0, len(chosen), letters.LETTERS_AT_ONCE):
-            done += action.run(conn, chosen[begin : begin + letters.LETTERS_AT_ONCE])
-    changed = [_left_out(id_, CHANGED) for id_ in sorted(taken - set(done))]
-    _report_left_out(len(changed), CHANGED)
+        changes = action.run(conn, chosen)
+    left_out += [_left_out(id_, CHANGED) for id_ in changes.changed]
+    _report_left_out(len(changes.changed), CHANGED)
     if options["as_json"]:
-        output.emit_json({action.done: done, "left_out": left_out + changed})
-    elif done:
-        click.echo(f"{len(done)} dead letter{'s' if len(done) > 1 else ''} {action.meaning}")
-    elif not changed:
+        _emit(action, changes, left_out)
+    elif changes.done:
+        click.echo(f"{_letters(changes.done)} {action.meaning}")
+    elif not changes.changed and changes.error is None:
         click.echo("no dead letters fit")
+    if isinstance(changes.error, KeyboardInterrupt):
+        click.echo(_remainder(action, changes), err=True)
+        raise click.Abort
+    if changes.error is not None:
+        raise OperatorError(f"{advice(changes.error)}\n{_remainder(action, changes)}") from changes.error
+
+
+def _emit(action: Action, changes: Changes, left_out: list[Row]) -> None:
+    document: dict[str, Any] = {action.done: changes.done, "left_out": left_out}
+    if changes.error is not None:
+        document |= {"unchanged": changes.unchanged, "unknown": changes.unknown}
+    output.emit_json(document)
+
+
+def _remainder(action: Action, changes: Changes) -> str:
+    """State what an error left as it was."""
+    parts = [f"{_letters(changes.done)} {action.done} before that, {_letters(changes.unchanged)} unchanged"]
+    if changes.unknown:
+        first = changes.unknown[0]
+        parts.append(
+            f"of {_letters(changes.unknown)} it is not known whether they are {action.done}: outbox dlq show {first}"
+        )
+    parts.append("list what is left: outbox dlq ls")
+    return "\n".join(parts)
+
+
+def _letters(ids: Sequence[int]) -> str:
+    return f"{len(ids)} dead letter{'' if len(ids) == 1 else 's'}"
 
 
 def _left_out(id_: int, reason: tuple[str, str]) -> Row:
