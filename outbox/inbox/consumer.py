@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -16,6 +17,7 @@ from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.handling import Handling, Listener
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.poller import Poller
+from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer
 from outbox.inbox.settings import ConsumerSettings, subscription_of
 from outbox.inbox.starts import ConsumeFrom
@@ -133,6 +135,7 @@ class PushConsumer:
         self._lost: list[ListenerThread] = []
         """Threads that were given up and whose listeners have not returned."""
         self._failure: str | None = None
+        self._repeats = Repeats()
         self._runtime: Runtime | None = None
         self._own: threading.Thread | None = None
         self._begun = threading.Event()
@@ -240,6 +243,9 @@ class PushConsumer:
     def _watch(self) -> list[int]:
         """Replace threads that ended, and those whose listeners run past their time-out; return the latters' sessions.
 
+        A thread that is given up stays in its place until another one has started, which inherits its work: the system
+        may refuse to start one for now. It is tried again at the next call.
+
         At the end of the member nothing is replaced: what still runs comes again after the next assignment.
         """
         sessions = []
@@ -250,12 +256,21 @@ class PushConsumer:
                     if running.server == self._server.accepted:  # else the number is of another session there
                         sessions.append(running.backend)
                     self._note_lost(thread, running)
-                elif thread.given_up or thread.is_alive():
+                elif thread.is_alive() and not thread.given_up:
                     continue
                 if not self._is_ending and self._failure is None:
-                    self._threads[place] = self._replacement(place, thread)
-                    self._threads[place].start()
+                    self._replace(place, thread)
         return sessions
+
+    def _replace(self, place: int, lost: ListenerThread) -> None:
+        replacement = self._replacement(place, lost)
+        try:
+            replacement.start()
+        except RuntimeError as error:
+            level = self._repeats.level("start")
+            log.log(level, "a thread of the consumer is not replaced yet: %s; trying again", error)
+        else:
+            self._threads[place] = replacement
 
     def _note_lost(self, thread: ListenerThread, running: Running) -> None:
         # Those whose session ended have returned, and hold nothing any more.
@@ -272,12 +287,14 @@ class PushConsumer:
     def _replacement(self, number: int, lost: ListenerThread) -> ListenerThread:
         if isinstance(lost, DeliveryThread):
             delivery = self._delivery_thread(number)
-            delivery.left = lost.current
-            delivery.failure = timed_out(self.settings.timeout) if lost.given_up else None
+            if work := lost.current or lost.left:
+                # A copy: the thread that was given up may still write into its own.
+                failure = timed_out(self.settings.timeout) if lost.given_up else work.failure
+                delivery.left = replace(work, failure=failure)
             return delivery
         retry = self._retry_thread(number, searches=number == self.settings.workers)
-        if isinstance(lost, RetryThread) and lost.given_up:
-            retry.left = lost.current
+        if isinstance(lost, RetryThread):
+            retry.left = lost.current if lost.given_up else lost.left
         return retry
 
     def _end(self) -> None:

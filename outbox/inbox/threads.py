@@ -53,11 +53,17 @@ class Running:
 
 @dataclass(slots=True)
 class Work:
-    """A message in the hands of a thread, with the latest attempt to apply it."""
+    """A message in the hands of a thread, with the latest attempt to apply it.
+
+    If the thread is given up or ends by itself, the next one gets all of it: a listener whose failure is known does not
+    run again before that is parked.
+    """
 
     key: Hashable
     delivery: Delivery
     attempt: Attempt | None = None
+    failure: Failure | None = None
+    """Why the message is parked; None: its listener has not failed, and runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,46 +175,44 @@ class DeliveryThread(ListenerThread):
         """What the thread works on."""
         self.left: Work | None = None
         """What the thread before worked on: done first."""
-        self.failure: Failure | None = None
-        """Why `left` is parked; None: it is handled again, because the thread before ended by itself."""
 
     def run_once(self) -> None:
         """Take one message and handle it, however long PostgreSQL is away."""
         if self.left is not None:
             self.current, self.left = self.left, None
-            self._work_on(self.current, self.failure)
+            self._work_on(self.current)
         elif taken := self._work.take(IDLE):
             self.current = Work(*taken)
-            self._work_on(self.current, None)
+            self._work_on(self.current)
 
-    def _work_on(self, work: Work, failure: Failure | None) -> None:
+    def _work_on(self, work: Work) -> None:
         delivery, done, interruptions = work.delivery, False, 0
         while not done and self._work.is_current(delivery):
             try:
-                done = self._try(work, failure)
+                done = self._try(work)
                 self._pauses.reset()
             except ListenerFailedError as failed:
-                failure = failed.failure
+                work.failure = failed.failure
             except Exception as error:
                 if not self._settle():
                     return
                 if not is_infrastructure(error):
                     log.exception("the inbox cannot take %s", delivery.message.message_id)
-                    if failure is not None:
-                        failure = reported(type(error).__qualname__)  # without what could not be stored
+                    if work.failure is not None:
+                        work.failure = reported(type(error).__qualname__)  # without what could not be stored
                 interruptions += 1
                 if self._ends.is_set():
                     break
-                if interruptions < MOST_INTERRUPTIONS or failure is not None or not self._is_up():
+                if interruptions < MOST_INTERRUPTIONS or work.failure is not None or not self._is_up():
                     self._pause(error)
                 else:
-                    failure = interrupted(error)
+                    work.failure = interrupted(error)
         if self._settle():
             self._work.finish(work.key, delivery, done=done)
             self.current = None
 
-    def _try(self, work: Work, failure: Failure | None) -> bool:
-        conn, delivery = self._connection(), work.delivery
+    def _try(self, work: Work) -> bool:
+        conn, delivery, failure = self._connection(), work.delivery, work.failure
         if not self._work.is_current(delivery):
             return False  # the connection may be new, and lead to a server that lacks earlier messages
         if delivery.born_on not in self._server.days:
@@ -260,8 +264,9 @@ class RetryThread(ListenerThread):
     def run_once(self) -> None:
         """Try retries until none is due."""
         if self.left is not None:
-            self._retry, self.left = self.left, None
-            self._fail(self._retry, timed_out(self._timeout))
+            self._retry = self.left
+            self._fail(self.left, timed_out(self._timeout))
+            self.left = None  # not before: if this thread ends here, the next one counts it
         if not self._more.wait(IDLE) and not self._searches:
             return
         self._more.clear()

@@ -33,6 +33,83 @@ def test_a_thread_that_ends_by_itself_is_replaced(inbox: InboxStage, topic: str,
     assert inbox.by_key() == {f"k{key}": [key] for key in range(8)}
 
 
+class Hanging:
+    """A listener that hangs once: at the first delivery of a message, or at its first retry."""
+
+    def __init__(self, kind: str) -> None:
+        self.thread = f"outbox-{kind}"
+        self._attempt = 1 if kind == "retry" else 0
+        self.hangs, self.goes_on = threading.Event(), threading.Event()
+        self.seen: list[int] = []
+
+    def __call__(self, conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        self.seen.append(message.reconsume_times)
+        if message.reconsume_times < self._attempt:
+            return ConsumeResult.RECONSUME_LATER
+        if message.reconsume_times == self._attempt and not self.hangs.is_set():
+            self.hangs.set()
+            self.goes_on.wait(100)
+        return apply(conn, message)
+
+    def is_replacing(self) -> bool:
+        """Whether this is called where a thread takes the place of the one that hangs."""
+        return self.hangs.is_set() and threading.current_thread().name.startswith(self.thread)
+
+
+@pytest.mark.parametrize("kind", ["listener", "retry"])
+def test_a_message_outlives_a_replacement_that_cannot_be_started(
+    inbox: InboxStage,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+) -> None:
+    """The schedule: given up, refused by the system twice, started at the third time."""
+    listener = Hanging(kind)
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if listener.hangs.is_set() and thread.name.startswith(listener.thread) and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    inbox.produce_numbered(topic, 1)
+    with inbox.consumer(topic, listener, timeout=1.0, workers=1, retry_workers=1, orderly=True):
+        inbox.wait_applied(1)
+        listener.goes_on.set()
+        wait_until(lambda: not inbox.count("outbox.inbox_parked"), "nothing is parked")
+    assert listener.seen == ([0, 1, 2] if kind == "retry" else [0, 1])
+    assert len(refused) == 2
+    assert "is not replaced yet: can't start new thread" in _warnings(caplog)
+
+
+@pytest.mark.parametrize("kind", ["listener", "retry"])
+def test_a_replacement_that_ends_hands_over_why_it_parks_the_message(
+    inbox: InboxStage, topic: str, kind: str
+) -> None:
+    """The schedule: given up; the replacement ends before it has parked the message, and so does the next one."""
+    listener = Hanging(kind)
+    ended: list[int] = []
+
+    def connected() -> Connection:
+        if listener.is_replacing() and len(ended) < 2:
+            ended.append(1)
+            raise SystemExit("no token")
+        return psycopg.connect(inbox.dsn)
+
+    inbox.produce_numbered(topic, 1)
+    with inbox.consumer(topic, listener, dsn=connected, timeout=1.0, workers=1, retry_workers=1):
+        inbox.wait_applied(1)
+        listener.goes_on.set()
+        wait_until(lambda: not inbox.count("outbox.inbox_parked"), "nothing is parked")
+    assert len(ended) == 2
+    expected = [0, 1, 2] if kind == "retry" else [0, 1]
+    assert listener.seen == expected, "the attempt that hung is counted, and is not run again"
+
+
 def test_no_thread_is_replaced_while_the_member_ends(inbox: InboxStage, topic: str) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
