@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from time import monotonic
 
 import psycopg
 import pytest
 
-from outbox.inbox import ConsumedMessage, ConsumeResult
+from outbox.inbox import ConsumedMessage, ConsumeResult, threads
+from outbox.inbox.assignments import Assignments
+from outbox.inbox.keeper import Keeper
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.waiting import wait_until
 
@@ -110,27 +113,38 @@ def test_a_replacement_that_ends_hands_over_why_it_parks_the_message(
     assert listener.seen == expected, "the attempt that hung is counted, and is not run again"
 
 
-def test_no_thread_is_replaced_while_the_member_ends(inbox: InboxStage, topic: str) -> None:
-    begun, goes_on = threading.Event(), threading.Event()
+def test_no_thread_is_replaced_while_the_member_ends(
+    inbox: InboxStage, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The schedule: the threads were asked to end; a listener passes its time-out; the keeper sees that, and ends."""
+    listener, passed = Hanging("listener"), 0.0
+    end_work, end_keeper = Assignments.end, Keeper.end
 
-    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
-        begun.set()
-        goes_on.wait(100)
-        return apply(conn, message)
+    def time_passes(assignments: Assignments) -> None:
+        nonlocal passed
+        end_work(assignments)
+        passed = 1000.0
 
+    def wait_for_the_keeper(keeper: Keeper) -> None:
+        wait_until(lambda: "is given up" in caplog.text, "the listener is given up")
+        end_keeper(keeper)
+
+    monkeypatch.setattr(threads, "monotonic", lambda: monotonic() + passed)
+    monkeypatch.setattr(Assignments, "end", time_passes)
+    monkeypatch.setattr(Keeper, "end", wait_for_the_keeper)
     inbox.produce_numbered(topic, 1)
     before = set(threading.enumerate())
-    # It is given up 3 s after it began, when the member waits for its threads: from 2 to 4 s after that.
-    consumer = inbox.consumer(topic, listener, timeout=3.0, drain=2.0).start()
-    assert begun.wait(60)
+    consumer = inbox.consumer(topic, listener, timeout=900.0, drain=0.2).start()
+    assert listener.hangs.wait(60)
+    assert "is given up" not in caplog.text
     consumer.close()
     left = [
         thread.name
         for thread in set(threading.enumerate()) - before
         if thread.name.startswith("outbox-listener")
     ]
-    goes_on.set()
-    assert len(left) == 1
+    listener.goes_on.set()
+    assert len(left) == 1, "only the listener that hangs is left"
 
 
 def test_a_topic_that_does_not_exist_is_a_warning(
