@@ -5,6 +5,7 @@ Everything that touches order or recovery is in `plans`. Here is who commits and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -28,6 +29,7 @@ Connection = psycopg.Connection[Any]
 Listener = Callable[[Connection, ConsumedMessage], ConsumeResult]
 LONG_WAIT = 1.0
 """Seconds that a transaction may have waited for a message before its listener runs in it."""
+log = logging.getLogger("outbox.inbox")
 _KEEPS_TRANSACTION = "listener_keeps_transaction"
 
 
@@ -104,11 +106,14 @@ def park(
     conn: Connection, how: Handling, delivery: Delivery, failure: Failure, attempt: Attempt | None
 ) -> Handled:
     """Park a message whose listener failed in an attempt, in a transaction of its own."""
-    state = run(conn, plans.park(how.group, delivery, failure, how.delays, attempt))
+    parked = run(conn, plans.park(how.group, delivery, failure, how.delays, attempt))
     conn.commit()
-    if state is None:
+    if parked is None:
         return Handled.GONE
-    return Handled.DEAD if state == "dead" else Handled.PARKED
+    if parked.state != "dead":
+        return Handled.PARKED
+    _log_dead(delivery.message, parked.failure, parked.id)
+    return Handled.DEAD
 
 
 def handle_due(
@@ -132,8 +137,7 @@ def handle_due(
     try:
         result = _call(conn, how.listener, retry.delivery.message, Attempt(retry.xid))
     except ListenerFailedError as failed:
-        run(conn, plans.failed_again(retry, failed.failure, how.delays))
-        conn.commit()
+        count_failure(conn, how, retry, failed.failure)
         return retry
     if result is ConsumeResult.DISCARD:
         # Without what the listener wrote: a new transaction, in which the row may be in other hands.
@@ -143,6 +147,28 @@ def handle_due(
         run(conn, plans.take_out(how.group, retry))
     conn.commit()
     return retry
+
+
+def count_failure(conn: Connection, how: Handling, retry: plans.Retry, failure: Failure) -> None:
+    """Count a retry that failed, in a transaction of its own, and log it if that was the last attempt."""
+    state = run(conn, plans.failed_again(retry, failure, how.delays))
+    conn.commit()
+    if state == "dead":
+        _log_dead(retry.delivery.message, failure, retry.id)
+
+
+def try_later(conn: Connection, retry: plans.Retry, seconds: float) -> None:
+    """Try a retry again later, in a transaction of its own; log it if its listener has committed it as dead."""
+    is_dead = run(conn, plans.postpone(retry, seconds))
+    conn.commit()
+    if is_dead:
+        _log_dead(retry.delivery.message, reported(plans.ENDED), retry.id)
+
+
+def _log_dead(message: ConsumedMessage, failure: Failure, id_: int | None) -> None:
+    """Log a message that is dead from now on; after the commit, so that an operator finds it."""
+    command = "outbox dlq ls" if id_ is None else f"outbox dlq show {id_}"
+    log.error("%s is dead: %s; next: %s", message.message_id, failure.fingerprint, command)
 
 
 def _take(conn: Connection, group: int, delivery: Delivery) -> plans.Taken:
@@ -162,13 +188,14 @@ def _take(conn: Connection, group: int, delivery: Delivery) -> plans.Taken:
 
 def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Attempt | None) -> Handled:
     if run(conn, plans.is_reused(how.group, delivery)):
-        run(conn, plans.park_dead(how.group, delivery, reported(plans.REUSED), attempts=0))
+        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.REUSED), attempts=0))
     elif run(conn, plans.is_committed_by_listener(previous)):
-        run(conn, plans.park_dead(how.group, delivery, reported(plans.ENDED), attempts=1))
+        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.ENDED), attempts=1))
     else:
         conn.rollback()
         return Handled.REFUSED
     conn.commit()
+    _log_dead(delivery.message, parked.failure, parked.id)
     return Handled.DEAD
 
 

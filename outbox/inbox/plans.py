@@ -57,6 +57,15 @@ class Attempt:
     """Whether the listener was seen to end the transaction; it may have done so unseen."""
 
 
+class Parked(NamedTuple):
+    """What became of a message that failed."""
+
+    state: str
+    id: int | None
+    """None: it was parked before."""
+    failure: Failure
+
+
 class Retry(NamedTuple):
     """A parked message that is tried again; its row is locked by this transaction, and dead in it."""
 
@@ -86,15 +95,16 @@ def park_behind(group: int, delivery: Delivery) -> Plan[None]:
     yield _park(group, delivery, "waiting", None)
 
 
-def park_dead(group: int, delivery: Delivery, failure: Failure, *, attempts: int) -> Plan[None]:
+def park_dead(group: int, delivery: Delivery, failure: Failure, *, attempts: int) -> Plan[Parked]:
     """Park a message that must not be applied; it holds up no other. Once only, however often it is delivered."""
-    yield _park(group, delivery, "dead", failure, attempts=attempts, ordered=False)
+    rows = yield _park(group, delivery, "dead", failure, attempts=attempts, ordered=False)
+    return Parked("dead", rows[0][0] if rows else None, failure)
 
 
 def park(
     group: int, delivery: Delivery, failure: Failure, delays: DelaySchedule, attempt: Attempt | None = None
-) -> Plan[str | None]:
-    """Take over a message that failed, and park it; return its state, None if somebody else has taken it over.
+) -> Plan[Parked | None]:
+    """Take over a message that failed, and park it; return None if somebody else has taken it over.
 
     The inbox row comes first, as in `take`, and then the held key.
 
@@ -109,16 +119,15 @@ def park(
     if not Taken(*rows[0]).is_new:
         if not (yield from is_committed_by_listener(attempt)):
             return None
-        yield from park_dead(group, delivery, _ended(failure), attempts=1)
-        return "dead"
+        return (yield from park_dead(group, delivery, _ended(failure), attempts=1))
     pause = delays.after(1)
     state = "dead" if pause is None else "retry"
     if delivery.order_key is not None:
         rows = yield Statement(SQL["hold"], (str(group), str(delivery.topic_id), delivery.order_key))
         if not rows[0][0]:
             state, pause = "waiting", None
-    yield _park(group, delivery, state, failure, attempts=1, pause=pause)
-    return state
+    rows = yield _park(group, delivery, state, failure, attempts=1, pause=pause)
+    return Parked(state, rows[0][0] if rows else None, failure)
 
 
 def is_committed_by_listener(attempt: Attempt | None) -> Plan[bool]:
@@ -188,7 +197,10 @@ def take_out_discarded(group: int, retry: Retry) -> Plan[None]:
 
 
 def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[str | None]:
-    """Count a failed retry and schedule the next one; return the new state, None if somebody else has dealt with it."""
+    """Count a failed retry and schedule the next one; return its new state.
+
+    None if somebody else has dealt with it. A retry that its listener has committed is dead already.
+    """
     pause = delays.after(retry.attempts + 1)
     rows = yield Statement(
         SQL["failed_again"],
@@ -200,12 +212,16 @@ def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[
             failure.error,
         ),
     )
+    if not rows:
+        rows = yield Statement(SQL["died"], (str(retry.id), str(retry.attempts)))
     return str(rows[0][0]) if rows else None
 
 
-def postpone(retry: Retry, seconds: float) -> Plan[None]:
-    """Try a retry again later, without counting an attempt."""
-    yield Statement(SQL["postpone"], (str(retry.id), str(seconds), str(retry.attempts)))
+def postpone(retry: Retry, seconds: float) -> Plan[bool]:
+    """Try a retry again later, without counting an attempt; return whether its listener has made it a dead letter."""
+    if (yield Statement(SQL["postpone"], (str(retry.id), str(seconds), str(retry.attempts)))):
+        return False
+    return bool((yield Statement(SQL["died"], (str(retry.id), str(retry.attempts)))))
 
 
 def await_commits() -> Plan[None]:

@@ -23,11 +23,20 @@ from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership, plans
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import Failure, is_infrastructure, reported
-from outbox.inbox.handling import Connection, Handled, Handling, ListenerFailedError, handle, handle_due, park
+from outbox.inbox.handling import (
+    Connection,
+    Handled,
+    Handling,
+    ListenerFailedError,
+    count_failure,
+    handle,
+    handle_due,
+    park,
+    try_later,
+)
 from outbox.inbox.messages import Delivery
 from outbox.inbox.plans import Attempt
 from outbox.inbox.server import CurrentServer, Server
-from outbox.statements import Plan
 
 Connect = Callable[[], Connection]
 log = logging.getLogger("outbox.inbox")
@@ -229,10 +238,7 @@ class DeliveryThread(ListenerThread):
             handled = handle(conn, self._how, delivery, begins, work.attempt)
         else:
             handled = park(conn, self._how, delivery, failure, work.attempt)
-        if handled is Handled.DEAD:
-            why = failure.fingerprint if failure else "see outbox.inbox_parked"
-            log.error("%s is dead: %s", delivery.message.message_id, why)
-        elif failure is not None:
+        if failure is not None and handled is not Handled.DEAD:
             log.warning("%s %s: %s", delivery.message.message_id, handled.value, failure.fingerprint)
         return True
 
@@ -297,19 +303,17 @@ class RetryThread(ListenerThread):
             return
         count = self._interrupted[retry.id] = self._interrupted.get(retry.id, 0) + 1
         if count < MOST_INTERRUPTIONS:
-            self._run(plans.postpone(retry, self._pauses.pause))
+            self._run(lambda conn: try_later(conn, retry, self._pauses.pause))
         elif self._fail(retry, interrupted(error)):
             del self._interrupted[retry.id]
 
     def _fail(self, retry: plans.Retry, failure: Failure) -> bool:
         """Count an attempt; if PostgreSQL is away it is not counted, and the retry is still due."""
-        return self._run(plans.failed_again(retry, failure, self._how.delays))
+        return self._run(lambda conn: count_failure(conn, self._how, retry, failure))
 
-    def _run(self, plan: Plan[Any]) -> bool:
+    def _run(self, transaction: Callable[[Connection], None]) -> bool:
         try:
-            conn = self._connection()
-            run(conn, plan)
-            conn.commit()
+            transaction(self._connection())
         except Exception as error:  # noqa: BLE001  (the application's own callable may raise anything)
             self._pause(error)
             return False

@@ -117,6 +117,11 @@ SET attempts = attempts + 1,
 WHERE id = $1::bigint AND attempts = $2::integer AND state = 'retry'
 RETURNING state;
 
+-- name: died
+-- The state of a retry ($1 id, $2 attempts before) that its listener made a dead letter, because it committed its transaction.
+SELECT p.state FROM outbox.inbox_parked p
+WHERE p.id = $1::bigint AND p.attempts = $2::integer + 1 AND p.state = 'dead';
+
 -- name: postpone
 -- Tries a retry ($1, $3 attempts before) again in $2 seconds, without counting an attempt: PostgreSQL was to blame. One that
 -- somebody else has dealt with meanwhile is left alone.

@@ -85,7 +85,7 @@ ENDINGS: list[Ending] = [
 @pytest.mark.parametrize("attempt", [0, 1], ids=["delivery", "retry"])
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.__name__)
 def test_a_listener_that_commits_by_itself_leaves_one_effect_and_a_dead_letter(
-    inbox: InboxStage, topic: str, ending: Ending, attempt: int
+    inbox: InboxStage, topic: str, caplog: pytest.LogCaptureFixture, ending: Ending, attempt: int
 ) -> None:
     ends = threading.Event()
 
@@ -104,6 +104,8 @@ def test_a_listener_that_commits_by_itself_leaves_one_effect_and_a_dead_letter(
         # A retry that were still due would run again while these are applied.
         inbox.produce_numbered(topic, 8, start=2)
         inbox.wait_applied(9)
+        [(parked,)] = inbox.conn.execute("SELECT id FROM outbox.inbox_parked").fetchall()
+        wait_until(lambda: f"next: outbox dlq show {parked}\n" in caplog.text, "it is logged")
         ends.set()
     assert inbox.applied("body").count("1") == 1
     assert inbox.conn.execute("SELECT state, attempts FROM outbox.inbox_parked").fetchall() == [

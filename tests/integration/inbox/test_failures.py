@@ -288,3 +288,21 @@ def test_a_discarded_retry_that_is_in_other_hands_is_left_to_them(inbox: InboxSt
         run(one, plans.take_out_discarded(group, retry))
         one.commit()
     assert inbox.count("outbox.inbox_held_key") == 1, "the key is another message's by now"
+
+
+@pytest.mark.parametrize("retries", [0, 1], ids=["delivery", "retry"])
+def test_a_message_that_becomes_dead_is_logged_with_the_next_command(
+    inbox: InboxStage, topic: str, caplog: pytest.LogCaptureFixture, retries: int
+) -> None:
+    def fail(_: Connection, message: ConsumedMessage) -> ConsumeResult:
+        raise ValueError(f"attempt {message.reconsume_times}")
+
+    [number] = inbox.produce_numbered(topic, 1)
+    with inbox.consumer(topic, fail, delays=DelaySchedule.of([0] * retries)):
+        wait_until(lambda: "is dead" in caplog.text, "it is logged")
+    [(parked, failure)] = inbox.conn.execute(
+        "SELECT id, fingerprint FROM outbox.inbox_parked WHERE state = 'dead'"
+    ).fetchall()
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == [f"{number} is dead: {failure}; next: outbox dlq show {parked}"]
+    assert failure.startswith("ValueError at ")

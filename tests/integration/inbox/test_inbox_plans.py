@@ -25,6 +25,7 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "follow": (("integer", "integer", "bytea"), (1, 1, b"k500")),
     "let_go": (("integer", "integer", "bytea"), (1, 1, b"k500")),
     "failed_again": (("bigint", "integer", "float8", "text", "text"), (500, 1, 1.0, "f", "e")),
+    "died": (("bigint", "integer"), (500, 1)),
     "postpone": (("bigint", "float8", "integer"), (500, 1.0, 1)),
     "positions": (("integer", "integer"), (1, 1)),
     "begin": (("integer", "integer", "integer[]", "bigint[]"), (1, 1, [1], [5])),
@@ -66,6 +67,7 @@ FILL = """
     "follow",
     "let_go",
     "failed_again",
+    "died",
     "postpone",
 )
 @pytest.mark.plan("outbox/sql/inbox_groups.sql", "positions", "begin", "store")
