@@ -309,7 +309,7 @@ class Keeper(threading.Thread):
         try:
             limit_transactions(conn, LIMIT)
             with conn.transaction():
-                return conn, run(conn, identify_server())
+                return conn, identify_server(conn)
         except BaseException:
             conn.close()
             raise

@@ -13,17 +13,22 @@ it has not lost. The order is fixed, and each line may be the last one of a proc
 5. The thread that polls Kafka asks for all partitions that it reads where to begin.
 
 A listener that finds its connection before 4 is refused; one that finds it after 4 finds its message not current.
+
+During a fail-over a connection may lead to a standby before it is promoted. It has no timeline of its own yet, so it is
+refused: the thread closes it, pauses and connects again, and its message waits. The keeper is not asked to check:
+its own connection may still lead to the primary.
 """
 
 from __future__ import annotations
 
 import threading
 from datetime import date
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psycopg
 
 from outbox.drivers.psycopg_sync import run
+from outbox.inbox.failures import is_infrastructure
 from outbox.statements import Plan, Statement, load
 
 SQL = load("inbox_groups.sql")
@@ -37,7 +42,7 @@ class Server(NamedTuple):
 
 
 class OtherServerError(psycopg.OperationalError):
-    """A connection leads to a server that the member has not accepted yet."""
+    """A connection leads to a server that the member has not accepted yet, or that it cannot identify."""
 
 
 class CurrentServer:
@@ -55,13 +60,13 @@ class CurrentServer:
         self.accepted = server
         self.days.clear()
 
-    def require(self, conn: psycopg.Connection[object]) -> Server:
+    def require(self, conn: psycopg.Connection[Any]) -> Server:
         """Refuse a connection that leads to another server; return the server.
 
         Raises:
-            OtherServerError: with both servers; the keeper is asked to check.
+            OtherServerError: with both servers, and the keeper is asked to check; or the server cannot be identified.
         """
-        found = run(conn, identify_server())
+        found = identify_server(conn)
         conn.commit()
         if found != self.accepted:
             self.doubted.set()
@@ -69,7 +74,27 @@ class CurrentServer:
         return found
 
 
-def identify_server() -> Plan[Server]:
-    """Return the server that a connection leads to."""
+def identify_server(conn: psycopg.Connection[Any]) -> Server:
+    """Return the server that a connection leads to.
+
+    Raises:
+        OtherServerError: It is a standby, or refuses the question.
+        psycopg.Error: The connection was lost, or the server is starting or stopping.
+    """
+    try:
+        return run(conn, _server())
+    except psycopg.Error as error:
+        if is_infrastructure(error):
+            raise
+        text = " ".join(str(error).split())
+        if isinstance(error, psycopg.errors.ObjectNotInPrerequisiteState):
+            raise OtherServerError(
+                f"the connection leads to a standby ({text}); a member needs the primary: add "
+                "target_session_attrs=read-write to its connection string"
+            ) from error
+        raise OtherServerError(f"the server cannot be identified: {text}") from error
+
+
+def _server() -> Plan[Server]:
     rows = yield Statement(SQL["server"])
     return Server(*rows[0])

@@ -97,6 +97,7 @@ class ListenerThread(threading.Thread):
         """The server that the connection leads to."""
         self._ends = threading.Event()
         self._pauses = Backoff(FIRST_PAUSE, LAST_PAUSE)
+        self._paused_by: type[Exception] | None = None
         self._lock = threading.Lock()
         self.running: Running | None = None
         self.given_up = False
@@ -163,7 +164,8 @@ class ListenerThread(threading.Thread):
     def _pause(self, error: Exception) -> None:
         """Pause after an error that is not a message's."""
         self._drop_connection()
-        first = not self._pauses.pause
+        first = not self._pauses.pause or type(error) is not self._paused_by
+        self._paused_by = type(error)
         seconds = self._pauses.next() * random.uniform(0.7, 1.0)  # noqa: S311  (spreads attempts, guards nothing)
         log.log(
             logging.WARNING if first else logging.DEBUG,

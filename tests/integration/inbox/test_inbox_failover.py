@@ -9,8 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from outbox.inbox import ConsumedMessage, ConsumeResult
 from outbox_local.stack.api import Stack
-from tests.support.inbox_stage import InboxStage
+from tests.support.inbox_stage import InboxStage, apply
 from tests.support.plain_inserts import connect
 from tests.support.publications import value
 from tests.support.servers import MakeTopic
@@ -100,3 +101,41 @@ def test_nothing_is_applied_on_a_server_that_was_replaced_and_still_lives(
         assert stage.count("applied") == 40, "nothing is applied where nobody finds it"
         after.close()
     stage.close()
+
+
+def test_a_connection_that_leads_to_a_standby_counts_no_attempt(
+    private_stack: Stack,
+    private_database: str,
+    make_private_topic: MakeTopic,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The schedule: sessions end, new ones lead to a standby that is not promoted, and later to the primary again."""
+    topic, server = make_private_topic(), [private_database]
+    stage, seen = InboxStage(private_database, private_stack.bootstrap_servers), list[int]()
+
+    def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> ConsumeResult:
+        seen.append(message.reconsume_times)
+        if len(seen) == 1:
+            server[0] = promoted
+            stage.end_sessions()
+        return apply(conn, message)
+
+    def opened() -> psycopg.Connection[Any]:
+        return psycopg.connect(server[0], application_name="outbox consumer")
+
+    def are_led_to_it() -> bool:
+        return {"keeper", "threads"} <= {
+            record.module
+            for record in caplog.records
+            if record.levelno == logging.WARNING and "leads to a standby" in record.getMessage()
+        }
+
+    with standby(private_stack, private_database) as promoted, stage.consumer(topic, listener, dsn=opened):
+        stage.produce_numbered(topic, 8)
+        wait_until(are_led_to_it, "listeners and keeper are led to the standby")
+        server[0] = private_database
+        stage.wait_applied(8)
+        assert not stage.count("outbox.inbox_parked")
+    stage.close()
+    assert "the inbox cannot take" not in caplog.text
+    assert set(seen) == {0}
