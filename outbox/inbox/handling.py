@@ -162,7 +162,7 @@ def try_later(conn: Connection, retry: plans.Retry, seconds: float) -> None:
     is_dead = run(conn, plans.postpone(retry, seconds))
     conn.commit()
     if is_dead:
-        _log_dead(retry.delivery.message, reported(plans.ENDED), retry.id)
+        _log_dead(retry.delivery.message, reported(plans.COMMITTED), retry.id)
 
 
 def _log_dead(message: ConsumedMessage, failure: Failure, id_: int | None) -> None:
@@ -190,7 +190,7 @@ def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Atte
     if run(conn, plans.is_reused(how.group, delivery)):
         parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.REUSED), attempts=0))
     elif run(conn, plans.is_committed_by_listener(previous)):
-        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.ENDED), attempts=1))
+        parked = run(conn, plans.park_dead(how.group, delivery, reported(plans.COMMITTED), attempts=1))
     else:
         conn.rollback()
         return Handled.REFUSED
@@ -250,12 +250,15 @@ def _left(conn: Connection, attempt: Attempt) -> Failure | None:
     if conn.info.transaction_status == TransactionStatus.INERROR:
         conn.rollback()
         if run(conn, plans.is_committed_by_listener(attempt)):
-            return reported(plans.ENDED)
+            return reported(plans.COMMITTED)
         return None
     try:
         run(conn, plans.still_in(attempt.xid))
     except psycopg.Error as error:
         if error.diag.constraint_name != _KEEPS_TRANSACTION:
             raise
-        return Failure(plans.ENDED, f"{error.diag.message_primary}. {error.diag.message_hint}")
+        conn.rollback()
+        is_committed = run(conn, plans.is_committed_by_listener(attempt))
+        cause = plans.COMMITTED if is_committed else plans.ROLLED_BACK
+        return Failure(cause, f"{cause}. {error.diag.message_hint}")
     return None

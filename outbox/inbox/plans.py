@@ -31,6 +31,10 @@ from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, load
 SQL = load("inbox.sql")
 BEHIND = "waits behind a message of its key that failed"
 ENDED = "the listener ended the transaction that it was given"
+COMMITTED = f"{ENDED}, and committed its writes up to there"
+"""A part of the effect may exist: the message is dead, and is tried again only if an operator names it."""
+ROLLED_BACK = f"{ENDED}, and rolled it back"
+"""Nothing of the effect exists: a failed attempt like any other."""
 REUSED = "the id of the message was used before, with another key or body"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -119,7 +123,7 @@ def park(
     if not Taken(*rows[0]).is_new:
         if not (yield from is_committed_by_listener(attempt)):
             return None
-        return (yield from park_dead(group, delivery, _ended(failure), attempts=1))
+        return (yield from park_dead(group, delivery, _committed(failure), attempts=1))
     pause = delays.after(1)
     state = "dead" if pause is None else "retry"
     if delivery.order_key is not None:
@@ -142,8 +146,8 @@ def is_committed_by_listener(attempt: Attempt | None) -> Plan[bool]:
     return bool(rows[0][0]) and not attempt.returned
 
 
-def _ended(failure: Failure) -> Failure:
-    return Failure(ENDED, f"{ENDED}; its writes up to there are committed. Afterwards: {failure.error}")
+def _committed(failure: Failure) -> Failure:
+    return Failure(COMMITTED, f"{COMMITTED}. Afterwards: {failure.error}")
 
 
 def still_in(xid: str) -> Plan[None]:
@@ -156,7 +160,7 @@ def next_due(group: int) -> Plan[Retry | None]:
 
     It is dead until its transaction deletes it (`take_out`) or is rolled back.
     """
-    rows = yield Statement(SQL["next_due"], (str(group), f"{ENDED}, and committed its writes up to there"))
+    rows = yield Statement(SQL["next_due"], (str(group), COMMITTED))
     return _retry(rows) if rows else None
 
 

@@ -100,7 +100,7 @@ def contents(conn: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, Row
 
 def may_be_applied(row: Row) -> bool:
     """Return whether a part of a dead letter's effect may exist, or its id was used by another message."""
-    return str(row["failure"] or "").startswith((plans.ENDED, plans.REUSED))
+    return str(row["failure"] or "").startswith((plans.COMMITTED, plans.REUSED))
 
 
 @dataclass

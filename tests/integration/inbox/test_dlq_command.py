@@ -281,3 +281,27 @@ def test_redriving_that_fails_reports_that_nothing_is_done(dead: InboxStage) -> 
     assert ran.code == 1
     assert (ran.json["redriven"], ran.json["unchanged"]) == ([], ids)
     assert dead.count("outbox.inbox_parked", "state = 'dead'") == 3
+
+
+@pytest.mark.parametrize("ending", ["COMMIT", "COMMIT AND CHAIN", "ROLLBACK", "ROLLBACK AND CHAIN"])
+@pytest.mark.parametrize("retries", [0, 1], ids=["delivery", "retry"])
+def test_only_what_a_listener_committed_itself_is_left_out_of_a_redrive(
+    inbox: InboxStage, topic: str, ending: str, retries: int
+) -> None:
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        if message.reconsume_times < retries:
+            return ConsumeResult.RECONSUME_LATER
+        conn.execute(ending.encode())
+        return ConsumeResult.SUCCESS
+
+    inbox.produce_numbered(topic, 1)
+    with inbox.consumer(topic, listener, delays=DelaySchedule.of([0] * retries)):
+        wait_until(lambda: inbox.count("outbox.inbox_parked", "state = 'dead'"), "it is dead")
+    [row] = succeed("dlq", "summary", "--json", "--dsn", inbox.dsn).json
+    is_committed = ending.startswith("COMMIT")
+    assert row["failure"].endswith(
+        "and committed its writes up to there" if is_committed else "and rolled it back"
+    )
+    ran = succeed("dlq", "redrive", "--all", "--json", "--dsn", inbox.dsn).json
+    assert len(ran["left_out"]) == is_committed
+    assert len(ran["redriven"]) == (not is_committed)

@@ -49,7 +49,7 @@ def _choice_options(command: F) -> F:
 def dlq() -> None:
     """Dead letters of consumer groups: messages whose listener failed until their retries were used up.
 
-    They are rows in the consumer's database; nothing of their effect is there, unless their listener ended its
+    They are rows in the consumer's database; nothing of their effect is there, unless their listener committed its
     transaction. In an orderly group the later messages of the key wait behind a dead letter, in order, until it is
     tried again or discarded. Messages that the relay cannot publish are another thing: outbox message dead.
     """
@@ -205,7 +205,7 @@ def redrive(**options: Any) -> None:
     """Let the group try dead letters again now, with all their attempts before them.
 
     Order is kept: the later messages of a held key stay behind its dead letter until it has succeeded. A dead letter
-    whose listener had ended its transaction, or whose id was used before, is tried again only if it is named by its
+    whose listener had committed its transaction, or whose id was used before, is tried again only if it is named by its
     id: a part of its effect may exist. One that has failed again since it was listed for the question is left out.
 
     \b
