@@ -15,13 +15,13 @@ class Repeats:
     def __init__(self) -> None:
         self._logged: dict[Hashable, float] = {}
 
-    def level(self, cause: Hashable) -> int:
-        """Return WARNING for a cause that was not logged for a minute, else DEBUG."""
+    def level(self, cause: Hashable, level: int = logging.WARNING) -> int:
+        """Return the level for a cause that was not logged for a minute, else DEBUG."""
         now = monotonic()
         if now - self._logged.get(cause, -SILENCE) < SILENCE:
             return logging.DEBUG
         self._logged[cause] = now
-        return logging.WARNING
+        return level
 
 
 class QuietLog:

@@ -36,6 +36,7 @@ from outbox.inbox.handling import (
 )
 from outbox.inbox.messages import Delivery
 from outbox.inbox.plans import Attempt
+from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, Server
 
 Connect = Callable[[], Connection]
@@ -45,6 +46,8 @@ MOST_INTERRUPTIONS = 5
 FIRST_PAUSE, LAST_PAUSE = 0.5, 30.0
 IDLE = 0.5
 """Seconds between two searches for retries that are due."""
+_HEAD = "inbox_parked_head"
+"""The index that lets one message of a key be the first one."""
 MARGIN = 30.0
 """Seconds after the time-out of a listener at which PostgreSQL itself ends its transaction."""
 
@@ -181,7 +184,7 @@ class DeliveryThread(ListenerThread):
 
     def __init__(self, name: str, runtime: Runtime, work: Assignments) -> None:
         super().__init__(name, runtime)
-        self._work = work
+        self._work, self._repeats = work, Repeats()
         self.current: Work | None = None
         """What the thread works on."""
         self.left: Work | None = None
@@ -204,13 +207,11 @@ class DeliveryThread(ListenerThread):
                 self._pauses.reset()
             except ListenerFailedError as failed:
                 work.failure = failed.failure
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001  (it is logged; whatever it is, the message is still here)
                 if not self._settle():
                     return
                 if not is_infrastructure(error):
-                    log.exception("the inbox cannot take %s", delivery.message.message_id)
-                    if work.failure is not None:
-                        work.failure = reported(type(error).__qualname__)  # without what could not be stored
+                    self._report(error, work)
                 interruptions += 1
                 if self._ends.is_set():
                     break
@@ -243,6 +244,23 @@ class DeliveryThread(ListenerThread):
         if failure is not None and handled is not Handled.DEAD:
             log.warning("%s %s: %s", delivery.message.message_id, handled.value, failure.fingerprint)
         return True
+
+    def _report(self, error: Exception, work: Work) -> None:
+        message = work.delivery.message
+        if isinstance(error, psycopg.Error) and error.diag.constraint_name == _HEAD:
+            log.log(
+                self._repeats.level(_HEAD, logging.ERROR),
+                "%s cannot be parked, and %s[%d] waits: a message of its key is parked, and the row of the key in "
+                "outbox.inbox_held_key is gone (%s). To hold the key again: outbox dlq hold",
+                message.message_id,
+                message.topic,
+                message.partition,
+                _HEAD,
+            )
+            return
+        log.exception("the inbox cannot take %s", message.message_id)
+        if work.failure is not None:
+            work.failure = reported(type(error).__qualname__)  # without what could not be stored
 
     def _is_up(self) -> bool:
         self._drop_connection()

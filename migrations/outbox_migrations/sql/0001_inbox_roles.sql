@@ -20,7 +20,7 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_operator') THEN
         GRANT UPDATE (state, due_at, attempts), DELETE ON outbox.inbox_parked TO outbox_operator;
-        GRANT UPDATE (since), DELETE ON outbox.inbox_held_key TO outbox_operator;
+        GRANT INSERT (group_id, topic_id, order_key), UPDATE (since), DELETE ON outbox.inbox_held_key TO outbox_operator;
     END IF;
     FOREACH wanted IN ARRAY ARRAY['outbox_reader', 'outbox_operator'] LOOP
         CONTINUE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted);

@@ -138,6 +138,16 @@ def discard(conn: psycopg.Connection[Any], letters: Sequence[ListedLetter]) -> C
     return _in_transactions(conn, letters, 1, _discard)
 
 
+def hold(conn: psycopg.Connection[Any]) -> list[Row]:
+    """Hold order keys again that have a parked message and whose row was deleted by hand; return them.
+
+    Args:
+        conn: an autocommit connection. It waits for retries of such keys that run.
+    """
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(STATEMENTS["hold"]).fetchall()
+
+
 def _in_transactions(
     conn: psycopg.Connection[Any],
     letters: Sequence[ListedLetter],

@@ -63,3 +63,25 @@ SELECT p.group_id, p.topic_id, p.order_key
 FROM outbox.inbox_parked p
 WHERE p.id = %(id)s AND p.state = 'dead' AND p.failed_at IS NOT DISTINCT FROM %(failed_at)s::timestamptz
 FOR UPDATE;
+
+-- name: hold
+-- Holds order keys again whose row was deleted by hand although a message of them is parked. That message is locked first: a
+-- retry that runs ends before, and if it takes its message out, the key is not held. Nothing would ever release it.
+WITH head AS MATERIALIZED (
+    SELECT p.group_id, p.topic_id, p.order_key
+    FROM outbox.inbox_parked p
+    WHERE p.order_key IS NOT NULL AND p.state IN ('retry', 'dead')
+        AND NOT EXISTS (SELECT FROM outbox.inbox_held_key h
+                        WHERE h.group_id = p.group_id AND h.topic_id = p.topic_id AND h.order_key = p.order_key)
+    FOR UPDATE OF p
+), held AS (
+    INSERT INTO outbox.inbox_held_key (group_id, topic_id, order_key)
+    SELECT h.group_id, h.topic_id, h.order_key FROM head h
+    ON CONFLICT DO NOTHING
+    RETURNING group_id, topic_id, order_key
+)
+SELECT g.name AS consumer_group, t.name AS topic, h.order_key AS key
+FROM held h
+JOIN outbox.consumer_group g ON g.id = h.group_id
+JOIN outbox.inbox_topic t ON t.id = h.topic_id
+ORDER BY g.name, t.name, h.order_key;

@@ -305,3 +305,52 @@ def test_only_what_a_listener_committed_itself_is_left_out_of_a_redrive(
     ran = succeed("dlq", "redrive", "--all", "--json", "--dsn", inbox.dsn).json
     assert len(ran["left_out"]) == is_committed
     assert len(ran["redriven"]) == (not is_committed)
+
+
+def test_keys_that_were_let_go_by_hand_are_held_again(
+    inbox: InboxStage, topic: str, logins: Logins, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(_: Connection, message: ConsumedMessage) -> ConsumeResult:
+        raise ValueError(f"never {message.offset}")
+
+    def errors() -> list[str]:
+        found = [each for each in caplog.records if each.levelname == "ERROR"]
+        return [each.getMessage() for each in found if "cannot be parked" in each.getMessage()]
+
+    with inbox.consumer(topic, fail, orderly=True, delays=ONCE):
+        inbox.produce_numbered_in(topic, 1)
+        wait_until(lambda: inbox.count("outbox.inbox_parked", "state = 'dead'"), "it is dead")
+        inbox.conn.execute("DELETE FROM outbox.inbox_held_key")
+        inbox.produce_numbered_in(topic, 1)
+        wait_until(errors, "the second one cannot be parked")
+        operator = logins.make("outbox_operator")
+        held = succeed("dlq", "hold", "--json", "--dsn", operator).json
+        assert held == [{"consumer_group": inbox.group, "topic": topic, "key": "k"}]
+        wait_until(lambda: inbox.count("outbox.inbox_parked") == 2, "it is parked behind the first one")
+    assert inbox.count("outbox.inbox_parked", "state = 'waiting' AND error LIKE '%never 1%'") == 1
+    assert all("To hold the key again: outbox dlq hold" in text for text in errors())
+    assert succeed("dlq", "hold", "--dsn", operator).out == "no parked message lacks its held key\n"
+
+
+def test_a_key_whose_retry_succeeds_meanwhile_is_not_held_again(held: tuple[InboxStage, Failing]) -> None:
+    """The retry has its row, holding waits for it, the retry takes the last message of the key out and commits."""
+    inbox, _ = held
+    [letter] = _listed(inbox)
+    inbox.conn.execute("DELETE FROM outbox.inbox_parked WHERE state = 'waiting'")
+    inbox.conn.execute("DELETE FROM outbox.inbox_held_key")
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    [(group, topic_id, key)] = inbox.conn.execute(
+        "SELECT group_id, topic_id, order_key FROM outbox.inbox_parked"
+    ).fetchall()
+    with (
+        psycopg.connect(inbox.dsn) as member,
+        psycopg.connect(inbox.dsn, autocommit=True) as operator,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        member.execute("SELECT FROM outbox.inbox_parked WHERE id = %s FOR UPDATE", [letter.id])
+        holding = pool.submit(dlq.hold, operator)
+        wait_until(lambda: inbox.conn.execute(waits).rowcount, "holding waits for the retry")
+        psycopg_sync.run(member, plans.remove(group, topic_id, key, letter.id))
+        member.commit()
+        assert holding.result(30) == []
+    assert inbox.count("outbox.inbox_held_key") == 0, "nothing would ever release it"

@@ -231,6 +231,27 @@ def discard(**options: Any) -> None:
     acting.act(acting.DISCARD, options, _filter(options))
 
 
+@dlq.command()
+@dsn_option
+@json_option
+def hold(*, dsn: str, as_json: bool) -> None:
+    """Hold order keys again whose row in outbox.inbox_held_key was deleted by hand while a message of them is parked.
+
+    Without that row the next message of the key that fails cannot be parked, and its partition waits. What of the key
+    was applied in the meantime came before the parked message.
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        found = letters.hold(conn)
+    if as_json:
+        output.emit_json(found)
+    elif not found:
+        click.echo("no parked message lacks its held key")
+    else:
+        columns = ["consumer_group", "topic", "key"]
+        output.table(["group", "topic", "key"], [[row[name] for name in columns] for row in found])
+
+
 def _filter(options: dict[str, Any]) -> DeadLetterFilter:
     """Read the filters.
 
