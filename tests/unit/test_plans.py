@@ -23,6 +23,7 @@ COMMANDS = {
     "relay/outbox_relay/database/partitions_ahead.sql": DB,
     "relay/outbox_relay/database/schema.sql": "asked once at a start, of the catalog",
     "relay/outbox_relay/operations/check_now.sql": TX,
+    "relay/outbox_relay/operations/consumers.sql": "what `outbox consumers` and `outbox status` ask; reads what failed",
     "relay/outbox_relay/operations/database_checks.sql": DB,
     "relay/outbox_relay/operations/decide.sql": TX,
     "relay/outbox_relay/operations/dlq.sql": "what `outbox dlq` asks once; tested in test_dlq_plans.py",

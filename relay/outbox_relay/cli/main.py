@@ -74,6 +74,10 @@ class LazyGroup(click.Group):
                 "outbox_relay.cli.dlq.commands:dlq",
                 "Dead letters of consumer groups: find, try again, discard.",
             ),
+            "consumers": (
+                "outbox_relay.cli.consumers.commands:consumers",
+                "Consumer groups: members, positions, lag.",
+            ),
             "tail": ("outbox_relay.cli.tail.commands:tail", "Read a topic's messages from Kafka."),
             "tx": ("outbox_relay.cli.tx.commands:tx", "List, explain, check and decide half messages."),
         },

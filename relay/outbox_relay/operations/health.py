@@ -38,6 +38,7 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
         *_checkers(status),
         *_unsettled(status),
         *_grown(status),
+        *_consumers(status),
     ]
 
 
@@ -133,3 +134,9 @@ def _unsettled(status: Status) -> Iterator[Problem]:
         found = sum(one.messages for one in status.unsettled if one.state == state)
         if found:
             yield Problem(state.lower(), f"{many(found, 'message')} {state}: {what}", command)
+
+
+def _consumers(status: Status) -> Iterator[Problem]:
+    if status.consumers.dead:
+        letters = many(status.consumers.dead, "dead letter")
+        yield Problem("dead_letters", f"{letters} of consumer groups", "outbox dlq summary")

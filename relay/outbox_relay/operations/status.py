@@ -15,8 +15,9 @@ import psycopg
 from psycopg.rows import class_row, dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import failovers, partitions, progress
+from outbox_relay.operations import consumers, failovers, partitions, progress
 from outbox_relay.operations import groups as registry
+from outbox_relay.operations.consumers import ConsumerTotals
 from outbox_relay.operations.failovers import Failover
 from outbox_relay.operations.groups import Alarm
 from outbox_relay.operations.half_messages import OVERDUE_S
@@ -112,6 +113,7 @@ class Status:
     grown: list[GrownTopic]
     partitions: partitions.Partitions
     failovers: list[Failover]
+    consumers: ConsumerTotals
     window: float
 
 
@@ -144,6 +146,7 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
             grown=grown,
             partitions=partitions.read(conn),
             failovers=failovers.everything(conn),
+            consumers=consumers.totals(conn),
             window=window,
         )
         _backlog(conn, status)

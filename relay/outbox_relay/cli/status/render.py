@@ -57,6 +57,7 @@ def as_document(status: Status, found: Sequence[Problem]) -> dict[str, Any]:
             for one in status.alarms
         ],
         "grown_topics": [asdict(one) for one in status.grown],
+        "consumers": asdict(status.consumers),
         "partitions": {
             "newest_id": status.partitions.newest_id,
             "ahead": status.partitions.ahead,
@@ -132,6 +133,15 @@ def _summary(status: Status) -> list[tuple[str, Any]]:
             rows.append(
                 (state, f"{formatting.count(messages)} {what[messages != 1]}{late}, the oldest {age} old")
             )
+    consumers = status.consumers
+    if consumers.groups:
+        figures = [
+            formatting.many(consumers.groups, "group"),
+            formatting.many(consumers.dead, "dead letter"),
+            f"{formatting.count(consumers.retries)} {'retry' if consumers.retries == 1 else 'retries'}",
+            formatting.many(consumers.held_keys, "held key"),
+        ]
+        rows.append(("consumers", ", ".join(figures)))
     room = formatting.many(status.partitions.ids_left, "message")
     left = status.partitions.seconds_until(status.partitions.newest_id + status.partitions.ids_left)
     rate = "" if left is None else f", {formatting.seconds(left)} at the present rate"

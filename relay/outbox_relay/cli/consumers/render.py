@@ -1,0 +1,70 @@
+"""Shows consumer groups to people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from outbox_relay.cli import output
+from outbox_relay.operations.messages import Row
+from outbox_relay.text import formatting
+
+HOW_TO_GET_LAG = "lag is Kafka's: give --bootstrap-servers, or set OUTBOX_BOOTSTRAP_SERVERS"
+COLUMNS = {
+    "group": "consumer_group",
+    "topic": "topic",
+    "partitions": "partitions",
+    "members": "members",
+    "due": "retries_due",
+    "later": "retries_later",
+    "waiting": "waiting",
+    "held": "held_keys",
+    "dead": "dead",
+}
+
+
+def groups(found: Sequence[Row], *, has_lag: bool) -> None:
+    """Print consumer groups, a line for each topic; `has_lag`: Kafka was asked."""
+    if not found:
+        click.echo("no consumer group")
+        return
+    columns = [*list(COLUMNS)[:4], "kind", *list(COLUMNS)[4:], *(("oldest", "lag") if has_lag else ())]
+    rows = []
+    for row in found:
+        cells = {column: row[name] for column, name in COLUMNS.items()} | {"kind": kind(row)}
+        if has_lag:
+            cells |= {"oldest": formatting.seconds(row["oldest_age_seconds"]), "lag": row["lag"]}
+        rows.append([cells[column] for column in columns])
+    output.table(columns, rows, right=set(columns) - {"group", "topic", "kind"})
+    if not has_lag:
+        click.echo(HOW_TO_GET_LAG, err=True)
+
+
+def group(found: Row, members: Sequence[Row], positions: Sequence[Row], *, has_lag: bool) -> None:
+    """Print one group with its members and positions; `has_lag`: Kafka was asked."""
+    tags = ", ".join(f"{topic}: {tags}" for topic, tags in sorted(found["subscription"].items()))
+    rows = [
+        ("group", found["consumer_group"]),
+        ("kind", kind(found)),
+        ("subscription", tags),
+        ("registered", found["registered_at"]),
+    ]
+    for member in members:
+        condition = "runs" if member["runs"] else "does not run"
+        rows.append(("member", f"{member['member']}, {condition}, seen {formatting.cell(member['seen_at'])}"))
+    output.pairs(rows)
+    columns = ["topic", "partition", "position", *(("end", "lag") if has_lag else ()), "moved_at"]
+    click.echo()
+    output.table(
+        [column.replace("_at", "") for column in columns],
+        [[row[column] for column in columns] for row in positions],
+        right={"partition", "position", "end", "lag"},
+    )
+    if not has_lag:
+        click.echo(HOW_TO_GET_LAG, err=True)
+
+
+def kind(row: Row) -> str:
+    """Name the kind of a group's listener."""
+    return "orderly" if row["orderly"] else "concurrent"

@@ -1,0 +1,67 @@
+-- Consumer groups: what `outbox consumers` lists and resets, and what `outbox status` counts. The rows are the consumers'; see
+-- outbox/sql/inbox_groups.sql for what they do with them.
+
+-- name: groups
+-- Consumer groups and the topics that they have a position or a parked message in, with what is parked of each. A member that
+-- was not seen for a minute does not run. Kafka's id differs between topics that had the same name one after the other.
+WITH parked AS (
+    SELECT p.group_id, p.topic_id,
+        count(*) FILTER (WHERE p.state = 'retry' AND p.due_at <= statement_timestamp()) AS retries_due,
+        count(*) FILTER (WHERE p.state = 'retry' AND p.due_at > statement_timestamp()) AS retries_later,
+        count(*) FILTER (WHERE p.state = 'waiting') AS waiting,
+        count(*) FILTER (WHERE p.state = 'dead') AS dead
+    FROM outbox.inbox_parked p GROUP BY p.group_id, p.topic_id
+), held AS (
+    SELECT h.group_id, h.topic_id, count(*) AS keys FROM outbox.inbox_held_key h GROUP BY h.group_id, h.topic_id
+), positions AS (
+    SELECT p.group_id, p.topic_id, count(*) AS partitions
+    FROM outbox.inbox_position p GROUP BY p.group_id, p.topic_id
+), known AS (
+    SELECT group_id, topic_id FROM positions UNION SELECT group_id, topic_id FROM parked
+)
+SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, g.orderly,
+    (SELECT count(*) FROM outbox.consumer_member m
+     WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds') AS members,
+    coalesce(o.partitions, 0) AS partitions,
+    coalesce(p.retries_due, 0) AS retries_due,
+    coalesce(p.retries_later, 0) AS retries_later,
+    coalesce(p.waiting, 0) AS waiting,
+    coalesce(h.keys, 0) AS held_keys,
+    coalesce(p.dead, 0) AS dead
+FROM outbox.consumer_group g
+LEFT JOIN known k ON k.group_id = g.id
+LEFT JOIN outbox.inbox_topic t ON t.id = k.topic_id
+LEFT JOIN positions o ON o.group_id = k.group_id AND o.topic_id = k.topic_id
+LEFT JOIN parked p ON p.group_id = k.group_id AND p.topic_id = k.topic_id
+LEFT JOIN held h ON h.group_id = k.group_id AND h.topic_id = k.topic_id
+ORDER BY g.name, t.name, t.id;
+
+-- name: positions
+-- Where groups, or one of them, are in each partition.
+SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, p.part AS partition, p.next_off AS position, p.generation,
+    p.moved_at
+FROM outbox.inbox_position p
+JOIN outbox.consumer_group g ON g.id = p.group_id
+JOIN outbox.inbox_topic t ON t.id = p.topic_id
+WHERE (%(group)s::text IS NULL OR g.name = %(group)s)
+ORDER BY g.name, t.name, t.id, p.part;
+
+-- name: group
+-- One consumer group by its name.
+SELECT g.name AS consumer_group, g.orderly, g.subscription, g.registered_at
+FROM outbox.consumer_group g WHERE g.name = %(group)s;
+
+-- name: members
+-- The members of a group, and whether each runs: it was seen within a minute.
+SELECT m.member, m.started_at, m.seen_at, m.seen_at > clock_timestamp() - interval '60 seconds' AS runs
+FROM outbox.consumer_member m
+JOIN outbox.consumer_group g ON g.id = m.group_id
+WHERE g.name = %(group)s
+ORDER BY m.started_at, m.member;
+
+-- name: totals
+-- How many groups there are, and what is parked of all of them.
+SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups,
+    (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead') AS dead,
+    (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'retry') AS retries,
+    (SELECT count(*) FROM outbox.inbox_held_key) AS held_keys;
