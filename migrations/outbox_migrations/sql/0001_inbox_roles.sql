@@ -1,5 +1,6 @@
 -- Least privilege: an application that consumes is granted outbox_consumer. Readers and operators see what is parked and why,
--- never a body or a header. Operators try dead letters again and discard them.
+-- never a body or a header. Operators try dead letters again and discard
+-- them, and reset positions.
 REVOKE ALL ON FUNCTION outbox.ensure_inbox_partition(date) FROM PUBLIC;
 DO $$
 DECLARE
@@ -20,6 +21,10 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_operator') THEN
         GRANT UPDATE (state, due_at, attempts), DELETE ON outbox.inbox_parked TO outbox_operator;
+        GRANT INSERT (group_id, topic_id, part, next_off), UPDATE (next_off, generation, moved_at)
+            ON outbox.inbox_position TO outbox_operator;
+        -- To lock the row of a group while its positions are reset.
+        GRANT UPDATE (registered_at) ON outbox.consumer_group TO outbox_operator;
         GRANT INSERT (group_id, topic_id, order_key), UPDATE (since), DELETE ON outbox.inbox_held_key TO outbox_operator;
     END IF;
     FOREACH wanted IN ARRAY ARRAY['outbox_reader', 'outbox_operator'] LOOP

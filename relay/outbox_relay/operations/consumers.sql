@@ -65,3 +65,18 @@ SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups,
     (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead') AS dead,
     (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'retry') AS retries,
     (SELECT count(*) FROM outbox.inbox_held_key) AS held_keys;
+
+-- name: lock_group
+-- Locks a group, so that no member joins and none stores a position before this transaction ends.
+SELECT g.id FROM outbox.consumer_group g WHERE g.name = %(group)s FOR UPDATE;
+
+-- name: reset
+-- Sets positions of a group in a topic by Kafka's id of it, and counts their generation up: members that read them before store
+-- nothing there any more.
+INSERT INTO outbox.inbox_position AS p (group_id, topic_id, part, next_off)
+SELECT %(group_id)s, t.id, r.part, r.off
+FROM outbox.inbox_topic t, unnest(%(parts)s::integer[], %(offsets)s::bigint[]) r (part, off)
+WHERE t.kafka_id = %(kafka_id)s
+ON CONFLICT (group_id, topic_id, part)
+DO UPDATE SET next_off = EXCLUDED.next_off, generation = p.generation + 1, moved_at = clock_timestamp()
+RETURNING p.part;

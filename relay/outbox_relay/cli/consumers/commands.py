@@ -8,12 +8,14 @@ from outbox_relay.cli import output
 from outbox_relay.cli.consumers import render
 from outbox_relay.cli.options import (
     CommandGroup,
+    bootstrap_servers_option,
     dsn_option,
     json_option,
     kafka_config_option,
     optional_bootstrap_servers_option,
 )
 from outbox_relay.database import connections, schema
+from outbox_relay.operations import consumer_reset
 from outbox_relay.operations import consumers as registry
 from outbox_relay.operations.consumer_lag import KafkaOffsets, lag_of, lags
 from outbox_relay.operations.messages import Row
@@ -86,6 +88,76 @@ def show(
         output.emit_json({**found, "members": members, "topics": parked, "partitions": positions})
     else:
         render.group(found, members, positions, has_lag=bool(bootstrap_servers))
+
+
+@consumers.command()
+@click.argument("group")
+@click.argument("topic")
+@click.option(
+    "--to",
+    required=True,
+    metavar="first|last|TIME|OFFSET",
+    help="The oldest message that Kafka has, the end, the first message published at or after a time (2h ago, or an "
+    "ISO time), or an offset of one partition.",
+)
+@click.option(
+    "--partition",
+    "partitions",
+    type=click.IntRange(0, 2**31 - 1),
+    metavar="N",
+    multiple=True,
+    help="This partition only; repeatable. [default: all of the topic]",
+)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@dsn_option
+@bootstrap_servers_option
+@kafka_config_option
+@json_option
+def reset(
+    *,
+    group: str,
+    topic: str,
+    to: str,
+    partitions: tuple[int, ...],
+    yes: bool,
+    dsn: str,
+    bootstrap_servers: str,
+    kafka: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Set where a group that does not run goes on, in PostgreSQL and in Kafka; shows what changes, and asks.
+
+    Back: messages that the group has handled are not applied again, because its inbox refuses them; others are.
+    Forward: what is skipped has no effect. Parked messages stay parked. Members that run are refused: stop them first.
+    If the command ends between PostgreSQL and Kafka, a reset back holds, and a reset forward has to be repeated.
+
+    \b
+    Examples:
+      outbox consumers reset points orders --to 2026-11-20T08:00Z
+      outbox consumers reset points orders --to last --yes
+      outbox consumers reset points orders --to 1700 --partition 3
+    """
+    client = KafkaOffsets(bootstrap_servers, kafka)
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        planned = consumer_reset.plan(conn, client, group, topic, to=to, partitions=partitions)
+        if not as_json:
+            render.reset(planned)
+        if not yes:
+            click.confirm(f"The positions of group {group} will be set. Go on?", abort=True, err=True)
+        consumer_reset.apply(conn, client, planned)
+    if as_json:
+        output.emit_json(
+            {
+                "consumer_group": group,
+                "topic": topic,
+                "partitions": [
+                    {"partition": move.partition, "from": move.begin, "to": move.to} for move in planned.moves
+                ],
+            }
+        )
+    else:
+        click.echo("set; the group goes on there when it runs")
 
 
 def _with_ends(kafka: KafkaOffsets, positions: list[Row]) -> list[Row]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from outbox_relay.cli import output
+from outbox_relay.operations.consumer_reset import Reset
 from outbox_relay.operations.messages import Row
 from outbox_relay.text import formatting
 
@@ -63,6 +64,22 @@ def group(found: Row, members: Sequence[Row], positions: Sequence[Row], *, has_l
     )
     if not has_lag:
         click.echo(HOW_TO_GET_LAG, err=True)
+
+
+def reset(planned: Reset) -> None:
+    """Print what a reset changes."""
+    rows = []
+    for move in planned.moves:
+        change = None if move.begin is None else move.to - move.begin
+        meaning = (
+            "unchanged" if change == 0 else "read again" if change is not None and change < 0 else "skipped"
+        )
+        rows.append((planned.topic, move.partition, move.begin, move.to, abs(change or 0), meaning))
+    output.table(
+        ["topic", "partition", "from", "to", "offsets", "are"],
+        rows,
+        right={"partition", "from", "to", "offsets"},
+    )
 
 
 def kind(row: Row) -> str:
