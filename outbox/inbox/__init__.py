@@ -6,6 +6,7 @@ Needs the extra `consumer` (confluent-kafka). `import outbox` imports nothing of
 from outbox.inbox.assignments import Limits
 from outbox.inbox.consumer import PushConsumer
 from outbox.inbox.delays import DelaySchedule
+from outbox.inbox.header_filters import HeaderFilter
 from outbox.inbox.messages import ConsumedMessage
 from outbox.inbox.results import ConsumeResult
 from outbox.inbox.starts import FIRST, LAST, ConsumeFrom
@@ -18,6 +19,7 @@ __all__ = [
     "ConsumeResult",
     "ConsumedMessage",
     "DelaySchedule",
+    "HeaderFilter",
     "Limits",
     "PushConsumer",
     "TagExpression",

@@ -15,13 +15,13 @@ from outbox.errors import ConfigurationError, ConsumerFailedError
 from outbox.inbox.assignments import Assignments, Limits
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.handling import Handling, Listener
+from outbox.inbox.header_filters import Predicate
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.poller import Poller
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer
-from outbox.inbox.settings import ConsumerSettings, subscription_of
+from outbox.inbox.settings import ConsumerSettings, Subscribed, subscription_of
 from outbox.inbox.starts import ConsumeFrom
-from outbox.inbox.tags import TagExpression
 from outbox.inbox.threads import (
     Connect,
     DeliveryThread,
@@ -64,7 +64,7 @@ class PushConsumer:
     def __init__(
         self,
         group: str,
-        topics: Mapping[str, str | TagExpression],
+        topics: Mapping[str, str | Subscribed | Predicate],
         listener: Listener,
         *,
         dsn: str | Connect,
@@ -83,7 +83,8 @@ class PushConsumer:
 
         Args:
             group: the name of the consumer group, in Kafka and in PostgreSQL.
-            topics: a tag expression for each topic: `"*"`, or `"paid || sent"`.
+            topics: a tag expression for each topic: `"*"`, or `"paid || sent"`; or a function of the headers that
+                returns True or False, or a `HeaderFilter`.
             listener: called with a connection and a message; returns a `ConsumeResult`.
             dsn: of the database in which the listener writes, or a callable that returns a new `psycopg.Connection`.
             kafka: settings of librdkafka; `bootstrap.servers` at least.
@@ -152,7 +153,7 @@ class PushConsumer:
                 PostgreSQL took over that does not know the group by the same number.
         """
         settings = self.settings
-        how = Handling(self._register(), self._listener, settings.delays)
+        how = Handling(self._register(), self._listener, settings.delays, settings.subscription)
         self._runtime = Runtime(how, self._connect, settings.timeout, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)
         self._begun.set()

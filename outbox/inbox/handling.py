@@ -6,8 +6,8 @@ Everything that touches order or recovery is in `plans`. Here is who commits and
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
 from typing import Any, cast
@@ -21,9 +21,11 @@ from outbox.inbox import plans
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
 from outbox.inbox.guard import guarded
+from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import ConsumedMessage, Delivery
 from outbox.inbox.plans import Attempt
 from outbox.inbox.results import ConsumeResult
+from outbox.inbox.settings import Subscribed
 
 Connection = psycopg.Connection[Any]
 Listener = Callable[[Connection, ConsumedMessage], ConsumeResult]
@@ -53,6 +55,7 @@ class Handling:
     group: int
     listener: Listener
     delays: DelaySchedule
+    subscription: Mapping[str, Subscribed] = field(default_factory=dict)
 
 
 class ListenerFailedError(Exception):
@@ -135,7 +138,10 @@ def handle_due(
         return None
     begins(retry)
     try:
-        result = _call(conn, how.listener, retry.delivery.message, Attempt(retry.xid))
+        if _is_refused_by_filter(conn, how, retry):
+            result = ConsumeResult.DISCARD
+        else:
+            result = _call(conn, how.listener, retry.delivery.message, Attempt(retry.xid))
     except ListenerFailedError as failed:
         count_failure(conn, how, retry, failed.failure)
         return retry
@@ -169,6 +175,22 @@ def _log_dead(message: ConsumedMessage, failure: Failure, id_: int | None) -> No
     """Log a message that is dead from now on; after the commit, so that an operator finds it."""
     command = "outbox dlq ls" if id_ is None else f"outbox dlq show {id_}"
     log.error("%s is dead: %s; next: %s", message.message_id, failure.fingerprint, command)
+
+
+def _is_refused_by_filter(conn: Connection, how: Handling, retry: plans.Retry) -> bool:
+    """Ask the header filter again about a message of which it could not decide.
+
+    Raises:
+        ListenerFailedError: It still cannot; the transaction is rolled back.
+    """
+    message = retry.delivery.message
+    if not retry.is_undecided or message.topic not in how.subscription:
+        return False
+    try:
+        return not how.subscription[message.topic].selects(message.headers)
+    except UndecidedError as error:
+        conn.rollback()
+        raise ListenerFailedError(error.failure) from error
 
 
 def _take(conn: Connection, group: int, delivery: Delivery) -> plans.Taken:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID, uuid5
 
 from outbox import wire
+from outbox.inbox.failures import Failure
 
 HeaderValue = bytes | None
 _FOREIGN = UUID("6f7c1f1e-0a53-5c3c-9d0c-2a6f1c4b8e11")
@@ -76,6 +77,8 @@ class Delivery:
     """None: it has no order."""
     epoch: int = 0
     """The assignment of its partition that it came with."""
+    failure: Failure | None = None
+    """Why its header filter could not decide: the message is parked, and no listener runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,9 @@ def pairs_of(headers: object) -> tuple[tuple[str, HeaderValue], ...]:
     return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in items)  # type: ignore[misc]
 
 
-def identify(source: Source, record: RawRecord, *, orderly: bool, epoch: int = 0) -> Delivery:
+def identify(
+    source: Source, record: RawRecord, *, orderly: bool, epoch: int = 0, failure: Failure | None = None
+) -> Delivery:
     """Make a delivery of a record.
 
     Args:
@@ -125,6 +130,7 @@ def identify(source: Source, record: RawRecord, *, orderly: bool, epoch: int = 0
         record: as it was fetched.
         orderly: Whether its key has an order. A record without a key has none.
         epoch: the assignment of its partition.
+        failure: why its header filter could not decide.
     """
     published_at = _time(record.timestamp) or _EPOCH
     message_id = _uuid(_text(first(record.headers, wire.ID)))
@@ -136,7 +142,7 @@ def identify(source: Source, record: RawRecord, *, orderly: bool, epoch: int = 0
     message = ConsumedMessage(message_id, *record[:6], born_at, published_at)
     content = digest(record.key, record.body)
     key = order_key(record.key) if orderly else None
-    return Delivery(message, source.topic_id, born_on, content, key, epoch)
+    return Delivery(message, source.topic_id, born_on, content, key, epoch, failure)
 
 
 def born_of(headers: Iterable[tuple[str, HeaderValue]]) -> datetime | None:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure
+from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_of, header_columns
 from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, load
 
@@ -77,6 +78,8 @@ class Retry(NamedTuple):
     xid: str
     attempts: int
     delivery: Delivery
+    is_undecided: bool
+    """Whether its header filter could not decide at the last attempt, and has to be asked again."""
 
 
 def take(group: int, delivery: Delivery) -> Plan[Taken]:
@@ -300,6 +303,7 @@ def _retry(rows: Rows) -> Retry:
         published,
         attempts,
         xid,
+        before,
     ) = rows[0]
     headers = tuple(zip(names, values, strict=True))
     published_at = _EPOCH + timedelta(milliseconds=published)
@@ -308,7 +312,7 @@ def _retry(rows: Rows) -> Retry:
         message_id, topic, part, off, key, body, headers, born_at, published_at, attempts
     )
     delivery = Delivery(message, topic_id, born_on, digest, order_key)
-    return Retry(number, xid, attempts, delivery)
+    return Retry(number, xid, attempts, delivery, (before or "").startswith(UNDECIDED))
 
 
 def _milliseconds(moment: datetime) -> int:

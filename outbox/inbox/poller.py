@@ -24,8 +24,10 @@ from confluent_kafka.admin import AdminClient
 from outbox.backoff import Backoff
 from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
+from outbox.inbox.failures import Failure
+from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.keeper import Keeper, Opened, Opening, Restarted
-from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of, tags_of
+from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
 from outbox.inbox.repeats import QuietLog, Repeats
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import Known
@@ -145,9 +147,13 @@ class Poller:
             # A name that is not UTF-8: the client cannot return any of them.
             log.warning("%s[%d]@%d: headers that cannot be read: %s", topic, partition, offset, error)
             headers = ()
-        if not self._settings.subscription[topic].matches(tags_of(headers)):
-            self._assignments.skip((topic, partition), offset)
-            return
+        failure: Failure | None = None
+        try:
+            if not self._settings.subscription[topic].selects(headers):
+                self._assignments.skip((topic, partition), offset)
+                return
+        except UndecidedError as error:
+            failure = error.failure
         raw = RawRecord(
             topic,
             partition,
@@ -157,7 +163,9 @@ class Poller:
             headers,
             record.timestamp()[1],
         )
-        self._assignments.add(identify(found.source, raw, orderly=self._settings.orderly, epoch=found.epoch))
+        self._assignments.add(
+            identify(found.source, raw, orderly=self._settings.orderly, epoch=found.epoch, failure=failure)
+        )
 
     def _reopen(self, record: Message, error: KafkaError) -> None:
         """Ask again where to begin: Kafka does not have the offset any more."""

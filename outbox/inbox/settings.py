@@ -13,9 +13,13 @@ from uuid import uuid4
 from outbox.errors import ConfigurationError, InvalidMessageError, InvalidSubscriptionError
 from outbox.inbox.assignments import Limits
 from outbox.inbox.delays import DelaySchedule
+from outbox.inbox.header_filters import HeaderFilter, Predicate
 from outbox.inbox.starts import ConsumeFrom
 from outbox.inbox.tags import TagExpression
 from outbox.validation import topic_name
+
+Subscribed = TagExpression | HeaderFilter
+"""What a group reads of one topic."""
 
 FIXED: dict[str, Any] = {
     "enable.auto.commit": False,
@@ -42,7 +46,7 @@ class ConsumerSettings:
     """All settings of one member of a group."""
 
     group: str
-    subscription: Mapping[str, TagExpression]
+    subscription: Mapping[str, Subscribed]
     orderly: bool
     kafka: Mapping[str, Any]
     consume_from: ConsumeFrom
@@ -104,21 +108,25 @@ def check_kafka(kafka: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"kafka: {name} = {value!r}; allowed: {FIXED[name]!r}, or leave it out")
 
 
-def subscription_of(topics: Mapping[str, str | TagExpression]) -> dict[str, TagExpression]:
+def subscription_of(topics: Mapping[str, str | Subscribed | Predicate]) -> dict[str, Subscribed]:
     """Check and parse a subscription.
 
     Raises:
-        InvalidSubscriptionError: It is empty, a topic has no legal name, or an expression cannot be parsed.
+        InvalidSubscriptionError: It is empty, a topic has no legal name, an expression cannot be parsed, or a header
+            filter has no name.
     """
     if not topics:
         raise InvalidSubscriptionError(
             "topics: is empty; allowed: tag expressions by topic, such as {'orders': '*'}"
         )
-    parsed = {}
-    for topic, tags in topics.items():
+    parsed: dict[str, Subscribed] = {}
+    for topic, choice in topics.items():
         try:
             topic_name(topic)
         except InvalidMessageError as error:
             raise InvalidSubscriptionError(str(error)) from None
-        parsed[topic] = tags if isinstance(tags, TagExpression) else TagExpression.parse(tags)
+        if isinstance(choice, TagExpression | HeaderFilter):
+            parsed[topic] = choice
+        else:
+            parsed[topic] = HeaderFilter.of(choice) if callable(choice) else TagExpression.parse(choice)
     return parsed

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from outbox.errors import InvalidSubscriptionError
+from outbox.inbox.messages import HeaderValue, tags_of
 
 _TAG = re.compile(r"[^|\s\x00-\x1f\x7f]+")
 
@@ -41,6 +42,10 @@ class TagExpression:
     def matches(self, tags: Iterable[str]) -> bool:
         """Return whether a message with these tags is subscribed to."""
         return self.tags is None or not self.tags.isdisjoint(tags)
+
+    def selects(self, headers: Iterable[tuple[str, HeaderValue]]) -> bool:
+        """Return whether a message with these headers is subscribed to."""
+        return self.matches(tags_of(headers))
 
     def __str__(self) -> str:
         return "*" if self.tags is None else " || ".join(sorted(self.tags))

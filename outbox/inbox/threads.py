@@ -201,6 +201,7 @@ class DeliveryThread(ListenerThread):
 
     def _work_on(self, work: Work) -> None:
         delivery, done, interruptions = work.delivery, False, 0
+        failure = failure or delivery.failure
         while not done and self._work.is_current(delivery):
             try:
                 done = self._try(work)

@@ -53,9 +53,10 @@ SELECT CASE WHEN $1::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact
 -- Locks and returns the retry of a group that has been due for the longest time, unless others have all of them. Of an order
 -- key only the first message is a retry, so SKIP LOCKED cannot hand out the second one. The row is dead from here on until
 -- this transaction deletes it or is rolled back: a listener that commits by itself commits a dead letter ($2 fingerprint).
+-- The last column is the fingerprint from before.
 -- statement_timestamp is stable, so the index ends the search at the first row that is not due.
 WITH due AS MATERIALIZED (
-    SELECT p.id FROM outbox.inbox_parked p
+    SELECT p.id, p.fingerprint FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= statement_timestamp()
     ORDER BY p.due_at
     LIMIT 1
@@ -68,7 +69,7 @@ FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
     p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000)::bigint, p.attempts - 1,
-    pg_current_xact_id()::text;
+    pg_current_xact_id()::text, due.fingerprint;
 
 -- name: lock_again
 -- Locks the row of a retry ($1 id, $2 attempts) in a new transaction; nothing if it is in other hands meanwhile.

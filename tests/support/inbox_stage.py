@@ -7,7 +7,7 @@ counts effects, and its numbers order them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -130,7 +130,7 @@ class InboxStage:
         assert self._producer.flush(30) == 0, "the broker did not take all records"
 
     def consumer(
-        self, topics: dict[str, str] | str, listener: Listener = apply, **options: Any
+        self, topics: Mapping[str, Any] | str, listener: Listener = apply, **options: Any
     ) -> PushConsumer:
         """Make a consumer of the group of this test."""
         settings: dict[str, Any] = {
