@@ -111,13 +111,21 @@ def test_library_imports_psycopg_and_standard_library_only() -> None:
             f"{name}:{line} imports {module}: the library lives on psycopg and the standard library"
             for name, tree in sources(LIBRARY)
             for line, module in imports(tree)
-            if module not in allowed and not (module == "confluent_kafka" and name in KAFKA_CLIENTS)
+            if module not in allowed and module != OPTIONAL.get(name)
         ]
     )
 
 
-KAFKA_CLIENTS = {"outbox/inbox/poller.py"}
-"""The files of the library that may import the client of Kafka, an optional dependency."""
+OPTIONAL = {
+    "outbox/inbox/poller.py": "confluent_kafka",
+    "outbox/inbox/sqlalchemy.py": "sqlalchemy",
+}
+"""The files of the library that may import an optional dependency."""
+
+
+def test_consumers_need_no_sqlalchemy() -> None:
+    code = "import sys, outbox.inbox\nassert 'sqlalchemy' not in sys.modules\n"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_only_who_consumes_imports_the_client_of_kafka() -> None:
