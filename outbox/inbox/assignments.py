@@ -117,17 +117,45 @@ class Assignments:
     def take(self, seconds: float) -> tuple[Hashable, Delivery] | None:
         """Take the next message; None after this time, or when there will be no more."""
         with self._changed:
-            taken = self._queues.take()
+            taken = self._take()
             if taken is None and not self._ended:
                 self._changed.wait(seconds)
-                taken = self._queues.take()
-            if taken is None:
-                return None
-            if found := self._current(taken[1]):
-                found.waiting -= 1
-                found.size -= size_of(taken[1])
-                found.running += 1
+                taken = self._take()
             return taken
+
+    def take_batch(self, most: int, linger: float, seconds: float) -> list[tuple[Hashable, Delivery]]:
+        """Take up to so many messages, at most one of each key; none after this time, or when there will be no more.
+
+        Nothing is taken before the batch is full or the time has passed, so that a thread that waits for more messages
+        holds up no partition that is given away.
+
+        Args:
+            most: how many.
+            linger: seconds to wait for more once there is one.
+            seconds: to wait for the first one.
+        """
+        with self._changed:
+            has_some, until = False, monotonic() + seconds
+            while not self._ended and self._queues.ready < most:
+                if has_some != bool(self._queues.ready):
+                    has_some = not has_some
+                    until = monotonic() + (linger if has_some else seconds)
+                left = until - monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            taken: list[tuple[Hashable, Delivery]] = []
+            while len(taken) < most and (one := self._take()):
+                taken.append(one)
+            return taken
+
+    def _take(self) -> tuple[Hashable, Delivery] | None:
+        taken = self._queues.take()
+        if taken is not None and (found := self._current(taken[1])):
+            found.waiting -= 1
+            found.size -= size_of(taken[1])
+            found.running += 1
+        return taken
 
     def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
         """End a message that was taken.

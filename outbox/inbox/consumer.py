@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import psycopg
 
 from outbox.errors import ConfigurationError, ConsumerFailedError
 from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.batch_threads import BatchThread
+from outbox.inbox.batches import Batching, BatchListener, one_by_one
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.handling import Handling, Listener
 from outbox.inbox.header_filters import Predicate
@@ -65,12 +66,14 @@ class PushConsumer:
         self,
         group: str,
         topics: Mapping[str, str | Subscribed | Predicate],
-        listener: Listener,
+        listener: Listener | BatchListener,
         *,
         dsn: str | Connect,
         kafka: Mapping[str, Any],
         consume_from: ConsumeFrom,
         orderly: bool = False,
+        batch: int | None = None,
+        linger: float = 0.0,
         workers: int = 20,
         retry_workers: int = 4,
         delays: DelaySchedule | None = None,
@@ -91,6 +94,10 @@ class PushConsumer:
             consume_from: `FIRST`, `LAST` or `ConsumeFrom.timestamp(…)`; used by a group only that is new to a topic.
             orderly: one message of a key at a time, in order; a message that fails holds back the later ones of its
                 key, and no others. Otherwise messages are independent.
+            batch: how many messages a listener gets at a time, as a list, in one transaction; it returns one result for
+                all of them, or a list with one for each. In an orderly group a batch has at most one message of a key.
+                Retries are lists of one. None: the listener gets single messages.
+            linger: seconds to wait for a batch to be full once there is a message; 0: take what is there.
             workers: how many listeners run at a time.
             retry_workers: how many retries run at a time, besides.
             delays: how long a message waits before each retry; RocketMQ's levels, 16 of them from 10 s on, by default.
@@ -120,8 +127,10 @@ class PushConsumer:
             drain,
             on_gap,
             limits or Limits(),
+            batch,
+            linger,
         )
-        self._listener = listener
+        self._listener, self._batching = _listening(listener, self.settings)
         self._connect = _connecting(dsn, group)
         self._assignments = Assignments(orderly=orderly, limits=self.settings.limits)
         self._server = CurrentServer()
@@ -232,7 +241,10 @@ class PushConsumer:
         thread.start()
 
     def _delivery_thread(self, number: int) -> DeliveryThread:
-        return DeliveryThread(f"outbox-listener-{number}", self._running(), self._assignments)
+        name, runtime = f"outbox-listener-{number}", self._running()
+        if self._batching is not None:
+            return BatchThread(name, runtime, self._assignments, self._batching)
+        return DeliveryThread(name, runtime, self._assignments)
 
     def _retry_thread(self, number: int, *, searches: bool) -> RetryThread:
         return RetryThread(f"outbox-retry-{number}", self._running(), self._more, searches=searches)
@@ -288,10 +300,7 @@ class PushConsumer:
     def _replacement(self, number: int, lost: ListenerThread) -> ListenerThread:
         if isinstance(lost, DeliveryThread):
             delivery = self._delivery_thread(number)
-            if work := lost.current or lost.left:
-                # A copy: the thread that was given up may still write into its own.
-                failure = timed_out(self.settings.timeout) if lost.given_up else work.failure
-                delivery.left = replace(work, failure=failure)
+            delivery.take_over(lost, timed_out(self.settings.timeout) if lost.given_up else None)
             return delivery
         retry = self._retry_thread(number, searches=number == self.settings.workers)
         if isinstance(lost, RetryThread):
@@ -309,6 +318,16 @@ class PushConsumer:
                 thread.join(self.settings.drain)
         self._keeper.end()
         self._keeper.join(self.settings.drain)
+
+
+def _listening(
+    listener: Listener | BatchListener, settings: ConsumerSettings
+) -> tuple[Listener, Batching | None]:
+    """Return what gets single messages, such as retries, and what gets batches."""
+    if settings.batch is None:
+        return cast("Listener", listener), None
+    batches = cast("BatchListener", listener)
+    return one_by_one(batches), Batching(batches, settings.batch, settings.linger)
 
 
 def _connecting(dsn: str | Connect, group: str) -> Connect:

@@ -31,6 +31,7 @@ Connection = psycopg.Connection[Any]
 Listener = Callable[[Connection, ConsumedMessage], ConsumeResult]
 LONG_WAIT = 1.0
 """Seconds that a transaction may have waited for a message before its listener runs in it."""
+LATER = "the listener returned RECONSUME_LATER"
 log = logging.getLogger("outbox.inbox")
 _KEEPS_TRANSACTION = "listener_keeps_transaction"
 
@@ -95,7 +96,7 @@ def handle(
         return Handled.PARKED
     attempt = Attempt(taken.xid)
     begins(attempt)
-    if _call(conn, how.listener, delivery.message, attempt) is ConsumeResult.SUCCESS:
+    if call_listener(conn, how.listener, delivery.message, attempt) is ConsumeResult.SUCCESS:
         conn.commit()
         return Handled.APPLIED
     conn.rollback()
@@ -141,7 +142,7 @@ def handle_due(
         if _is_refused_by_filter(conn, how, retry):
             result = ConsumeResult.DISCARD
         else:
-            result = _call(conn, how.listener, retry.delivery.message, Attempt(retry.xid))
+            result = call_listener(conn, how.listener, retry.delivery.message, Attempt(retry.xid))
     except ListenerFailedError as failed:
         count_failure(conn, how, retry, failed.failure)
         return retry
@@ -221,7 +222,9 @@ def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Atte
     return Handled.DEAD
 
 
-def _call(conn: Connection, listener: Listener, message: ConsumedMessage, attempt: Attempt) -> ConsumeResult:
+def call_listener(
+    conn: Connection, listener: Listener, message: ConsumedMessage, attempt: Attempt
+) -> ConsumeResult:
     """Run the listener; return SUCCESS if its transaction may be committed, or DISCARD.
 
     Raises:
@@ -256,7 +259,7 @@ def _unusable(conn: Connection, result: object) -> Failure | None:
             ListenerError(f"the listener returned {type(result).__name__}; allowed: a ConsumeResult")
         )
     if result is ConsumeResult.RECONSUME_LATER:
-        return reported("the listener returned RECONSUME_LATER")
+        return reported(LATER)
     if result is ConsumeResult.SUCCESS and conn.info.transaction_status == TransactionStatus.INERROR:
         return describe(
             ListenerError(

@@ -38,6 +38,11 @@ class KeyQueues(Generic[T]):
         self._busy.add(key)
         return key, self._queues[key].popleft()
 
+    @property
+    def ready(self) -> int:
+        """How many keys have work that can be taken."""
+        return len(self._ready)
+
     def release(self, key: Hashable) -> bool:
         """Let the key's next work be taken; return whether there is any."""
         self._busy.discard(key)

@@ -39,6 +39,7 @@ DEFAULTS: dict[str, Any] = {
 }
 OWN = frozenset({"group.id", "client.id"})
 LONGEST_GROUP = 255
+LARGEST_BATCH, LONGEST_LINGER = 1000, 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,8 @@ class ConsumerSettings:
     drain: float = 10.0
     on_gap: Literal["stop", "continue"] = "stop"
     limits: Limits = field(default_factory=Limits)
+    batch: int | None = None
+    linger: float = 0.0
     member: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}")
 
     def __post_init__(self) -> None:
@@ -72,6 +75,13 @@ class ConsumerSettings:
         for name, seconds in (("timeout", self.timeout), ("drain", self.drain)):
             if not 0 < seconds <= 86400:
                 raise ConfigurationError(f"{name}: {seconds!r}; allowed: more than 0 and up to 86400 seconds")
+        if self.batch is not None and not 1 <= self.batch <= LARGEST_BATCH:
+            raise ConfigurationError(f"batch: {self.batch!r}; allowed: 1 to {LARGEST_BATCH}, or None")
+        name = "linger"
+        if not 0 <= self.linger <= LONGEST_LINGER or (self.linger and self.batch is None):
+            raise ConfigurationError(
+                f"{name}: {self.linger!r}; allowed: 0 to {LONGEST_LINGER:g} seconds, with `batch` only"
+            )
         if not isinstance(self.consume_from, ConsumeFrom):
             raise ConfigurationError(
                 f"consume_from: {self.consume_from!r}; allowed: FIRST, LAST or ConsumeFrom.timestamp(…)"

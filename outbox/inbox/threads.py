@@ -12,7 +12,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -190,6 +190,12 @@ class DeliveryThread(ListenerThread):
         self.left: Work | None = None
         """What the thread before worked on: done first."""
 
+    def take_over(self, lost: DeliveryThread, failure: Failure | None) -> None:
+        """Begin with what another thread left; `failure`: why it was given up; None: it ended by itself."""
+        if work := lost.current or lost.left:
+            # A copy: the thread that was given up may still write into its own.
+            self.left = replace(work, failure=failure or work.failure)
+
     def run_once(self) -> None:
         """Take one message and handle it, however long PostgreSQL is away."""
         if self.left is not None:
@@ -201,7 +207,7 @@ class DeliveryThread(ListenerThread):
 
     def _work_on(self, work: Work) -> None:
         delivery, done, interruptions = work.delivery, False, 0
-        failure = failure or delivery.failure
+        work.failure = work.failure or delivery.failure
         while not done and self._work.is_current(delivery):
             try:
                 done = self._try(work)

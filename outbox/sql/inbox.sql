@@ -19,6 +19,41 @@ WITH taken AS (
 )
 SELECT pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held);
 
+-- name: take_batch
+-- Takes messages of a group ($1) over: $2 message ids, $3 days of birth, $4 topics, $5 partitions, $6 offsets, $7 digests, all
+-- sorted by id and day, no id twice. The rows are inserted in this order, so two batches that have messages in common do not
+-- deadlock: one of them waits at the first of these. Returns the rows that were inserted, with the transaction.
+INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
+SELECT $1::integer, m.message_id, m.born_on, m.topic_id, m.part, m.off, m.digest
+FROM unnest($2::uuid[], $3::date[], $4::integer[], $5::integer[], $6::bigint[], $7::bytea[])
+    WITH ORDINALITY m (message_id, born_on, topic_id, part, off, digest, place)
+ORDER BY m.place
+ON CONFLICT DO NOTHING
+RETURNING message_id, born_on, pg_current_xact_id()::text;
+
+-- name: known_batch
+-- Which messages that were refused (by their places from 1; $1 group, $2 ids, $3 days of birth, $4 digests) have a row of the
+-- same content. In a statement after `take_batch`, which has waited for the transactions of these rows.
+SELECT m.place
+FROM unnest($2::uuid[], $3::date[], $4::bytea[]) WITH ORDINALITY m (message_id, born_on, digest, place)
+CROSS JOIN LATERAL (
+    SELECT i.digest FROM outbox.inbox i
+    WHERE i.group_id = $1::integer AND i.message_id = m.message_id AND i.born_on = m.born_on
+    LIMIT 1
+) i
+WHERE i.digest = m.digest;
+
+-- name: held_keys
+-- Which keys (by their places from 1; $1 group, $2 topics, $3 order keys) are held. Nothing is locked, so a message of a held
+-- key is only taken out of its batch here: it is parked by `take` and `park`, or run, if the key was released meanwhile.
+SELECT m.place
+FROM unnest($2::integer[], $3::bytea[]) WITH ORDINALITY m (topic_id, order_key, place)
+CROSS JOIN LATERAL (
+    SELECT FROM outbox.inbox_held_key h
+    WHERE h.group_id = $1::integer AND h.topic_id = m.topic_id AND h.order_key = m.order_key
+    LIMIT 1
+) h;
+
 -- name: known
 -- The row that refused a message: whether its content is the same.
 SELECT i.digest = $4::bytea

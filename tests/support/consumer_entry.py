@@ -15,8 +15,16 @@ from typing import Any
 import psycopg
 
 from outbox import Message, Outbox
-from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer, threads
-from outbox.inbox.handling import Handled
+from outbox.inbox import (
+    FIRST,
+    ConsumedMessage,
+    ConsumeResult,
+    DelaySchedule,
+    PushConsumer,
+    batch_threads,
+    threads,
+)
+from outbox.inbox.handling import Handled, ListenerFailedError
 from outbox.inbox.poller import Poller
 from tests.support.inbox_stage import apply
 
@@ -24,6 +32,7 @@ OPTIONS: dict[str, Any] = json.loads(sys.argv[1])
 DIES: str = OPTIONS["dies"]
 BODY: bytes = OPTIONS["body"].encode()
 OUTBOX = Outbox(producer_group=OPTIONS["group"])
+LATER = ConsumeResult.RECONSUME_LATER
 
 
 def report(line: str) -> None:
@@ -64,13 +73,44 @@ def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> Consume
         die()
     if chosen and DIES == "stops":
         signal.pause()
-    if chosen and "park" in DIES and not message.reconsume_times:
+    if chosen and ("park" in DIES or DIES == "after a half") and not message.reconsume_times:
         raise ValueError("to be parked")
     if OPTIONS["fails"] and int(message.body) % 10 == OPTIONS["fails"] and not message.reconsume_times:
         raise ValueError("fails once")
     if isinstance(conn, Connection):
         conn.at_commit = chosen
     return result
+
+
+def batch_listener(conn: psycopg.Connection[Any], messages: list[ConsumedMessage]) -> list[ConsumeResult]:
+    """Apply all of them; the chosen one comes last, so that others are written before the process dies."""
+    ordered = sorted(messages, key=lambda message: message.body == BODY)
+    results = {message.offset: listener(conn, message) for message in ordered}
+    if DIES in ("after the rest", "after a report") and len(messages) > 1:
+        return [LATER if message.body == BODY else results[message.offset] for message in messages]
+    return [results[message.offset] for message in messages]
+
+
+def patch_batches() -> None:
+    """Die between two transactions of one batch."""
+    handle, state = vars(batch_threads)["handle_batch"], {"failed": False}
+
+    def handling(*given: Any) -> Any:
+        try:
+            outcome = handle(*given)
+        except ListenerFailedError:
+            state["failed"] = True
+            raise
+        if state["failed"] and DIES == "after a half":
+            die()
+        if outcome.failed and DIES == "after a report":
+            die()
+        if outcome.done and state.get("reported") and DIES == "after the rest":
+            die()
+        state["reported"] = bool(outcome.failed)
+        return outcome
+
+    vars(batch_threads)["handle_batch"] = handling
 
 
 def patch() -> None:
@@ -103,19 +143,21 @@ def patch() -> None:
 def main() -> None:
     """Consume until SIGTERM."""
     patch()
+    patch_batches()
     threads.MARGIN = 1.0
+    batch = OPTIONS["batch"]
+    several = {"batch": batch, "linger": 0.5, "orderly": False, "workers": 1} if batch else {}
     consumer = PushConsumer(
         OPTIONS["group"],
         {OPTIONS["topic"]: OPTIONS["tags"]},
-        listener,
+        batch_listener if batch else listener,
         dsn=lambda: Connection.connect(OPTIONS["dsn"], application_name="outbox consumer"),
         kafka=OPTIONS["kafka"],
         consume_from=FIRST,
-        orderly=True,
-        workers=3,
         retry_workers=1,
         delays=DelaySchedule.of([0.05] * 5),
         timeout=OPTIONS["timeout"],
+        **{"orderly": True, "workers": 3, **several},
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     report("runs")

@@ -31,6 +31,7 @@ class ConsumerProcess:
         tags: str = "*",
         sends_to: str = "",
         fails: int = 0,
+        batch: int | None = None,
         **kafka: Any,
     ) -> None:
         """Start it.
@@ -44,6 +45,7 @@ class ConsumerProcess:
             tags: its tag expression.
             sends_to: the topic to which the listener sends each message on by its own outbox; "": none.
             fails: the last digit of the numbers of messages at whose first attempt the listener fails; 0: never.
+            batch: how many messages its listener gets at a time, in no order; None: single messages, in order.
             kafka: settings of librdkafka, with `_` for `.`.
         """
         settings = {name.replace("_", "."): value for name, value in kafka.items()}
@@ -52,6 +54,7 @@ class ConsumerProcess:
             "group": stage.group,
             "topic": topic,
             "tags": tags,
+            "batch": batch,
             "member": member,
             "dies": dies,
             "body": body,

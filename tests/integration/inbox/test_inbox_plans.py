@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,9 +13,21 @@ from tests.support.plain_inserts import connect
 from tests.support.query_plans import Prepared, nodes, rows_read
 
 ID = "00000000-0000-0000-0000-000000000001"
+MANY = 50
+IDS = [UUID(int=number) for number in range(MANY)]
+DAYS = ["2026-11-01"] * MANY
 IDENTITY = ("integer", "uuid", "date", "integer", "integer", "bigint", "bytea")
 STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "take": ((*IDENTITY, "bytea"), (1, ID, "2026-11-01", 1, 0, 7, b"d", b"k")),
+    "take_batch": (
+        ("integer", "uuid[]", "date[]", "integer[]", "integer[]", "bigint[]", "bytea[]"),
+        (1, IDS, DAYS, [1] * MANY, [0] * MANY, [*range(MANY)], [b"d"] * MANY),
+    ),
+    "known_batch": (("integer", "uuid[]", "date[]", "bytea[]"), (1, IDS, DAYS, [b"d"] * MANY)),
+    "held_keys": (
+        ("integer", "integer[]", "bytea[]"),
+        (1, [1] * MANY, [f"k{number}".encode() for number in range(MANY)]),
+    ),
     "known": (("integer", "uuid", "date", "bytea"), (1, ID, "2026-11-01", b"d")),
     "hold": (("integer", "integer", "bytea"), (1, 1, b"k500")),
     "next_due": (("integer", "text"), (1, "f")),
@@ -31,8 +44,8 @@ STATEMENTS: dict[str, tuple[tuple[str, ...], tuple[Any, ...]]] = {
     "begin": (("integer", "integer", "integer[]", "bigint[]"), (1, 1, [1], [5])),
     "store": (("integer", "integer[]", "integer[]", "bigint[]", "integer[]"), (1, [1], [1], [5], [0])),
 }
-MOST = {"store": 400}
-"""Rows that a statement may read, where it is more than a few: all positions of the group."""
+MOST = {"store": 400, "take_batch": 2 * MANY, "known_batch": 2 * MANY, "held_keys": 2 * MANY}
+"""Rows that a statement may read, where it is more than a few: all positions of the group, or one for each message."""
 FILL = """
     INSERT INTO outbox.inbox_topic (name, kafka_id) SELECT 't' || i, 'c/' || i FROM generate_series(1, 20) i;
     INSERT INTO outbox.inbox_held_key (group_id, topic_id, order_key)
@@ -58,6 +71,9 @@ FILL = """
 @pytest.mark.plan(
     "outbox/sql/inbox.sql",
     "take",
+    "take_batch",
+    "known_batch",
+    "held_keys",
     "known",
     "hold",
     "next_due",

@@ -350,6 +350,21 @@ def test_what_a_session_sends_by_the_outbox_leaves_with_its_effect(
     assert sent == [("0",), ("2",)]
 
 
+def test_a_batch_listener_may_use_a_session(inbox: InboxStage, topic: str, engine: sqlalchemy.Engine) -> None:
+    def listener(session: Any, messages: list[ConsumedMessage]) -> list[ConsumeResult]:
+        for message in messages:
+            add(session, message)
+        later = ConsumeResult.RECONSUME_LATER
+        return [later if each.body == b"3" else ConsumeResult.SUCCESS for each in messages]
+
+    inbox.produce_numbered(topic, 10, keys=10)
+    options: dict[str, Any] = {"batch": 10, "linger": 1.0, "workers": 1, "delays": DelaySchedule.of([])}
+    with inbox.consumer(topic, session_listener(listener, engine), dsn=connections_of(engine), **options):
+        wait_until(lambda: inbox.count("point") == 9, "all but one are applied")
+        wait_until(lambda: inbox.count("outbox.inbox_parked", "state = 'dead'"), "one is dead")
+    assert points(inbox) == [str(number) for number in range(10) if number != 3]
+
+
 def test_an_engine_of_another_driver_is_refused() -> None:
     other = sqlalchemy.create_engine("sqlite://")
     for makes in (lambda: connections_of(other), lambda: session_listener(add, other)):
