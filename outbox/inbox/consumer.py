@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
@@ -12,6 +12,7 @@ import psycopg
 
 from outbox.errors import ConfigurationError, ConsumerFailedError
 from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.async_listeners import CANCEL_TIME, ListenerLoop, awaiting, is_async
 from outbox.inbox.batch_threads import BatchThread
 from outbox.inbox.batches import Batching, BatchListener, one_by_one
 from outbox.inbox.delays import DelaySchedule
@@ -66,7 +67,7 @@ class PushConsumer:
         self,
         group: str,
         topics: Mapping[str, str | Subscribed | Predicate],
-        listener: Listener | BatchListener,
+        listener: Listener | BatchListener | Callable[..., Awaitable[Any]],
         *,
         dsn: str | Connect,
         kafka: Mapping[str, Any],
@@ -88,7 +89,8 @@ class PushConsumer:
             group: the name of the consumer group, in Kafka and in PostgreSQL.
             topics: a tag expression for each topic: `"*"`, or `"paid || sent"`; or a function of the headers that
                 returns True or False, or a `HeaderFilter`.
-            listener: called with a connection and a message; returns a `ConsumeResult`.
+            listener: called with a connection and a message; returns a `ConsumeResult`. An `async def` gets a
+                `psycopg.AsyncConnection`.
             dsn: of the database in which the listener writes, or a callable that returns a new `psycopg.Connection`.
             kafka: settings of librdkafka; `bootstrap.servers` at least.
             consume_from: `FIRST`, `LAST` or `ConsumeFrom.timestamp(…)`; used by a group only that is new to a topic.
@@ -130,6 +132,10 @@ class PushConsumer:
             batch,
             linger,
         )
+        self._loop, self._grace = ListenerLoop(), 0.0
+        if is_async(listener):
+            asynchronous = cast("Callable[..., Awaitable[Any]]", listener)
+            listener, self._grace = awaiting(asynchronous, self._loop, timeout), CANCEL_TIME
         self._listener, self._batching = _listening(listener, self.settings)
         self._connect = _connecting(dsn, group)
         self._assignments = Assignments(orderly=orderly, limits=self.settings.limits)
@@ -163,7 +169,7 @@ class PushConsumer:
         """
         settings = self.settings
         how = Handling(self._register(), self._listener, settings.delays, settings.subscription)
-        self._runtime = Runtime(how, self._connect, settings.timeout, self._server)
+        self._runtime = Runtime(how, self._connect, settings.timeout + self._grace, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)
         self._begun.set()
         if self._stops.is_set():
@@ -316,13 +322,12 @@ class PushConsumer:
         for thread in self._threads:
             if not thread.given_up:
                 thread.join(self.settings.drain)
+        self._loop.close(self.settings.drain)
         self._keeper.end()
         self._keeper.join(self.settings.drain)
 
 
-def _listening(
-    listener: Listener | BatchListener, settings: ConsumerSettings
-) -> tuple[Listener, Batching | None]:
+def _listening(listener: Callable[..., Any], settings: ConsumerSettings) -> tuple[Listener, Batching | None]:
     """Return what gets single messages, such as retries, and what gets batches."""
     if settings.batch is None:
         return cast("Listener", listener), None

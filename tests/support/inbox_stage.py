@@ -16,7 +16,6 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer
-from outbox.inbox.batches import BatchListener
 from tests.support.waiting import wait_until
 
 Connection = psycopg.Connection[Any]
@@ -131,7 +130,7 @@ class InboxStage:
         assert self._producer.flush(30) == 0, "the broker did not take all records"
 
     def consumer(
-        self, topics: Mapping[str, Any] | str, listener: Listener | BatchListener = apply, **options: Any
+        self, topics: Mapping[str, Any] | str, listener: Callable[..., Any] = apply, **options: Any
     ) -> PushConsumer:
         """Make a consumer of the group of this test."""
         settings: dict[str, Any] = {
