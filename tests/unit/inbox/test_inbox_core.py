@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from uuid import UUID
 
@@ -9,7 +10,7 @@ import psycopg
 import pytest
 
 from outbox.errors import ConfigurationError, InvalidSubscriptionError
-from outbox.inbox import FIRST, ConsumeFrom, DelaySchedule, TagExpression
+from outbox.inbox import FIRST, ConsumeFrom, DelaySchedule, TagExpression, repeats
 from outbox.inbox.failures import describe, is_infrastructure
 from outbox.inbox.key_queues import KeyQueues
 from outbox.inbox.messages import RawRecord, Source, identify, order_key, pairs_of
@@ -268,3 +269,15 @@ def test_a_start_without_a_time_zone_is_refused() -> None:
 
     with pytest.raises(ConfigurationError, match="with a time zone"):
         ConsumeFrom.timestamp(datetime(2026, 1, 1))
+
+
+def test_an_error_that_repeats_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(repeats, "monotonic", lambda: now)
+    errors = repeats.Repeats()
+    assert errors.level("head", logging.ERROR) == logging.ERROR
+    now += 59
+    assert errors.level("head", logging.ERROR) == logging.DEBUG
+    assert errors.level("other") == logging.WARNING
+    now += 1
+    assert errors.level("head", logging.ERROR) == logging.ERROR
