@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from outbox.errors import ListenerError
 from outbox.inbox import ConsumedMessage, ConsumeResult
@@ -29,11 +29,15 @@ class ConsumeOrderlyStatus(Enum):
     """Only the key of the message waits; RocketMQ lets its whole queue wait."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ConsumeConcurrentlyContext:
-    """Where the messages come from."""
+    """Where the messages come from, and how many of them are done."""
 
     message_queue: MessageQueue
+    """That of the first message."""
+    ack_index: int = 2**31 - 1
+    """To be set by a listener that returns CONSUME_SUCCESS: the place of the last message that is done, from 0; -1:
+    none. What comes after it is tried again later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,7 @@ class ConsumeOrderlyContext:
     """Where the messages come from."""
 
     message_queue: MessageQueue
+    """That of the first message."""
 
 
 class MessageListenerConcurrently(ABC):
@@ -64,29 +69,34 @@ class MessageListenerOrderly(ABC):
 
 
 class ListenerOf4x:
-    """Calls a listener of RocketMQ 4.x as a listener of `outbox.inbox`."""
+    """Calls a listener of RocketMQ 4.x as a batch listener of `outbox.inbox`."""
 
     def __init__(self, listener: MessageListenerConcurrently | MessageListenerOrderly) -> None:
         self._listener = listener
 
-    def __call__(self, conn: Any, message: ConsumedMessage) -> ConsumeResult:
-        """Run the listener with one message.
+    def __call__(self, conn: Any, messages: list[ConsumedMessage]) -> list[ConsumeResult]:
+        """Run the listener, and return a result for each message.
 
         Raises:
             ListenerError: it returned something else than a status of its kind.
         """
-        queue, msgs = MessageQueue(message.topic, message.partition), [MessageExt(message, conn)]
-        status: object
+        queue = MessageQueue(messages[0].topic, messages[0].partition)
+        msgs = [MessageExt(message, conn) for message in messages]
+        done = 0
         if isinstance(self._listener, MessageListenerOrderly):
-            status = self._listener.consume_message(msgs, ConsumeOrderlyContext(queue))
+            status = cast("object", self._listener.consume_message(msgs, ConsumeOrderlyContext(queue)))
             kind: type[Enum] = ConsumeOrderlyStatus
+            if status is ConsumeOrderlyStatus.SUCCESS:
+                done = len(msgs)
         else:
-            status = self._listener.consume_message(msgs, ConsumeConcurrentlyContext(queue))
+            context = ConsumeConcurrentlyContext(queue)
+            status = cast("object", self._listener.consume_message(msgs, context))
             kind = ConsumeConcurrentlyStatus
+            if status is ConsumeConcurrentlyStatus.CONSUME_SUCCESS:
+                done = min(max(context.ack_index + 1, 0), len(msgs))
         if not isinstance(status, kind):
             name = type(self._listener).__qualname__
             raise ListenerError(
                 f"{name}.consume_message returned {type(status).__name__}; allowed: a {kind.__name__}"
             )
-        succeeded = {ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeOrderlyStatus.SUCCESS}
-        return ConsumeResult.SUCCESS if status in succeeded else ConsumeResult.RECONSUME_LATER
+        return [ConsumeResult.SUCCESS] * done + [ConsumeResult.RECONSUME_LATER] * (len(msgs) - done)

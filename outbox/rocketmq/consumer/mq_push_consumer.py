@@ -74,6 +74,7 @@ class DefaultMQPushConsumer:
         self._where: ConsumeFromWhere | None = None
         self._timestamp: ConsumeFrom | None = None
         self._threads_min, self._threads_max = 20, 20
+        self._batch = 1
         self._retries = RETRIES
         self._timeout = 900.0
         self._limits = Limits()
@@ -163,13 +164,8 @@ class DefaultMQPushConsumer:
         self._limits = Limits(self._limits.messages, self._limits.size, span)
 
     def set_consume_message_batch_max_size(self, size: int) -> None:
-        """Accept 1, RocketMQ's default: a listener gets one message at a time.
-
-        Raises:
-            ConfigurationError: another size.
-        """
-        if size != 1:
-            raise ConfigurationError(f"consume_message_batch_max_size: {size!r}; allowed: 1")
+        """State how many messages a listener gets at most, 1 to 1000; RocketMQ's 1. They are one transaction."""
+        self._batch = size
 
     def register_message_listener(
         self, listener: MessageListenerConcurrently | MessageListenerOrderly
@@ -211,6 +207,7 @@ class DefaultMQPushConsumer:
             kafka=self._kafka,
             consume_from=self._begins(),
             orderly=orderly,
+            batch=self._batch,
             workers=self._threads_max,
             delays=DelaySchedule.levels(self._retries, first=FIRST_ORDERLY_LEVEL if orderly else FIRST_LEVEL),
             timeout=self._timeout,

@@ -14,11 +14,14 @@ from outbox.errors import SubscriptionConflictError
 from outbox.inbox import FIRST
 from outbox.rocketmq.consumer import (
     ClientConfiguration,
+    ConsumeConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
     ConsumeOrderlyStatus,
     ConsumeResult,
     DefaultMQPushConsumer,
     FilterExpression,
+    MessageListenerConcurrently,
     MessageListenerOrderly,
     PushConsumerBuilder,
 )
@@ -95,6 +98,44 @@ def test_an_orderly_listener_of_4x_suspends_its_key_only(inbox: InboxStage, make
     finally:
         consumer.shutdown()
     assert inbox.applied("body") == ["b1", "b2", "a1", "a2", "a3"]
+
+
+class Acknowledging(MessageListenerConcurrently):
+    """Applies the messages in front of the first one of the key `k3`, and those that come again."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def consume_message(self, msgs: Any, context: ConsumeConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        """Write the rows of the messages."""
+        self.most = max(self.most, len(msgs))
+        for place, message in enumerate(msgs):
+            if message.message_group == b"k3" and not message.reconsume_times:
+                context.ack_index = place - 1
+                break
+            apply(message.connection, message.message)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+
+@pytest.mark.feature("S-97")
+def test_a_batch_of_4x_is_applied_up_to_its_ack_index(inbox: InboxStage, topic: str) -> None:
+    listener = Acknowledging()
+    consumer = DefaultMQPushConsumer(inbox.group, inbox.dsn)
+    consumer.set_namesrv_addr(inbox.bootstrap_servers)
+    consumer.subscribe(topic)
+    consumer.set_consume_from_where(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET)
+    consumer.set_consume_thread_min(1)
+    consumer.set_consume_thread_max(1)
+    consumer.set_consume_message_batch_max_size(8)
+    consumer.register_message_listener(listener)
+    ids = inbox.produce_numbered(topic, 60)
+    consumer.start()
+    try:
+        inbox.wait_applied(60)
+    finally:
+        consumer.shutdown()
+    assert sorted(inbox.applied()) == sorted(ids)
+    assert listener.most == 8
 
 
 def test_a_member_that_differs_is_refused_at_its_start(inbox: InboxStage, topic: str) -> None:

@@ -99,7 +99,7 @@ def test_a_message_has_rocketmqs_names() -> None:
     ],
 )
 def test_a_status_of_4x_becomes_a_result(listener: Any, result: ConsumeResult) -> None:
-    assert ListenerOf4x(listener)("connection", MESSAGE) is result
+    assert ListenerOf4x(listener)("connection", [MESSAGE]) == [result]
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,27 @@ def test_a_status_of_4x_becomes_a_result(listener: Any, result: ConsumeResult) -
 )
 def test_a_listener_of_4x_that_returns_rubbish_fails(listener: Any) -> None:
     with pytest.raises(ListenerError, match=r"consume_message returned .*; allowed: a Consume"):
-        ListenerOf4x(listener)("connection", MESSAGE)
+        ListenerOf4x(listener)("connection", [MESSAGE])
 
 
 def test_a_listener_of_4x_gets_the_message_and_its_queue() -> None:
     listener = Concurrent()
-    ListenerOf4x(listener)("connection", MESSAGE)
+    ListenerOf4x(listener)("connection", [MESSAGE])
     ((msgs, context),) = listener.seen
     assert [(each.message, each.connection) for each in msgs] == [(MESSAGE, "connection")]
     assert context.message_queue == ("orders", 3)
+
+
+@pytest.mark.parametrize(("ack_index", "done"), [(None, 3), (2, 3), (9, 3), (1, 2), (0, 1), (-1, 0), (-7, 0)])
+def test_messages_behind_the_ack_index_come_again(ack_index: int | None, done: int) -> None:
+    class Acknowledging(MessageListenerConcurrently):
+        def consume_message(self, msgs: Any, context: Any) -> Any:
+            if ack_index is not None:
+                context.ack_index = ack_index
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    results = ListenerOf4x(Acknowledging())("connection", [MESSAGE] * 3)
+    assert results == [ConsumeResult.SUCCESS] * done + [ConsumeResult.RECONSUME_LATER] * (3 - done)
 
 
 def test_failure_of_5x_is_reconsume_later() -> None:
@@ -151,7 +163,6 @@ MISTAKES: list[tuple[str, Callable[[DefaultMQPushConsumer], object]]] = [
     ("a group of its own", lambda each: each.set_message_model(MessageModel.BROADCASTING)),
     ("yyyyMMddHHmmss in UTC", lambda each: each.set_consume_timestamp("yesterday")),
     ("with a time zone", lambda each: each.set_consume_timestamp(datetime(2026, 1, 1))),
-    ("allowed: 1", lambda each: each.set_consume_message_batch_max_size(2)),
     ("derived from MessageListenerConcurrently", lambda each: each.register_message_listener(print)),  # type: ignore[arg-type]
 ]
 
@@ -173,6 +184,7 @@ LEFT_OUT: list[tuple[str, Callable[[DefaultMQPushConsumer], object]]] = [
     ),
     ("above consume_thread_max", lambda each: each.set_consume_thread_min(21)),
     ("workers", lambda each: each.set_consume_thread_max(1001)),
+    ("batch", lambda each: each.set_consume_message_batch_max_size(0)),
     ("retries: -2", lambda each: each.set_max_reconsume_times(-2)),
     ("'bootstrap.servers' is missing", lambda each: each.set_namesrv_addr("")),
     ("timeout", lambda each: each.set_consume_timeout(0)),
