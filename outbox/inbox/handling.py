@@ -90,6 +90,11 @@ def handle(
     taken = _take(conn, how.group, delivery)
     if not taken.is_new:
         return _refused(conn, how, delivery, previous)
+    if taken.is_too_old:
+        parked = run(conn, plans.park_too_old(how.group, delivery))
+        conn.commit()
+        _log_dead(delivery.message, parked.failure, parked.id)
+        return Handled.DEAD
     if taken.is_held:
         run(conn, plans.park_behind(how.group, delivery))
         conn.commit()

@@ -15,6 +15,12 @@ its time-out, lose its connection): a delivery has committed its row of the inbo
 on; `park` finds that the transaction of the `Attempt` is committed although the listener had not returned, and writes a
 dead letter. A retry has made its row dead in `next_due`, so the row is committed as dead, and `failed_again` and
 `postpone` leave it alone.
+
+What happens when the partition of a message's day has been dropped: the floor of the group was raised and committed
+before that, so `take` inserts a row and reports that it proves nothing. The row and a dead letter are committed
+together; if the process dies before that, there is neither, and the message is delivered again. After it, the row
+refuses the message. A `take` that read the floor before it was raised has locked the inbox since before that; the
+partition is dropped after its transaction has ended and was checked. See `outbox_relay/operations/inbox_drop.py`.
 """
 
 from __future__ import annotations
@@ -38,6 +44,7 @@ COMMITTED = f"{ENDED}, and committed its writes up to there"
 """A part of the effect may exist: the message is dead, and is tried again only if an operator names it."""
 ROLLED_BACK = f"{ENDED}, and rolled it back"
 """Nothing of the effect exists: a failed attempt like any other."""
+TOO_OLD = "too old to prove that it was not applied"
 REUSED = "the id of the message was used before, with another key or body"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -50,6 +57,8 @@ class Taken(NamedTuple):
     """False: the group has taken it over before, and the transaction has nothing to commit."""
     is_held: bool
     """Whether its key is held: it must be parked, in this transaction."""
+    is_too_old: bool
+    """Whether rows of its day may have been dropped, so that a new row proves nothing: it must be parked as dead."""
 
 
 class TakenBatch(NamedTuple):
@@ -94,7 +103,7 @@ class Retry(NamedTuple):
 
 
 def take(group: int, delivery: Delivery) -> Plan[Taken]:
-    """Insert the row of the inbox, and lock the held key if there is one."""
+    """Insert the row of the inbox, lock the held key if there is one, and read the floor of the group."""
     rows = yield Statement(SQL["take"], (*_identity(group, delivery), delivery.order_key))
     return Taken(*rows[0])
 
@@ -148,6 +157,21 @@ def park_dead(group: int, delivery: Delivery, failure: Failure, *, attempts: int
     return Parked("dead", rows[0][0] if rows else None, failure)
 
 
+def park_too_old(group: int, delivery: Delivery, failure: Failure | None = None) -> Plan[Parked]:
+    """Park a message that was taken and is too old as dead.
+
+    Args:
+        group: the number of the group.
+        delivery: the message.
+        failure: why it failed after it was taken before.
+    """
+    error = f"{TOO_OLD}: it was born on {delivery.born_on}, and rows of the inbox of that day may have been dropped"
+    if failure is not None:
+        error = f"{error}. Before that: {failure.error}"
+    attempts = 0 if failure is None else 1
+    return (yield from park_dead(group, delivery, Failure(TOO_OLD, error), attempts=attempts))
+
+
 def park(
     group: int, delivery: Delivery, failure: Failure, delays: DelaySchedule, attempt: Attempt | None = None
 ) -> Plan[Parked | None]:
@@ -163,10 +187,13 @@ def park(
         attempt: the run of the listener that failed, if it ran.
     """
     rows = yield Statement(SQL["take"], (*_identity(group, delivery), None))
-    if not Taken(*rows[0]).is_new:
+    taken = Taken(*rows[0])
+    if not taken.is_new:
         if not (yield from is_committed_by_listener(attempt)):
             return None
         return (yield from park_dead(group, delivery, _committed(failure), attempts=1))
+    if taken.is_too_old:
+        return (yield from park_too_old(group, delivery, failure))
     pause = delays.after(1)
     state = "dead" if pause is None else "retry"
     if delivery.order_key is not None:

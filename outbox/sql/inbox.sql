@@ -5,7 +5,9 @@
 -- Takes a message over: $1 group, $2 message id, $3 day of birth, $4 topic, $5 partition, $6 offset, $7 digest,
 -- $8 order key. Waits for a transaction that has inserted the same row and has not ended. Returns the transaction, whether
 -- the row was inserted, and whether the key is held; its row is then locked, so that it is not released meanwhile. The held
--- key is read only after the row was inserted: the order of locks is the same in all transactions.
+-- key is read only after the row was inserted: the order of locks is the same in all transactions. The last column: the row
+-- proves nothing, because the group's rows of that day may have been dropped before. The day 1970-01-01 is in the DEFAULT
+-- partition, which is never dropped. PostgreSQL locks outbox.inbox before it takes the snapshot that reads the floor.
 WITH taken AS (
     INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
     VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $7::bytea)
@@ -17,16 +19,23 @@ WITH taken AS (
         AND EXISTS (SELECT FROM taken)
     FOR UPDATE
 )
-SELECT pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held);
+SELECT pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held),
+    EXISTS (SELECT FROM outbox.inbox_floor f
+            WHERE f.group_id = $1::integer AND f.born_before > $3::date AND $3::date <> '1970-01-01');
 
 -- name: take_batch
 -- Takes messages of a group ($1) over: $2 message ids, $3 days of birth, $4 topics, $5 partitions, $6 offsets, $7 digests, all
 -- sorted by id and day, no id twice. The rows are inserted in this order, so two batches that have messages in common do not
--- deadlock: one of them waits at the first of these. Returns the rows that were inserted, with the transaction.
+-- deadlock: one of them waits at the first of these. One that `take` would find too old is left out: it is handled alone.
+-- Returns the rows that were inserted, with the transaction.
 INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
 SELECT $1::integer, m.message_id, m.born_on, m.topic_id, m.part, m.off, m.digest
 FROM unnest($2::uuid[], $3::date[], $4::integer[], $5::integer[], $6::bigint[], $7::bytea[])
     WITH ORDINALITY m (message_id, born_on, topic_id, part, off, digest, place)
+WHERE NOT EXISTS (
+    SELECT FROM outbox.inbox_floor f
+    WHERE f.group_id = $1::integer AND f.born_before > m.born_on AND m.born_on <> '1970-01-01'
+)
 ORDER BY m.place
 ON CONFLICT DO NOTHING
 RETURNING message_id, born_on, pg_current_xact_id()::text;

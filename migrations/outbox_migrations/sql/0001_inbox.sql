@@ -50,6 +50,14 @@ CREATE TABLE outbox.inbox (
     PRIMARY KEY (group_id, message_id, born_on)
 ) PARTITION BY RANGE (born_on);
 CREATE TABLE outbox.inbox_default PARTITION OF outbox.inbox DEFAULT;
+-- The first day of birth of which a group still has all its rows: partitions before it may be dropped, and a missing row then
+-- proves nothing. A message that was born before it is set aside. Raised before a partition is dropped; it never goes down.
+CREATE TABLE outbox.inbox_floor (
+    group_id    integer     PRIMARY KEY,
+    born_before date        NOT NULL CHECK (isfinite(born_before)),
+    raised_at   timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE outbox.inbox_floor IS 'Messages of a group that were born before this day may have been forgotten.';
 COMMENT ON TABLE outbox.inbox IS 'One row per message that a consumer group has taken over for good.';
 COMMENT ON COLUMN outbox.inbox.digest IS 'of key and body: an id that is used again with another body is found by it';
 

@@ -8,7 +8,8 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_consumer') THEN
         GRANT SELECT ON outbox.consumer_group, outbox.consumer_member, outbox.inbox_topic, outbox.inbox,
-            outbox.inbox_position, outbox.inbox_held_key, outbox.inbox_parked, outbox.topic TO outbox_consumer;
+            outbox.inbox_floor, outbox.inbox_position, outbox.inbox_held_key, outbox.inbox_parked, outbox.topic
+            TO outbox_consumer;
         GRANT INSERT (name, subscription, orderly), UPDATE (subscription, orderly)
             ON outbox.consumer_group TO outbox_consumer;
         GRANT INSERT, UPDATE, DELETE ON outbox.consumer_member TO outbox_consumer;
@@ -30,7 +31,7 @@ BEGIN
     FOREACH wanted IN ARRAY ARRAY['outbox_reader', 'outbox_operator'] LOOP
         CONTINUE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted);
         EXECUTE format('GRANT SELECT ON outbox.consumer_group, outbox.consumer_member, outbox.inbox_topic, outbox.inbox,
-                        outbox.inbox_position, outbox.inbox_held_key TO %I', wanted);
+                        outbox.inbox_floor, outbox.inbox_position, outbox.inbox_held_key TO %I', wanted);
         EXECUTE format('GRANT SELECT (id, group_id, message_id, born_on, topic_id, part, off, digest, order_key, key,
                         published_at, state, attempts, due_at, fingerprint, error, failed_at, parked_at)
                         ON outbox.inbox_parked TO %I', wanted);

@@ -62,6 +62,7 @@ FILL = """
         FROM generate_series(1, 4000) i;
     INSERT INTO outbox.inbox (group_id, message_id, born_on, topic_id, part, off, digest)
         SELECT 1, gen_random_uuid(), '2026-11-01'::date + i % 3, 1, 0, i, 'd' FROM generate_series(1, 12000) i;
+    INSERT INTO outbox.inbox_floor (group_id, born_before) SELECT g, '2026-10-01' FROM generate_series(1, 4000) g;
     INSERT INTO outbox.inbox_position (group_id, topic_id, part, next_off)
         SELECT g, t, p, 1 FROM generate_series(1, 20) g, generate_series(1, 20) t, generate_series(1, 20) p;
     ANALYZE outbox.inbox_parked

@@ -10,6 +10,8 @@ transaction that it was given and fail then, and the offset may be set back to z
     run, end    the handler, then one commit of inbox row and effect
     park        a new transaction: inbox row, parked row, held key
     store       the offset of what is done
+    drop        raise the floor of the group, commit; wait for transactions that may have read the floor before; drop
+                the rows of the inbox. What is delivered below the floor is set aside as a dead letter
     pump        lock the one parked row of a key that is in state retry, run the handler; then lock the held key, delete
                 the parked row, and let the next one follow or release the key, all in the handler's transaction
 
@@ -44,6 +46,8 @@ class Inbox:
     """How often PostgreSQL ends a transaction of a member that does not go on."""
     early_commits: int = 0
     """How often a handler commits the transaction that it was given, and fails then."""
+    drops: int = 0
+    """How often the rows of the inbox are dropped; all messages are of one day."""
     has_inbox: bool = True
     waits_for_takers: bool = True
     """Whether a member waits for the transaction that has inserted the row of its message."""
@@ -63,6 +67,13 @@ class Inbox:
     """When a pump reads what else is parked: with the held key "locked", or "before" that."""
     pump_marks: bool = True
     """Whether the parked row is dead in the transaction of a pump, until it is deleted."""
+    has_floor: bool = True
+    floor_first: bool = True
+    """Whether the floor is committed before the rows are dropped."""
+    drop_waits: bool = True
+    """Whether the drop waits for transactions that have read the floor and not inserted their row yet."""
+    parks_above_floor: bool = True
+    """Whether a message that failed before the floor was raised is set aside, and not forgotten, after it."""
 
 
 class Member(NamedTuple):
@@ -98,11 +109,16 @@ class State(NamedTuple):
     rewinds: int = 0
     timeouts: int = 0
     early_commits: int = 0
+    drops: int = 0
+    floor: bool = False
+    aside: frozenset[int] = frozenset()
+    """Dead letters that hold up no key."""
     wrong: frozenset[str] = frozenset()
 
 
 Next = tuple[str, State]
 IN_TRANSACTION = frozenset({"took", "behind", "runs", "parking"})
+"""With a row of the inbox."""
 PUMP = 10
 
 
@@ -117,6 +133,7 @@ def start(v: Inbox) -> State:
         rewinds=v.rewinds,
         timeouts=v.timeouts,
         early_commits=v.early_commits,
+        drops=v.drops,
     )
 
 
@@ -129,8 +146,20 @@ def steps(v: Inbox, s: State) -> Iterator[Next]:
         yield from _faults(s, number, member)
     for number, pump in enumerate(s.pumps):
         yield from _pump(v, s, number, pump)
+    yield from _drop(v, s)
     if s.rewinds and s.offset:
         yield "the offset is set to 0", s._replace(offset=0, rewinds=s.rewinds - 1)
+
+
+def _drop(v: Inbox, s: State) -> Iterator[Next]:
+    """Raise the floor, and drop the rows; nothing of them is parked."""
+    if v.drops and v.has_floor and not s.floor and (v.floor_first or not s.drops):
+        yield "the floor is raised", s._replace(floor=True)
+    if not s.drops or s.parked or s.aside or (v.has_floor and v.floor_first and not s.floor):
+        return
+    waits_for = IN_TRANSACTION | {"read the floor"} if v.drop_waits else IN_TRANSACTION
+    if not any(each.at in waits_for for each in s.members):
+        yield "the rows are dropped", s._replace(inbox=frozenset(), drops=s.drops - 1)
 
 
 def _with(s: State, number: int, member: Member) -> State:
@@ -172,8 +201,18 @@ def _member(v: Inbox, s: State, number: int, member: Member) -> Iterator[Next]:
     elif at == "idle":
         if member.next > s.offset:
             yield f"{number} stores offset {message}", s._replace(offset=message)
-        if message < v.messages:
+        if message < v.messages and not v.drops:
             yield from _take(v, s, number, member)
+        elif message < v.messages:
+            read = "is below the floor" if s.floor else "read the floor"
+            yield f"{number} reads the floor", _with(s, number, Member(read, message))
+    elif at == "read the floor":
+        yield from _take(v, s, number, member)
+    elif at == "is below the floor":
+        if message in s.inbox:
+            yield f"{number} is refused {message}", _with(s, number, done)
+        elif not _taken(s, number, message):
+            yield f"{number} sets {message} aside", _set_aside(_with(s, number, done), message)
     elif at == "took":
         if not (s.held and v.reads_held):
             yield f"{number} runs {message}", _with(s, number, Member("runs", message))
@@ -201,6 +240,10 @@ def _member(v: Inbox, s: State, number: int, member: Member) -> Iterator[Next]:
     elif at == "failed":
         if v.parks_with_inbox and message in s.inbox:
             yield f"{number} finds {message} done", _with(s, number, done)
+        elif s.floor and not v.parks_above_floor:
+            yield f"{number} forgets {message}", _with(s, number, done)
+        elif s.floor and not _taken(s, number, message):
+            yield f"{number} sets {message} aside", _set_aside(_with(s, number, done), message)
         elif not (v.parks_with_inbox and _taken(s, number, message)):
             yield f"{number} begins to park {message}", _with(s, number, Member("parking", message))
     elif at == "parking":
@@ -223,6 +266,10 @@ def _park(v: Inbox, s: State, message: int, state: str) -> State:
     return s._replace(inbox=inbox, parked=(*s.parked, (message, state)))
 
 
+def _set_aside(s: State, message: int) -> State:
+    return s._replace(inbox=s.inbox | {message}, aside=s.aside | {message})
+
+
 def _faults(s: State, number: int, member: Member) -> Iterator[Next]:
     if member.at == "out":
         return
@@ -232,7 +279,7 @@ def _faults(s: State, number: int, member: Member) -> Iterator[Next]:
     if s.moves and member.at == "idle" and member.next != s.offset:
         after = _with(s, number, Member("idle", s.offset))
         yield f"{number} is given the partition again", after._replace(moves=s.moves - 1)
-    if s.timeouts and member.at in IN_TRANSACTION:
+    if s.timeouts and member.at in IN_TRANSACTION | {"read the floor"}:
         after = _unlock(_with(s, number, Member("idle", member.next)), number)
         yield f"PostgreSQL ends the transaction of {number}", after._replace(timeouts=s.timeouts - 1)
 

@@ -14,7 +14,7 @@ def search(v: Inbox) -> Found:
 def _missing(v: Inbox, s: State) -> list[str]:
     """What is wrong with a state in which nothing more happens; what waits behind a dead message is an operator's."""
     parked = dict(s.parked)
-    wrong = [LOST] if len({*s.effects, *parked}) < v.messages else []
+    wrong = [LOST] if len({*s.effects, *parked, *s.aside}) < v.messages else []
     is_dead = DEAD in parked.values()
     if (s.held and not parked) or (parked and not is_dead) or RETRY in parked.values():
         wrong.append(STUCK)

@@ -15,6 +15,11 @@ SOUND: dict[str, Inbox] = {
     "an offset set to zero": Inbox(rewinds=1, moves=2),
     "transactions that PostgreSQL ends": Inbox(timeouts=2),
     "a death and a rebalance beside two pumps": Inbox(messages=2, deaths=1, moves=1, pumps=2),
+    "a drop and an offset set to zero": Inbox(messages=2, drops=1, rewinds=1),
+    "a drop beside deaths and time-outs": Inbox(
+        messages=2, drops=1, rewinds=1, deaths=1, timeouts=1, moves=1
+    ),
+    "a drop beside handlers that commit too early": Inbox(messages=2, drops=1, rewinds=1, early_commits=1),
     "handlers that commit too early": Inbox(messages=2, early_commits=1, deaths=1, pumps=2),
 }
 
@@ -30,6 +35,16 @@ BROKEN: dict[str, tuple[Inbox, str]] = {
     "a pump that deletes the parked row later": (Inbox(pump_deletes="later", deaths=1), TWICE),
     "a pump that releases the key later": (Inbox(pump_releases="later", deaths=1), STUCK),
     "a handler that commits a retry too early": (Inbox(early_commits=1, pump_marks=False), TWICE),
+    "a drop without a floor": (Inbox(drops=1, rewinds=1, failures=0, has_floor=False), TWICE),
+    "a floor that is raised after the drop": (
+        Inbox(drops=1, rewinds=1, failures=0, floor_first=False),
+        TWICE,
+    ),
+    "a drop that does not wait for older transactions": (
+        Inbox(messages=1, drops=1, rewinds=1, moves=1, failures=0, drop_waits=False),
+        TWICE,
+    ),
+    "a failure that is forgotten below the floor": (Inbox(drops=1, parks_above_floor=False), LOST),
     "a pump that reads before it locks": (Inbox(pump_reads="before"), STUCK),
 }
 
