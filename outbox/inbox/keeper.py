@@ -255,6 +255,7 @@ class Keeper(threading.Thread):
             self._run(self._registration())
         if monotonic() - self._kept >= UPKEEP:
             self._run(membership.ensure_ahead())
+            self._server.days.clear()  # an operator may have dropped one
             self._kept = monotonic()
 
     def _open(self, opening: Opening) -> Opened:

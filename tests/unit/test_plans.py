@@ -29,6 +29,8 @@ COMMANDS = {
     "relay/outbox_relay/operations/dlq.sql": "what `outbox dlq` asks once; tested in test_dlq_plans.py",
     "relay/outbox_relay/operations/failovers.sql": "what `outbox failover` asks once; a row per server that took over",
     "relay/outbox_relay/operations/lost_messages.sql": "what `outbox failover scan` asks, after a fail-over",
+    "relay/outbox_relay/operations/inbox_days.sql": "what `outbox inbox` asks once: whole days, read on purpose",
+    "relay/outbox_relay/operations/inbox_drop.sql": "the steps of `outbox inbox drop`: locks, and one row per group",
     "relay/outbox_relay/operations/groups.sql": "what `outbox group` asks once; a row per producer group",
     "relay/outbox_relay/operations/half_message_life.sql": TX,
     "relay/outbox_relay/operations/half_messages.sql": TX,

@@ -78,6 +78,10 @@ class LazyGroup(click.Group):
                 "outbox_relay.cli.consumers.commands:consumers",
                 "Consumer groups: members, positions, lag.",
             ),
+            "inbox": (
+                "outbox_relay.cli.inbox.commands:inbox",
+                "Days of a consumer's inbox: drop what Kafka cannot deliver again.",
+            ),
             "tail": ("outbox_relay.cli.tail.commands:tail", "Read a topic's messages from Kafka."),
             "tx": ("outbox_relay.cli.tx.commands:tx", "List, explain, check and decide half messages."),
         },

@@ -16,9 +16,7 @@ SOUND: dict[str, Inbox] = {
     "transactions that PostgreSQL ends": Inbox(timeouts=2),
     "a death and a rebalance beside two pumps": Inbox(messages=2, deaths=1, moves=1, pumps=2),
     "a drop and an offset set to zero": Inbox(messages=2, drops=1, rewinds=1),
-    "a drop beside deaths and time-outs": Inbox(
-        messages=2, drops=1, rewinds=1, deaths=1, timeouts=1, moves=1
-    ),
+    "a drop beside deaths and time-outs": Inbox(messages=2, drops=1, rewinds=1, deaths=1, timeouts=1),
     "a drop beside handlers that commit too early": Inbox(messages=2, drops=1, rewinds=1, early_commits=1),
     "handlers that commit too early": Inbox(messages=2, early_commits=1, deaths=1, pumps=2),
 }
