@@ -7,7 +7,7 @@ counts effects, and its numbers order them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -35,6 +35,13 @@ def apply(conn: Connection, message: ConsumedMessage, member: str = "") -> Consu
         "INSERT INTO applied (message_id, key, body, member) VALUES (%s, %s, %s, %s)",
         [message.message_id, key, body, member],
     )
+    return ConsumeResult.SUCCESS
+
+
+def apply_all(conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeResult:
+    """Write one row for each message: a batch listener."""
+    for message in messages:
+        apply(conn, message)
     return ConsumeResult.SUCCESS
 
 

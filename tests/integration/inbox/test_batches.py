@@ -13,20 +13,13 @@ import pytest
 from outbox import Message, Outbox
 from outbox.errors import ListenerError
 from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, HeaderFilter, Limits
-from tests.support.inbox_stage import Connection, InboxStage, apply
+from tests.support.inbox_stage import Connection, InboxStage, apply_all
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 
 SUCCESS, LATER, DISCARD = ConsumeResult.SUCCESS, ConsumeResult.RECONSUME_LATER, ConsumeResult.DISCARD
 BATCH: dict[str, Any] = {"batch": 50, "linger": 1.0, "workers": 1}
 """One thread, so that what is produced before the consumer starts comes in few batches."""
-
-
-def apply_all(conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeResult:
-    """Write one row for each message: a batch listener."""
-    for message in messages:
-        apply(conn, message)
-    return SUCCESS
 
 
 def bodies(messages: Sequence[ConsumedMessage]) -> list[int]:
