@@ -88,11 +88,13 @@ def test_only_the_message_that_raises_comes_again(inbox: InboxStage, topic: str,
         return SUCCESS
 
     inbox.produce_numbered(topic, 40, keys=40)
-    with inbox.consumer(topic, listener, orderly=orderly, **BATCH):
+    # One retry at a time: between roll-back and count another one would find the row, and run it once more.
+    with inbox.consumer(topic, listener, orderly=orderly, retry_workers=1, **BATCH):
         inbox.wait_applied(40)
         wait_until(lambda: not inbox.count("outbox.inbox_parked"), "nothing is parked")
     assert sorted(map(int, inbox.applied("body"))) == list(range(40))
-    assert set(times) == {0, 1, 2}  # a retry may run more often than is counted: its row is free for a moment
+    assert set(times) == {0, 1, 2}
+    assert Counter(times)[1] == Counter(times)[2] == 1
     assert max(runs.values()) <= 2 + 6 + 2
     assert inbox.count("outbox.inbox_held_key") == 0
 
