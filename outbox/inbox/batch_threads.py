@@ -41,7 +41,7 @@ class BatchThread(DeliveryThread):
                 # Which message of a batch made it hang is not known; one that was alone did. Copies: the thread that
                 # was given up may still write into its own.
                 cause = failure if work is lost.current else None
-                self._rounds.add_alone([replace(work, failure=cause or work.failure)])
+                self._rounds.add_alone([replace(work, failure=work.failure or cause)])
 
     def run_once(self) -> None:
         """Finish what is left of a batch, then take the next one."""
@@ -129,6 +129,7 @@ class BatchThread(DeliveryThread):
             self._work.finish(works[place].key, works[place].delivery)
         self._rounds.add_alone(works[place] for place in [*outcome.alone, *tried])
         for place, failure in outcome.failed.items():
+            works[place].failure = failure
             self._rounds.add_alone([works[place]], failure)
         again = [works[place] for place in outcome.again]
         if outcome.failed or outcome.done:

@@ -35,7 +35,7 @@ from time import monotonic
 
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
-from outbox.inbox import plans
+from outbox.inbox import batch_plans
 from outbox.inbox.failures import Failure, reported
 from outbox.inbox.handling import LATER, LONG_WAIT, Connection, Listener, call_listener
 from outbox.inbox.messages import ConsumedMessage, Delivery
@@ -157,7 +157,7 @@ def handle_batch(
     outcome.again = by_result.get(ConsumeResult.SUCCESS, [])
     outcome.failed = dict.fromkeys(by_result.get(ConsumeResult.RECONSUME_LATER, []), reported(LATER))
     if discarded := by_result.get(ConsumeResult.DISCARD):
-        recorded = run(conn, plans.take_batch(group, [deliveries[place] for place in discarded]))
+        recorded = run(conn, batch_plans.take_batch(group, [deliveries[place] for place in discarded]))
         conn.commit()
         for place, is_new in zip(discarded, recorded.is_new, strict=True):
             (outcome.done if is_new else outcome.alone).append(place)
@@ -169,22 +169,22 @@ def _take(conn: Connection, group: int, deliveries: Sequence[Delivery]) -> _Take
     began = monotonic()
     places = _places(deliveries)
     chosen = [deliveries[place] for place in places]
-    found = run(conn, plans.take_batch(group, chosen))
+    found = run(conn, batch_plans.take_batch(group, chosen))
     if any(found.is_new) and monotonic() - began >= LONG_WAIT:
         conn.rollback()
-        found = run(conn, plans.take_batch(group, chosen))
+        found = run(conn, batch_plans.take_batch(group, chosen))
     taken = _Taken(found.xid)
     # Two copies of one message: the second one is taken when the first one has ended.
     taken.unclear = sorted(set(range(len(deliveries))) - set(places))
     taken.new = [place for place, is_new in zip(places, found.is_new, strict=True) if is_new]
     if len(taken.new) < len(places):
         others = [place for place, is_new in zip(places, found.is_new, strict=True) if not is_new]
-        known = run(conn, plans.known_batch(group, [deliveries[place] for place in others]))
+        known = run(conn, batch_plans.known_batch(group, [deliveries[place] for place in others]))
         taken.refused = [place for place, is_known in zip(others, known, strict=True) if is_known]
         taken.unclear += [place for place, is_known in zip(others, known, strict=True) if not is_known]
     ordered = [place for place in taken.new if deliveries[place].order_key is not None]
     if ordered:
-        held = run(conn, plans.held_keys(group, [deliveries[place] for place in ordered]))
+        held = run(conn, batch_plans.held_keys(group, [deliveries[place] for place in ordered]))
         taken.held = [place for place, is_held in zip(ordered, held, strict=True) if is_held]
     return taken
 

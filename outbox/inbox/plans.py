@@ -25,14 +25,12 @@ partition is dropped after its transaction has ended and was checked. See `outbo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
-from uuid import UUID
 
 from outbox.inbox.delays import DelaySchedule
-from outbox.inbox.failures import Failure
+from outbox.inbox.failures import Failure, reported
 from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_of, header_columns
 from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, load
@@ -45,6 +43,8 @@ COMMITTED = f"{ENDED}, and committed its writes up to there"
 ROLLED_BACK = f"{ENDED}, and rolled it back"
 """Nothing of the effect exists: a failed attempt like any other."""
 TOO_OLD = "too old to prove that it was not applied"
+UNREADABLE_HEADERS = "headers that cannot be read, so it is unknown whether the message is subscribed to"
+"""An operator who names it in a redrive decides that it is."""
 REUSED = "the id of the message was used before, with another key or body"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -59,15 +59,6 @@ class Taken(NamedTuple):
     """Whether its key is held: it must be parked, in this transaction."""
     is_too_old: bool
     """Whether rows of its day may have been dropped, so that a new row proves nothing: it must be parked as dead."""
-
-
-class TakenBatch(NamedTuple):
-    """What became of the attempt to take several messages over."""
-
-    xid: str
-    """Empty: none of them was taken."""
-    is_new: list[bool]
-    """For each of them whether its row was inserted."""
 
 
 @dataclass(slots=True)
@@ -99,42 +90,13 @@ class Retry(NamedTuple):
     attempts: int
     delivery: Delivery
     is_undecided: bool
-    """Whether its header filter could not decide at the last attempt, and has to be asked again."""
+    """Whether its header filter could not decide when it was delivered, and is asked before the listener runs."""
 
 
 def take(group: int, delivery: Delivery) -> Plan[Taken]:
     """Insert the row of the inbox, lock the held key if there is one, and read the floor of the group."""
-    rows = yield Statement(SQL["take"], (*_identity(group, delivery), delivery.order_key))
+    rows = yield Statement(SQL["take"], (*identity(group, delivery), delivery.order_key))
     return Taken(*rows[0])
-
-
-def take_batch(group: int, deliveries: Sequence[Delivery]) -> Plan[TakenBatch]:
-    """Insert the rows of several messages, no two of which have one id.
-
-    All batches insert in the order of the ids. A transaction of a single message has one row, so no two transactions
-    wait for rows of each other.
-    """
-    ordered = sorted(deliveries, key=_row)
-    columns = list(zip(*(_identity(group, each) for each in ordered), strict=True))
-    digests = ByteaArray([each.digest for each in ordered])
-    rows = yield Statement(SQL["take_batch"], (str(group), *map(_array, columns[1:6]), digests))
-    inserted = {(message_id, born_on) for message_id, born_on, _ in rows}
-    return TakenBatch(rows[0][2] if rows else "", [_row(each) in inserted for each in deliveries])
-
-
-def known_batch(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool]]:
-    """Return for each message that was refused whether its row is of the same content."""
-    ids, days = [each.message.message_id for each in deliveries], [each.born_on for each in deliveries]
-    digests = ByteaArray([each.digest for each in deliveries])
-    rows = yield Statement(SQL["known_batch"], (str(group), _array(ids), _array(days), digests))
-    return _flags(rows, len(deliveries))
-
-
-def held_keys(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool]]:
-    """Return for each message whether its key is held; nothing is locked."""
-    keys = ByteaArray([each.order_key for each in deliveries])
-    rows = yield Statement(SQL["held_keys"], (str(group), _array(each.topic_id for each in deliveries), keys))
-    return _flags(rows, len(deliveries))
 
 
 def is_reused(group: int, delivery: Delivery) -> Plan[bool]:
@@ -186,14 +148,18 @@ def park(
         delays: the pauses before its retries.
         attempt: the run of the listener that failed, if it ran.
     """
-    rows = yield Statement(SQL["take"], (*_identity(group, delivery), None))
+    rows = yield Statement(SQL["take"], (*identity(group, delivery), None))
     taken = Taken(*rows[0])
     if not taken.is_new:
+        if (yield from is_reused(group, delivery)):
+            return (yield from park_dead(group, delivery, reported(REUSED), attempts=0))
         if not (yield from is_committed_by_listener(attempt)):
             return None
         return (yield from park_dead(group, delivery, _committed(failure), attempts=1))
     if taken.is_too_old:
         return (yield from park_too_old(group, delivery, failure))
+    if failure.fingerprint == UNREADABLE_HEADERS:
+        return (yield from park_dead(group, delivery, failure, attempts=0))
     pause = delays.after(1)
     state = "dead" if pause is None else "retry"
     if delivery.order_key is not None:
@@ -308,21 +274,8 @@ def limit(setting: str, milliseconds: int) -> Plan[None]:
     yield Statement(SQL["limit"], (setting, str(milliseconds)))
 
 
-def _row(delivery: Delivery) -> tuple[UUID, date]:
-    return delivery.message.message_id, delivery.born_on
-
-
-def _flags(rows: Rows, count: int) -> list[bool]:
-    """Return which of so many places, counted from 1, are among the rows."""
-    found = {place for (place,) in rows}
-    return [place in found for place in range(1, count + 1)]
-
-
-def _array(values: Iterable[object]) -> str:
-    return "{" + ",".join(map(str, values)) + "}"
-
-
-def _identity(group: int, delivery: Delivery) -> tuple[str | bytes, ...]:
+def identity(group: int, delivery: Delivery) -> tuple[str | bytes, ...]:
+    """Return the values of the row of the inbox, as `take` has them."""
     message = delivery.message
     return (
         str(group),
@@ -350,7 +303,7 @@ def _park(
     return Statement(
         SQL["park"],
         (
-            *_identity(group, delivery),
+            *identity(group, delivery),
             delivery.order_key if ordered else None,
             message.key,
             message.body,
@@ -362,8 +315,13 @@ def _park(
             None if pause is None else str(pause),
             failure.fingerprint if failure else BEHIND,
             failure.error if failure else None,
+            "true" if _is_undecided(delivery) else "false",
         ),
     )
+
+
+def _is_undecided(delivery: Delivery) -> bool:
+    return delivery.failure is not None and delivery.failure.fingerprint.startswith(UNDECIDED)
 
 
 def _retry(rows: Rows) -> Retry:
@@ -384,7 +342,7 @@ def _retry(rows: Rows) -> Retry:
         published,
         attempts,
         xid,
-        before,
+        is_undecided,
     ) = rows[0]
     headers = tuple(zip(names, values, strict=True))
     published_at = _EPOCH + timedelta(milliseconds=published)
@@ -393,7 +351,7 @@ def _retry(rows: Rows) -> Retry:
         message_id, topic, part, off, key, body, headers, born_at, published_at, attempts
     )
     delivery = Delivery(message, topic_id, born_on, digest, order_key)
-    return Retry(number, xid, attempts, delivery, (before or "").startswith(UNDECIDED))
+    return Retry(number, xid, attempts, delivery, is_undecided)
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -28,9 +28,11 @@ from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.keeper import Keeper, Opened, Opening, Restarted
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
+from outbox.inbox.plans import UNREADABLE_HEADERS
 from outbox.inbox.repeats import QuietLog, Repeats
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import Known
+from outbox.inbox.tags import EVERYTHING
 
 log = logging.getLogger("outbox.inbox")
 POLL = 0.1
@@ -141,15 +143,17 @@ class Poller:
         found = self._assignments.find((topic, partition))
         if found is None:
             return
+        failure: Failure | None = None
         try:
             headers = pairs_of(record.headers())
         except Exception as error:  # noqa: BLE001  (whatever the client raises, the message must not be skipped)
             # A name that is not UTF-8: the client cannot return any of them.
             log.warning("%s[%d]@%d: headers that cannot be read: %s", topic, partition, offset, error)
             headers = ()
-        failure: Failure | None = None
+            if str(self._settings.subscription[topic]) != str(EVERYTHING):
+                failure = Failure(UNREADABLE_HEADERS, f"{UNREADABLE_HEADERS}: {error}")
         try:
-            if not self._settings.subscription[topic].selects(headers):
+            if failure is None and not self._settings.subscription[topic].selects(headers):
                 self._assignments.skip((topic, partition), offset)
                 return
         except UndecidedError as error:

@@ -52,3 +52,5 @@ class TagExpression:
 
 
 _ALLOWED = "allowed: '*', or tags without white space that are joined by '||', such as 'paid || sent'"
+EVERYTHING = TagExpression(None)
+"""What `*` means."""

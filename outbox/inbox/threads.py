@@ -194,7 +194,7 @@ class DeliveryThread(ListenerThread):
         """Begin with what another thread left; `failure`: why it was given up; None: it ended by itself."""
         if work := lost.current or lost.left:
             # A copy: the thread that was given up may still write into its own.
-            self.left = replace(work, failure=failure or work.failure)
+            self.left = replace(work, failure=work.failure or failure)
 
     def run_once(self) -> None:
         """Take one message and handle it, however long PostgreSQL is away."""
@@ -213,6 +213,8 @@ class DeliveryThread(ListenerThread):
                 done = self._try(work)
                 self._pauses.reset()
             except ListenerFailedError as failed:
+                if not self._settle():
+                    return
                 work.failure = failed.failure
             except Exception as error:  # noqa: BLE001  (it is logged; whatever it is, the message is still here)
                 if not self._settle():

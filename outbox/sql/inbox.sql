@@ -80,11 +80,11 @@ RETURNING xmax = 0;
 -- Parks a message, once. A retry is due after $16 seconds. Any other conflict is an error: two messages at the head of one
 -- key, for example, if its held key was deleted by hand. The transaction then takes nothing over.
 INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, order_key, key, body,
-    header_names, header_values, published_at, state, attempts, due_at, fingerprint, error, failed_at)
+    header_names, header_values, published_at, state, attempts, due_at, fingerprint, error, failed_at, undecided)
 VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $7::bytea, $8::bytea, $9::bytea, $10::bytea,
     $11::text[], $12::bytea[], to_timestamp($13::float8 / 1000), $14::text, $15::integer,
     CASE WHEN $14::text = 'retry' THEN clock_timestamp() + make_interval(secs => $16::float8) END,
-    $17::text, $18::text, CASE WHEN $18::text IS NOT NULL THEN clock_timestamp() END)
+    $17::text, $18::text, CASE WHEN $18::text IS NOT NULL THEN clock_timestamp() END, $19::boolean)
 ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING
 RETURNING id;
 
@@ -97,10 +97,9 @@ SELECT CASE WHEN $1::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact
 -- Locks and returns the retry of a group that has been due for the longest time, unless others have all of them. Of an order
 -- key only the first message is a retry, so SKIP LOCKED cannot hand out the second one. The row is dead from here on until
 -- this transaction deletes it or is rolled back: a listener that commits by itself commits a dead letter ($2 fingerprint).
--- The last column is the fingerprint from before.
 -- statement_timestamp is stable, so the index ends the search at the first row that is not due.
 WITH due AS MATERIALIZED (
-    SELECT p.id, p.fingerprint FROM outbox.inbox_parked p
+    SELECT p.id FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= statement_timestamp()
     ORDER BY p.due_at
     LIMIT 1
@@ -113,7 +112,7 @@ FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
     p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000)::bigint, p.attempts - 1,
-    pg_current_xact_id()::text, due.fingerprint;
+    pg_current_xact_id()::text, p.undecided;
 
 -- name: lock_again
 -- Locks the row of a retry ($1 id, $2 attempts) in a new transaction; nothing if it is in other hands meanwhile.

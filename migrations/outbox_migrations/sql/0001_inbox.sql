@@ -108,6 +108,7 @@ CREATE TABLE outbox.inbox_parked (
     error         text,
     failed_at     timestamptz,
     parked_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    undecided     boolean     NOT NULL DEFAULT false,
     CONSTRAINT inbox_parked_once UNIQUE (group_id, message_id, digest),
     CONSTRAINT inbox_parked_retry_is_due CHECK ((state = 'retry') = (due_at IS NOT NULL)),
     CONSTRAINT inbox_parked_behind_a_key CHECK (state <> 'waiting' OR order_key IS NOT NULL),
@@ -119,6 +120,7 @@ CREATE INDEX inbox_parked_key ON outbox.inbox_parked (group_id, topic_id, order_
 CREATE UNIQUE INDEX inbox_parked_head ON outbox.inbox_parked (group_id, topic_id, order_key)
     WHERE order_key IS NOT NULL AND state IN ('retry', 'dead');
 COMMENT ON TABLE outbox.inbox_parked IS 'Messages that a consumer group failed with: retries, what waits behind them, dead letters.';
+COMMENT ON COLUMN outbox.inbox_parked.undecided IS 'the header filter could not decide: it is asked before each retry';
 COMMENT ON COLUMN outbox.inbox_parked.order_key IS 'the key that is held by this message; null: it holds up no other';
 
 -- A session that adds partitions locks this table; it holds no rows (see outbox.partition_lock).

@@ -33,7 +33,8 @@ BEGIN
         EXECUTE format('GRANT SELECT ON outbox.consumer_group, outbox.consumer_member, outbox.inbox_topic, outbox.inbox,
                         outbox.inbox_floor, outbox.inbox_position, outbox.inbox_held_key TO %I', wanted);
         EXECUTE format('GRANT SELECT (id, group_id, message_id, born_on, topic_id, part, off, digest, order_key, key,
-                        published_at, state, attempts, due_at, fingerprint, error, failed_at, parked_at)
+                        published_at, state, attempts, due_at, fingerprint, error, failed_at, parked_at,
+                        undecided)
                         ON outbox.inbox_parked TO %I', wanted);
     END LOOP;
 END $$;

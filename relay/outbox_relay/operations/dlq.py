@@ -30,6 +30,7 @@ from outbox_relay.operations.messages import Row
 
 STATEMENTS = Statements("outbox_relay/operations/dlq.sql")
 LETTERS_AT_ONCE = 1000
+MOST_PASSES = 100
 
 
 class ListedLetter(NamedTuple):
@@ -144,8 +145,14 @@ def hold(conn: psycopg.Connection[Any]) -> list[Row]:
     Args:
         conn: an autocommit connection. It waits for retries of such keys that run.
     """
+    held: list[Row] = []
     with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(STATEMENTS["hold"]).fetchall()
+        for _ in range(MOST_PASSES):
+            held += cursor.execute(STATEMENTS["hold"]).fetchall()
+            # A retry that a pass waited for may have made the next message of its key the first one.
+            if conn.execute(STATEMENTS["lacks_held_key"]).fetchone() == (False,):
+                break
+    return held
 
 
 def _in_transactions(

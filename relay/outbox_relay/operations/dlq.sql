@@ -64,6 +64,15 @@ FROM outbox.inbox_parked p
 WHERE p.id = %(id)s AND p.state = 'dead' AND p.failed_at IS NOT DISTINCT FROM %(failed_at)s::timestamptz
 FOR UPDATE;
 
+-- name: lacks_held_key
+-- Whether a message is parked whose order key is not held; nothing is locked.
+SELECT EXISTS (
+    SELECT FROM outbox.inbox_parked p
+    WHERE p.order_key IS NOT NULL AND p.state IN ('retry', 'dead')
+        AND NOT EXISTS (SELECT FROM outbox.inbox_held_key h
+                        WHERE h.group_id = p.group_id AND h.topic_id = p.topic_id AND h.order_key = p.order_key)
+);
+
 -- name: hold
 -- Holds order keys again whose row was deleted by hand although a message of them is parked. That message is locked first: a
 -- retry that runs ends before, and if it takes its message out, the key is not held. Nothing would ever release it.

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from outbox.drivers.psycopg_sync import run
-from outbox.inbox import ConsumedMessage, ConsumeResult, plans
+from outbox.inbox import ConsumedMessage, ConsumeResult, batch_plans
 from outbox.inbox.messages import Delivery, RawRecord, Source, identify
 from tests.support.inbox_stage import Connection, InboxStage, apply_all
 from tests.support.waiting import wait_until
@@ -28,7 +28,7 @@ def test_two_batches_that_wait_for_the_same_messages_do_not_deadlock(inbox: Inbo
 
     def take(name: str, batch: list[Delivery]) -> None:
         with psycopg.connect(inbox.dsn, application_name="taker") as conn:
-            found[name] = run(conn, plans.take_batch(group, batch)).is_new
+            found[name] = run(conn, batch_plans.take_batch(group, batch)).is_new
 
     threads = [
         threading.Thread(target=take, args=("a", deliveries)),
@@ -40,7 +40,7 @@ def test_two_batches_that_wait_for_the_same_messages_do_not_deadlock(inbox: Inbo
 
     waits = "application_name = 'taker' AND wait_event_type = 'Lock'"
     with psycopg.connect(inbox.dsn) as first:
-        run(first, plans.take_batch(group, deliveries[1:2]))
+        run(first, batch_plans.take_batch(group, deliveries[1:2]))
         for number, thread in enumerate(threads, 1):
             thread.start()
             wait_until(partial(is_waiting, number), "it waits")

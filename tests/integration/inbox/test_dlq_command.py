@@ -354,3 +354,28 @@ def test_a_key_whose_retry_succeeds_meanwhile_is_not_held_again(held: tuple[Inbo
         member.commit()
         assert holding.result(30) == []
     assert inbox.count("outbox.inbox_held_key") == 0, "nothing would ever release it"
+
+
+def test_a_key_whose_retry_succeeds_meanwhile_is_held_for_its_next_message(
+    held: tuple[InboxStage, Failing],
+) -> None:
+    """As above, with messages that wait: the first of them is a retry once the other one is taken out."""
+    inbox, _ = held
+    [letter] = _listed(inbox)
+    inbox.conn.execute("DELETE FROM outbox.inbox_held_key")
+    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    [(group, topic_id, key)] = inbox.conn.execute(
+        "SELECT DISTINCT group_id, topic_id, order_key FROM outbox.inbox_parked"
+    ).fetchall()
+    with (
+        psycopg.connect(inbox.dsn) as member,
+        psycopg.connect(inbox.dsn, autocommit=True) as operator,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        member.execute("SELECT FROM outbox.inbox_parked WHERE id = %s FOR UPDATE", [letter.id])
+        holding = pool.submit(dlq.hold, operator)
+        wait_until(lambda: inbox.conn.execute(waits).rowcount, "holding waits for the retry")
+        psycopg_sync.run(member, plans.remove(group, topic_id, key, letter.id))
+        member.commit()
+        assert len(holding.result(30)) == 1
+    assert inbox.count("outbox.inbox_held_key") == 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outbox.errors import SubscriptionConflictError
-from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, HeaderFilter
+from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, HeaderFilter, plans
 from outbox.inbox.header_filters import Headers
+from outbox.inbox.messages import pairs_of
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
@@ -126,3 +127,62 @@ def test_a_member_with_another_filter_is_refused(inbox: InboxStage, topic: str) 
             inbox.consumer({topic: HeaderFilter("french", is_german)}).run()
         with inbox.consumer({topic: is_german}):
             wait_until(lambda: inbox.count("outbox.consumer_member") == 2, "one with the same filter joins")
+
+
+def undecided(headers: Headers) -> bool:
+    if headers["country"] == b"??":
+        raise ValueError("no such country")
+    return is_german(headers)
+
+
+def test_a_reused_id_of_which_a_filter_cannot_decide_is_a_dead_letter(
+    inbox: InboxStage, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=1)
+    german, unknown = (("country", b"DE"),), (("country", b"??"),)
+    number = inbox.produce(topic, "k", "first", headers=german, born_at=1_700_000_000)
+    inbox.produce(topic, "k", "second", message_id=number, headers=unknown, born_at=1_700_000_000)
+    inbox.produce(topic, "k", "first", message_id=number, headers=german, born_at=1_700_000_000)
+    inbox.flush()
+    with inbox.consumer({topic: undecided}, workers=1):
+        wait_until(lambda: inbox.count("outbox.inbox_parked"), "it is parked")
+        wait_until(lambda: inbox.committed(topic) == 3, "the offset passes it")
+    found = inbox.conn.execute("SELECT state, fingerprint FROM outbox.inbox_parked").fetchall()
+    assert found == [("dead", "the id of the message was used before, with another key or body")]
+    assert inbox.applied("body") == ["first"]
+
+
+def test_a_filter_that_could_not_decide_is_asked_whatever_failed_later(
+    inbox: InboxStage, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=1)
+    produce(inbox, topic, "??")
+    with inbox.consumer({topic: HeaderFilter("f", undecided)}, delays=DelaySchedule.of([3600])):
+        wait_until(lambda: failures(inbox) == [("retry", 1)], "it is parked")
+    # As a time-out of its listener, or an error of PostgreSQL, would write it.
+    inbox.conn.execute("UPDATE outbox.inbox_parked SET fingerprint = 'another', due_at = clock_timestamp()")
+    with inbox.consumer({topic: HeaderFilter("f", is_german)}):
+        wait_until(lambda: failures(inbox) == [], "the filter refuses it")
+    assert inbox.applied() == []
+
+
+def test_a_message_whose_headers_cannot_be_read_is_not_skipped(
+    inbox: InboxStage, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client raises for a name that is not UTF-8; here for the first record."""
+    topic = make_topic(partitions=1)
+
+    def read(headers: object) -> tuple[tuple[str, bytes | None], ...]:
+        found = pairs_of(headers)
+        if ("country", b"unreadable") in found:
+            raise SystemError("a name that is not UTF-8")
+        return found
+
+    monkeypatch.setattr("outbox.inbox.poller.pairs_of", read)
+    produce(inbox, topic, "unreadable", "DE")
+    with inbox.consumer({topic: is_german}, orderly=True):
+        inbox.wait_applied(1)
+        wait_until(lambda: failures(inbox) == [("dead", 0)], "it is a dead letter")
+    assert inbox.applied("body") == ["1"]
+    found = inbox.conn.execute("SELECT fingerprint FROM outbox.inbox_parked").fetchall()
+    assert found == [(plans.UNREADABLE_HEADERS,)]

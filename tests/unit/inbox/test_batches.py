@@ -16,10 +16,10 @@ import pytest
 from outbox.errors import ConfigurationError, ListenerError
 from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, Limits
 from outbox.inbox.assignments import Assignments
+from outbox.inbox.batch_plans import take_batch
 from outbox.inbox.batches import one_by_one, results_of
 from outbox.inbox.failures import reported
 from outbox.inbox.messages import Delivery, Source
-from outbox.inbox.plans import take_batch
 from outbox.inbox.rounds import Rounds
 from outbox.inbox.settings import ConsumerSettings, subscription_of
 from tests.support.waiting import wait_until
