@@ -13,7 +13,7 @@ them on as they are, and each has one fixed text: a prepared plan is found again
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -43,6 +43,11 @@ class Statement(NamedTuple):
     params: Sequence[Param] = ()
     answers: bool = True
     """Whether it has a result set, as SAVEPOINT has not."""
+
+
+def array_text(values: Iterable[object]) -> str:
+    """Write numbers, dates or UUIDs as PostgreSQL's text of an array: it is bound several times faster than a list."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 Rows: TypeAlias = list[tuple[Any, ...]]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import NamedTuple
 from uuid import UUID
 
 from outbox.inbox.messages import Delivery
 from outbox.inbox.plans import SQL, identity
-from outbox.statements import ByteaArray, Plan, Rows, Statement
+from outbox.statements import ByteaArray, Plan, Rows, Statement, array_text
 
 
 class TakenBatch(NamedTuple):
@@ -30,7 +30,7 @@ def take_batch(group: int, deliveries: Sequence[Delivery]) -> Plan[TakenBatch]:
     ordered = sorted(deliveries, key=_row)
     columns = list(zip(*(identity(group, each) for each in ordered), strict=True))
     digests = ByteaArray([each.digest for each in ordered])
-    rows = yield Statement(SQL["take_batch"], (str(group), *map(_array, columns[1:6]), digests))
+    rows = yield Statement(SQL["take_batch"], (str(group), *map(array_text, columns[1:6]), digests))
     inserted = {(message_id, born_on) for message_id, born_on, _ in rows}
     return TakenBatch(rows[0][2] if rows else "", [_row(each) in inserted for each in deliveries])
 
@@ -39,14 +39,16 @@ def known_batch(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool]]:
     """Return for each message that was refused whether its row is of the same content."""
     ids, days = [each.message.message_id for each in deliveries], [each.born_on for each in deliveries]
     digests = ByteaArray([each.digest for each in deliveries])
-    rows = yield Statement(SQL["known_batch"], (str(group), _array(ids), _array(days), digests))
+    rows = yield Statement(SQL["known_batch"], (str(group), array_text(ids), array_text(days), digests))
     return _flags(rows, len(deliveries))
 
 
 def held_keys(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool]]:
     """Return for each message whether its key is held; nothing is locked."""
     keys = ByteaArray([each.order_key for each in deliveries])
-    rows = yield Statement(SQL["held_keys"], (str(group), _array(each.topic_id for each in deliveries), keys))
+    rows = yield Statement(
+        SQL["held_keys"], (str(group), array_text(each.topic_id for each in deliveries), keys)
+    )
     return _flags(rows, len(deliveries))
 
 
@@ -58,7 +60,3 @@ def _flags(rows: Rows, count: int) -> list[bool]:
     """Return which of so many places, counted from 1, are among the rows."""
     found = {place for (place,) in rows}
     return [place in found for place in range(1, count + 1)]
-
-
-def _array(values: Iterable[object]) -> str:
-    return "{" + ",".join(map(str, values)) + "}"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from outbox.errors import InvalidSubscriptionError, SubscriptionConflictError
 from outbox.inbox.assignments import StoredOffset
-from outbox.statements import Plan, Statement, TextArray, load
+from outbox.statements import Plan, Statement, TextArray, array_text, load
 
 SQL = load("inbox_groups.sql")
 
@@ -92,7 +92,7 @@ def positions(group: int, topic: int) -> Plan[dict[int, Position]]:
 
 def begin(group: int, topic: int, starts: Mapping[int, int]) -> Plan[dict[int, Position]]:
     """State where a group begins in partitions that have no position, and return all positions of the topic."""
-    yield Statement(SQL["begin"], (str(group), str(topic), _array(starts), _array(starts.values())))
+    yield Statement(SQL["begin"], (str(group), str(topic), array_text(starts), array_text(starts.values())))
     return (yield from positions(group, topic))
 
 
@@ -101,7 +101,7 @@ def store(group: int, offsets: Sequence[StoredOffset]) -> Plan[None]:
     columns = zip(
         *((each.topic_id, each.part, each.offset, each.generation) for each in offsets), strict=True
     )
-    yield Statement(SQL["store"], (str(group), *map(_array, columns)))
+    yield Statement(SQL["store"], (str(group), *map(array_text, columns)))
 
 
 def ensure_ahead() -> Plan[None]:
@@ -117,10 +117,6 @@ def ensure_partition(day: str) -> Plan[None]:
 def end_session(backend: int) -> Plan[None]:
     """End a session of PostgreSQL, and so its transaction."""
     yield Statement(SQL["end_session"], (str(backend),))
-
-
-def _array(numbers: object) -> str:
-    return "{" + ",".join(map(str, numbers)) + "}"  # type: ignore[call-overload]
 
 
 def _boolean(value: bool) -> str:

@@ -8,8 +8,7 @@ from typing import Any
 
 import psycopg
 
-from outbox.statements import Statements
-from outbox_relay.publisher.snapshot import array_text
+from outbox.statements import Statements, array_text
 
 STATEMENTS = Statements("outbox_relay/publisher/delayed.sql")
 FIND_DUE_EVERY_S = 0.25

@@ -16,9 +16,9 @@ import psycopg
 from psycopg import sql
 
 from outbox import wire
-from outbox.statements import Statements
+from outbox.statements import Statements, array_text
 from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import BEGINNING, Snapshot, array_text
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 

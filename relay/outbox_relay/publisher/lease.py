@@ -25,8 +25,8 @@ from typing import Any
 import psycopg
 
 from outbox.partitioning.lanes import LANES
-from outbox.statements import Statements
-from outbox_relay.publisher.snapshot import START, Progress, Snapshot, array_text
+from outbox.statements import Statements, array_text
+from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 

@@ -20,14 +20,14 @@ from typing import Any
 
 import psycopg
 
-from outbox.statements import Statements
+from outbox.statements import Statements, array_text
 from outbox_relay.publisher.batch import Batch, Stop, publications, runs
 from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease, LeaseLostError, Taken, columns
 from outbox_relay.publisher.replication import Replication
-from outbox_relay.publisher.snapshot import Progress, array_text
+from outbox_relay.publisher.snapshot import Progress
 
 STATEMENTS = Statements("outbox_relay/publisher/publications.sql")
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import psycopg
 
+from outbox.statements import array_text
 from outbox_relay.publisher.lease import STATEMENTS, Lease
 from outbox_relay.publisher.locked import LockedRows
-from outbox_relay.publisher.snapshot import array_text
 
 ASK_EVERY_S = 1.0
 """How often requests are read while lanes are stopped."""

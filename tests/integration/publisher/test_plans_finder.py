@@ -9,10 +9,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from outbox.statements import array_text
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
-from outbox_relay.publisher.snapshot import Snapshot, array_text
+from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.publisher.upkeep import SWEEP
 from tests.support.bare_reader import Reading, narrow_partitions
 from tests.support.lanes import take

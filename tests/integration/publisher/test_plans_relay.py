@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from psycopg import sql
 
+from outbox.statements import array_text
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import STATEMENTS as FINDER
 from outbox_relay.publisher.finder import Finder, prepare_session
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
-from outbox_relay.publisher.snapshot import Snapshot, array_text
+from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
 from outbox_relay.publisher.upkeep import SWEEP
 from tests.support.bare_reader import narrow_partitions
