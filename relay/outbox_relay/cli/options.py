@@ -212,6 +212,18 @@ def kafka_config_option(command: F) -> F:
     )(command)
 
 
+def limit_option(command: F) -> F:
+    """Add `--limit`: how many rows a list has at most."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(1, 100_000),
+        metavar="N",
+        default=20,
+        show_default=True,
+        help="How many at most.",
+    )(command)
+
+
 def json_option(command: F) -> F:
     """Add `--json`: the same facts for machines."""
     return click.option(

@@ -10,7 +10,7 @@ import click
 
 from outbox_relay.cli import output
 from outbox_relay.cli.dlq import acting
-from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option, limit_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import dlq as letters
 from outbox_relay.operations import filters
@@ -57,14 +57,7 @@ def dlq() -> None:
 
 @dlq.command("ls")
 @_filter_options
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    metavar="N",
-    default=20,
-    show_default=True,
-    help="How many at most.",
-)
+@limit_option
 @dsn_option
 @json_option
 def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:

@@ -11,7 +11,7 @@ from outbox_relay.cli import output
 from outbox_relay.cli.message import outcome as message_outcome
 from outbox_relay.cli.message import render
 from outbox_relay.cli.message.send import send
-from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, limit_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
@@ -73,14 +73,7 @@ message.add_command(send)
 @click.option("--biz-id", metavar="TEXT", help="Which piece of business it is about.")
 @click.option("--since", metavar="TIME", help="Born at or after: 30s, 10m, 2h, 3d ago, or an ISO time.")
 @click.option("--until", metavar="TIME", help="Born before; as --since.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    metavar="N",
-    default=20,
-    show_default=True,
-    help="How many at most.",
-)
+@limit_option
 @dsn_option
 @json_option
 def ls(

@@ -8,7 +8,7 @@ import click
 
 from outbox.operations.decide import DecidedState
 from outbox_relay.cli import output
-from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
+from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, limit_option
 from outbox_relay.cli.tx import deciding, render, report
 from outbox_relay.cli.tx.options import deciding_options, filter_options, read_filter
 from outbox_relay.database import connections, schema
@@ -34,14 +34,7 @@ def tx() -> None:
 
 @tx.command("ls")
 @filter_options
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 100_000),
-    metavar="N",
-    default=20,
-    show_default=True,
-    help="How many at most.",
-)
+@limit_option
 @click.option(
     "--after", type=click.IntRange(0, filters.LARGEST_ID), metavar="ID", help="Go on behind this id."
 )
