@@ -49,7 +49,6 @@ class BatchThread(DeliveryThread):
             self._give_back(begun)
             if len(begun.items) == 1:
                 [self.current] = begun.items
-                self.current.failure = begun.failure or self.current.failure
                 self._work_on(self.current)
             elif begun.items:
                 self._try_together(begun)
@@ -130,7 +129,7 @@ class BatchThread(DeliveryThread):
         self._rounds.add_alone(works[place] for place in [*outcome.alone, *tried])
         for place, failure in outcome.failed.items():
             works[place].failure = failure
-            self._rounds.add_alone([works[place]], failure)
+            self._rounds.add_alone([works[place]])
         again = [works[place] for place in outcome.again]
         if outcome.failed or outcome.done:
             self._rounds.add_rest(again, is_rest=is_rest)

@@ -21,8 +21,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from outbox.inbox.failures import Failure
-
 T = TypeVar("T")
 
 
@@ -31,8 +29,6 @@ class Round(Generic[T]):
     """Messages that are run together."""
 
     items: list[T]
-    failure: Failure | None = None
-    """Why the only one of them is parked; None: it is run."""
     is_rest: bool = False
     """Whether others were taken out of it because the listener reported that they failed."""
 
@@ -57,9 +53,9 @@ class Rounds(Generic[T]):
             if each is not None:
                 yield from each.items
 
-    def add_alone(self, items: Iterable[T], failure: Failure | None = None) -> None:
+    def add_alone(self, items: Iterable[T]) -> None:
         """Handle each of these alone."""
-        self._queue.extend(Round([item], failure) for item in items)
+        self._queue.extend(Round([item]) for item in items)
 
     def add_split(self, items: Sequence[T], *, is_rest: bool = False) -> None:
         """Run each half."""

@@ -18,7 +18,6 @@ from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, Limits
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.batch_plans import take_batch
 from outbox.inbox.batches import one_by_one, results_of
-from outbox.inbox.failures import reported
 from outbox.inbox.messages import Delivery, Source
 from outbox.inbox.rounds import Rounds
 from outbox.inbox.settings import ConsumerSettings, subscription_of
@@ -41,9 +40,10 @@ def run(items: int, call: Callable[[list[int]], set[int] | None]) -> tuple[Count
         call: gets a list; returns those that failed, None: it raised.
     """
     rounds, runs, ends, longest = Rounds(range(items)), Counter[int](), [], 0
+    parked: set[int] = set()
     while begun := rounds.next():
         given = begun.items
-        if begun.failure is not None:
+        if parked.issuperset(given):
             ends += given
             continue
         runs.update(given)
@@ -55,7 +55,8 @@ def run(items: int, call: Callable[[list[int]], set[int] | None]) -> tuple[Count
             ends += given
         else:
             rounds.add_rest([each for each in given if each not in failed], is_rest=begun.is_rest)
-            rounds.add_alone(failed, reported("failed"))
+            parked |= failed
+            rounds.add_alone(failed)
     return runs, ends, longest
 
 
