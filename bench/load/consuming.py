@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 from unittest.mock import patch
@@ -113,27 +114,19 @@ def push(
         delays=DelaySchedule.of(["1h"]),
         **options,
     )
-    with patch("outbox.inbox.threads.handle", handling(inbox)), consumer:
+    with nullcontext() if inbox else patch("outbox.inbox.threads.handle", without_inbox), consumer:
         pipe.recv()
     pipe.send("ended")
 
 
-def handling(inbox: bool) -> Callable[..., Handled]:
-    """What handles a message: ours, or the listener and a commit."""
-    if inbox:
-        from outbox.inbox.handling import handle  # noqa: PLC0415  (of the worker's process)
-
-        return handle
-
-    def without_inbox(
-        conn: psycopg.Connection[Any],
-        how: Handling,
-        delivery: Delivery,
-        begins: Callable[..., None],
-        previous: object = None,
-    ) -> Handled:
-        how.listener(conn, delivery.message)
-        conn.commit()
-        return Handled.APPLIED
-
-    return without_inbox
+def without_inbox(
+    conn: psycopg.Connection[Any],
+    how: Handling,
+    delivery: Delivery,
+    begins: Callable[..., None],
+    previous: object = None,
+) -> Handled:
+    """Run the listener and commit, instead of `outbox.inbox.handling.handle`."""
+    how.listener(conn, delivery.message)
+    conn.commit()
+    return Handled.APPLIED

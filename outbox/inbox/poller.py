@@ -150,7 +150,7 @@ class Poller:
             # A name that is not UTF-8: the client cannot return any of them.
             log.warning("%s[%d]@%d: headers that cannot be read: %s", topic, partition, offset, error)
             headers = ()
-            if str(self._settings.subscription[topic]) != str(EVERYTHING):
+            if self._settings.subscription[topic] != EVERYTHING:
                 failure = Failure(UNREADABLE_HEADERS, f"{UNREADABLE_HEADERS}: {error}")
         try:
             if failure is None and not self._settings.subscription[topic].selects(headers):

@@ -16,6 +16,7 @@ from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, plans
 from outbox.inbox.failures import reported
 from outbox.inbox.messages import RawRecord, Source, identify
 from outbox_relay.operations import dlq
+from outbox_relay.operations.messages import Row
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.logins import Logins
 from tests.support.outbox_command import outbox, succeed
@@ -332,35 +333,8 @@ def test_keys_that_were_let_go_by_hand_are_held_again(
     assert succeed("dlq", "hold", "--dsn", operator).out == "no parked message lacks its held key\n"
 
 
-def test_a_key_whose_retry_succeeds_meanwhile_is_not_held_again(held: tuple[InboxStage, Failing]) -> None:
-    """The retry has its row, holding waits for it, the retry takes the last message of the key out and commits."""
-    inbox, _ = held
-    [letter] = _listed(inbox)
-    inbox.conn.execute("DELETE FROM outbox.inbox_parked WHERE state = 'waiting'")
-    inbox.conn.execute("DELETE FROM outbox.inbox_held_key")
-    waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    [(group, topic_id, key)] = inbox.conn.execute(
-        "SELECT group_id, topic_id, order_key FROM outbox.inbox_parked"
-    ).fetchall()
-    with (
-        psycopg.connect(inbox.dsn) as member,
-        psycopg.connect(inbox.dsn, autocommit=True) as operator,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        member.execute("SELECT FROM outbox.inbox_parked WHERE id = %s FOR UPDATE", [letter.id])
-        holding = pool.submit(dlq.hold, operator)
-        wait_until(lambda: inbox.conn.execute(waits).rowcount, "holding waits for the retry")
-        psycopg_sync.run(member, plans.remove(group, topic_id, key, letter.id))
-        member.commit()
-        assert holding.result(30) == []
-    assert inbox.count("outbox.inbox_held_key") == 0, "nothing would ever release it"
-
-
-def test_a_key_whose_retry_succeeds_meanwhile_is_held_for_its_next_message(
-    held: tuple[InboxStage, Failing],
-) -> None:
-    """As above, with messages that wait: the first of them is a retry once the other one is taken out."""
-    inbox, _ = held
+def held_while_a_retry_succeeds(inbox: InboxStage) -> list[Row]:
+    """Delete the held key; the retry has its row, holding waits for it, the retry takes it out and commits."""
     [letter] = _listed(inbox)
     inbox.conn.execute("DELETE FROM outbox.inbox_held_key")
     waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -377,5 +351,19 @@ def test_a_key_whose_retry_succeeds_meanwhile_is_held_for_its_next_message(
         wait_until(lambda: inbox.conn.execute(waits).rowcount, "holding waits for the retry")
         psycopg_sync.run(member, plans.remove(group, topic_id, key, letter.id))
         member.commit()
-        assert len(holding.result(30)) == 1
+        return holding.result(30)
+
+
+def test_a_key_whose_retry_succeeds_meanwhile_is_not_held_again(held: tuple[InboxStage, Failing]) -> None:
+    inbox, _ = held
+    inbox.conn.execute("DELETE FROM outbox.inbox_parked WHERE state = 'waiting'")
+    assert held_while_a_retry_succeeds(inbox) == []
+    assert inbox.count("outbox.inbox_held_key") == 0, "nothing would ever release it"
+
+
+def test_a_key_whose_retry_succeeds_meanwhile_is_held_for_its_next_message(
+    held: tuple[InboxStage, Failing],
+) -> None:
+    inbox, _ = held
+    assert len(held_while_a_retry_succeeds(inbox)) == 1
     assert inbox.count("outbox.inbox_held_key") == 1
