@@ -19,6 +19,7 @@ from outbox import Message, Outbox
 from outbox.rocketmq import TransactionMQProducer
 from outbox_local.stack.api import Stack
 from tests.support.kafka_records import read_topic
+from tests.support.pausing import pause
 from tests.support.plain_inserts import Connection, connect, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
@@ -33,7 +34,7 @@ def nothing_is_flushed_in_the_background(conn: Connection) -> Iterator[None]:
     """Stop PostgreSQL's WAL writer; a crash ends it too."""
     row = conn.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchone()
     assert row is not None
-    os.kill(row[0], signal.SIGSTOP)
+    pause(row[0])
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.inbox_stage import InboxStage
+from tests.support.pausing import pause
 from tests.support.waiting import wait_until
 
 ENTRY = Path(__file__).with_name("consumer_entry.py")
@@ -108,7 +109,7 @@ class ConsumerProcess:
 
     def pause(self) -> None:
         """SIGSTOP: it holds all that it has."""
-        os.kill(self.process.pid, signal.SIGSTOP)
+        pause(self.process.pid)
 
     def go_on(self) -> None:
         """SIGCONT."""

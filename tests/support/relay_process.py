@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.pausing import pause
 from tests.support.waiting import wait_until
 
 ENTRY = Path(__file__).with_name("relay_entry.py")
@@ -130,7 +131,7 @@ class RelayProcess:
 
     def pause(self) -> None:
         """SIGSTOP: it holds all it has and does nothing."""
-        os.kill(self.pid, signal.SIGSTOP)
+        pause(self.pid)
 
     def go_on(self) -> None:
         """SIGCONT."""

@@ -24,6 +24,7 @@ from outbox_local.stack.ports import Reservation
 from outbox_local.stack.state import State
 from outbox_local.stack.storage import storage_template
 from tests.support.kafka_records import read_topic
+from tests.support.pausing import pause
 from tests.support.waiting import wait_until
 
 NODE = 2
@@ -131,7 +132,7 @@ class SecondBroker:
     def paused(self) -> Iterator[None]:
         """SIGSTOP until the end of the block: its connections stay, and nothing is answered."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        pause(self._process.pid)
         try:
             yield
         finally:

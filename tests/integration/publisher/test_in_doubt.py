@@ -6,8 +6,6 @@ row, so that the next try is refused before anything is handed over.
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +18,7 @@ from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.outbox_command import outbox, succeed
+from tests.support.pausing import pause
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
@@ -200,7 +199,7 @@ def test_a_refusal_after_a_lost_connection_proves_nothing(
         wait_published(conn)
         process = broker._process
         assert process is not None
-        os.kill(process.pid, signal.SIGSTOP)
+        pause(process.pid)
         lost = insert(conn, topic, None, b"no key", lane=LANE)
         wait_until(lambda: relay.session is not None and relay.session.unsettled == 1, "it is on its way")
         broker.kill()

@@ -1,0 +1,41 @@
+"""A paused process does nothing more, whichever of its threads had work."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+from tests.support.pausing import pause
+
+ROUNDS = 200
+ANSWERS = """
+import os, signal, threading
+def answer():
+    while True:
+        os.write(1, os.read(0, 1))
+threading.Thread(target=answer, daemon=True).start()
+while True:
+    signal.pause()
+"""
+
+
+def test_no_thread_answers_once_its_process_is_paused() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        assert process.stdout.read(1) == b"x"
+        answered = 0
+        for _ in range(ROUNDS):
+            pause(process.pid)
+            process.stdin.write(b"x")
+            answered += bool(select.select([process.stdout], [], [], 0.002)[0])
+            os.kill(process.pid, signal.SIGCONT)
+            assert process.stdout.read(1) == b"x"
+        process.kill()
+    assert answered == 0
