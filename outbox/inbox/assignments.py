@@ -10,7 +10,7 @@ offset here. Its effect is guarded by the inbox, not by epochs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -151,11 +151,49 @@ class Assignments:
 
     def _take(self) -> tuple[Hashable, Delivery] | None:
         taken = self._queues.take()
-        if taken is not None and (found := self._current(taken[1])):
-            found.waiting -= 1
-            found.size -= size_of(taken[1])
-            found.running += 1
+        if taken is not None:
+            self._begin(taken[1])
         return taken
+
+    def _begin(self, delivery: Delivery) -> None:
+        if found := self._current(delivery):
+            found.waiting -= 1
+            found.size -= size_of(delivery)
+            found.running += 1
+
+    def take_followers(self, key: Hashable, fits: Callable[[Delivery], bool]) -> list[Delivery]:
+        """Take the next messages of a key whose message is in the caller's hands, up to the first that does not fit.
+
+        They are to be ended by `finish_followers`, before that message is.
+        """
+        with self._changed:
+            taken = self._queues.take_more(key, fits)
+            for each in taken:
+                self._begin(each)
+            return taken
+
+    def finish_followers(self, key: Hashable, deliveries: Iterable[Delivery], done: Iterable[bool]) -> None:
+        """End messages that `take_followers` has returned; those that are not done wait in front again.
+
+        Args:
+            key: as of `take_followers`.
+            deliveries: the messages.
+            done: for each of them whether it needs nothing more.
+        """
+        with self._changed:
+            again = []
+            for delivery, is_done in zip(deliveries, done, strict=True):
+                if found := self._current(delivery):
+                    found.running -= 1
+                    if is_done:
+                        found.tracker.done(delivery.message.offset)
+                    else:
+                        found.waiting += 1
+                        found.size += size_of(delivery)
+                        again.append(delivery)
+            self._queues.put_back(key, again)
+            if self._closing:
+                self._drained.notify_all()
 
     def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
         """End a message that was taken.

@@ -1,4 +1,10 @@
-"""How a batch of messages is taken over, as logic without I/O; see `batches` for the transactions, and `plans`."""
+"""How a batch of messages is taken over, as logic without I/O; see `batches` for the transactions, and `plans`.
+
+And how the messages behind one that was parked are parked in one transaction, instead of in one each. It is the same as
+if `take` and `park_behind` ran for each of them, one after the other: the rows of the inbox first, then the held key,
+whose row is locked until the end, then the parked rows in the order of the key. If the key was released meanwhile, the
+transaction is rolled back, and each of them is handled alone.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,9 @@ from datetime import date
 from typing import NamedTuple
 from uuid import UUID
 
-from outbox.inbox.messages import Delivery
-from outbox.inbox.plans import SQL, identity
-from outbox.statements import ByteaArray, Plan, Rows, Statement, array_text
+from outbox.inbox.messages import Delivery, HeaderValue, header_columns
+from outbox.inbox.plans import BEHIND, SQL, identity, milliseconds
+from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, array_text
 
 
 class TakenBatch(NamedTuple):
@@ -50,6 +56,60 @@ def held_keys(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool]]:
         SQL["held_keys"], (str(group), array_text(each.topic_id for each in deliveries), keys)
     )
     return _flags(rows, len(deliveries))
+
+
+def park_behind_all(group: int, deliveries: Sequence[Delivery]) -> Plan[list[bool] | None]:
+    """Take messages of one key over, and park them behind the others of their key.
+
+    Args:
+        group: the number of the group.
+        deliveries: of one topic and order key, in the order of their offsets; no two of them have one id.
+
+    Returns:
+        For each of them whether it is parked now; one that is not was taken over before, or is too old to be taken
+        together with others. None: the key is not held, and the transaction is to be rolled back.
+    """
+    taken = yield from take_batch(group, deliveries)
+    new = [each for each, is_new in zip(deliveries, taken.is_new, strict=True) if is_new]
+    if new:
+        key = (str(group), str(new[0].topic_id), new[0].order_key)
+        if not (yield Statement(SQL["lock_held_key"], key)):
+            return None
+        yield _park_all(key, new)
+    return taken.is_new
+
+
+def _park_all(key: tuple[str, str, bytes | None], deliveries: Sequence[Delivery]) -> Statement:
+    names: list[str] = []
+    values: list[HeaderValue] = []
+    firsts, lasts = [], []
+    for each in deliveries:
+        own_names, own_values = header_columns(each.message.headers)
+        firsts.append(len(names) + 1)
+        names += own_names
+        values += own_values
+        lasts.append(len(names))
+    messages = [each.message for each in deliveries]
+    return Statement(
+        SQL["park_followers"],
+        (
+            *key,
+            array_text(each.message_id for each in messages),
+            array_text(each.born_on for each in deliveries),
+            array_text(each.partition for each in messages),
+            array_text(each.offset for each in messages),
+            ByteaArray([each.digest for each in deliveries]),
+            ByteaArray([each.key for each in messages]),
+            ByteaArray([each.body for each in messages]),
+            array_text(milliseconds(each.published_at) for each in messages),
+            TextArray(names),
+            ByteaArray(values),
+            array_text(firsts),
+            array_text(lasts),
+            BEHIND,
+        ),
+        answers=False,
+    )
 
 
 def _row(delivery: Delivery) -> tuple[UUID, date]:

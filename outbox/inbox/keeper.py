@@ -28,9 +28,10 @@ from outbox.inbox.assignments import Assignments, StoredOffset
 from outbox.inbox.messages import Source
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, Server, identify_server
+from outbox.inbox.sessions import limit_transactions
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import Known, Start, decide_start
-from outbox.inbox.threads import FIRST_PAUSE, LAST_PAUSE, Connect, limit_transactions
+from outbox.inbox.threads import FIRST_PAUSE, LAST_PAUSE, Connect
 from outbox.statements import Plan
 
 T = TypeVar("T")

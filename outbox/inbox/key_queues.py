@@ -38,6 +38,17 @@ class KeyQueues(Generic[T]):
         self._busy.add(key)
         return key, self._queues[key].popleft()
 
+    def take_more(self, key: Hashable, fits: Callable[[T], bool]) -> list[T]:
+        """Take the next work of a key that is in the caller's hands, up to the first that does not fit."""
+        queue, taken = self._queues[key], []
+        while queue and fits(queue[0]):
+            taken.append(queue.popleft())
+        return taken
+
+    def put_back(self, key: Hashable, items: list[T]) -> None:
+        """Put work that was taken by `take_more` back in front of the other work of its key."""
+        self._queues[key].extendleft(reversed(items))
+
     @property
     def ready(self) -> int:
         """How many keys have work that can be taken."""

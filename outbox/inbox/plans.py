@@ -309,7 +309,7 @@ def _park(
             message.body,
             TextArray(names),
             ByteaArray(values),
-            str(_milliseconds(message.published_at)),
+            str(milliseconds(message.published_at)),
             state,
             str(attempts),
             None if pause is None else str(pause),
@@ -354,5 +354,6 @@ def _retry(rows: Rows) -> Retry:
     return Retry(number, xid, attempts, delivery, is_undecided)
 
 
-def _milliseconds(moment: datetime) -> int:
+def milliseconds(moment: datetime) -> int:
+    """Return the milliseconds from 1970 to a moment."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)

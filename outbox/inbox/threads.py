@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
 
 import psycopg
 
@@ -23,6 +22,7 @@ from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership, plans
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import Failure, is_infrastructure, reported
+from outbox.inbox.followers import fitting, park_followers
 from outbox.inbox.handling import (
     Connection,
     Handled,
@@ -38,6 +38,7 @@ from outbox.inbox.messages import Delivery
 from outbox.inbox.plans import Attempt
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, Server
+from outbox.inbox.sessions import limit_transactions
 
 Connect = Callable[[], Connection]
 log = logging.getLogger("outbox.inbox")
@@ -207,10 +208,12 @@ class DeliveryThread(ListenerThread):
 
     def _work_on(self, work: Work) -> None:
         delivery, done, interruptions = work.delivery, False, 0
+        handled: Handled | None = None
         work.failure = work.failure or delivery.failure
         while not done and self._work.is_current(delivery):
             try:
-                done = self._try(work)
+                handled = self._try(work)
+                done = handled is not None
                 self._pauses.reset()
             except ListenerFailedError as failed:
                 if not self._settle():
@@ -229,13 +232,38 @@ class DeliveryThread(ListenerThread):
                 else:
                     work.failure = interrupted(error)
         if self._settle():
+            if handled is Handled.PARKED and delivery.order_key is not None:
+                self._park_followers(work.key)
             self._work.finish(work.key, delivery, done=done)
             self.current = None
 
-    def _try(self, work: Work) -> bool:
+    def _park_followers(self, key: Hashable) -> None:
+        """Park what waits behind a message that was parked, many in one transaction; what fails is handled alone."""
+        days = frozenset(self._server.days)
+        while followers := self._work.take_followers(key, fitting(days)):
+            parked = [False] * len(followers)
+            try:
+                conn = self._connection()
+                if all(self._work.is_current(each) for each in followers):
+                    parked = park_followers(conn, self._how.group, followers)
+            except Exception as error:  # noqa: BLE001  (whatever it is, it comes again if the messages are to blame)
+                self._drop_connection()
+                log.log(
+                    self._repeats.level("followers"),
+                    "%d messages are parked one by one: %s",
+                    len(followers),
+                    error,
+                )
+            finally:
+                self._work.finish_followers(key, followers, parked)
+            if not all(parked) or self._ends.is_set():
+                return
+
+    def _try(self, work: Work) -> Handled | None:
+        """Handle a message; None: its partition was given away meanwhile."""
         conn, delivery, failure = self._connection(), work.delivery, work.failure
         if not self._work.is_current(delivery):
-            return False  # the connection may be new, and lead to a server that lacks earlier messages
+            return None  # the connection may be new, and lead to a server that lacks earlier messages
         if delivery.born_on not in self._server.days:
             run(conn, membership.ensure_partition(str(delivery.born_on)))
             conn.commit()
@@ -252,7 +280,7 @@ class DeliveryThread(ListenerThread):
             handled = park(conn, self._how, delivery, failure, work.attempt)
         if failure is not None and handled is not Handled.DEAD:
             log.warning("%s %s: %s", delivery.message.message_id, handled.value, failure.fingerprint)
-        return True
+        return handled
 
     def _report(self, error: Exception, work: Work) -> None:
         message = work.delivery.message
@@ -358,26 +386,3 @@ def interrupted(error: Exception) -> Failure:
     """Describe a message during which PostgreSQL went away again and again, though it is up."""
     text = " ".join(str(error).split())[:300]
     return reported(f"PostgreSQL ended {MOST_INTERRUPTIONS} transactions of this message in a row: {text}")
-
-
-def use_read_committed(conn: psycopg.Connection[Any]) -> None:
-    """Let each statement see what was committed before it: a snapshot from before a lock would miss successors."""
-    conn.autocommit = False
-    conn.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-
-
-def limit_transactions(conn: psycopg.Connection[Any], seconds: float) -> None:
-    """Let PostgreSQL end transactions of a connection that run longer, so that a stopped process holds no message.
-
-    Commits are awaited: offsets move after them, and no crash of PostgreSQL may take an effect back that was passed.
-
-    Before PostgreSQL 17 a whole transaction has no limit: its statements, and the pauses between them, are limited.
-    """
-    use_read_committed(conn)
-    names = ["transaction_timeout"]
-    if conn.info.server_version < 170000:
-        names = ["statement_timeout", "idle_in_transaction_session_timeout"]
-    for name in names:
-        run(conn, plans.limit(name, int(seconds * 1000)))
-    run(conn, plans.await_commits())
-    conn.commit()

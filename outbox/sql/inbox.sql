@@ -88,6 +88,22 @@ VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $
 ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING
 RETURNING id;
 
+-- name: park_followers
+-- Parks messages of one held key behind it, in the order of the arrays: $1 group, $2 topic, $3 order key, $4 message ids, $5 days
+-- of birth, $6 partitions, $7 offsets, $8 digests, $9 keys, $10 bodies, $11 times in milliseconds; $12 and $13 are the names and
+-- values of all headers, of which a message has those from place $14 to $15; $16 fingerprint. Ids are given in this order, too:
+-- PostgreSQL computes them after it has sorted. One that is parked already stays as it is, as in `park`.
+INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, order_key, key, body,
+    header_names, header_values, published_at, state, attempts, fingerprint)
+SELECT $1::integer, m.message_id, m.born_on, $2::integer, m.part, m.off, m.digest, $3::bytea, m.key, m.body,
+    ($12::text[])[m.first_header:m.last_header], ($13::bytea[])[m.first_header:m.last_header],
+    to_timestamp(m.published / 1000), 'waiting', 0, $16::text
+FROM unnest($4::uuid[], $5::date[], $6::integer[], $7::bigint[], $8::bytea[], $9::bytea[], $10::bytea[], $11::float8[],
+    $14::integer[], $15::integer[]) WITH ORDINALITY
+    m (message_id, born_on, part, off, digest, key, body, published, first_header, last_header, place)
+ORDER BY m.place
+ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING;
+
 -- name: is_committed
 -- Whether a transaction is committed. One that this server has not had yet is not.
 SELECT CASE WHEN $1::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($1::xid8) = 'committed'

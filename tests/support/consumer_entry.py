@@ -22,6 +22,7 @@ from outbox.inbox import (
     DelaySchedule,
     PushConsumer,
     batch_threads,
+    followers,
     threads,
 )
 from outbox.inbox.handling import Handled, ListenerFailedError
@@ -73,7 +74,11 @@ def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> Consume
         die()
     if chosen and DIES == "stops":
         signal.pause()
-    if chosen and ("park" in DIES or DIES == "after a half") and not message.reconsume_times:
+    if (
+        chosen
+        and ("park" in DIES or "followers" in DIES or DIES == "after a half")
+        and not message.reconsume_times
+    ):
         raise ValueError("to be parked")
     if OPTIONS["fails"] and int(message.body) % 10 == OPTIONS["fails"] and not message.reconsume_times:
         raise ValueError("fails once")
@@ -135,9 +140,25 @@ def patch() -> None:
             die()
         return handled
 
+    def parking_followers(*given: Any) -> list[bool]:
+        if DIES == "before the followers":
+            die()
+        parked: list[bool] = park_followers(*given)
+        if DIES == "after the followers":
+            die()
+        return parked
+
+    def running(*given: Any) -> Any:
+        result = run(*given)
+        if DIES == "before the commit of the followers":
+            die()
+        return result
+
     Poller._accept = accepting  # type: ignore[method-assign]
     Poller._commit = committing  # type: ignore[method-assign]
     vars(threads)["park"] = parking
+    park_followers, run = vars(threads)["park_followers"], vars(followers)["run"]
+    vars(threads)["park_followers"], vars(followers)["run"] = parking_followers, running
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["settings", "raise_alarm", "clear_alarm"], REGISTRY),
     },
     "outbox/sql/inbox.sql": {
-        "park": INSERTS,
+        **dict.fromkeys(["park", "park_followers"], INSERTS),
         **dict.fromkeys(["require_transaction", "is_committed", "limit", "await_commits"], NO_TABLE),
     },
     "outbox/sql/inbox_groups.sql": {

@@ -24,6 +24,9 @@ STEPS = [
     "before Kafka's offset",
     "before the park",
     "after the park",
+    "before the followers",
+    "before the commit of the followers",
+    "after the followers",
 ]
 
 

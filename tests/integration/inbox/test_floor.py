@@ -15,7 +15,7 @@ from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, plans
 from outbox.inbox.failures import reported
 from outbox.inbox.handling import Handled, Handling, handle, park
 from outbox.inbox.messages import Delivery, RawRecord, Source, identify
-from outbox.inbox.threads import use_read_committed
+from outbox.inbox.sessions import use_read_committed
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.outbox_command import outbox, succeed
 from tests.support.waiting import wait_until

@@ -18,7 +18,7 @@ from outbox.drivers import psycopg_sync
 from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, plans
 from outbox.inbox.handling import Handled, Handling, handle
 from outbox.inbox.messages import Delivery, RawRecord, Source, identify
-from outbox.inbox.threads import use_read_committed
+from outbox.inbox.sessions import use_read_committed
 from outbox_relay.operations import inbox_drop
 from outbox_relay.operations.inbox_days import DayRules
 from tests.support.inbox_days import born, has_old_day, old_day, produce_old, run

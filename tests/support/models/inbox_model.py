@@ -9,6 +9,8 @@ transaction that it was given and fail then, and the offset may be set back to z
     read held   lock the row of the held key, if there is one: then park the message behind it
     run, end    the handler, then one commit of inbox row and effect
     park        a new transaction: inbox row, parked row, held key
+    gather      followers: the inbox rows of several messages, one after the other; lock the row of the held key, or
+                roll back if there is none; park them all, and commit
     store       the offset of what is done
     drop        raise the floor of the group, commit; wait for transactions that may have read the floor before; drop
                 the rows of the inbox. What is delivered below the floor is set aside as a dead letter
@@ -48,6 +50,12 @@ class Inbox:
     """How often a handler commits the transaction that it was given, and fails then."""
     drops: int = 0
     """How often the rows of the inbox are dropped; all messages are of one day."""
+    gathers: bool = False
+    """Whether a member may park several messages behind others in one transaction."""
+    gathers_held: bool = True
+    """Whether it does that only if it finds the key held."""
+    gathers_in_order: bool = True
+    """Whether it parks them in the order of the key."""
     has_inbox: bool = True
     waits_for_takers: bool = True
     """Whether a member waits for the transaction that has inserted the row of its message."""
@@ -81,6 +89,8 @@ class Member(NamedTuple):
 
     at: str = "out"
     next: int = 0
+    took: tuple[int, ...] = ()
+    """The messages that it gathers, whose rows it has inserted."""
 
 
 class Pump(NamedTuple):
@@ -117,7 +127,8 @@ class State(NamedTuple):
 
 
 Next = tuple[str, State]
-IN_TRANSACTION = frozenset({"took", "behind", "runs", "parking"})
+GATHERING = frozenset({"gathers", "behind, all"})
+IN_TRANSACTION = frozenset({"took", "behind", "runs", "parking"}) | GATHERING
 """With a row of the inbox."""
 PUMP = 10
 
@@ -187,14 +198,18 @@ def _unlock(s: State, owner: int) -> State:
 def _taken(s: State, number: int, message: int) -> bool:
     """Whether another member has inserted the inbox row, in a transaction that has not ended."""
     return any(
-        each.at in IN_TRANSACTION and each.next == message
+        each.at in IN_TRANSACTION and message in _rows(each)
         for other, each in enumerate(s.members)
         if other != number
     )
 
 
+def _rows(member: Member) -> tuple[int, ...]:
+    return member.took if member.at in GATHERING else (member.next,)
+
+
 def _member(v: Inbox, s: State, number: int, member: Member) -> Iterator[Next]:
-    at, message = member
+    at, message, took = member
     done = Member("idle", message + 1)
     if at == "out":
         yield f"{number} starts", _with(s, number, Member("idle", s.offset))
@@ -203,6 +218,8 @@ def _member(v: Inbox, s: State, number: int, member: Member) -> Iterator[Next]:
             yield f"{number} stores offset {message}", s._replace(offset=message)
         if message < v.messages and not v.drops:
             yield from _take(v, s, number, member)
+            if v.gathers:
+                yield f"{number} gathers from {message} on", _with(s, number, Member("gathers", message))
         elif message < v.messages:
             read = "is below the floor" if s.floor else "read the floor"
             yield f"{number} reads the floor", _with(s, number, Member(read, message))
@@ -246,9 +263,35 @@ def _member(v: Inbox, s: State, number: int, member: Member) -> Iterator[Next]:
             yield f"{number} sets {message} aside", _set_aside(_with(s, number, done), message)
         elif not (v.parks_with_inbox and _taken(s, number, message)):
             yield f"{number} begins to park {message}", _with(s, number, Member("parking", message))
+    elif at == "gathers":
+        yield from _gather(v, s, number, member)
+    elif at == "behind, all":
+        after = _unlock(_with(s, number, Member("idle", message)), number)
+        for each in took if v.gathers_in_order else reversed(took):
+            after = _park(v, after, each, WAITING)
+        yield f"{number} parks {took} behind others", after
     elif at == "parking":
         after = _park(v, _with(s, number, done), message, RETRY)
         yield f"{number} parks {message}", after._replace(held=True)
+
+
+def _gather(v: Inbox, s: State, number: int, member: Member) -> Iterator[Next]:
+    """Insert one more row, which waits for a transaction that has inserted it; or lock the held key."""
+    _, message, took = member
+    if message < v.messages and message in s.inbox:
+        yield f"{number} is refused {message}", _with(s, number, Member("gathers", message + 1, took))
+    elif message < v.messages and not _taken(s, number, message):
+        after = _with(s, number, Member("gathers", message + 1, (*took, message)))
+        yield f"{number} takes {message}, too", after
+    if not took and message == v.messages:
+        yield f"{number} has gathered nothing", _with(s, number, Member("idle", message))
+    if took and v.gathers_held and not s.held:
+        yield f"{number} rolls back", _with(s, number, Member("idle", took[0]))
+    elif took and s.lock == FREE:
+        yield (
+            f"{number} locks the held key",
+            _with(s, number, Member("behind, all", message, took))._replace(lock=number),
+        )
 
 
 def _take(v: Inbox, s: State, number: int, member: Member) -> Iterator[Next]:
@@ -280,7 +323,8 @@ def _faults(s: State, number: int, member: Member) -> Iterator[Next]:
         after = _with(s, number, Member("idle", s.offset))
         yield f"{number} is given the partition again", after._replace(moves=s.moves - 1)
     if s.timeouts and member.at in IN_TRANSACTION | {"read the floor"}:
-        after = _unlock(_with(s, number, Member("idle", member.next)), number)
+        first = member.took[0] if member.took else member.next
+        after = _unlock(_with(s, number, Member("idle", first)), number)
         yield f"PostgreSQL ends the transaction of {number}", after._replace(timeouts=s.timeouts - 1)
 
 

@@ -18,6 +18,10 @@ SOUND: dict[str, Inbox] = {
     "a drop and an offset set to zero": Inbox(messages=2, drops=1, rewinds=1),
     "a drop beside deaths and time-outs": Inbox(messages=2, drops=1, rewinds=1, deaths=1, timeouts=1),
     "a drop beside handlers that commit too early": Inbox(messages=2, drops=1, rewinds=1, early_commits=1),
+    "followers that are parked together": Inbox(gathers=True),
+    "followers, and a death": Inbox(gathers=True, deaths=1),
+    "followers, an offset set to zero, and a time-out": Inbox(gathers=True, rewinds=1, moves=1, timeouts=1),
+    "followers beside two failures and two pumps": Inbox(gathers=True, failures=2, pumps=2),
     "handlers that commit too early": Inbox(messages=2, early_commits=1, deaths=1, pumps=2),
 }
 
@@ -43,6 +47,11 @@ BROKEN: dict[str, tuple[Inbox, str]] = {
         TWICE,
     ),
     "a failure that is forgotten below the floor": (Inbox(drops=1, parks_above_floor=False), LOST),
+    "followers that are parked behind a key that is not held": (
+        Inbox(gathers=True, gathers_held=False),
+        STUCK,
+    ),
+    "followers that are parked in another order": (Inbox(gathers=True, gathers_in_order=False), ORDER),
     "a pump that reads before it locks": (Inbox(pump_reads="before"), STUCK),
 }
 
