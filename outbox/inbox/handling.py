@@ -144,16 +144,17 @@ def handle_due(
         return None
     begins(retry)
     try:
-        if _is_refused_by_filter(conn, how, retry):
+        if _is_refused_by_filter(how, retry):
             result = ConsumeResult.DISCARD
         else:
-            result = call_listener(conn, how.listener, retry.delivery.message, Attempt(retry.xid))
+            result = call_listener(
+                conn, how.listener, retry.delivery.message, Attempt(retry.xid), _take_back_retry
+            )
     except ListenerFailedError as failed:
         count_failure(conn, how, retry, failed.failure)
         return retry
     if result is ConsumeResult.DISCARD:
-        # Without what the listener wrote: a new transaction, in which the row may be in other hands.
-        conn.rollback()
+        _take_back_retry(conn)
         run(conn, plans.take_out_discarded(how.group, retry))
     else:
         run(conn, plans.take_out(how.group, retry))
@@ -162,7 +163,11 @@ def handle_due(
 
 
 def count_failure(conn: Connection, how: Handling, retry: plans.Retry, failure: Failure) -> None:
-    """Count a retry that failed, in a transaction of its own, and log it if that was the last attempt."""
+    """Count a retry that failed, commit that, and log it if that was the last attempt.
+
+    If its transaction is still open, the row is locked in it. If it has ended, it was given up or lost, or the listener has
+    ended it: another thread may have run the retry meanwhile, and what it counted is left alone.
+    """
     state = run(conn, plans.failed_again(retry, failure, how.delays))
     conn.commit()
     if state == "dead":
@@ -183,11 +188,26 @@ def _log_dead(message: ConsumedMessage, failure: Failure, id_: int | None) -> No
     log.error("%s is dead: %s; next: %s", message.message_id, failure.fingerprint, command)
 
 
-def _is_refused_by_filter(conn: Connection, how: Handling, retry: plans.Retry) -> bool:
+def _take_back(conn: Connection) -> None:
+    """Take back what the listener of a delivery wrote, and the row of the inbox."""
+    conn.rollback()
+
+
+def _take_back_retry(conn: Connection) -> None:
+    """Take back what the listener of a retry wrote; its row stays locked, unless the listener ended the transaction."""
+    if conn.info.transaction_status == TransactionStatus.IDLE:
+        return
+    try:
+        run(conn, plans.take_back())
+    except psycopg.errors.InvalidSavepointSpecification:
+        conn.rollback()  # of a transaction that the listener began
+
+
+def _is_refused_by_filter(how: Handling, retry: plans.Retry) -> bool:
     """Ask the header filter again about a message of which it could not decide.
 
     Raises:
-        ListenerFailedError: It still cannot; the transaction is rolled back.
+        ListenerFailedError: It still cannot.
     """
     message = retry.delivery.message
     if not retry.is_undecided or message.topic not in how.subscription:
@@ -195,7 +215,6 @@ def _is_refused_by_filter(conn: Connection, how: Handling, retry: plans.Retry) -
     try:
         return not how.subscription[message.topic].selects(message.headers)
     except UndecidedError as error:
-        conn.rollback()
         raise ListenerFailedError(error.failure) from error
 
 
@@ -228,12 +247,23 @@ def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Atte
 
 
 def call_listener(
-    conn: Connection, listener: Listener, message: ConsumedMessage, attempt: Attempt
+    conn: Connection,
+    listener: Listener,
+    message: ConsumedMessage,
+    attempt: Attempt,
+    take_back: Callable[[Connection], None] = _take_back,
 ) -> ConsumeResult:
     """Run the listener; return SUCCESS if its transaction may be committed, or DISCARD.
 
+    Args:
+        conn: in the transaction that took the message.
+        listener: what to run.
+        message: for the listener.
+        attempt: notes what becomes of the transaction.
+        take_back: takes back what the listener wrote.
+
     Raises:
-        ListenerFailedError: it failed, and its transaction is rolled back.
+        ListenerFailedError: it failed, and what it wrote is taken back.
     """
     failure: Failure | None = None
     result: object = None
@@ -247,9 +277,9 @@ def call_listener(
     else:
         failure = _unusable(conn, result)
     if failure is None or attempt.ended:
-        failure = _left(conn, attempt) or failure
+        failure = _left(conn, attempt, take_back) or failure
     if failure is not None:
-        conn.rollback()
+        take_back(conn)
         raise ListenerFailedError(failure)
     if result is ConsumeResult.DISCARD:
         return ConsumeResult.DISCARD
@@ -275,10 +305,10 @@ def _unusable(conn: Connection, result: object) -> Failure | None:
     return None
 
 
-def _left(conn: Connection, attempt: Attempt) -> Failure | None:
+def _left(conn: Connection, attempt: Attempt, take_back: Callable[[Connection], None]) -> Failure | None:
     """Return a failure if the listener ended the transaction that it was given."""
     if conn.info.transaction_status == TransactionStatus.INERROR:
-        conn.rollback()
+        take_back(conn)
         if run(conn, plans.is_committed_by_listener(attempt)):
             return reported(plans.COMMITTED)
         return None
@@ -289,6 +319,7 @@ def _left(conn: Connection, attempt: Attempt) -> Failure | None:
             raise
         conn.rollback()
         is_committed = run(conn, plans.is_committed_by_listener(attempt))
+        conn.rollback()
         cause = plans.COMMITTED if is_committed else plans.ROLLED_BACK
         return Failure(cause, f"{cause}. {error.diag.message_hint}")
     return None

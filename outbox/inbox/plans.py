@@ -2,11 +2,13 @@
 
 A delivery, in one transaction: `take`, the listener, `still_in`, commit. If the listener failed: roll back, then in a
 second transaction `park`, commit. A retry, in one transaction: `next_due`, the listener, `still_in`, `take_out`,
-commit; if the listener failed: roll back, `failed_again`, commit.
+commit; if the listener failed: back to the savepoint that `next_due` has set, `failed_again`, commit. So its row is locked
+until the attempt is counted, and no other thread or member runs it in between.
 
 What happens when the process dies, or PostgreSQL ends its transaction, between any two lines: nothing is
 committed but whole transactions, so the message is where it was before. It is delivered again, because the
-offset moves after the commit only; or it is still parked, and due. Two processes that run the same message at
+offset moves after the commit only; or it is still parked, and due, and an attempt that failed before that is not
+counted: it is run at least once more than is counted. Two processes that run the same message at
 once both come to its row: the second waits for the end of the first transaction, then is refused, or takes over. An
 unknown outcome of a commit is one of both.
 
@@ -194,10 +196,23 @@ def still_in(xid: str) -> Plan[None]:
 def next_due(group: int) -> Plan[Retry | None]:
     """Lock the retry that has been due for the longest time, unless other processes have all of them.
 
-    It is dead until its transaction deletes it (`take_out`) or is rolled back.
+    It is dead until its transaction deletes it (`take_out`), counts its attempt as failed (`failed_again`) or is rolled
+    back. What follows can be taken back without that (`take_back`).
     """
     rows = yield Statement(SQL["next_due"], (str(group), COMMITTED))
-    return _retry(rows) if rows else None
+    if not rows:
+        return None
+    yield Statement(SQL["before_retry"], answers=False)
+    return _retry(rows)
+
+
+def take_back() -> Plan[None]:
+    """Take back what was written since `next_due`; the row stays locked.
+
+    Raises:
+        psycopg.errors.InvalidSavepointSpecification: The transaction of `next_due` has ended.
+    """
+    yield Statement(SQL["take_back"], answers=False)
 
 
 def take_out(group: int, retry: Retry) -> Plan[None]:
@@ -226,12 +241,12 @@ def remove(group: int, topic_id: int, order_key: bytes | None, id_: int) -> Plan
 
 
 def take_out_discarded(group: int, retry: Retry) -> Plan[None]:
-    """Take out a retry that its listener discarded, in a transaction after that of the listener.
+    """Take out a retry that its listener discarded, after `take_back`.
 
-    Between the two the row is due and free. Who has taken it meanwhile decides on it: another member that runs it, or
-    an operator.
+    If the listener ended the transaction, this is another one, and the row was due and free in between. Who has taken it
+    meanwhile decides on it: another member that runs it, or an operator.
     """
-    locked = yield Statement(SQL["lock_again"], (str(retry.id), str(retry.attempts)))
+    locked = yield Statement(SQL["lock_again"], (str(retry.id), str(retry.attempts), retry.xid))
     if locked:
         yield from take_out(group, retry)
 
@@ -239,7 +254,8 @@ def take_out_discarded(group: int, retry: Retry) -> Plan[None]:
 def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[str | None]:
     """Count a failed retry and schedule the next one; return its new state.
 
-    None if somebody else has dealt with it. A retry that its listener has committed is dead already.
+    In the transaction of `next_due`, or in a new one after that has ended. None if somebody else has dealt with it. A retry
+    that its listener has committed is dead already.
     """
     pause = delays.after(retry.attempts + 1)
     rows = yield Statement(
@@ -250,6 +266,7 @@ def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[
             None if pause is None else str(pause),
             failure.fingerprint,
             failure.error,
+            retry.xid,
         ),
     )
     if not rows:

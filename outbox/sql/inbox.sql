@@ -130,10 +130,21 @@ RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.di
     p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000)::bigint, p.attempts - 1,
     pg_current_xact_id()::text, p.undecided;
 
+-- name: before_retry
+-- What the listener of a retry writes is taken back to here, without a moment in which the row is due and unlocked.
+SAVEPOINT outbox_retry;
+
+-- name: take_back
+-- Takes back what the listener of a retry wrote; the row stays locked, and dead. An error if the listener ended the transaction.
+ROLLBACK TO SAVEPOINT outbox_retry;
+
 -- name: lock_again
--- Locks the row of a retry ($1 id, $2 attempts) in a new transaction; nothing if it is in other hands meanwhile.
+-- Locks the row of a retry ($1 id, $2 attempts before, $3 transaction) that its listener discarded: in that transaction it has
+-- the row already. In a new one, because the listener ended it: nothing if the row is in other hands meanwhile.
 SELECT p.id FROM outbox.inbox_parked p
-WHERE p.id = $1::bigint AND p.attempts = $2::integer AND p.state = 'retry'
+WHERE p.id = $1::bigint
+    AND CASE WHEN pg_current_xact_id_if_assigned() = $3::xid8 THEN p.attempts = $2::integer + 1 AND p.state = 'dead'
+             ELSE p.attempts = $2::integer AND p.state = 'retry' END
 FOR UPDATE SKIP LOCKED;
 
 -- name: lock_held_key
@@ -167,14 +178,17 @@ WHERE group_id = $1::integer AND topic_id = $2::integer AND order_key = $3::byte
 RETURNING 1;
 
 -- name: failed_again
--- Counts a failed retry ($1 id, $2 attempts before), and schedules the next one in $3 seconds, or none: then it is dead. Nothing
--- is returned if somebody else has dealt with it.
+-- Counts a failed retry ($1 id, $2 attempts before), and schedules the next one in $3 seconds, or none: then it is dead. In the
+-- transaction that ran it ($6) the row is dead and counted since `next_due`. In a new one nothing is returned if somebody else
+-- has dealt with it.
 UPDATE outbox.inbox_parked
-SET attempts = attempts + 1,
+SET attempts = $2::integer + 1,
     state = CASE WHEN $3::float8 IS NULL THEN 'dead' ELSE 'retry' END,
     due_at = clock_timestamp() + make_interval(secs => $3::float8),
     fingerprint = $4::text, error = $5::text, failed_at = clock_timestamp()
-WHERE id = $1::bigint AND attempts = $2::integer AND state = 'retry'
+WHERE id = $1::bigint
+    AND CASE WHEN pg_current_xact_id_if_assigned() = $6::xid8 THEN attempts = $2::integer + 1 AND state = 'dead'
+             ELSE attempts = $2::integer AND state = 'retry' END
 RETURNING state;
 
 -- name: died

@@ -64,6 +64,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     "outbox/sql/inbox.sql": {
         **dict.fromkeys(["park", "park_followers"], INSERTS),
         **dict.fromkeys(["require_transaction", "is_committed", "limit", "await_commits"], NO_TABLE),
+        **dict.fromkeys(["before_retry", "take_back"], NO_TABLE),
     },
     "outbox/sql/inbox_groups.sql": {
         **dict.fromkeys(

@@ -83,8 +83,7 @@ def test_a_failing_asynchronous_listener_is_tried_again(inbox: InboxStage, topic
         return SUCCESS
 
     inbox.produce_numbered(topic, 8)
-    # One retry at a time: between roll-back and count another one would find the row, and run it once more.
-    with inbox.consumer(topic, listener, orderly=True, retry_workers=1):
+    with inbox.consumer(topic, listener, orderly=True, retry_workers=4):
         inbox.wait_applied(8)
     assert seen == {0: 1, 1: 1, 2: 1}
     assert inbox.count("outbox.inbox_parked") == 0

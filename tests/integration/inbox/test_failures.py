@@ -29,7 +29,7 @@ def test_a_failing_message_is_tried_again_and_applied_once(inbox: InboxStage, to
         return result
 
     inbox.produce_numbered(topic, 8)
-    with inbox.consumer(topic, listener, retry_workers=1):
+    with inbox.consumer(topic, listener, retry_workers=4):
         inbox.wait_applied(8)
     assert seen == [0, 1, 2]
     assert sorted(map(int, inbox.applied("body"))) == list(range(8))
