@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -31,6 +30,7 @@ from typing import Any, TypeVar
 import psycopg
 
 from outbox.errors import ListenerError
+from outbox.inbox.listener_loop import ListenerLoop
 
 T = TypeVar("T")
 CANCEL_TIME = 15.0
@@ -41,48 +41,6 @@ def is_async(listener: Callable[..., object]) -> bool:
     """Return whether a listener has to be awaited."""
     called = getattr(listener, "__call__", None)  # noqa: B004  (its own method is asked for)
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(called)
-
-
-class ListenerLoop:
-    """The event loop in which a member runs its asynchronous listeners."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ends: asyncio.Event | None = None
-        self._starting = threading.Lock()
-
-    def run(self, call: Awaitable[T]) -> T:
-        """Run something in the loop, and wait for its result or for what it raises; the first one starts the loop."""
-        results: list[T] = []
-        error = asyncio.run_coroutine_threadsafe(_finish(call, results), self._started()).result()
-        if error is not None:
-            raise error
-        return results[0]
-
-    def close(self, seconds: float) -> None:
-        """Cancel what still runs, end the loop, and wait for that so long."""
-        if self._loop is None or self._ends is None or self._thread is None:
-            return
-        self._loop.call_soon_threadsafe(self._ends.set)
-        self._thread.join(seconds)
-
-    def _started(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                ready = threading.Event()
-                self._thread = threading.Thread(
-                    target=lambda: asyncio.run(self._main(ready)), name="outbox-listener-loop", daemon=True
-                )
-                self._thread.start()
-                ready.wait()
-            assert self._loop is not None  # noqa: S101  (the thread has set it)
-            return self._loop
-
-    async def _main(self, ready: threading.Event) -> None:
-        self._loop, self._ends = asyncio.get_running_loop(), asyncio.Event()
-        ready.set()
-        await self._ends.wait()
 
 
 def awaiting(
@@ -146,12 +104,3 @@ async def _lent(conn: psycopg.Connection[Any]) -> AsyncIterator[psycopg.AsyncCon
 def _nothing() -> Generator[Any, Any, None]:
     """Wait for nothing, so that only the guard of a connection acts."""
     yield from ()
-
-
-async def _finish(call: Awaitable[T], results: list[T]) -> BaseException | None:
-    """Await something; return what it raised, which would end the loop if it were SystemExit."""
-    try:
-        results.append(await call)
-    except BaseException as error:  # noqa: BLE001  (it is raised in the thread that waits)
-        return error
-    return None

@@ -12,13 +12,14 @@ import psycopg
 
 from outbox.errors import ConfigurationError, ConsumerFailedError
 from outbox.inbox.assignments import Assignments, Limits
-from outbox.inbox.async_listeners import CANCEL_TIME, ListenerLoop, awaiting, is_async
+from outbox.inbox.async_listeners import CANCEL_TIME, awaiting, is_async
 from outbox.inbox.batch_threads import BatchThread
 from outbox.inbox.batches import Batching, BatchListener, one_by_one
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.handling import Handling, Listener
 from outbox.inbox.header_filters import Predicate
 from outbox.inbox.keeper import Keeper
+from outbox.inbox.listener_loop import ListenerLoop
 from outbox.inbox.poller import Poller
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer

@@ -32,6 +32,10 @@ class Failure:
     error: str
 
 
+class InterruptedListenerError(Exception):
+    """A listener was interrupted because its member ends, or its event loop has failed; its message is not to blame."""
+
+
 def describe(error: BaseException) -> Failure:
     """Describe an exception of a listener."""
     place = _place(error.__traceback__)
@@ -49,7 +53,9 @@ def reported(summary: str) -> Failure:
 
 
 def is_infrastructure(error: BaseException) -> bool:
-    """Return whether PostgreSQL is away or asks for another try, so that the message is not to blame."""
+    """Return whether PostgreSQL is away or asks for another try, or the member ends: the message is not to blame."""
+    if isinstance(error, InterruptedListenerError):
+        return True
     if not isinstance(error, psycopg.Error):
         return False
     state = error.sqlstate

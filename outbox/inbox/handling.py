@@ -165,8 +165,8 @@ def handle_due(
 def count_failure(conn: Connection, how: Handling, retry: plans.Retry, failure: Failure) -> None:
     """Count a retry that failed, commit that, and log it if that was the last attempt.
 
-    If its transaction is still open, the row is locked in it. If it has ended, it was given up or lost, or the listener has
-    ended it: another thread may have run the retry meanwhile, and what it counted is left alone.
+    If its transaction is still open, the row is locked in it. If it has ended, it was given up or lost, or the listener
+    has ended it: another thread may have run the retry meanwhile, and what it counted is left alone.
     """
     state = run(conn, plans.failed_again(retry, failure, how.delays))
     conn.commit()

@@ -2,8 +2,8 @@
 
 A delivery, in one transaction: `take`, the listener, `still_in`, commit. If the listener failed: roll back, then in a
 second transaction `park`, commit. A retry, in one transaction: `next_due`, the listener, `still_in`, `take_out`,
-commit; if the listener failed: back to the savepoint that `next_due` has set, `failed_again`, commit. So its row is locked
-until the attempt is counted, and no other thread or member runs it in between.
+commit; if the listener failed: back to the savepoint that `next_due` has set, `failed_again`, commit. So its row is
+locked until the attempt is counted, and no other thread or member runs it in between.
 
 What happens when the process dies, or PostgreSQL ends its transaction, between any two lines: nothing is
 committed but whole transactions, so the message is where it was before. It is delivered again, because the
@@ -243,8 +243,8 @@ def remove(group: int, topic_id: int, order_key: bytes | None, id_: int) -> Plan
 def take_out_discarded(group: int, retry: Retry) -> Plan[None]:
     """Take out a retry that its listener discarded, after `take_back`.
 
-    If the listener ended the transaction, this is another one, and the row was due and free in between. Who has taken it
-    meanwhile decides on it: another member that runs it, or an operator.
+    If the listener ended the transaction, this is another one, and the row was due and free in between. Who has taken
+    it meanwhile decides on it: another member that runs it, or an operator.
     """
     locked = yield Statement(SQL["lock_again"], (str(retry.id), str(retry.attempts), retry.xid))
     if locked:
@@ -254,8 +254,8 @@ def take_out_discarded(group: int, retry: Retry) -> Plan[None]:
 def failed_again(retry: Retry, failure: Failure, delays: DelaySchedule) -> Plan[str | None]:
     """Count a failed retry and schedule the next one; return its new state.
 
-    In the transaction of `next_due`, or in a new one after that has ended. None if somebody else has dealt with it. A retry
-    that its listener has committed is dead already.
+    In the transaction of `next_due`, or in a new one after that has ended. None if somebody else has dealt with it. A
+    retry that its listener has committed is dead already.
     """
     pause = delays.after(retry.attempts + 1)
     rows = yield Statement(

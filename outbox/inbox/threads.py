@@ -21,7 +21,7 @@ from outbox.backoff import Backoff
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership, plans
 from outbox.inbox.assignments import Assignments
-from outbox.inbox.failures import Failure, is_infrastructure, reported
+from outbox.inbox.failures import Failure, InterruptedListenerError, is_infrastructure, reported
 from outbox.inbox.followers import fitting, park_followers
 from outbox.inbox.handling import (
     Connection,
@@ -173,7 +173,8 @@ class ListenerThread(threading.Thread):
         seconds = self._pauses.next() * random.uniform(0.7, 1.0)  # noqa: S311  (spreads attempts, guards nothing)
         log.log(
             logging.WARNING if first else logging.DEBUG,
-            "PostgreSQL: %s; trying again in %.1f s",
+            "%s%s; trying again in %.1f s",
+            "" if isinstance(error, InterruptedListenerError) else "PostgreSQL: ",
             " ".join(str(error).split())[:300],
             seconds,
         )

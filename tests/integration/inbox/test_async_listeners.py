@@ -249,3 +249,69 @@ def test_an_asynchronous_listener_gets_batches(inbox: InboxStage, make_topic: Ma
         inbox.wait_applied(30)
     assert sorted(map(int, inbox.applied("body"))) == list(range(30))
     assert max(sizes) == 10
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_ends_the_event_loop_fails_no_other_message(
+    inbox: InboxStage, topic: str, raised: type[BaseException]
+) -> None:
+    async def leave() -> None:
+        raise raised("a task of the listener")
+
+    async def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        if message.body == b"0":
+            await asyncio.gather(leave())
+        await asyncio.sleep(0.01)
+        return await apply(conn, message)
+
+    inbox.produce_numbered(topic, 40, keys=40)
+    with inbox.consumer(topic, listener, workers=4, delays=DelaySchedule.of([3600])):
+        inbox.wait_applied(39)
+        parked = "SELECT convert_from(body, 'UTF8') FROM outbox.inbox_parked"
+        wait_until(lambda: inbox.conn.execute(parked).fetchall() == [("0",)], "only that one is parked")
+    assert sorted(map(int, inbox.applied("body"))) == list(range(1, 40))
+
+
+@pytest.mark.parametrize("in_sql", [True, False], ids=["in a statement", "elsewhere"])
+def test_the_end_of_a_member_counts_no_attempt_of_a_running_retry(
+    inbox: InboxStage, topic: str, in_sql: bool
+) -> None:
+    running = threading.Event()
+
+    async def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        await apply(conn, message)
+        if not message.reconsume_times:
+            return LATER
+        running.set()
+        if in_sql:
+            await conn.execute("SELECT pg_sleep(3600)")
+        await asyncio.sleep(3600)
+        return SUCCESS
+
+    inbox.produce_numbered(topic, 1)
+    with inbox.consumer(topic, listener, drain=0.2, delays=DelaySchedule.of([0])):
+        assert running.wait(60)
+    idle = "SELECT FROM outbox.inbox_parked FOR UPDATE SKIP LOCKED"
+    wait_until(lambda: inbox.conn.execute(idle).rowcount == 1, "no transaction has the row")
+    assert inbox.conn.execute("SELECT state, attempts FROM outbox.inbox_parked").fetchall() == [("retry", 1)]
+    assert inbox.count("applied") == 0
+
+
+def test_the_end_of_a_member_parks_no_message_that_its_listener_has_not_finished(
+    inbox: InboxStage, topic: str
+) -> None:
+    running, again = threading.Event(), threading.Event()
+
+    async def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        if not again.is_set():
+            running.set()
+            await asyncio.sleep(3600)
+        return await apply(conn, message)
+
+    inbox.produce_numbered(topic, 4)
+    with inbox.consumer(topic, listener, drain=0.2):
+        assert running.wait(60)
+    again.set()
+    with inbox.consumer(topic, listener):
+        inbox.wait_applied(4)
+    assert inbox.count("outbox.inbox_parked") == 0
