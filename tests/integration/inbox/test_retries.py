@@ -136,7 +136,7 @@ def test_a_retry_whose_listener_ends_the_transaction_is_counted_once(
     assert inbox.conn.execute("SELECT state, attempts FROM outbox.inbox_parked").fetchall() == [state]
 
 
-def test_an_attempt_whose_connection_dies_before_its_count_is_due_again_and_not_counted(
+def test_an_attempt_whose_connection_dies_before_its_count_is_not_counted(
     inbox: InboxStage, topic: str
 ) -> None:
     group = park_one(inbox, topic)

@@ -157,7 +157,7 @@ def test_the_end_interrupts_what_runs_and_refuses_what_comes(
         loop.run(call())
 
 
-def test_what_a_cancelled_listener_raises_instead_is_an_interruption_and_what_it_returns_is_its_result(
+def test_whatever_a_cancelled_listener_raises_is_an_interruption(
     loop: ListenerLoop, pool: ThreadPoolExecutor
 ) -> None:
     running = threading.Semaphore(0)
