@@ -18,39 +18,28 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from outbox.backoff import Backoff
 from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
 from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UndecidedError
+from outbox.inbox.kafka_offsets import PATIENCE, read_opening
 from outbox.inbox.keeper import Keeper, Opened, Opening, Restarted
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
 from outbox.inbox.plans import UNREADABLE_HEADERS
 from outbox.inbox.repeats import QuietLog, Repeats
 from outbox.inbox.settings import ConsumerSettings
-from outbox.inbox.starts import Known
 from outbox.inbox.tags import EVERYTHING
 
 log = logging.getLogger("outbox.inbox")
 POLL = 0.1
 BATCH = 500
-PATIENCE = 5.0
-"""Seconds for one reply of Kafka."""
 FLUSH = 10.0
 FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
-_NOTHING = -1001
-"""librdkafka's OFFSET_INVALID: the group has no offset."""
-
-
-def _checked(found: list[TopicPartition]) -> list[TopicPartition]:
-    """Return what Kafka said of partitions, if it said something of each: a missing offset is not an error."""
-    for each in found:
-        if each.error is not None:
-            raise KafkaException(each.error)
-    return found
+RENEWAL = 30.0
+"""Seconds after which a client that has lost all brokers, and has no partitions, is asked for Kafka and replaced."""
 
 
 class Poller:
@@ -58,13 +47,9 @@ class Poller:
 
     def __init__(self, settings: ConsumerSettings, assignments: Assignments, keeper: Keeper) -> None:
         self._settings, self._assignments, self._keeper = settings, assignments, keeper
-        config = {**settings.librdkafka, "error_cb": self._on_error}
-        self._consumer = Consumer(config, logger=QuietLog(log))
-        ours = ("bootstrap.servers", "security.", "sasl.", "ssl.")
-        self._admin = AdminClient(
-            {name: value for name, value in settings.kafka.items() if name.startswith(ours)},
-            logger=QuietLog(log),
-        )
+        self._consumer = self._client()
+        self._away_since: float | None = None
+        """Since when the client has had no broker, unless partitions were assigned to it afterwards."""
         self._assigned: dict[TopicPart, int] = {}
         """Partitions that are assigned and not open yet, with the ticket of their assignment."""
         self._asked: set[TopicPart] = set()
@@ -88,12 +73,7 @@ class Poller:
         Raises:
             ConsumerFailedError: Kafka refuses this member for good.
         """
-        self._consumer.subscribe(
-            sorted(self._settings.subscription),
-            on_assign=self._guarded(self._on_assign),
-            on_revoke=self._guarded(self._on_revoke),
-            on_lost=self._guarded(self._on_lost),
-        )
+        self._subscribe()
         try:
             while not self._stops.is_set():
                 self.run_once()
@@ -113,8 +93,35 @@ class Poller:
         if monotonic() - self._advanced >= 1.0:
             self._advanced = monotonic()
             self._advance()
+            self._replace_client()
         if self._fatal:
             raise ConsumerFailedError(f"group {self._settings.group!r}: {self._fatal}")
+
+    def _client(self) -> Consumer:
+        return Consumer({**self._settings.librdkafka, "error_cb": self._on_error}, logger=QuietLog(log))
+
+    def _subscribe(self) -> None:
+        self._consumer.subscribe(
+            sorted(self._settings.subscription),
+            on_assign=self._guarded(self._on_assign),
+            on_revoke=self._guarded(self._on_revoke),
+            on_lost=self._guarded(self._on_lost),
+        )
+
+    def _replace_client(self) -> None:
+        """Replace a client that finds no broker any more; see decision 91. It has no partitions, so nothing is lost."""
+        now, away = monotonic(), self._away_since
+        if away is None or now - away < RENEWAL or self._read or self._assigned:
+            return
+        self._away_since = None
+        try:
+            self._consumer.list_topics(next(iter(self._settings.subscription)), timeout=PATIENCE)
+        except KafkaException as error:
+            log.debug("Kafka: %s; group %s makes a new client", error, self._settings.group)
+            old, self._consumer = self._consumer, self._client()
+            old.close()
+            self._subscribe()
+            self._away_since = monotonic()
 
     # Messages -------------------------------------------------------------------------------------------------
 
@@ -221,45 +228,8 @@ class Poller:
             )
 
     def _opening(self, topic: str, parts: Sequence[int]) -> Opening:
-        metadata = self._consumer.list_topics(topic, timeout=PATIENCE)
-        everywhere = sorted(metadata.topics[topic].partitions)
-        places = [TopicPartition(topic, part) for part in sorted({*everywhere, *parts})]
-        committed = {
-            each.partition: each.offset
-            for each in _checked(self._consumer.committed(places, timeout=PATIENCE))
-            if each.offset >= 0
-        }
-        marks = {part: self._marks(topic, part) for part in (parts if committed else {*everywhere, *parts})}
-        known = {part: Known(*marks[part], committed.get(part)) for part in parts}
-        initial = committed or self._initial(topic, marks)
-        return Opening(
-            topic,
-            f"{metadata.cluster_id}/{self._kafka_id(topic)}",
-            known,
-            initial,
-            "Kafka's offsets" if committed else str(self._settings.consume_from),
-            self._assigned[(topic, parts[0])],
-        )
-
-    def _marks(self, topic: str, part: int) -> tuple[int, int]:
-        marks = self._consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=PATIENCE)
-        if marks is None:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return (marks[0], marks[1])
-
-    def _initial(self, topic: str, marks: dict[int, tuple[int, int]]) -> dict[int, int]:
-        begins = self._settings.consume_from
-        if begins.milliseconds is None:
-            return {part: low if begins.is_first else high for part, (low, high) in marks.items()}
-        asked = [TopicPartition(topic, part, begins.milliseconds) for part in marks]
-        found = _checked(self._consumer.offsets_for_times(asked, timeout=PATIENCE))
-        return {
-            each.partition: each.offset if each.offset >= 0 else marks[each.partition][1] for each in found
-        }
-
-    def _kafka_id(self, topic: str) -> str:
-        described = self._admin.describe_topics(TopicCollection([topic]))[topic].result(PATIENCE)
-        return str(described.topic_id)
+        ticket = self._assigned[(topic, parts[0])]
+        return read_opening(self._consumer, self._settings, topic, parts, ticket=ticket, quiet=QuietLog(log))
 
     def _receive(self) -> None:
         while True:
@@ -331,7 +301,7 @@ class Poller:
 
     def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign([])  # nothing is read before the offsets are known
-        ticket = self._next_ticket()
+        ticket, self._away_since = self._next_ticket(), None
         for each in partitions:
             self._assigned[(each.topic, each.partition)] = ticket
         self._retry_at = 0.0
@@ -378,8 +348,10 @@ class Poller:
     def _on_error(self, error: KafkaError) -> None:
         if error.fatal():
             self._fatal = error.str()
-        else:
-            log.log(self._repeats.level(error.code()), "Kafka: %s", error.str())
+            return
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._away_since = self._away_since or monotonic()
+        log.log(self._repeats.level(error.code()), "Kafka: %s", error.str())
 
     def _close(self) -> None:
         places = list(self._read)

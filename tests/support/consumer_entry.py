@@ -6,6 +6,7 @@ body is `body`. It prints a line when it runs, and one for each message before t
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import signal
@@ -181,6 +182,7 @@ def main() -> None:
         **{"orderly": True, "workers": 3, **several},
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+    faulthandler.register(signal.SIGUSR1)
     report("runs")
     consumer.run()
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -119,10 +120,21 @@ class ConsumerProcess:
         """What it printed."""
         return "\n".join(self.lines[-100:])
 
+    def _print_stacks(self) -> None:
+        """Let it print what its threads do, if it runs far enough: a test has failed."""
+        if self.process.poll() is None and "runs" in self.lines:
+            self.process.send_signal(signal.SIGUSR1)
+            with suppress(AssertionError):
+                wait_until(
+                    lambda: any("most recent call first" in line for line in self.lines), "", seconds=5
+                )
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._print_stacks()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()

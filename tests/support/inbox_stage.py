@@ -48,9 +48,9 @@ def apply_all(conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeR
 class InboxStage:
     """One database and one broker."""
 
-    def __init__(self, dsn: str, bootstrap_servers: str) -> None:
+    def __init__(self, dsn: str, bootstrap_servers: str, *, group: str = "") -> None:
         self.dsn, self.bootstrap_servers = dsn, bootstrap_servers
-        self.group = f"group-{uuid4().hex[:8]}"
+        self.group = group or f"group-{uuid4().hex[:8]}"
         self.conn: Connection = psycopg.connect(dsn, autocommit=True)
         self.conn.execute(TABLE)
         self._producer = Producer(
