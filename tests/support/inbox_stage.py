@@ -54,7 +54,12 @@ class InboxStage:
         self.conn: Connection = psycopg.connect(dsn, autocommit=True)
         self.conn.execute(TABLE)
         self._producer = Producer(
-            {"bootstrap.servers": bootstrap_servers, "linger.ms": 1, "acks": "all", "log_level": 0}
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "linger.ms": 1,
+                "enable.idempotence": True,  # a batch that is sent again stays in front of later ones
+                "log_level": 0,
+            }
         )
 
     def produce(
