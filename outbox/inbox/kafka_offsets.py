@@ -12,7 +12,7 @@ from outbox.inbox.repeats import QuietLog
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import ConsumeFrom, Known
 
-PATIENCE = 5.0
+REPLY_TIME = 5.0
 """Seconds for one reply of Kafka."""
 _CONNECTING = ("bootstrap.servers", "security.", "sasl.", "ssl.")
 
@@ -40,12 +40,12 @@ def read_opening(
         KafkaException: Kafka is away, or refuses.
         TimeoutError: It has not returned the id of the topic in time.
     """
-    metadata = consumer.list_topics(topic, timeout=PATIENCE)
+    metadata = consumer.list_topics(topic, timeout=REPLY_TIME)
     everywhere = sorted(metadata.topics[topic].partitions)
     places = [TopicPartition(topic, part) for part in sorted({*everywhere, *parts})]
     committed = {
         each.partition: each.offset
-        for each in _checked(consumer.committed(places, timeout=PATIENCE))
+        for each in _checked(consumer.committed(places, timeout=REPLY_TIME))
         if each.offset >= 0
     }
     wanted = parts if committed else {*everywhere, *parts}
@@ -63,7 +63,7 @@ def read_opening(
 
 
 def _marks(consumer: Consumer, topic: str, part: int) -> tuple[int, int]:
-    marks = consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=PATIENCE)
+    marks = consumer.get_watermark_offsets(TopicPartition(topic, part), timeout=REPLY_TIME)
     if marks is None:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
     return (marks[0], marks[1])
@@ -75,7 +75,7 @@ def _initial(
     if begins.milliseconds is None:
         return {part: low if begins.is_first else high for part, (low, high) in marks.items()}
     asked = [TopicPartition(topic, part, begins.milliseconds) for part in marks]
-    found = _checked(consumer.offsets_for_times(asked, timeout=PATIENCE))
+    found = _checked(consumer.offsets_for_times(asked, timeout=REPLY_TIME))
     return {each.partition: each.offset if each.offset >= 0 else marks[each.partition][1] for each in found}
 
 
@@ -83,7 +83,7 @@ def _kafka_id(settings: ConsumerSettings, topic: str, quiet: QuietLog) -> str:
     """Ask for the id of a topic, by a client for this question: one that is kept may lose its brokers (decision 91)."""
     config = {name: value for name, value in settings.kafka.items() if name.startswith(_CONNECTING)}
     admin = AdminClient(config, logger=quiet)
-    described = admin.describe_topics(TopicCollection([topic]))[topic].result(PATIENCE)
+    described = admin.describe_topics(TopicCollection([topic]))[topic].result(REPLY_TIME)
     return str(described.topic_id)
 
 

@@ -25,7 +25,7 @@ from outbox.errors import ConsumerFailedError
 from outbox.inbox.assignments import Assignments, StoredOffset, TopicPart
 from outbox.inbox.failures import Failure
 from outbox.inbox.header_filters import UndecidedError
-from outbox.inbox.kafka_offsets import PATIENCE, read_opening
+from outbox.inbox.kafka_offsets import REPLY_TIME, read_opening
 from outbox.inbox.keeper import Keeper, Opened, Opening, Restarted
 from outbox.inbox.messages import HeaderValue, RawRecord, identify, pairs_of
 from outbox.inbox.plans import UNREADABLE_HEADERS
@@ -115,7 +115,7 @@ class Poller:
             return
         self._away_since = None
         try:
-            self._consumer.list_topics(next(iter(self._settings.subscription)), timeout=PATIENCE)
+            self._consumer.list_topics(next(iter(self._settings.subscription)), timeout=REPLY_TIME)
         except KafkaException as error:
             log.debug("Kafka: %s; group %s makes a new client", error, self._settings.group)
             old, self._consumer = self._consumer, self._client()

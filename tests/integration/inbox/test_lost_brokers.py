@@ -36,7 +36,7 @@ def test_a_client_that_finds_no_broker_is_replaced(
 
     monkeypatch.setattr(Poller, "_client", client)
     monkeypatch.setattr(poller, "RENEWAL", 1.0)
-    monkeypatch.setattr(poller, "PATIENCE", 0.5)
+    monkeypatch.setattr(poller, "REPLY_TIME", 0.5)
     inbox.produce_numbered(topic, 20)
     with inbox.consumer(topic):
         inbox.wait_applied(20)
