@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, PartitionMetadata, ResourceType
@@ -14,10 +14,18 @@ TIMEOUT_S = 2.0
 
 
 class PartitionProbe:
-    """Describes what the cluster knows of partitions; called on a thread of its own."""
+    """Describes what the cluster knows of partitions; called on a thread of its own.
 
-    def __init__(self, admin: AdminClient) -> None:
-        self._admin = admin
+    A client that gives no reply is replaced: one that has lost all its brokers may never connect again (decision 91),
+    and the relay would take Kafka for away as long as it asks that one.
+
+    Args:
+        open_admin: makes a client.
+    """
+
+    def __init__(self, open_admin: Callable[[], AdminClient]) -> None:
+        self._open = open_admin
+        self._admin = open_admin()
 
     def __call__(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
         """Return, per topic and partition, the state of the partition in words.
@@ -31,6 +39,7 @@ class PartitionProbe:
                 # Any broker answers this one; other requests of an admin client wait for a certain broker.
                 cluster = self._admin.list_topics(topic, timeout=TIMEOUT_S)
             except KafkaException as error:
+                self._admin = self._open()
                 raise KafkaUnavailableError(f"no metadata of topic {topic!r}: {readable(error)}") from error
             metadata = cluster.topics.get(topic)
             if metadata is None:

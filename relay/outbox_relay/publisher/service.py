@@ -216,7 +216,8 @@ class Relay:
         )
         read = TopicLookup(lambda: new_admin(self._settings)).read
         refresher = Refresher(lambda: self._connect_as("outbox relay topics"), read)
-        overdue = Overdue(PartitionProbe(new_admin(self._settings)), patience=self._options.ack_timeout)
+        probe = PartitionProbe(lambda: new_admin(self._settings))
+        overdue = Overdue(probe, patience=self._options.ack_timeout)
 
         def new_publisher(conn: psycopg.Connection[Any]) -> Publisher:
             return Publisher(Producers(self._settings), TopicBook(conn, read, refresher))
