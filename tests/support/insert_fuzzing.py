@@ -170,7 +170,7 @@ def write_rows(admin: str, producer: str, topics: Sequence[str], count: int, see
 
 
 def publish(admin: str, bootstrap_servers: str) -> None:
-    """Run a relay until nothing is left to publish; an exception of it, or a lane that stops, is an error.
+    """Run a relay until nothing is left to publish; an exception of it, a stopped lane or a parked key is an error.
 
     What is left: COMMITTED messages that do not wait and have no publication.
     """
@@ -183,8 +183,11 @@ def publish(admin: str, bootstrap_servers: str) -> None:
             turns += 1
             if turns % 50:
                 return
-            row = watcher.execute("SELECT min(stopped_error) FROM outbox.lane").fetchone()
-            assert row == (None,), row
+            for error in ("stopped_error FROM outbox.lane", "error FROM outbox.parked_key"):
+                row = watcher.execute(
+                    f"SELECT min(stopped.error) FROM (SELECT {error}) stopped (error)"
+                ).fetchone()
+                assert row == (None,), row
             row = watcher.execute(
                 """SELECT count(*) FROM outbox.message_status s
                    WHERE s.status = 'COMMITTED' AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = s.id)"""

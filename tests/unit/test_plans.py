@@ -35,6 +35,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/half_message_life.sql": TX,
     "relay/outbox_relay/operations/half_messages.sql": TX,
     "relay/outbox_relay/operations/messages.sql": INSPECT,
+    "relay/outbox_relay/operations/parked_keys.sql": INSPECT,
     "relay/outbox_relay/operations/partitions.sql": DB,
     "relay/outbox_relay/operations/relays.sql": "what `outbox relay ls` and `drain` ask; a row per relay",
     "relay/outbox_relay/operations/status.sql": INSPECT,
@@ -89,7 +90,7 @@ EXEMPT: dict[str, dict[str, str]] = {
     "relay/outbox_relay/alarms/alarms.sql": {
         **dict.fromkeys(["settings", "only_one"], NO_TABLE),
         **dict.fromkeys(["raise", "clear", "claim", "raise_sent", "clear_sent", "failed"], NOTICES),
-        "found": "lanes, alarms of producer groups, and a row per topic, on a connection that is for nothing else",
+        "found": "lanes, parked keys, alarms of groups, and a row per topic, on a connection that is for nothing else",
         "found_dead": "by the index of what is unsettled, as `outbox status` reads it; paced by what it took",
     },
     "relay/outbox_relay/checker/askers/query.sql": dict.fromkeys(
@@ -113,6 +114,7 @@ EXEMPT: dict[str, dict[str, str]] = {
             ["take", "lock_free", "give_back", "clear", "join", "renew", "release", "stop", "resume"], LANES
         ),
         "note_failover": LANES,
+        "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
         **dict.fromkeys(["doubts", "shares", "others", "other_versions", "lane_numbers"], LANES),
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(
@@ -122,6 +124,9 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
     },
     "relay/outbox_relay/publisher/publications.sql": {"record": LANES, "has_synchronous_standbys": NO_TABLE},
+    "relay/outbox_relay/publisher/parked.sql": {
+        "end_drains": "when lanes are taken: the keys of the lanes, and what is held of those that were being drained",
+    },
     "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
 }
 

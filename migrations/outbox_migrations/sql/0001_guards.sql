@@ -73,6 +73,10 @@ END $$;
 --     or saved of it, and the relay may have gone on. It is refused until a relay has taken the lanes here.
 --   The relay dies after its announcement: retrying_at stays, and so the refusal, until a relay has taken the lanes and
 --     recorded how far they are published.
+-- A message of a parked key waits, and is published by the relay when somebody asks for that: under the key's row lock
+-- this finds "draining_at" set, and refuses, or keeps the lock until this transaction ends, and the relay leaves the key as
+-- it is until then. Once the head is gone, the messages behind it are published. On a server that took over from another
+-- one it is refused until a relay has taken the lane here. A message that joins a key while this runs keeps its row.
 -- Under REPEATABLE READ a lane that changed since the snapshot is a serialization failure. Everybody is bound by this:
 -- who knows by other means that a message cannot be published stops its lane at it, in the same transaction.
 CREATE FUNCTION outbox.leave_lane(id bigint, message_id uuid, lane smallint, pos bigint, to_skipped boolean) RETURNS void
@@ -81,13 +85,41 @@ DECLARE
     after     text := CASE WHEN to_skipped THEN 'SKIPPED' ELSE 'DEAD' END;
     may_leave boolean := false;
     here      outbox.lane%ROWTYPE;
+    waits     outbox.waiting%ROWTYPE;
     found_at  text;
 BEGIN
-    IF NOT to_skipped THEN
-        DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id;
+    SELECT w.* INTO waits FROM outbox.waiting w WHERE w.id = leave_lane.id;
+    IF waits.parked IS NOT NULL THEN
+        IF EXISTS (SELECT FROM outbox.lane l WHERE l.lane = leave_lane.lane
+                   AND l.timeline <> ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer) THEN
+            RAISE EXCEPTION 'message % cannot become % now: this server took over from another one, whose relay may have published it',
+                    message_id, after
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_retried',
+                      HINT = 'Start a relay; it records that: outbox relay run';
+        END IF;
+        UPDATE outbox.parked_key k
+        SET requested_at = CASE WHEN k.head = leave_lane.id THEN clock_timestamp() ELSE k.requested_at END,
+            requested_by = CASE WHEN k.head = leave_lane.id THEN outbox.actor() ELSE k.requested_by END
+        WHERE k.number = waits.parked AND k.draining_at IS NULL;
+        IF NOT FOUND THEN
+            IF EXISTS (SELECT FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch
+                       WHERE l.lane = leave_lane.lane AND e.leased_until > clock_timestamp()) THEN
+                RAISE EXCEPTION 'message % cannot become % now: the relay is trying its key again; repeat in a few seconds',
+                        message_id, after
+                    USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_retried';
+            END IF;
+            RAISE EXCEPTION 'message % cannot become % now: the relay that was trying its key again has ended, and has not recorded whether it was published',
+                    message_id, after
+                USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_retried',
+                      HINT = 'Start a relay; it records that: outbox relay run';
+        END IF;
+        DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id AND w.in_doubt = to_skipped;
+        may_leave := FOUND;
+    ELSIF NOT to_skipped THEN
+        DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id AND w.parked IS NULL;
         may_leave := FOUND;
     END IF;
-    IF NOT may_leave THEN
+    IF NOT may_leave AND waits.parked IS NULL THEN
         -- The relay then tries the lane again within about a second.
         UPDATE outbox.lane l SET retry_requested_at = clock_timestamp()
         WHERE l.lane = leave_lane.lane AND l.stopped_message = leave_lane.message_id AND l.retrying_at IS NULL
@@ -105,6 +137,18 @@ BEGIN
                   HINT = 'What is in Kafka stays there; send another message that corrects it.';
     ELSIF may_leave THEN
         RETURN;
+    ELSIF waits.parked IS NOT NULL AND to_skipped THEN
+        RAISE EXCEPTION 'message % cannot become SKIPPED: it is certain that Kafka does not have it, so it becomes DEAD first',
+                message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_skipped_is_in_doubt',
+                  HINT = format('outbox message skip %s --reason TEXT', message_id);
+    ELSIF waits.parked IS NOT NULL THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: it may be in Kafka already, because an earlier acknowledgement was lost',
+                message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_in_doubt',
+                  HINT = format('Repair the cause, and publish it: outbox message retry %s --reason TEXT; or give it up, whether '
+                                'Kafka has it or not: outbox message skip %s --may-be-published --reason TEXT',
+                                message_id, message_id);
     END IF;
     SELECT l.* INTO here FROM outbox.lane l WHERE l.lane = leave_lane.lane;
     IF here.stopped_error IS NULL THEN

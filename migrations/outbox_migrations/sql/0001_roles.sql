@@ -50,6 +50,8 @@ BEGIN
         GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA outbox TO outbox_relay;
         GRANT INSERT ON outbox.publication, outbox.topic, outbox.failover TO outbox_relay;
         GRANT INSERT, DELETE ON outbox.waiting TO outbox_relay;
+        GRANT UPDATE (reason, in_doubt) ON outbox.waiting TO outbox_relay;
+        GRANT INSERT, UPDATE, DELETE ON outbox.parked_key TO outbox_relay;
         GRANT UPDATE ON outbox.lane TO outbox_relay;
         GRANT INSERT, UPDATE, DELETE ON outbox.lease, outbox.notice TO outbox_relay;
         GRANT UPDATE ON outbox.failover TO outbox_relay;
@@ -89,9 +91,9 @@ BEGIN
                                       transaction_id, checker, biz_type, biz_id, traceparent, remark)
                         ON outbox.message TO %I', wanted);
         EXECUTE format('GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
-                        outbox.waiting, outbox.topic, outbox.producer_group, outbox.pending_check, outbox.alarm, outbox.notice,
-                        outbox.lane, outbox.lease, outbox.failover, outbox.transition, outbox.certificate,
-                        outbox.alembic_version TO %I',
+                        outbox.waiting, outbox.parked_key, outbox.topic, outbox.producer_group, outbox.pending_check,
+                        outbox.alarm, outbox.notice, outbox.lane, outbox.lease, outbox.failover, outbox.transition,
+                        outbox.certificate, outbox.alembic_version TO %I',
                        wanted);
         EXECUTE format('GRANT SELECT ON SEQUENCE outbox.position TO %I', wanted);
     END LOOP;
@@ -101,6 +103,7 @@ BEGIN
         GRANT UPDATE (retry_requested_at) ON outbox.lane TO outbox_operator;
         GRANT UPDATE (is_draining) ON outbox.lease TO outbox_operator;
         GRANT UPDATE (scanned_at, lost) ON outbox.failover TO outbox_operator;
+        GRANT UPDATE (requested_at, requested_by) ON outbox.parked_key TO outbox_operator;
         GRANT INSERT, UPDATE ON outbox.topic, outbox.producer_group TO outbox_operator;
         GRANT INSERT, UPDATE (due_at) ON outbox.pending_check TO outbox_operator;
     END IF;

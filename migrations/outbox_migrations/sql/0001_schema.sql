@@ -212,14 +212,14 @@ COMMENT ON COLUMN outbox.event.id IS 'the message''s id, so that its events shar
 
 -- Beside the messages ---------------------------------------------------------------------------------------
 
--- Committed, but not publishable now: delayed, held behind a failed message of the same order key, or parked
--- with its topic. Taken and released by compare-and-set; the finder and the sweep leave these rows out.
+-- Committed, but not publishable now: delayed, failed (it cannot be published), or held behind a failed message of the same
+-- order key (see 0001_parked_keys.sql). The finder and the sweep leave these rows out.
 -- A delayed message has its row from the moment it is COMMITTED, written by the triggers below. The transaction that
 -- deletes that row decides: the relay's, which releases the message when it is due, or a cancellation.
 CREATE TABLE outbox.waiting (
     id         bigint      PRIMARY KEY,
     message_id uuid        NOT NULL,
-    reason     text        NOT NULL CHECK (reason IN ('delayed', 'held', 'parked')),
+    reason     text        NOT NULL CHECK (reason IN ('delayed', 'held', 'parked', 'failed')),
     due_at     timestamptz,
     since      timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT waiting_delay_has_an_end CHECK (reason <> 'delayed' OR due_at IS NOT NULL)

@@ -1,10 +1,11 @@
 -- What people read: every message with the one status, partition and offset that it has.
--- PUBLISHED appears here only. A message that was published twice (at-least-once, after a crash) shows its
--- first appearance.
+-- PUBLISHED appears here only, and DEAD for a message that its relay cannot publish and that parks its key. A message that
+-- was published twice (at-least-once, after a crash) shows its first appearance.
 CREATE VIEW outbox.message_status AS
 SELECT m.id,
        m.message_id,
-       CASE WHEN p.published_at IS NOT NULL AND m.state = 'COMMITTED' THEN 'PUBLISHED' ELSE m.state END AS status,
+       CASE WHEN m.state <> 'COMMITTED' THEN m.state WHEN p.published_at IS NOT NULL THEN 'PUBLISHED'
+            WHEN w.reason = 'failed' THEN 'DEAD' ELSE m.state END AS status,
        m.topic,
        p.partition,
        p."offset",

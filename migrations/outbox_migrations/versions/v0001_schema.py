@@ -14,6 +14,7 @@ def upgrade() -> None:
     """Create the schema's objects, in the order in which they need each other."""
     for name in (
         "0001_schema.sql",
+        "0001_parked_keys.sql",
         "0001_failover.sql",
         "0001_admission.sql",
         "0001_guards.sql",

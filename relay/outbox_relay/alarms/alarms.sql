@@ -17,6 +17,10 @@ SELECT pg_try_advisory_lock(hashtextextended('outbox.notice', 0))
 SELECT 'lane_stopped', format('lane %s at %s', l.lane, coalesce(l.stopped_message::text, 'no message')), l.stopped_error
 FROM outbox.lane l WHERE l.stopped_error IS NOT NULL
 UNION ALL
+SELECT 'key_parked', format('topic %s', k.topic),
+       format('parked keys: %s, the first at message %s: %s', count(*), min(k.head), (array_agg(k.error ORDER BY k.head))[1])
+FROM outbox.parked_key k GROUP BY k.topic
+UNION ALL
 SELECT CASE WHEN a.kind IN ('exhausted', 'rolled_back') THEN 'half_message_' || a.kind ELSE 'group_' || a.kind END,
        format('group %s', a.producer_group), a.detail
 FROM outbox.alarm a

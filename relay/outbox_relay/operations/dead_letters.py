@@ -3,6 +3,9 @@
 A message whose earlier acknowledgement was lost may be in Kafka. It does not become DEAD; it is given up as such:
 COMMITTED → SKIPPED.
 
+A message that parks its key is COMMITTED, and shown as DEAD. Retried, it keeps its place: the relay publishes it, and
+then what is held behind it. Once it is set aside or given up, what is held behind it is published.
+
 Order: a message that is set aside leaves the order of its key; the messages behind it are published. Retried, it takes
 its place when it is retried, behind what was committed meanwhile. Skipped, it is never published.
 """
@@ -16,7 +19,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import half_messages
+from outbox_relay.operations import half_messages, parked_keys
 from outbox_relay.operations.decide import DecisionResult, deciding
 from outbox_relay.operations.messages import Row
 from outbox_relay.text.errors import OperatorError
@@ -38,6 +41,10 @@ DONE = {
     "skip in doubt": "is given up: it is not published again; if Kafka has it already, it stays there",
     "retry": "is committed again: it is published behind what was committed before",
 }
+REQUESTED = (
+    "is tried again within about a second, and what is held behind it follows in order; if it fails again: "
+    "outbox lane ls"
+)
 GOAL = {"dead": "DEAD", "skip": "SKIPPED", "skip in doubt": "SKIPPED"}
 
 
@@ -75,6 +82,14 @@ def act(
                         f"message {message['id']} was changed by somebody else meanwhile; run it again"
                     )
                 state, (by, at) = after, row
+            if action == "retry" and state == "COMMITTED" and by is None:
+                drain = conn.execute(STATEMENTS["request_drain"], _named(message)).fetchone()
+                if drain is not None:
+                    by, at = drain
+                    return DecisionResult(message, "decided", REQUESTED, state, by, at, reason)
+                key = parked_keys.of_message(conn, message["id"])
+                if key is not None:
+                    return DecisionResult(message, "refused", key.being_tried, state)
     except psycopg.errors.LockNotAvailable:
         text = (
             f"or its lane is held by another transaction; waited {seconds(wait)}, nothing was changed: run it "

@@ -16,3 +16,11 @@ LEFT JOIN LATERAL (
     ORDER BY t.happened_at DESC LIMIT 1
 ) e ON true
 WHERE s.id = %(id)s AND s.message_id = %(message_id)s
+
+-- name: request_drain
+-- Asks the owner of a parked key to publish the key's messages again, in order. No row: the message is of none, or the
+-- relay is publishing them now.
+UPDATE outbox.parked_key k SET requested_at = clock_timestamp(), requested_by = outbox.actor()
+FROM outbox.waiting w
+WHERE w.id = %(id)s AND w.message_id = %(message_id)s AND k.number = w.parked AND k.draining_at IS NULL
+RETURNING k.requested_by, k.requested_at

@@ -65,9 +65,11 @@ class Filters:
     @property
     def statement(self) -> str:
         """The statement (a block of messages.sql) that finds them."""
-        return {"COMMITTED": "search_unpublished", "PUBLISHED": "search_published"}.get(
-            self.status or "", "search"
-        )
+        return {
+            "COMMITTED": "search_unpublished",
+            "PUBLISHED": "search_published",
+            "DEAD": "search_dead",
+        }.get(self.status or "", "search")
 
     @property
     def windowed(self) -> bool:

@@ -32,6 +32,7 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
     return [
         *_relay(status),
         *_stopped(status),
+        *_parked(status),
         *_partitions(status),
         *_failovers(status),
         *_late(status, max_age),
@@ -68,6 +69,17 @@ def _stopped(status: Status) -> Iterator[Problem]:
                 if lane.stopped_message is None
                 else f"outbox message show {lane.stopped_message}",
             )
+
+
+def _parked(status: Status) -> Iterator[Problem]:
+    failed = sum(one.messages for one in status.waiting if one.reason == "failed")
+    held = sum(one.messages for one in status.waiting if one.reason == "held")
+    if failed:
+        yield Problem(
+            "key_parked",
+            f"{many(failed, 'message')} cannot be published, with {many(held, 'message')} held behind",
+            "outbox lane ls",
+        )
 
 
 def _partitions(status: Status) -> Iterator[Problem]:

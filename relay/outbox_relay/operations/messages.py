@@ -13,8 +13,9 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import progress, stopped_lanes
+from outbox_relay.operations import parked_keys, progress, stopped_lanes
 from outbox_relay.operations.filters import Filters
+from outbox_relay.operations.parked_keys import ParkedKey
 from outbox_relay.operations.stopped_lanes import LaneStop
 from outbox_relay.publisher.snapshot import START, Progress
 
@@ -38,6 +39,8 @@ class Life:
     content: Row | None
     stopped: LaneStop | None = None
     """Its lane, if that is stopped and the message is not published."""
+    parked: ParkedKey | None = None
+    """Its parked key, if it fails or is held behind a message that does."""
 
 
 def search(
@@ -132,6 +135,7 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
             publications=cursor.execute(STATEMENTS["publications"], message).fetchall(),
             content=_content(cursor.execute(STATEMENTS["content"], message).fetchone()) if content else None,
             stopped=stopped,
+            parked=parked_keys.of_message(conn, message["id"]),
         )
 
 

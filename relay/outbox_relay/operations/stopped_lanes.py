@@ -32,6 +32,7 @@ REPAIRS = {
     "TOPIC_AUTHORIZATION_FAILED": "let the relay's Kafka user write to topic {topic}, then: outbox lane retry {lane}",
     "TOPIC_EXCEPTION": "Kafka allows no topic of that name; send the message again to another topic",
     "MALFORMED": "no Kafka record can be made of it; send it again without the fault",
+    "TOO_MANY_HELD": "publish or give up what fails: outbox lane ls",
     "PARTITION_UNAVAILABLE": "bring the partition back, then: outbox lane retry {lane}",
 }
 GIVE_UP = (
@@ -91,7 +92,7 @@ class LaneStop:
         code = (self.error or "").partition(":")[0]
         found = REPAIRS.get(code)
         lines = [] if found is None else [found]
-        if self.state == "COMMITTED":
+        if self.state == "COMMITTED" and code != "TOO_MANY_HELD":
             way_out = GIVE_UP if self.in_doubt else SET_ASIDE
             lines.append(way_out if lines else way_out.removeprefix("or ").removeprefix(", "))
         return [line.format(id=self.id, topic=self.topic, lane=self.lane) for line in lines]

@@ -15,8 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from outbox_relay.publisher.batch import Batch, Stop
-from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Refused, Unpublishable
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.partitions import LivePartitions
@@ -77,11 +77,22 @@ class AsideLanes:
                 group.paused = False
 
     def _give_up(self, lane: int, reason: Unpublishable) -> None:
+        head = self._publisher.aside[lane][0]
+        if head.drain is not None:
+            # Nothing of the lane was on the wire when the drain began, so it is the first.
+            # Its place in the lane is no place to stop at: its key stays parked at it, and the request is done.
+            index = min(index for _, index in head.waiting())
+            refused = Refused(
+                head.positions[index], head.message_ids[index], str(reason), head.alone, of_drain=True
+            )
+            raise DeliveryError(f"a drain in lane {lane} waits for its partition: {reason}", {lane: refused})
         with naming_defects():
             done, messages, handed = self._publisher.give_up(lane, reason)
             # Written with the stop, for the messages behind it: they are in flight, too.
             self._recorder.doubts.add(handed, {})
             self._note([done], self._recorder.commit([done], self._partitions.bounds()))
+        # Claims behind the stop were given up with what was in front of them.
+        self._reload_keys(frozenset((lane,)))
         self._given_up += messages
         self._burdened |= {lane}
         group = next((group for group in self._groups if lane in group.lanes), None)
@@ -129,12 +140,8 @@ class AsideLanes:
             return False
         return True
 
-    def _is_recorded(self, stop: Stop) -> bool:
-        pending = any(
-            other.lane == stop.lane for batch in self._publisher.unrecorded() for other in batch.stops
-        )
-        known = stop.lane not in self._recorder.unwritten
-        return not pending and known and self._recorder.recorded[stop.lane] == stop.progress
+    def _reload_keys(self, lanes: frozenset[int]) -> None:
+        raise NotImplementedError
 
     def _open_publisher(self) -> Publisher:
         raise NotImplementedError

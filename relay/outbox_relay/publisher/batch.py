@@ -15,6 +15,8 @@ from typing import cast
 from confluent_kafka import KafkaError, Message
 
 from outbox_relay.publisher.errors import OutOfOrderError, Refused, Unpublishable
+from outbox_relay.publisher.finder import RawRow
+from outbox_relay.publisher.parked import Claim, KeyDrain
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 
 Delivered = Callable[[KafkaError | None, Message], None]
@@ -89,6 +91,12 @@ class Batch:
     message_ids: list[str] = field(default_factory=list)
     slots: dict[tuple[str, int], Slot] = field(default_factory=dict)
     stops: list[Stop] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    """Messages of parked keys: those that fail, and those held behind them."""
+    drain: KeyDrain | None = None
+    """The key whose held messages these are; such a batch brings no lane further."""
+    alone: RawRow | None = None
+    """Its message, if it was made of one row."""
     chosen: frozenset[int] | None = None
     needs: list[tuple[Slot, int]] = field(default_factory=list)
     """Of a part: how many offsets of each slot acknowledge all its rows there."""
@@ -105,7 +113,8 @@ class Batch:
     @property
     def speaks_for(self) -> frozenset[int]:
         """The lanes that it brings further, to its end or to a stop inside."""
-        return frozenset(self.lanes) | {stop.lane for stop in self.stops}
+        lanes = frozenset(self.lanes) | {stop.lane for stop in self.stops}
+        return lanes if self.drain is None else lanes | {self.drain.lane}
 
     def part(self, lanes: frozenset[int]) -> Batch:
         """Return the part of these lanes; the rest is the part of the others."""
@@ -121,6 +130,7 @@ class Batch:
             self,
             lanes=tuple(lane for lane in self.lanes if lane in lanes),
             stops=[stop for stop in self.stops if stop.lane in lanes],
+            claims=[claim for claim in self.claims if claim.lane in lanes],
             chosen=lanes,
             needs=needs,
             messages=sum(lane in lanes for lane in self.row_lanes),
@@ -174,6 +184,9 @@ class Batch:
     def up_to(self, lane: int, stop: Stop, end: int) -> Batch:
         """Return a batch of its own: the messages of a lane before the index `end`, all acknowledged, and its stop."""
         left = Batch((), self.progress, self.before, stops=[stop])
+        left.claims = [
+            claim for claim in self.claims if claim.lane == lane and claim.position < stop.position
+        ]
         for key, slot in self.slots.items():
             copy = Slot(slot.topic, slot.partition, ignore)
             for index, offset in zip(slot.indexes, slot.offsets, strict=False):
@@ -205,12 +218,13 @@ def runs(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
     """Yield runs of batches that one publication can record: of the same lanes, of `most` messages together.
 
     The last one's progress holds for all. A batch in which a lane stopped ends its run, because what follows speaks
-    for fewer lanes.
+    for fewer lanes. A drain is recorded by itself.
     """
     run: list[Batch] = []
     messages = 0
     for batch in batches:
-        if run and (batch.lanes != run[-1].lanes or run[-1].stops or messages + batch.messages > most):
+        others = run and (batch.lanes != run[-1].lanes or run[-1].stops or messages + batch.messages > most)
+        if run and (others or batch.drain or run[-1].drain):
             yield run
             run, messages = [], 0
         run.append(batch)

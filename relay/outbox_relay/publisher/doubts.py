@@ -90,7 +90,7 @@ class Doubts:
         """
         handed = list(handed)
         doubtful = {one.message_id for one in handed}
-        for lane, (position, message_id, _) in refused.items():
+        for lane, (position, message_id, *_) in refused.items():
             if message_id not in doubtful and not self.covers(lane, position, message_id):
                 self._refused[lane] = message_id
         for one in handed:

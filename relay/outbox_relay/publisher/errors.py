@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Unpublishable(Exception):
-    """A message that cannot be published as it is; its lane stops before it.
+    """A message that cannot be published as it is; it parks its key, or its lane stops before it.
 
     `code` names the reason for people and machines, such as UNKNOWN_TOPIC_OR_PART or MESSAGE_TOO_LARGE.
     """
@@ -21,11 +21,16 @@ class KafkaUnavailableError(ConnectionError):
 
 
 class Refused(NamedTuple):
-    """A message that Kafka refused for good; the reason begins with its code."""
+    """A message that Kafka refused for good; the reason begins with its code.
+
+    `row` is the message if it was the only one of its batch. `of_drain`: the batch was one of a parked key.
+    """
 
     position: int
     message_id: str
     reason: str
+    row: tuple[Any, ...] | None = None
+    of_drain: bool = False
 
 
 class DeliveryError(RuntimeError):

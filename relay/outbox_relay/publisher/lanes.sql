@@ -177,6 +177,15 @@ WHERE NOT EXISTS (SELECT FROM outbox.lane x
                   WHERE (x.system_identifier, x.timeline) = (excluded.system_identifier, excluded.timeline))
 RETURNING from_system_identifier, from_timeline, system_identifier, timeline
 
+-- name: doubt_held
+-- The relay of another server may have published what this one shows as waiting behind a parked key.
+UPDATE outbox.waiting w SET in_doubt = true
+FROM outbox.lane l, outbox.parked_key k
+WHERE l.lane = ANY (%(lanes)s::smallint[]) AND k.lane = l.lane AND w.parked = k.number
+    AND (%(restored)s OR (l.system_identifier, l.timeline)
+        <> ((SELECT c.system_identifier FROM pg_control_system() c),
+            ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer))
+
 -- name: take
 -- Take a lane, with the progress that it starts from; publications of this epoch speak for it from this batch on.
 UPDATE outbox.lane

@@ -146,6 +146,7 @@ class Lease:
             taken = _left_behind(conn, free, system_identifier, restored=restored)
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
+            conn.execute(STATEMENTS["doubt_held"], {"lanes": array_text(free), "restored": restored})
             for lane, known in taken.progress.items():
                 conn.execute(
                     STATEMENTS["take"],

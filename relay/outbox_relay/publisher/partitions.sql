@@ -16,6 +16,8 @@ ORDER BY p.lower
 SELECT pg_current_snapshot()::text,
        EXISTS (SELECT FROM {partition} WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD'))
            OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id >= %(lower)s AND w.id < %(upper)s)
+           -- A message of a parked key keeps its position, and so needs the partition of its publication.
+           OR EXISTS (SELECT FROM outbox.waiting w WHERE w.place >= %(lower)s AND w.place < %(upper)s)
 
 -- name: still_there
 -- Which of these tables exist, whether they are partitions or not: one that is being dropped may still be put back.

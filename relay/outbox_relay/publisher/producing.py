@@ -9,10 +9,8 @@ would deliver a later message of the partition, and the relay starts again from 
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from itertools import chain
 from typing import NoReturn
 
 from confluent_kafka import KafkaError, KafkaException
@@ -20,9 +18,9 @@ from confluent_kafka import KafkaError, KafkaException
 from outbox import wire
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
-from outbox_relay.publisher.doubts import Handed, in_doubt
 from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import (
+    ID,
     LANE,
     MESSAGE_ID,
     POSITION,
@@ -32,8 +30,18 @@ from outbox_relay.publisher.finder import (
     WITHHELD,
     RawRow,
 )
+from outbox_relay.publisher.on_the_wire import OnTheWire
+from outbox_relay.publisher.parked import Claim, Held, Key, KeyDrain
 from outbox_relay.publisher.producers import Producers
-from outbox_relay.publisher.records import Headers, check_size, decode_headers, reason_of, select
+from outbox_relay.publisher.records import (
+    Headers,
+    can_park,
+    check_size,
+    claim_of,
+    decode_headers,
+    reason_of,
+    select,
+)
 from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.publisher.topics import KEYS_CACHED, ROOM, Topic, TopicBook
 
@@ -62,21 +70,19 @@ SERVE_EVERY = 500
 """Messages between two polls of deliveries while producing."""
 
 
-class Publisher:
+class Publisher(OnTheWire):
     """Produces pages of rows and collects their offsets.
 
     After `DeliveryError` it must be closed and replaced: nothing it still delivers is recorded.
     """
 
     def __init__(self, producers: Producers, topics: TopicBook) -> None:
+        super().__init__()
         self._producers = producers
         self._topics = topics
         self._failure: tuple[Slot, KafkaError] | None = None
-        self.in_flight: deque[Batch] = deque()
-        self.unacknowledged = 0
-        """Messages of the batches in flight; those of lanes set aside are not counted."""
-        self.aside: dict[int, deque[Batch]] = {}
-        """Lanes that wait for a partition which acknowledges nothing: what is in flight of each, oldest first."""
+        self.held = Held()
+        """The keys whose messages are held; this adds to them."""
         self.while_full: Callable[[float], bool] = _go_on
         """Called while there is no room for a message in the local queue, with the seconds waited so far; False ends
         the page before that message."""
@@ -96,15 +102,21 @@ class Publisher:
         )
 
     def publish(
-        self, rows: Iterable[RawRow], progress: Progress, before: Progress, lanes: Collection[int]
+        self,
+        rows: Iterable[RawRow],
+        progress: Progress,
+        before: Progress,
+        lanes: Collection[int],
+        drain: KeyDrain | None = None,
     ) -> Batch:
-        """Give rows to Kafka, in order; stop lanes at messages that cannot be published.
+        """Give rows to Kafka, in order; park keys, or stop lanes, at messages that cannot be published.
 
         Args:
             rows: one page, in position order; those of other lanes than `lanes` are left out.
             progress: how far this page brings the lanes.
             before: how far they were before it; a lane that stops stays between the two.
             lanes: the lanes that this page speaks for.
+            drain: the parked key whose held messages the rows are; they bring no lane further.
 
         Returns:
             The batch. Its progress is that of the page, or an earlier one when the page ended early because the
@@ -113,7 +125,7 @@ class Publisher:
         Raises:
             DeliveryError: a message was not delivered, or the producer takes no more.
         """
-        batch = Batch((), progress, before)
+        batch = Batch((), progress, before, drain=drain)
         # A message of this very batch may be refused while the rest is produced. Until the end it speaks for no
         # lane: were it recorded half, no progress would come of it.
         self.in_flight.append(batch)
@@ -121,6 +133,7 @@ class Publisher:
         positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
         produce, poll = self._producers.main.produce, self._producers.poll
         slots = batch.slots
+        parked: Mapping[Key, int] = self.held.keys if drain is None else {}
         topic: Topic | None = None
         last_topic = ""
         last_headers: str | None = None
@@ -134,6 +147,11 @@ class Publisher:
                 continue
             if arg is None:
                 arg = key
+            if parked:
+                known = parked.get((lane, name, queue, arg if queue is None else None))
+                if known is not None:
+                    self._hold(batch, running, row, known)
+                    continue
             try:
                 if withheld is not None:
                     topic = None
@@ -199,7 +217,7 @@ class Publisher:
             count += 1
             if not count % SERVE_EVERY:
                 poll(0)
-        batch.lanes = tuple(sorted(running))
+        batch.lanes = tuple(sorted(running)) if drain is None else ()
         batch.messages = count
         self.unacknowledged += count
         return batch
@@ -233,21 +251,55 @@ class Publisher:
     def _stop(
         self, batch: Batch, running: set[int], row: RawRow, topic: Topic | None, error: Exception
     ) -> None:
-        """Stop a lane before a message that cannot be built or handed over.
+        """Park the key of a message that cannot be built or handed over, or stop its lane before it.
 
         This is the one place where an error of a single record is judged. Whatever it is, it concerns that message: its
-        lane stops, the others flow. What is not the message's fault ends the producer (DeliveryError).
+        key is parked, or its lane stops; the others flow. What is not the message's fault ends the producer
+        (DeliveryError).
         """
         if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
             # The producer, not the message: after a refused message it takes nothing more (_FATAL).
             self._raise_end(error.args[0])
         lane = row[LANE]
-        running.discard(lane)
-        at = just_before(row[POSITION], batch.progress, batch.before)
-        batch.stops.append(Stop(lane, at, row[POSITION], row[MESSAGE_ID], reason_of(error)))
+        reason = reason_of(error)
+        if batch.drain is not None:
+            running.discard(lane)
+            batch.drain.failed = claim_of(row, batch.drain.number, reason)
+            return
+        if can_park(row, reason):
+            no_key = self.held.no_key(lane, row[TOPIC])
+            if no_key is None:
+                self._claim(batch, claim_of(row, row[ID], reason), row[TOPIC])
+                return
+            reason = Unpublishable(
+                reason.code, f"{str(reason).partition(': ')[2]}; its key is not parked: {no_key}"
+            )
+        self._stop_lane(batch, running, row, reason)
         if topic is not None:
             # What is known may be what is wrong: it is read again at the retry.
             self._topics.doubt(topic.name)
+
+    def _hold(self, batch: Batch, running: set[int], row: RawRow, number: int) -> None:
+        """Hold a message behind the one that parked its key, or stop its lane if that holds too many."""
+        no_room = self.held.no_room(row[LANE], row[TOPIC])
+        if no_room is not None:
+            self._stop_lane(batch, running, row, Unpublishable("TOO_MANY_HELD", no_room))
+            return
+        claim = Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, None)
+        self._claim(batch, claim, row[TOPIC])
+
+    def _claim(self, batch: Batch, claim: Claim, topic: str) -> None:
+        batch.claims.append(claim)
+        self.held.messages_of[claim.lane, topic] += 1
+        if claim.head is not None:
+            self.held.park(claim.head.key, claim.number)
+
+    @staticmethod
+    def _stop_lane(batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
+        lane = row[LANE]
+        running.discard(lane)
+        at = just_before(row[POSITION], batch.progress, batch.before)
+        batch.stops.append(Stop(lane, at, row[POSITION], row[MESSAGE_ID], reason))
 
     def _new_slot(self, slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
         slot = slots[(name, partition)] = Slot(name, partition, self._fail)
@@ -306,74 +358,19 @@ class Publisher:
                         batch.positions[index],
                         batch.message_ids[index],
                         f"{error.name()}: topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
+                        batch.alone,
+                        of_drain=batch.drain is not None,
                     )
                     break
         text = f"delivery to {slot.topic}[{slot.partition}] failed: {error.name()}: {error.str()}"
         raise DeliveryError(text, refused)
 
-    def take_acknowledged(self) -> list[Batch]:
-        """Return the batches that are acknowledged in full, oldest first, up to the first that is not.
+    def _disturbed_until(self) -> float:
+        return self._producers.disturbed_until
 
-        Lanes that were set aside have an order of their own: they hold up no other lane, and none holds up them.
-        """
-        done = []
-        while self.in_flight and self.in_flight[0].is_acknowledged:
-            batch = self.in_flight.popleft()
-            self.unacknowledged -= batch.messages
-            done.append(batch)
-        if self.aside:
-            for queue in self.aside.values():
-                while queue and queue[0].is_acknowledged:
-                    done.append(queue.popleft())
-            self.aside = {lane: queue for lane, queue in self.aside.items() if queue}
-        return done
-
-    def set_aside(self, lanes: Collection[int]) -> None:
-        """Let lanes wait by themselves for what is in flight of them, so that the others are recorded meanwhile."""
-        kept: deque[Batch] = deque()
-        for batch in self.in_flight:
-            mine = batch.speaks_for & frozenset(lanes)
-            if not mine:
-                kept.append(batch)
-                continue
-            for lane in mine:
-                self.aside.setdefault(lane, deque()).append(batch.part(frozenset((lane,))))
-            if others := batch.speaks_for - mine:
-                kept.append(batch.part(others))
-        self.in_flight = kept
-        self.unacknowledged = sum(batch.messages for batch in kept)
-
-    def give_up(self, lane: int, reason: Unpublishable) -> tuple[Batch, int, list[Handed]]:
-        """Stop a lane that was set aside before the first message that is not acknowledged.
-
-        What it had in flight may still reach Kafka, until this publisher is closed; the lane publishes it again later.
-
-        Returns:
-            A batch of what was acknowledged in front of that message, with the stop; the number of messages given
-            up; and what Kafka may have of the lane.
-        """
-        queue = self.aside.pop(lane)
-        head = queue[0]
-        index = min(index for _, index in head.waiting())
-        position = head.positions[index]
-        at = just_before(position, head.progress, head.before)
-        stop = Stop(lane, at, position, head.message_ids[index], reason, in_flight=True)
-        done = head.up_to(lane, stop, index)
-        handed = list(in_doubt(queue, self._producers.disturbed_until))
-        return done, sum(batch.messages for batch in queue) - done.messages, handed
-
-    @property
-    def unsettled(self) -> int:
-        """Messages given to Kafka that are not recorded."""
-        return sum(batch.messages for batch in self.unrecorded())
-
-    def unrecorded(self) -> Iterator[Batch]:
-        """Return the batches that are not recorded; of one lane, oldest first."""
-        return chain(chain.from_iterable(self.aside.values()), self.in_flight)
-
-    def in_doubt(self) -> Iterator[Handed]:
-        """Yield what Kafka may have and is not recorded."""
-        return in_doubt(self.unrecorded(), self._producers.disturbed_until)
+    def doubt_topic(self, name: str) -> None:
+        """Read a topic again before it is used next."""
+        self._topics.doubt(name)
 
     def tend(self) -> None:
         """Keep what is known of topics up to date; never waits."""

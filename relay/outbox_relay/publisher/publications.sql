@@ -22,3 +22,73 @@ WHERE (SELECT count(*) FROM outbox.lane
 -- settings, and whether that is so long ago that the checkpointer has read them, too: it is what lets commits wait.
 SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('max_wal_senders') <> '0',
        pg_conf_load_time(), clock_timestamp() - pg_conf_load_time() > make_interval(secs => %(settled)s)
+
+-- name: record_claims
+-- The same with messages that fail, or are held behind one that does, in one statement. The lanes' rows are locked, not only
+-- read: a relay that takes a lane has locked its row before it reads which keys are parked, so a claim is written before that, or
+-- never. FOR KEY SHARE lets all others write these rows.
+WITH owned AS MATERIALIZED (
+    SELECT lane FROM outbox.lane
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
+), own AS MATERIALIZED (
+    SELECT 1 AS yes FROM owned HAVING count(*) = cardinality(%(mine)s::smallint[])
+), keys AS (
+    INSERT INTO outbox.parked_key (number, lane, topic, queue, order_key, head, error)
+    SELECT k.number, k.lane, k.topic, k.queue, k.order_key, k.number, k.error
+    FROM own, unnest(%(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[], %(queues)s::integer[],
+                     %(order_keys)s::bytea[], %(errors)s::text[]) k (number, lane, topic, queue, order_key, error)
+), claimed AS (
+    INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
+    SELECT c.* FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
+                                %(places)s::bigint[], %(doubtful)s::boolean[]) c
+    ON CONFLICT (id) DO NOTHING
+)
+INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, positions, partitions, offsets)
+SELECT %(epoch)s, %(batch)s, %(lo)s, %(hi)s, %(lanes)s::smallint[], %(base)s::pg_snapshot,
+       %(snapshot)s::pg_snapshot, %(after)s, %(positions)s::bigint[], %(partitions)s::integer[],
+       %(offsets)s::bigint[]
+FROM own
+
+-- name: claim
+-- The same for batches without a message to record: nothing speaks for their progress. A successor reads their rows again,
+-- and finds them waiting, or of a parked key.
+WITH owned AS MATERIALIZED (
+    SELECT lane FROM outbox.lane
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
+), own AS MATERIALIZED (
+    SELECT 1 AS yes FROM owned HAVING count(*) = cardinality(%(mine)s::smallint[])
+), keys AS (
+    INSERT INTO outbox.parked_key (number, lane, topic, queue, order_key, head, error)
+    SELECT k.number, k.lane, k.topic, k.queue, k.order_key, k.number, k.error
+    FROM own, unnest(%(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[], %(queues)s::integer[],
+                     %(order_keys)s::bytea[], %(errors)s::text[]) k (number, lane, topic, queue, order_key, error)
+), claimed AS (
+    INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
+    SELECT c.* FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
+                                %(places)s::bigint[], %(doubtful)s::boolean[]) c
+    ON CONFLICT (id) DO NOTHING
+)
+SELECT yes FROM own
+
+-- name: drained
+-- What became of a drain, in the transaction that records its publications: these messages were published, or are not to be
+-- published any more, and wait no longer. By their ids: a message that is committed late may be held with a lower place.
+-- Where a message failed, it is the key's new head, and the request is done; else the key is parked no more once it is
+-- empty. False: another session holds the key's row, which stays as it is, with its request. No row: the lease is lost.
+WITH owned AS MATERIALIZED (
+    SELECT lane FROM outbox.lane
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
+), published AS (
+    DELETE FROM outbox.waiting w USING owned WHERE w.id = ANY (%(done)s::bigint[])
+), free AS MATERIALIZED (
+    SELECT k.number FROM outbox.parked_key k WHERE k.number = %(number)s FOR UPDATE SKIP LOCKED
+), ended AS (
+    DELETE FROM outbox.parked_key k USING owned, free f WHERE k.number = f.number AND %(is_whole)s
+), failed AS (
+    UPDATE outbox.parked_key k
+    SET head = %(head)s, error = %(error)s, draining_at = NULL, requested_at = NULL, requested_by = NULL
+    FROM owned, free f WHERE k.number = f.number AND %(head)s::bigint IS NOT NULL
+), marked AS (
+    UPDATE outbox.waiting w SET reason = 'failed', in_doubt = %(in_doubt)s FROM owned WHERE w.id = %(head)s
+)
+SELECT EXISTS (SELECT FROM free) OR NOT EXISTS (SELECT FROM outbox.parked_key k WHERE k.number = %(number)s) FROM owned

@@ -15,7 +15,7 @@ a lane that stops or goes on: the publications are recorded without it; see lane
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import psycopg
@@ -26,6 +26,7 @@ from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease, LeaseLostError, Taken, columns
+from outbox_relay.publisher.parked import Claim, KeyDrain, claim_values
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Progress
 
@@ -50,6 +51,8 @@ class Recorder:
         self._number = 0
         self.resuming: set[int] = set()
         """Lanes that were stopped and go on, of which nothing was recorded since."""
+        self.freed: Callable[[int], None] = lambda number: None
+        """Called with the number of a parked key once its row is deleted, with the record of its drain."""
         self.recorded: dict[int, Progress] = {}
         """Per lane of ours, how far all is acknowledged and recorded. A successor starts here, or, after batches
         without a message, at an earlier progress with nothing to publish in between; of `unwritten` lanes, earlier."""
@@ -79,6 +82,12 @@ class Recorder:
     def unwritten(self) -> Collection[int]:
         """The lanes whose rows are held by another session, and do not record yet that they stopped or go on."""
         return self._rows.unwritten.keys()
+
+    def has(self, stop: Stop, unrecorded: Iterable[Batch]) -> bool:
+        """Return whether a stop is written, and nothing of its lane is to be recorded."""
+        pending = any(stop.lane in batch.speaks_for for batch in unrecorded)
+        known = stop.lane not in self.unwritten
+        return not pending and known and self.recorded[stop.lane] == stop.progress
 
     def resume(self, lane: int) -> None:
         """Let a stopped lane's progress be in publications again, from its next batch on."""
@@ -120,10 +129,13 @@ class Recorder:
         messages = 0
         done: list[Batch] = []
         resumed: set[int] = set()
+        is_barrier = False
         for run in runs(acknowledged, TOGETHER):
             self._number += 1
-            published = self._steps(run, bounds)
-            steps += published
+            published, others = self._steps(run, bounds)
+            steps += published + others
+            # A drain, or claims alone, check the ownership of one lane only.
+            is_barrier |= bool(published) and run[-1].drain is None
             if published:
                 going = (self.resuming - resumed) & set(run[-1].lanes)
                 changes += [Resumption(lane, self._number) for lane in going]
@@ -131,7 +143,7 @@ class Recorder:
             changes += run[-1].stops
             messages += sum(batch.messages for batch in run)
             done += run
-        if not steps and (barrier or changes):
+        if (barrier and not is_barrier) or (changes and not steps):
             steps.append(self._barrier())
         self._run(steps, changes)
         for batch in done:
@@ -157,10 +169,44 @@ class Recorder:
     def _ownership(self, lanes: Iterable[int]) -> dict[str, Any]:
         return {"epoch": self._lease.epoch, "owner": self._lease.owner, "mine": array_text(lanes)}
 
-    def _steps(self, run: list[Batch], bounds: list[int]) -> list[Step]:
+    def claim(self, claim: Claim) -> None:
+        """Write that a message fails, outside a batch; all in front of it must be recorded."""
+        self._run([self._claims([claim])])
+
+    def drained(self, drain: KeyDrain) -> None:
+        """Write what became of a drain of which nothing is to be recorded."""
+        self._run([self._drained(drain)])
+
+    def _claims(self, claims: list[Claim]) -> Step:
+        return STATEMENTS["claim"], {
+            **self._ownership(frozenset(claim.lane for claim in claims)),
+            **self._claimed(claims),
+        }
+
+    def _claimed(self, claims: list[Claim]) -> dict[str, Any]:
+        covers = self.doubts.covers
+        return claim_values(
+            claims, {one.id: covers(one.lane, one.position, one.message_id) for one in claims}
+        )
+
+    def _drained(self, drain: KeyDrain) -> Step:
+        failed = drain.failed
+        return STATEMENTS["drained"], {
+            **self._ownership([drain.lane]),
+            "number": drain.number,
+            "done": array_text(drain.done),
+            "is_whole": drain.is_whole,
+            "head": None if failed is None else failed.id,
+            "error": None if failed is None or failed.head is None else failed.head.error,
+            "in_doubt": failed is not None
+            and self.doubts.covers(failed.lane, failed.position, failed.message_id),
+        }
+
+    def _steps(self, run: list[Batch], bounds: list[int]) -> tuple[list[Step], list[Step]]:
+        """Return the steps that write publications, the first with claims, and others."""
         batch = run[-1]
         ownership = self._ownership(frozenset().union(*(each.speaks_for for each in run)))
-        return [
+        steps = [
             (
                 STATEMENTS["record"],
                 {
@@ -177,19 +223,35 @@ class Recorder:
             )
             for part in publications(run, bounds)
         ]
+        others = [] if batch.drain is None else [self._drained(batch.drain)]
+        claims = [claim for each in run for claim in each.claims]
+        if claims and steps:
+            steps[0] = STATEMENTS["record_claims"], {**steps[0][1], **self._claimed(claims)}
+        elif claims:
+            others.append(self._claims(claims))
+        return steps, others
 
     def _run(self, steps: list[Step], changes: Collection[Change] = ()) -> None:
         if len(steps) == 1 and not changes:
-            self._execute(*steps[0])
+            freed = [self._execute(*steps[0])]
         elif steps:
             with self._conn.transaction():
-                for step in steps:
-                    self._execute(*step)
+                freed = [self._execute(*step) for step in steps]
                 tried = [(change, self._rows.write(change)) for change in changes]
             self._rows.settle(tried)
+        else:
+            return
+        for number in freed:
+            if number is not None:
+                self.freed(number)
 
-    def _execute(self, statement: str, values: dict[str, Any]) -> None:
-        if self._conn.execute(statement, values, prepare=True).rowcount == 0:
+    def _execute(self, statement: str, values: dict[str, Any]) -> int | None:
+        """Run one step; return the number of the parked key whose row it deleted, if it did."""
+        done = self._conn.execute(statement, values, prepare=True)
+        if done.rowcount == 0:
             raise LeaseLostError(
                 f"another relay has taken lanes from {self._lease.owner} (epoch {self._lease.epoch})"
             )
+        if statement == STATEMENTS["drained"] and done.fetchone() == (True,) and values["is_whole"]:
+            return int(values["number"])
+        return None

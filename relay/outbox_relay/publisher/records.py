@@ -16,6 +16,19 @@ from outbox import wire
 from outbox.errors import SelectorError
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.finder import (
+    ID,
+    KEY,
+    LANE,
+    MESSAGE_ID,
+    ORDER_KEY,
+    POSITION,
+    QUEUE,
+    TOPIC,
+    WITHHELD,
+    RawRow,
+)
+from outbox_relay.publisher.parked import LONGEST_KEY, OWN_FAULT, Claim, Head
 from outbox_relay.publisher.topics import Topic
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -103,3 +116,20 @@ def reason_of(error: Exception) -> Unpublishable:
     return Unpublishable(
         "MALFORMED", f"the message is not a valid Kafka record: {type(error).__name__}: {text}"
     )
+
+
+def can_park(row: RawRow, reason: Unpublishable) -> bool:
+    """Return whether a message that cannot be published parks its key; else it stops its lane.
+
+    It does not if the fault is its topic's, or if its key is not known, or too long to be kept.
+    """
+    if row[WITHHELD] is not None or reason.code not in OWN_FAULT:
+        return False
+    return all(key is None or len(key) <= LONGEST_KEY for key in (row[KEY], row[ORDER_KEY]))
+
+
+def claim_of(row: RawRow, number: int, reason: Unpublishable) -> Claim:
+    """Return the claim of a message that cannot be published: it is the head of the parked key `number`."""
+    order_key = row[KEY] if row[ORDER_KEY] is None else row[ORDER_KEY]
+    key = row[LANE], row[TOPIC], row[QUEUE], order_key if row[QUEUE] is None else None
+    return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, Head(key, str(reason)))

@@ -68,7 +68,7 @@ def regroup(
     # stopped at. Reading on from what is recorded, it meets that message again.
     stops.keep_recorded(recorded)
     halted = set(stops.now())
-    for lane, (position, message_id, reason) in refused.items():
+    for lane, (position, message_id, reason, *_) in refused.items():
         if lane in careful:
             code, _, text = reason.partition(": ")
             stop = Stop(lane, recorded[lane], position, message_id, Unpublishable(code, text))

@@ -7,7 +7,7 @@ is not recorded is read again from the database. So there is one way to recover,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psycopg
@@ -18,13 +18,16 @@ from outbox_relay.publisher.aside import AsideLanes
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.draining import DrainedKeys
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, KafkaUnavailableError
 from outbox_relay.publisher.finder import POSITION, WAITING, Finder
 from outbox_relay.publisher.lane_groups import Group, end_care, merge
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.overdue import Overdue
+from outbox_relay.publisher.parked import ParkedKeys
 from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.partitions_done import PartitionsDone
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.reader import Page, Reader
@@ -34,7 +37,7 @@ from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.retries import LOCKED_PAUSE_S, Retries
 from outbox_relay.publisher.shared_lanes import SharedLanes, Shares
 from outbox_relay.publisher.stops import NOT_AGAIN, Stopped, Stops
-from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
+from outbox_relay.publisher.upkeep import Upkeep, repair
 from outbox_relay.text.logs import Log
 
 log = Log("relay")
@@ -50,7 +53,7 @@ FULL_S = 1.0
 """How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
 
 
-class Session(AsideLanes, SharedLanes):
+class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone):
     """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
     def __init__(
@@ -69,10 +72,14 @@ class Session(AsideLanes, SharedLanes):
         self._conn = conn
         self._lease = lease
         self._new_publisher = new_publisher
+        self._parked = ParkedKeys(conn, lease)
+        self._suspects, self._topics_read, self._ended, self._behind = {}, {}, {}, set()
         self._publisher = self._open_publisher()
         self._recorder = recorder
+        self._recorder.freed = self._free_key
         self._partitions = LivePartitions(conn)
-        self._reader = Reader(Finder(conn, page=page), self._partitions, ahead)
+        self._finder = Finder(conn, page=page)
+        self._reader = Reader(self._finder, self._partitions, ahead)
         self._delayed = Delayed(conn)
         self._upkeep = upkeep
         self._renewal = renewal
@@ -93,6 +100,7 @@ class Session(AsideLanes, SharedLanes):
     def _open_publisher(self) -> Publisher:
         publisher = self._new_publisher(self._conn)
         publisher.while_full = self._while_full
+        publisher.held = self._parked.held
         return publisher
 
     def run_once(self, wait: float) -> bool:
@@ -134,7 +142,7 @@ class Session(AsideLanes, SharedLanes):
             self._publisher.serve(0.005)
             self._record()
             return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
-        found = False
+        found = self._drain_next()
         for group in [group for group in self._groups if group.careful is not None]:
             # The turn of another one may have set it aside, or put groups together.
             if not group.paused and group.careful is not None and group.lanes:
@@ -188,11 +196,12 @@ class Session(AsideLanes, SharedLanes):
         self._partitions.refresh()
         return self._partitions.top
 
-    def _level(self, groups: Iterable[Group]) -> None:
+    def _level(self, groups: list[Group]) -> None:
         """Let groups that have caught up become one, and forget that their lanes were stopped."""
         if self._pages:
             return  # the page of one group would speak for lanes whose rows are in the page of another
         end_care(groups)
+        self._catch_up(groups)
         self._groups = merge(self._groups)
         self._reader.close_lists(self._groups)
         level = {
@@ -223,10 +232,18 @@ class Session(AsideLanes, SharedLanes):
             batch = self._publisher.publish(page.rows, page.progress, page.before, group.lanes)
         self.counts.published += batch.messages
         self.counts.last_found = time.monotonic()
+        for claim in batch.claims:
+            if claim.head is not None:
+                log.error("key parked", lane=claim.lane, message_id=claim.message_id, reason=claim.head.error)
+        if group.careful is not None:
+            batch.alone = page.rows[0]
         for stop in batch.stops:
             group.lanes.discard(stop.lane)
             self._stops.add(stop, careful=group.careful)
-        if group.trial and batch.messages:
+        if group.trial and batch.claims:
+            # The lane got past what it had stopped at.
+            group.trial = False
+        elif group.trial and batch.messages:
             # In flight by itself: it holds up no other lane, however long its acknowledgement takes.
             self._publisher.set_aside(group.lanes)
             group.trial, group.paused = False, True
@@ -280,7 +297,9 @@ class Session(AsideLanes, SharedLanes):
             self._stops.hurry(self._retries.requested(now))
         for stopped in self._stops.due(now):
             # Not before its stop is recorded: the record of the stop would undo that of going on.
-            if stopped.stop.lane not in self._leaving and self._is_recorded(stopped.stop):
+            if stopped.stop.lane not in self._leaving and self._recorder.has(
+                stopped.stop, self._publisher.unrecorded()
+            ):
                 self._retry(stopped)
         lost = self._upkeep.take_lost(self._lease.lanes)
         if lost:
@@ -311,28 +330,6 @@ class Session(AsideLanes, SharedLanes):
         self._renewal.beat()
         return seconds < FULL_S and not self.stopping()
 
-    def _retire(self) -> None:
-        """Leave partitions out of the statement that hold nothing to publish any more."""
-        newest = self._reader.newest
-        if self._pages or not self._partitions.live or self._partitions.live[0].upper > newest:
-            # Pages that are read and not published still need their partitions.
-            return
-        floors = [group.progress.floor for group in self._groups]
-        floors += [progress.floor for progress in self._stops.progress()]
-        if self._publisher.in_flight or self._publisher.aside:
-            # A batch is recorded in one row per partition, so its partitions must still be known then.
-            floors += [known.floor for known in self._recorder.recorded.values()]
-        left = self._partitions.retire(newest, self._reader.here(), floors)
-        if left:
-            log.info("partitions done", tables=left, live=list(self._partitions.tables))
-
-    def _mark(self) -> None:
-        """Tell the sweep which lanes are recorded as published up to one snapshot."""
-        levels = {lane: known for lane, known in self._recorder.recorded.items() if lane not in self._stops}
-        mark = mark_of(levels, self._partitions.live, of=len(self._lease.lanes))
-        if mark is not None:
-            self._upkeep.mark(mark)
-
     def _start_over(self, error: DeliveryError) -> None:
         """Replace the producer after a failed delivery, and go back to what is recorded.
 
@@ -347,8 +344,10 @@ class Session(AsideLanes, SharedLanes):
         self._calm_at = now + pause + CALM_S
         log.error("delivery failed", text=str(error), next_try_in_s=pause)
         self._discard(error)
+        refused = self._park_refused(error.refused)
+        self._reload_keys(self._lease.lanes)
         self._pages = []
-        self._groups = regroup(self._groups, self._stops, self._recorder, error.refused)
+        self._groups = regroup(self._groups, self._stops, self._recorder, refused)
         self._stop_reading()
         self._burdened = frozenset()
         self._partitions.revive()
@@ -381,6 +380,7 @@ class Session(AsideLanes, SharedLanes):
         if not left:
             unwritten = self._recorder.write_changes(now=True)
             self._retries.withdraw(self._stops.certain(self._recorder.doubts).difference(unwritten))
+            self._end_drains(self._lease.lanes)
         self._lease.release(self._conn, self._recorder.doubts.until)
         return left
 

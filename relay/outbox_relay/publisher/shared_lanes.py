@@ -47,6 +47,7 @@ from outbox_relay.publisher.lease import (
     Taken,
 )
 from outbox_relay.publisher.locked import LockedRows, report_locked
+from outbox_relay.publisher.parked import ParkedKeys
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page, Reader
@@ -128,6 +129,7 @@ class SharedLanes:
     _partitions: LivePartitions
     _reader: Reader
     _retries: Retries
+    _parked: ParkedKeys
     _stops: Stops
     _groups: list[Group]
     _shares: Shares
@@ -143,6 +145,8 @@ class SharedLanes:
     _kept: frozenset[int] = frozenset()
     """Lanes that could not be given back, and are read again until `_kept_until`."""
     _kept_until = 0.0
+    _behind: set[int]
+    """Lanes that were taken, and not read yet up to what was committed then."""
     _missed: frozenset[int] = frozenset()
     """Lanes that were free and could not be taken."""
 
@@ -201,6 +205,8 @@ class SharedLanes:
         self._partitions.revive()
         self._delayed.start_again()
         self._recorder.begin(taken)
+        self._parked.load(taken.progress.keys())
+        self._behind |= taken.progress.keys()
         # What stopped a lane may be there still: a trial first, so that little is published again if it is.
         self._groups += start_groups(taken.progress, taken.stopped)
         lease = self._lease
@@ -232,6 +238,7 @@ class SharedLanes:
                 )
             return
         doubts = self._recorder.doubts
+        self._end_drains(settled)
         self._retries.withdraw(self._stops.certain(doubts) & settled)
         written = settled.difference(self._recorder.unwritten)
         given = self._lease.give_back(self._conn, {lane: doubts.until.get(lane, 0) for lane in written})
@@ -253,6 +260,11 @@ class SharedLanes:
             return
         self._leaving -= frozenset(given)
         self._recorder.end(given)
+        self._parked.held.drop(given)
+        self._behind -= frozenset(given)
         self._stops.forget(self._stops.known(given))
         lease = self._lease
         log.info("lanes given back", owner=lease.owner, epoch=lease.epoch, lanes=sorted(given))
+
+    def _end_drains(self, lanes: frozenset[int]) -> None:
+        raise NotImplementedError

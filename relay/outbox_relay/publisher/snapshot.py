@@ -38,6 +38,9 @@ class Snapshot:
 BEGINNING = Snapshot(1, 1)
 """Sees nothing: the difference to it is everything. Used when no progress is known."""
 
+EVERYTHING = Snapshot((1 << 63) - 1, (1 << 63) - 1)
+"""Sees whatever is committed: for messages that are known to have been read before."""
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

@@ -38,7 +38,8 @@ SELECT (SELECT m.born_at FROM {message} m ORDER BY m.id DESC LIMIT 1) > clock_ti
 -- name: unsettled
 -- What is not final: by state (an index has them), what waits, and what a checker is asking about at this moment.
 SELECT count(*) FILTER (WHERE m.state IN ('UNKNOWN', 'EXHAUSTED')), count(*) FILTER (WHERE m.state = 'DEAD'),
-       (SELECT count(*) FROM outbox.waiting w WHERE w.id >= %(lower)s AND w.id < %(upper)s),
+       (SELECT count(*) FROM outbox.waiting w WHERE (w.id >= %(lower)s AND w.id < %(upper)s)
+           OR (w.place >= %(lower)s AND w.place < %(upper)s)),
        (SELECT count(*) FROM outbox.pending_check c WHERE c.id >= %(lower)s AND c.id < %(upper)s
             AND c.asked_by IS NOT NULL AND c.due_at > clock_timestamp())
 FROM {message} m WHERE m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD')

@@ -75,8 +75,9 @@ def test_a_record_of_the_limit_is_delivered_and_one_byte_more_is_refused_by_all(
                     outbox.send(conn, replace(message, body=(message.body_bytes or b"") + b"x"))
         wait_published(conn)
         assert not relay.find("lane stopped")
+        assert not relay.find("key parked")
         insert(conn, topic, "k", (messages[0].body_bytes or b"") + b"x" * LIMIT, lane=4)
-        assert "MESSAGE_TOO_LARGE" in relay.wait_for("lane stopped", lane=4)["reason"]
+        assert "MESSAGE_TOO_LARGE" in relay.wait_for("key parked", lane=4)["reason"]
     records = read_topic(bootstrap_servers, topic)
     assert len(records) == len(messages)
     for number, record in enumerate(records):

@@ -34,7 +34,8 @@ def relay(database: str, bootstrap_servers: str, receiver: Receiver, *options: s
 
 
 def stop_a_lane(conn: Connection, topic: str) -> None:
-    insert(conn, topic, "k", BODY, queue=99, lane=3)
+    """By a message whose key is too long to be parked."""
+    insert(conn, topic, "k" * 1_001, BODY, queue=99, lane=3)
 
 
 def raise_group_alarm(conn: Connection) -> None:
@@ -53,6 +54,25 @@ def test_a_stopped_lane_is_sent_once_signed_and_without_its_body(
         process.stop()
     question = receiver.taken[0]
     assert question.json["cause"].startswith("lane 3 at ")
+    assert "QUEUE_OUT_OF_RANGE" in question.json["detail"]
+    assert BODY.encode() not in question.body
+
+
+@pytest.mark.feature("H-15")
+def test_parked_keys_are_one_alarm_per_topic_until_they_are_drained(
+    conn: Connection, database: str, bootstrap_servers: str, topic: str, receiver: Receiver
+) -> None:
+    for queue in (98, 99):
+        insert(conn, topic, "k", BODY, queue=queue, lane=3)
+    with relay(database, bootstrap_servers, receiver) as process:
+        receiver.wait("key_parked", ["raised"])
+        conn.execute("UPDATE outbox.message SET queue = 0")
+        conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp()")
+        receiver.wait("key_parked", ["raised", "cleared"])
+        process.stop()
+    question = receiver.taken[0]
+    assert question.json["cause"] == f"topic {topic}"
+    assert question.json["detail"].startswith("parked keys: 2, the first at message ")
     assert "QUEUE_OUT_OF_RANGE" in question.json["detail"]
     assert BODY.encode() not in question.body
 

@@ -1,12 +1,13 @@
 """A message whose acknowledgement was lost may be in Kafka: when it is refused afterwards, it does not become DEAD.
 
 Each test lets Kafka take a message, loses the answer (with the producer, the relay or the broker), and then spoils the
-row, so that the next try is refused before anything is handed over.
+row, so that the next try is refused before anything is handed over: it parks its key, or its lane stops at it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,7 +30,15 @@ from tests.support.waiting import wait_until
 
 CHANGE = "UPDATE outbox.message SET state = %s, remark = 'by hand' WHERE message_id = %s"
 SPOIL = "UPDATE outbox.message SET queue = 99 WHERE message_id = %s"
-STOPPED = "SELECT stopped_message::text, stopped_in_doubt FROM outbox.lane WHERE lane = %s AND stopped_error LIKE %s"
+SPOIL_TOPIC = "UPDATE outbox.message SET topic = 'missing-for-ever' WHERE message_id = %s"
+STOPPED = """
+    SELECT stopped_message::text, stopped_in_doubt FROM outbox.lane
+    WHERE lane = %(lane)s AND stopped_error LIKE %(error)s
+"""
+PARKED = """
+    SELECT w.message_id::text, w.in_doubt FROM outbox.parked_key k JOIN outbox.waiting w ON w.id = k.head
+    WHERE k.lane = %(lane)s AND k.error LIKE %(error)s
+"""
 STATUS = "SELECT status FROM outbox.message_status WHERE message_id = %s"
 LOSE_RELAY = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -44,9 +53,18 @@ def status(conn: Connection, message_id: str) -> str:
     return str(row[0])
 
 
-def stopped(conn: Connection, lane: int, code: str = "QUEUE_OUT_OF_RANGE") -> tuple[Any, ...] | None:
+def stopped(conn: Connection, lane: int, code: str = "UNKNOWN_TOPIC_OR_PART") -> tuple[Any, ...] | None:
     """The message that the lane stopped at for this reason, and whether it is in doubt."""
-    return conn.execute(STOPPED, [lane, f"{code}:%"]).fetchone()
+    return conn.execute(STOPPED, {"lane": lane, "error": f"{code}:%"}).fetchone()
+
+
+def parked(conn: Connection, lane: int, code: str = "QUEUE_OUT_OF_RANGE") -> tuple[Any, ...] | None:
+    """The message of the lane that parked its key for this reason, and whether it is in doubt."""
+    return conn.execute(PARKED, {"lane": lane, "error": f"{code}:%"}).fetchone()
+
+
+FAULTS = pytest.mark.parametrize(("spoil", "failed"), [(SPOIL, parked), (SPOIL_TOPIC, stopped)])
+"""A fault of the message's own, which parks its key, and one of its topic, which stops its lane."""
 
 
 def assert_only_skipped(conn: Connection, message_id: str) -> None:
@@ -84,32 +102,38 @@ class Scene:
         """The refused message ended the producer. Nothing of the page is recorded, and nothing was read since."""
         return any(group.careful is not None for group in self.session._groups)
 
-    def spoil(self) -> None:
+    def spoil(self, statement: str = SPOIL) -> None:
         """Make sure that Kafka has the message, and that the next try is refused before it is handed over."""
         wait_until(lambda: b"lost" in values(self.servers, self.taken), "Kafka has it")
         assert status(self.conn, self.lost) == "COMMITTED"
-        self.conn.execute(SPOIL, [self.lost])
+        self.conn.execute(statement.encode(), [self.lost])
 
 
+Failed = Callable[..., tuple[Any, ...] | None]
+
+
+@FAULTS
 @pytest.mark.feature("S-38")
 def test_what_went_down_with_a_producer_does_not_become_dead(
-    database: str, bootstrap_servers: str, make_topic: MakeTopic
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, spoil: str, failed: Failed
 ) -> None:
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
         scene = Scene(conn, session, bootstrap_servers, make_topic)
-        scene.spoil()
-        turn_until(session, lambda: stopped(conn, LANE) is not None, "its lane stops at it")
-        assert stopped(conn, LANE) == (scene.lost, True)
+        scene.spoil(spoil)
+        turn_until(session, lambda: failed(conn, LANE) is not None, "its lane stops at it, or its key")
+        assert failed(conn, LANE) == (scene.lost, True)
         behind = insert(conn, scene.taken, scene.key, b"behind")
         assert_only_skipped(conn, scene.lost)
         turn_until(session, lambda: status(conn, behind) == "PUBLISHED", "its lane goes on")
         # What a broker refused at every try is certain, although a message behind it went down with the producer.
-        turn_until(session, lambda: stopped(conn, OTHER, "INVALID_RECORD") is not None, "the other stops")
-        assert stopped(conn, OTHER, "INVALID_RECORD") == (scene.refused, False)
+        turn_until(session, lambda: parked(conn, OTHER, "INVALID_RECORD") is not None, "the other fails")
+        assert parked(conn, OTHER, "INVALID_RECORD") == (scene.refused, False)
         with pytest.raises(CheckViolation, match="it is certain that Kafka does not have it"):
             conn.execute(CHANGE, ["SKIPPED", scene.refused])
+        turn_until(
+            session, lambda: status(conn, scene.behind_refused) == "PUBLISHED", "its lane goes on, too"
+        )
         conn.execute(CHANGE, ["DEAD", scene.refused])
-        turn_until(session, lambda: status(conn, scene.behind_refused) == "PUBLISHED", "it goes on, too")
     assert values(bootstrap_servers, scene.taken).count(b"lost") == 1
 
 
@@ -119,11 +143,11 @@ def test_a_doubt_outlives_a_clean_stop(database: str, bootstrap_servers: str, ma
             scene = Scene(conn, session, bootstrap_servers, make_topic)
         scene.spoil()
         with relay_session(database, bootstrap_servers) as session:
-            turn_until(session, lambda: stopped(conn, LANE) is not None, "its lane stops at it")
+            turn_until(session, lambda: parked(conn, LANE) is not None, "its key is parked")
             later = insert(
-                conn, scene.taken, keys_of_lanes(conn, scene.taken, THIRD)[0], b"x", queue=99, lane=THIRD
+                conn, scene.taken, keys_of_lanes(conn, scene.taken, THIRD)[0], b"x", queue=98, lane=THIRD
             )
-            turn_until(session, lambda: stopped(conn, THIRD) is not None, "another lane stops")
+            turn_until(session, lambda: parked(conn, THIRD) is not None, "another is parked")
         # Without a relay, too.
         assert_only_skipped(conn, scene.lost)
         conn.execute(CHANGE, ["DEAD", later])
@@ -137,7 +161,7 @@ def test_a_retry_in_doubt_stays_announced_after_a_clean_stop(
         with relay_session(database, bootstrap_servers) as session:
             topic = make_topic(partitions=1)
             (key,) = keys_of_lanes(conn, topic, LANE)
-            message_id = insert(conn, topic, key, b"x", queue=99, lane=LANE)
+            message_id = insert(conn, "missing-for-ever", key, b"x", lane=LANE)
             turn_until(session, lambda: stopped(conn, LANE) == (message_id, False), "its lane stops")
             (stop,) = session._stops.now().values()
             assert session._retries.announce(LANE)
@@ -148,17 +172,20 @@ def test_a_retry_in_doubt_stays_announced_after_a_clean_stop(
             turn_until(session, lambda: stopped(conn, LANE) == (message_id, True), "it stops in doubt")
 
 
+@FAULTS
 @pytest.mark.feature("S-38")
 def test_what_a_killed_relay_may_have_published_does_not_become_dead(
-    database: str, bootstrap_servers: str, make_topic: MakeTopic
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, spoil: str, failed: Failed
 ) -> None:
     topic = make_topic(partitions=1)
+    one, another = ({"queue": n} if failed is parked else {} for n in (97, 98))
+    elsewhere = topic if failed is parked else "missing-for-ever"
     with connect(database) as conn:
         key, other, third = keys_of_lanes(conn, topic, LANE, OTHER, THIRD)
         with RelayProcess(database, bootstrap_servers) as relay:
             relay.wait_until_running()
-            certain = insert(conn, topic, third, b"x", queue=99, lane=THIRD)
-            wait_until(lambda: stopped(conn, THIRD) == (certain, False), "a lane stops before")
+            certain = insert(conn, elsewhere, third, b"x", lane=THIRD, **one)
+            wait_until(lambda: failed(conn, THIRD) == (certain, False), "one fails before")
             # The barrier reads only; the record of what was published waits.
             with holding(database, "LOCK TABLE outbox.publication IN EXCLUSIVE MODE"):
                 lost = insert(conn, topic, key, b"lost")
@@ -167,14 +194,14 @@ def test_what_a_killed_relay_may_have_published_does_not_become_dead(
                 # Else its sessions would record it when the lock is gone: PostgreSQL has not noticed the death.
                 conn.execute(LOSE_RELAY)
                 wait_until(lambda: not conn.execute(LOSE_RELAY).fetchall(), "its sessions end")
-        conn.execute(SPOIL, [lost])
+        conn.execute(spoil.encode(), [lost])
         with relay_session(database, bootstrap_servers) as session:
-            turn_until(session, lambda: stopped(conn, LANE) is not None, "its lane stops at it")
+            turn_until(session, lambda: failed(conn, LANE) is not None, "it fails")
             assert_only_skipped(conn, lost)
-            turn_until(session, lambda: stopped(conn, THIRD) is not None, "the third lane stops again")
+            turn_until(session, lambda: failed(conn, THIRD) is not None, "the first still fails")
             conn.execute(CHANGE, ["DEAD", certain])
-            since = insert(conn, topic, other, b"x", queue=99, lane=OTHER)
-            turn_until(session, lambda: stopped(conn, OTHER) is not None, "a lane stops at a new message")
+            since = insert(conn, elsewhere, other, b"x", lane=OTHER, **another)
+            turn_until(session, lambda: failed(conn, OTHER) is not None, "a new one fails")
             conn.execute(CHANGE, ["DEAD", since])
 
 
@@ -208,8 +235,8 @@ def test_a_refusal_after_a_lost_connection_proves_nothing(
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         admin.incremental_alter_configs([resource])[resource].result(15)
         broker.start()
-        wait_until(lambda: stopped(conn, LANE, "INVALID_RECORD") is not None, "the second one is refused")
-        assert len(relay.find("lane stopped")) == 1, "it was not given up as unavailable before"
+        wait_until(lambda: parked(conn, LANE, "INVALID_RECORD") is not None, "the second one is refused")
+        assert not relay.find("lane stopped"), "it was not given up as unavailable before"
         assert_only_skipped(conn, lost)
 
 
@@ -232,9 +259,14 @@ def test_what_an_unavailable_partition_may_have_taken_stays_in_doubt(
         conn.execute(SPOIL, [second])
         for message_id in (first, second):
             with relay_session(private_database, servers) as session:
-                turn_until(session, lambda: stopped(conn, LANE) is not None, "the lane stops")
-                assert stopped(conn, LANE) == (message_id, True)
+                turn_until(session, partial(_is_head, conn, message_id), "it fails")
+                assert parked(conn, LANE) == (message_id, True)
                 assert_only_skipped(conn, message_id)
+
+
+def _is_head(conn: Connection, message_id: str) -> bool:
+    found = parked(conn, LANE)
+    return found is not None and found[0] == message_id
 
 
 def test_a_message_in_doubt_is_given_up_by_command(database: str, conn: Connection) -> None:

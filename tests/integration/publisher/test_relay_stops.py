@@ -1,4 +1,4 @@
-"""Messages that cannot be published: they stop their own lane with a named error, and it goes on when they can."""
+"""Messages that cannot be published: they hold up their key, or lane, with a named error, and no other."""
 
 from __future__ import annotations
 
@@ -125,10 +125,12 @@ UNPUBLISHABLE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.feature("S-38")
-def test_a_message_that_cannot_be_published_stops_its_lane_by_name_and_no_other(
+def test_a_message_that_cannot_be_published_holds_up_its_own_key_only(
     database: str, bootstrap_servers: str, make_topic: MakeTopic
 ) -> None:
+    """But a key of more than 1,000 bytes, which is not kept in memory: it stops its lane, and no other."""
     bad: dict[str, str] = {}
+    flowing: dict[str, list[bytes]] = {}
     with connect(database) as conn:
         topics = {name: make_topic() for name in UNPUBLISHABLE}
         good = next(iter(topics.values()))
@@ -138,28 +140,47 @@ def test_a_message_that_cannot_be_published_stops_its_lane_by_name_and_no_other(
             lane, message_id = insert_into_free_lane(conn, topics[name], list(lanes), columns)
             del lanes[lane]
             bad[message_id] = code
-            (behind,) = keys_of_lanes(conn, topics[name], lane)
-            insert(conn, topics[name], behind, f"{behind}:1")
+            names = (f"other-{number}" for number in range(200))
+            other = next(key for key in names if lane_of(topics[name], None, key.encode()) == lane)
+            insert(conn, topics[name], other, f"{other}:1")
+            flowing[name] = [f"{other}:1".encode()] if name != "key" else []
+            # Behind it, with its own key or queue, which has another message then.
+            conn.execute(BEHIND, [message_id])
         (free,) = keys_of_lanes(conn, good, *lanes)
         insert(conn, good, free, f"{free}:1")
+        flowing[next(iter(topics))].append(f"{free}:1".encode())
         with RelayProcess(database, bootstrap_servers) as relay:
             for message_id, code in bad.items():
-                event = relay.wait_for("lane stopped", message_id=message_id)
+                too_long = message_id == list(bad)[-1]
+                event = relay.wait_for("lane stopped" if too_long else "key parked", message_id=message_id)
                 assert event["reason"].startswith(code)
-                assert (
-                    wait_until(partial(error_of, conn, message_id), "it stands in outbox.lane")
-                    == event["reason"]
-                )
+                assert wait_until(partial(error_of, conn, message_id), "it is recorded") == event["reason"]
+            held = "SELECT count(*) FROM outbox.waiting WHERE reason = 'held'"
+            wait_until(lambda: conn.execute(held).fetchone() == (len(bad) - 1,), "what is behind is held")
             wait_until(lambda: read_topic(bootstrap_servers, good), "the free lane flows")
+            for name, topic in topics.items():
+                found = partial(values_of, bootstrap_servers, topic)
+                wait_until(lambda: len(found()) >= len(flowing[name]), "other keys of its lane flow")  # noqa: B023
             relay.stop()
-    for topic in topics.values():
-        values = [record.value for record in read_topic(bootstrap_servers, topic)]
-        assert values == ([f"{free}:1".encode()] if topic == good else []), "nothing overtakes"
+    for name, topic in topics.items():
+        assert sorted(values_of(bootstrap_servers, topic)) == sorted(flowing[name]), "nothing overtakes"
+
+
+BEHIND = """
+    INSERT INTO outbox.message (topic, key, order_key, queue, selector, body, lane)
+    SELECT topic, key, order_key, queue, selector, 'behind', lane FROM outbox.message WHERE message_id = %s
+"""
+
+
+def values_of(bootstrap_servers: str, topic: str) -> list[bytes]:
+    return [record.value or b"" for record in read_topic(bootstrap_servers, topic)]
 
 
 def error_of(conn: Connection, message_id: str) -> str | None:
     row = conn.execute(
-        "SELECT stopped_error FROM outbox.lane WHERE stopped_message = %s", [message_id]
+        "SELECT stopped_error FROM outbox.lane WHERE stopped_message = %(id)s UNION ALL "
+        "SELECT k.error FROM outbox.parked_key k JOIN outbox.waiting w ON w.id = k.head WHERE w.message_id = %(id)s",
+        {"id": message_id},
     ).fetchone()
     return row and str(row[0])
 
@@ -200,17 +221,17 @@ def test_a_message_the_broker_refuses_is_not_overtaken_by_later_ones_of_its_key(
             for version in range(1, 40):
                 long = '{"h": "%s"}' % ("x" * 6_000)
                 insert(conn, topic, key, f"{key}:{version}", headers=long if version == 10 else None)
-        event = relay.wait_for("lane stopped", lane=2)
+        event = relay.wait_for("key parked", lane=2)
         assert "TOO_LARGE" in event["reason"]
         assert relay.count("delivery failed") >= 1
-        # The lane stops while those before the long message are still on their way.
+        # The key is parked while those before the long message are still on their way.
         wait_until(
             lambda: len({r.value for r in read_topic(bootstrap_servers, topic)}) == 10,
             "those before it are there",
         )
-        before = len(read_topic(bootstrap_servers, topic))
         insert(conn, topic, neighbour, f"{neighbour}:0")
-        relay.wait_for("lane stopped", lane=2, retry_in_s=lambda pause: pause > 2)
+        held = "SELECT count(*) FROM outbox.waiting WHERE reason = 'held'"
+        wait_until(lambda: conn.execute(held).fetchone() == (29,), "what is behind it is held")
         wait_until(
             lambda: any(r.key == neighbour.encode() for r in read_topic(bootstrap_servers, topic)),
             "others flow",
@@ -219,8 +240,19 @@ def test_a_message_the_broker_refuses_is_not_overtaken_by_later_ones_of_its_key(
         assert dict.fromkeys(r.value for r in records) == dict.fromkeys(
             f"{key}:{version}".encode() for version in range(10)
         )
-        assert len(records) == before, "a retry publishes nothing again"
+        request = "UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE draining_at IS NULL"
+        conn.execute(request)
+        relay.wait_for("key stays parked", message_id=event["message_id"])
+        after = [r for r in read_topic(bootstrap_servers, topic) if r.key == key.encode()]
+        assert len(after) == len(records), "a retry publishes nothing again"
+        assert not stopped(conn)
         limit_in_kafka(bootstrap_servers, topic, None)
+
+        def is_drained() -> bool:
+            conn.execute(request)
+            return conn.execute("SELECT count(*) FROM outbox.parked_key").fetchone() == (0,)
+
+        wait_until(is_drained, "the key is drained")
         wait_published(conn)
         relay.stop()
     found = compare(

@@ -132,13 +132,13 @@ def test_what_is_being_set_aside_is_not_tried_again(
 
 
 def test_a_lane_goes_on_soon_after_its_message_is_set_aside(
-    database: str, bootstrap_servers: str, topic: str
+    database: str, bootstrap_servers: str, missing: str, topic: str
 ) -> None:
     """The trigger asks for it; the back-off would be a minute."""
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
-        (key,) = keys_of_lanes(conn, topic, LANE)
-        bad = insert(conn, topic, key, b"bad", queue=99, lane=LANE)
-        good = insert(conn, topic, key, b"good")
+        (key,), (other,) = keys_of_lanes(conn, missing, LANE), keys_of_lanes(conn, topic, LANE)
+        bad = insert(conn, missing, key, b"bad")
+        good = insert(conn, topic, other, b"good")
         turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
         session._stops._stopped[LANE].retry_at += 3_600
         conn.execute(SET_ASIDE, [bad])

@@ -26,6 +26,7 @@ def _session(groups: list[Group]) -> Session:
     session._groups, session._pages, session._burdened = groups, [], frozenset()
     session._publisher = cast("Any", SimpleNamespace(unacknowledged=0, aside={}))
     session._let_go_on = lambda: None  # type: ignore[method-assign]
+    session._drain_next = lambda: False  # type: ignore[method-assign]
     return session
 
 
@@ -115,7 +116,9 @@ def test_a_defect_while_a_lane_is_given_up_is_named_and_starts_over() -> None:
     def give_up(lane: int, reason: Unpublishable) -> None:
         raise KeyError(lane)
 
-    session._publisher = cast("Any", SimpleNamespace(give_up=give_up))
+    session._publisher = cast(
+        "Any", SimpleNamespace(give_up=give_up, aside={2: [SimpleNamespace(drain=None)]})
+    )
     with pytest.raises(BrokenError, match=r"internal error in give_up .*KeyError: 2"):
         session._watch()
 

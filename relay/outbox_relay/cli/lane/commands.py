@@ -10,7 +10,8 @@ from outbox.partitioning.lanes import LANES
 from outbox_relay.cli import output
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import stopped_lanes
+from outbox_relay.operations import parked_keys, stopped_lanes
+from outbox_relay.operations.parked_keys import ParkedKey
 from outbox_relay.text import formatting
 from outbox_relay.text.errors import OperatorError
 
@@ -28,12 +29,22 @@ def lane() -> None:
 @dsn_option
 @json_option
 def ls(dsn: str, as_json: bool) -> None:
-    """List the lanes with the relay of each; for a stopped one the message, the error and what to do."""
+    """List the lanes with the relay of each; for a stopped one, and for each parked key, the message and what to do."""
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         lanes = stopped_lanes.everything(conn)
+        keys = parked_keys.everything(conn)
     if as_json:
-        output.emit_json([{**asdict(one), "repair": one.repair()} for one in lanes])
+        output.emit_json(
+            [
+                {
+                    **asdict(one),
+                    "repair": one.repair(),
+                    "parked_keys": [key.document() for key in keys if key.lane == one.lane],
+                }
+                for one in lanes
+            ]
+        )
         return
     output.table(
         ["lane", "condition", "relay", "since", "message", "topic", "error"],
@@ -56,6 +67,19 @@ def ls(dsn: str, as_json: bool) -> None:
             click.secho(f"lane {one.lane}: {formatting.printable(one.error or '')}", fg="red")
             for line in one.repair():
                 click.echo(f"  {line}")
+    for key in keys:
+        _parked_key(key)
+
+
+def _parked_key(key: ParkedKey) -> None:
+    held = formatting.many(key.held, "message")
+    click.secho(
+        f"lane {key.lane}, {key.place}: parked since {formatting.cell(key.since)} at message {key.id}, {held} held: "
+        f"{formatting.printable(key.error)}",
+        fg="red",
+    )
+    for line in key.repair():
+        click.echo(f"  {line}")
 
 
 @lane.command()

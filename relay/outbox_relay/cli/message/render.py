@@ -72,6 +72,7 @@ def life_document(life: Life) -> dict[str, Any]:
         "publications": life.publications,
     }
     document["stopped"] = None if life.stopped is None else asdict(life.stopped)
+    document["parked"] = None if life.parked is None else life.parked.document()
     if life.content is not None:
         document["headers"] = life.content["headers"]
         document["body"] = formatting.bytes_for_json(life.content["body"])
@@ -112,6 +113,10 @@ def show_life(life: Life) -> None:
     if life.stopped is not None:
         click.secho(f"next  {life.stopped.hold_up(row['message_id'])}", fg="red")
         for line in life.stopped.repair():
+            click.echo(f"      {line}")
+    if life.parked is not None:
+        click.secho(f"next  {life.parked.hold_up(row['id'])}", fg="red")
+        for line in life.parked.repair():
             click.echo(f"      {line}")
     if life.content is not None:
         click.echo()

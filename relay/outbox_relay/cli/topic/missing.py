@@ -7,10 +7,11 @@ import psycopg
 from click.core import ParameterSource
 
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
-from outbox_relay.operations import stopped_lanes
+from outbox_relay.operations import parked_keys, stopped_lanes
 from outbox_relay.operations.kafka_topics import KafkaTopics
 from outbox_relay.operations.topic_errors import TopicError
 from outbox_relay.operations.topics import Registered
+from outbox_relay.text.formatting import many
 
 
 def require(
@@ -53,17 +54,25 @@ def size_limit(known: Registered) -> dict[str, str]:
 
 
 def wake(conn: psycopg.Connection[object], name: str) -> None:
-    """Ask for a retry of the lanes that stopped at a message of a topic; they would go on within a minute anyway.
+    """Ask for a retry of the lanes that stopped at a message of a topic, and of its parked keys.
 
-    What was done to the topic is done: a lane that cannot be woken is a note, not a failure.
+    What was done to the topic is done: a lane that cannot be woken is a note, not a failure. It goes on within a minute
+    anyway. Parked keys wait for a retry.
     """
+    keys = 0
     try:
+        keys = parked_keys.request_drains(conn, name)
         lanes = stopped_lanes.request_retry_of_topic(conn, name)
     except psycopg.errors.InsufficientPrivilege:
-        click.echo("note: lanes that stopped at this topic are tried again within a minute", err=True)
+        click.echo(
+            "note: lanes that stopped at this topic are tried again within a minute; its parked keys: outbox lane ls",
+            err=True,
+        )
         return
     except stopped_lanes.LaneRowsHeldError as error:
         click.echo(f"note: {error}", err=True)
-        return
+        lanes = []
+    if keys:
+        click.echo(f"the relay tries {many(keys, 'parked key')} of {name} again now", err=True)
     for lane in lanes:
         click.echo(f"lane {lane}, stopped at a message of {name}, is tried again now", err=True)

@@ -1,0 +1,248 @@
+"""Drains: publishing what is held behind a message that failed, in order. See parked.py for what can happen between."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import inf
+
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.counts import Counts
+from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
+from outbox_relay.publisher.finder import ID, POSITION, TOPIC, WAITING, Finder, RawRow
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.parked import DRAIN_PAGE, Key, KeyDrain, ParkedKeys
+from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.reader import Page
+from outbox_relay.publisher.recorder import Recorder
+from outbox_relay.publisher.records import can_park, claim_of
+from outbox_relay.publisher.recovery import naming_defects
+from outbox_relay.publisher.snapshot import EVERYTHING
+from outbox_relay.publisher.stops import Stops
+from outbox_relay.text.logs import Log
+
+ASK_EVERY_S = 1.0
+"""How often requests for drains are read."""
+TOPICS_KEPT = 1_000
+
+log = Log("relay")
+
+
+class DrainedKeys:
+    """The part of a session that parks keys and drains them."""
+
+    _publisher: Publisher
+    _recorder: Recorder
+    _finder: Finder
+    _parked: ParkedKeys
+    _stops: Stops
+    _groups: list[Group]
+    _pages: list[Page]
+    _leaving: frozenset[int]
+    _behind: set[int]
+    _burdened: frozenset[int]
+    _drain: KeyDrain | None = None
+    """The key that is being drained: how far it was produced, in this session."""
+    _drain_at = 0.0
+    _ended: dict[int, Key]
+    """The keys whose last page was produced and is not recorded, by their numbers."""
+    counts: Counts
+    _topics_read: dict[str, float]
+    """When topics were read again for a drain; many keys of one topic are often requested together."""
+    _suspects: dict[int, int]
+    """By number of a key: up to this position its messages are drained one at a time, because Kafka refused one."""
+
+    def _drain_next(self) -> bool:
+        """Publish the next messages of a key whose drain was requested; return whether there were any.
+
+        The first message of a drain is alone on the wire, because it has failed before.
+        """
+        if self._drain is None and self._parked.held.is_empty:
+            return False
+        now = time.monotonic()
+        lanes = self._drainable()
+        if self._drain is None:
+            if now < self._drain_at or not lanes:
+                return False
+            self._drain_at = now + ASK_EVERY_S
+            self._drain = self._parked.requested(lanes)
+        drain = self._drain
+        if drain is None:
+            return False
+        if drain.lane not in lanes:
+            self._put_off(drain)
+            return False
+        if not self._settle():
+            return False
+        # Waiting may have set the lane aside.
+        if drain.lane not in self._drainable():
+            return False
+        # Nothing behind a message that is known to fail is worth reading.
+        most = 1 if not drain.pages or drain.reached < self._suspects.get(drain.number, 0) else DRAIN_PAGE
+        ids = self._parked.announce(drain, most)
+        if ids is None:
+            self._drain, self._drain_at = None, now + ASK_EVERY_S
+            return False
+        if not self._recorder.barrier_counts():
+            self._parked.withdraw([drain.lane])
+            self._drain, self._drain_at = None, now + ASK_EVERY_S
+            return False
+        self._publish_held(drain, ids, most)
+        return True
+
+    def _catch_up(self, groups: Iterable[Group]) -> None:
+        """Let the keys of lanes be drained that were read, and published, up to what was committed."""
+        for group in groups:
+            if group.is_level and not group.paused:
+                self._behind -= group.lanes
+
+    def _free_key(self, number: int) -> None:
+        """Read and publish the messages of a key again: the row of the key was deleted with the record of its drain."""
+        key = self._ended.pop(number, None)
+        if key is not None:
+            self._suspects.pop(number, None)
+            self._parked.held.free(key)
+            # The lane may have stopped because it held too much.
+            self._stops.hurry([key[0]])
+            log.info("key is parked no more", topic=key[1], lane=key[0])
+
+    def _put_off(self, drain: KeyDrain) -> None:
+        """End the announcement of a drain whose lane is not read, once nothing of it is on the wire."""
+        if not any(drain.lane in batch.speaks_for for batch in self._publisher.unrecorded()):
+            self._parked.withdraw([drain.lane])
+            self._drain = None
+
+    def _drainable(self) -> set[int]:
+        """Return the lanes that are being read, and not one message at a time, and those that are stopped.
+
+        A lane is left out until it has caught up after it was taken, or after a stop: what earlier claims without a
+        message passed over is not recorded as read in the database, and would be published again.
+        """
+        if self._pages or self._burdened or self._publisher.aside:
+            return set()
+        going = set[int]().union(
+            *(group.lanes for group in self._groups if not group.paused and not group.one_by_one)
+        )
+        unrecorded = [batch for batch in self._publisher.unrecorded() if batch.drain is None]
+        stopped = {
+            lane
+            for lane, stop in self._stops.now().items()
+            if not stop.in_flight and self._recorder.has(stop, unrecorded)
+        }
+        return (going - self._behind - self._stops.known(going) | stopped) - self._leaving
+
+    def _publish_held(self, drain: KeyDrain, ids: array[int], most: int) -> None:
+        """Produce the messages of a key that were announced, and note what becomes of it."""
+        rows: list[RawRow] = []
+        settled = 0
+        if ids:
+            found, settled = self._finder.page(ids, EVERYTHING)
+            rows = [(*row[:WAITING], None, *row[WAITING + 1 :]) for row in found]
+        part = replace(drain)
+        # All of the lane that was read is recorded, but claims alone record no progress. This does, for a successor,
+        # unless the lane is stopped: then its row has it.
+        progress = self._recorder.recorded[drain.lane]
+        speaks_for = () if drain.lane in self._stops else (drain.lane,)
+        if not drain.pages:
+            self._read_topic_again(drain)
+        self._publisher.prepare(rows, [drain.lane])
+        with naming_defects():
+            batch = self._publisher.publish(rows, progress, progress, [drain.lane], part)
+            is_cut = batch.progress is not progress  # the local queue was full
+            if part.failed is None and not is_cut and batch.messages != len(rows):
+                raise BrokenError(f"a drain of lane {drain.lane} left out messages of its key", {})
+        batch.lanes, batch.progress = speaks_for, progress
+        if most == 1 and rows:
+            batch.alone = rows[0]
+        produced = rows[: batch.messages]
+        # What was listed and is not COMMITTED any more is not to be published.
+        gone = set(ids[:settled]).difference(row[ID] for row in rows)
+        part.done = [*(row[ID] for row in produced), *gone]
+        part.is_all = len(ids) < most and settled == len(ids) and len(produced) == len(rows)
+        self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done)
+        if produced:
+            drain.reached = produced[-1][POSITION]
+        self._note_drained(drain, part, batch)
+        if most == 1 or self._drain is None:
+            # Recorded before anything else of the lane is read, unless its partition is slow: then the lane is set
+            # aside, and not read before that. The next request is read when this one is recorded, too.
+            self._settle()
+
+    def _read_topic_again(self, drain: KeyDrain) -> None:
+        """Forget what is known of a drain's topic, if that was read before the drain was requested."""
+        name = drain.key[1]
+        if self._topics_read.get(name, -inf) <= drain.requested_at:
+            if len(self._topics_read) >= TOPICS_KEPT:
+                self._topics_read.clear()
+            self._topics_read[name] = time.monotonic()
+            self._publisher.doubt_topic(name)
+
+    def _note_drained(self, drain: KeyDrain, part: KeyDrain, batch: Batch) -> None:
+        """Note what was produced of a drain; the record of the batch writes the same."""
+        drain.pages += 1
+        self.counts.published += batch.messages
+        if part.failed is not None or part.is_all:
+            self._drain, self._drain_at = None, 0.0
+        if part.failed is not None:
+            assert part.failed.head is not None  # noqa: S101  (claim_of gives it)
+            log.error("key stays parked", message_id=part.failed.message_id, reason=part.failed.head.error)
+        elif part.is_all:
+            self._ended[drain.number] = drain.key
+
+    def _park_refused(self, refused: Mapping[int, Refused]) -> dict[int, Refused]:
+        """Park the keys of messages that Kafka refused while they were alone on the wire; return the other refusals.
+
+        The producer is closed, what was acknowledged is recorded, and what was not is in doubt.
+        """
+        left = {}
+        careful = {lane for group in self._groups if group.careful is not None for lane in group.lanes}
+        drain = self._drain_of_refusal(refused)
+        for lane, one in refused.items():
+            code, _, text = one.reason.partition(": ")
+            row = one.row
+            if one.of_drain:
+                if drain is not None and row is not None:
+                    failed = claim_of(row, drain.number, Unpublishable(code, text))
+                    self._recorder.drained(replace(drain, done=(), is_all=False, failed=failed))
+                elif drain is not None:
+                    self._suspects[drain.number] = one.position
+            elif (
+                row is not None
+                and lane in careful
+                and can_park(row, Unpublishable(code, text))
+                and self._parked.held.no_key(lane, row[TOPIC]) is None
+            ):
+                claim = claim_of(row, row[ID], Unpublishable(code, text))
+                self._recorder.claim(claim)
+                log.error("key parked", lane=lane, message_id=one.message_id, reason=one.reason)
+            else:
+                left[lane] = one
+        return left
+
+    def _drain_of_refusal(self, refused: Mapping[int, Refused]) -> KeyDrain | None:
+        drains = [batch.drain for batch in self._publisher.unrecorded() if batch.drain is not None]
+        lanes = [lane for lane, one in refused.items() if one.of_drain]
+        return next((drain for drain in drains if drain.lane in lanes), None)
+
+    def _reload_keys(self, lanes: frozenset[int]) -> None:
+        """Go back to the parked keys that are recorded; so do the lanes, to what is recorded of them."""
+        if self._drain is not None and self._drain.lane in lanes:
+            self._drain = None
+        self._ended = {number: key for number, key in self._ended.items() if key[0] not in lanes}
+        self._parked.load(lanes)
+        self._behind |= lanes
+
+    def _end_drains(self, lanes: frozenset[int]) -> None:
+        """End the announcements of drains before their lanes are given back; the next owner goes on with them.
+
+        Also of one that was put off because another session held its row.
+        """
+        if not self._parked.held.is_empty:
+            self._parked.withdraw(lanes)
+        if self._drain is not None and self._drain.lane in lanes:
+            self._drain = None
+
+    def _settle(self, deadline: float | None = None) -> bool:
+        raise NotImplementedError

@@ -1,0 +1,256 @@
+"""Parked keys: order keys with a message that cannot be published, and what waits behind it.
+
+A message that cannot be published as it is parks its own (topic, order key) or (topic, queue), and nothing else. The
+messages behind it are held in outbox.waiting, in their order. When an operator asks for it (or has given the message
+up), the owner of the lane drains the key: it publishes what is held, in order, and then the key is parked no more.
+
+Only the owner of a lane adds and removes its parked keys. It reads them when it takes the lane, and knows them from
+then on: to find a held message costs nothing in the database. Schedules, between any two lines:
+
+- A message that fails, and those behind it, are claims of their batch. They are written in the statement that records
+  the batch, so everything in front of them is acknowledged then, and progress and claims are one. The process dies
+  before it: all of it is read again. After it: its successor reads the key, finds the rows waiting, and passes over
+  them.
+- A batch without a message writes its claims only. A successor reads its rows again, and passes over them as well.
+- The process is paused past its lease before that statement: it locks its lanes' rows, which the taker has locked
+  before, and finds another epoch. If it is first, the lane is not taken until it has ended.
+- Held messages keep their positions, and no drain releases them into the difference: a newer message of the key that
+  is committed and not yet read can overtake none.
+- A drain begins when nothing is on the wire: all claims of the key are written. It is announced in the key's row, and
+  committed, with the statement that lists the messages; so does each of its pages. An operator who gives up one of them
+  locks that row: see outbox.leave_lane. The owner is paused after that statement, and its lanes are taken: its
+  successor finds the announcement, and all that was listed is in doubt from then on. What joined the key later was not
+  listed.
+- A message with a lower position than one that was drained joins the key (its transaction committed late): each page
+  begins at the lowest place, and only what was listed and produced is deleted. So it is published by a later page.
+- A drain's publication brings its lane as far as that is recorded. Claims alone record no progress: a successor would
+  otherwise read again what was drained, and publish it. So a lane that was taken, or goes on after a stop, is read up
+  to what is committed before its keys are drained.
+- The last page of a drain is recorded before its lane is read again: it is waited for, and where its partition is slow
+  the lane is set aside until then, or not tried again if it is stopped. A message held meanwhile would be held under a
+  key that is gone. Only the deletion of the key's row lets the key go in memory. The process dies before the record:
+  the key is still parked, and what was drained is in doubt. After it: newer messages are read.
+- The process dies, or loses a producer, with a drain on the wire: its messages may be in Kafka. The next to read the
+  keys notes that they are in doubt, and the drain goes on, because its request stays.
+- A paused owner wakes up with a drain on the wire: what it delivers is a run without gaps from the key's first message
+  on, which its successor has published, too, or publishes behind. Its record finds another epoch.
+- Another session holds the key's row (a message is being given up): the drain is put off for a second. If it locks the
+  row while a drain is on the wire, what was published is recorded, and the key stays parked, with its request: what is
+  read next is held, and drained once the row is free. Only the lock at the last record keeps the key; one between two
+  pages has no effect. A new claim only adds rows, and waits for none of them. `FOR KEY SHARE` waits only for a session
+  that takes the lane, or that locks its row FOR UPDATE by hand; the record of a drain waits for one that locks rows of
+  outbox.waiting by hand. If such a statement is cancelled, the session ends, as if it had died.
+- A standby is promoted, or a backup restored: what waits there may have been drained by the other server's relay.
+  Nothing of it becomes DEAD until a relay has taken the lane here, and then it is in doubt (lanes.sql, doubt_held).
+- A lane that holds too much, or has too many parked keys, stops at the next message, as for a fault of its topic. Its
+  progress is recorded with the stop, and nothing of it is on the wire, so its keys can be drained meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import psycopg
+
+from outbox.partitioning.lanes import LANES
+from outbox.statements import Statements, array_text
+from outbox_relay.publisher.lease import Lease
+from outbox_relay.text.logs import Log
+
+STATEMENTS = Statements("outbox_relay/publisher/parked.sql")
+
+OWN_FAULT = frozenset(
+    {
+        "MESSAGE_TOO_LARGE", "QUEUE_OUT_OF_RANGE", "SELECTOR_FAILED", "MALFORMED", "MSG_SIZE_TOO_LARGE",
+        "_MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_ARG",
+    }
+)  # fmt: skip
+"""Errors of a message, not of its topic or lane: it parks its own key."""
+LONGEST_KEY = 1_000
+"""Bytes of an order key that can be parked: all that are parked are kept in memory."""
+MOST_KEYS = 10_000
+"""Parked keys of one lane, which its owner keeps in memory (some 2 MB, at most 10 MB). A message that would park one
+more stops the lane: so many are no longer the faults of single messages."""
+MOST_HELD = 100_000 // LANES
+"""Messages of one topic that one lane holds; the next one stops the lane. Each is a row of outbox.waiting: 100,000 of
+a topic take some 10 MB. An eighth of that for each lane, because its owner does not know what the others hold."""
+DRAIN_PAGE = 10_000
+"""Messages of a key that are drained at a time: more than a page, so that a drain ends while newer ones are held."""
+
+Key = tuple[int, str, int | None, bytes | None]
+"""A lane and a topic with a queue, or with an order key; with neither, of a message alone. The lane, because a row may
+state one that is not its key's own: then another relay may have the same key."""
+
+log = Log("relay")
+
+
+class Head(NamedTuple):
+    """Why a message parks its key."""
+
+    key: Key
+    error: str
+
+
+class Claim(NamedTuple):
+    """A message to write into outbox.waiting: the head of a parked key, or one behind it."""
+
+    lane: int
+    position: int
+    id: int
+    message_id: str
+    number: int
+    head: Head | None
+
+
+@dataclass(slots=True)
+class KeyDrain:
+    """One key whose messages are being published: how far, and what of it is in this batch."""
+
+    lane: int
+    number: int
+    key: Key
+    requested_at: float
+    """Monotonic seconds."""
+    pages: int = 0
+    """How many times messages of it were produced."""
+    reached: int = 0
+    """The highest position of them."""
+    done: Collection[int] = ()
+    """The ids of this batch that wait no longer: produced, or not to be published any more."""
+    is_all: bool = False
+    failed: Claim | None = None
+    """The message that fails now; nothing behind it was produced."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the key is left."""
+        return self.is_all and self.failed is None
+
+
+@dataclass(slots=True)
+class Held:
+    """The parked keys of a session's lanes, and how much is held behind them. A publisher adds to it."""
+
+    keys: dict[Key, int] = field(default_factory=dict)
+    """The number of each key."""
+    keys_of: Counter[int] = field(default_factory=Counter)
+    """Parked keys by lane; a message without queue and order key counts as one."""
+    messages_of: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Messages that wait, by lane and topic; those that fail included."""
+
+    def park(self, key: Key, number: int) -> None:
+        """Hold the messages of a key from now on."""
+        self.keys_of[key[0]] += 1
+        if key[2:] != (None, None):
+            self.keys[key] = number
+
+    def free(self, key: Key) -> None:
+        """Hold the messages of a key no more."""
+        self.keys.pop(key, None)
+        self.keys_of[key[0]] -= 1
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key is parked."""
+        return not any(self.keys_of.values())
+
+    def drop(self, lanes: Collection[int]) -> None:
+        """Forget the keys of lanes."""
+        for key in [key for key in self.keys if key[0] in lanes]:
+            del self.keys[key]
+        for lane in lanes:
+            del self.keys_of[lane]
+        for known in [known for known in self.messages_of if known[0] in lanes]:
+            del self.messages_of[known]
+
+    def no_room(self, lane: int, topic: str) -> str | None:
+        """Return why a lane may hold no further message of a topic, or None if it may."""
+        if self.messages_of[lane, topic] < MOST_HELD:
+            return None
+        return f"lane {lane} holds {MOST_HELD:,} messages of topic {topic!r} behind others that cannot be published"
+
+    def no_key(self, lane: int, topic: str) -> str | None:
+        """Return why a lane may park no further key of a topic, or None if it may."""
+        if self.keys_of[lane] >= MOST_KEYS:
+            return f"lane {lane} has {MOST_KEYS:,} parked keys"
+        return self.no_room(lane, topic)
+
+
+@dataclass(slots=True)
+class ParkedKeys:
+    """The parked keys of a session's lanes, in memory and in the database."""
+
+    conn: psycopg.Connection[Any]
+    lease: Lease
+    held: Held = field(default_factory=Held)
+
+    def load(self, lanes: Collection[int]) -> None:
+        """Read the keys of lanes; drains that did not end leave their messages in doubt.
+
+        Nothing of these lanes may be on the wire that is to be recorded.
+        """
+        self.held.drop(lanes)
+        values = {"epoch": self.lease.epoch, "owner": self.lease.owner, "lanes": array_text(lanes)}
+        self.conn.execute(STATEMENTS["end_drains"], values)
+        for number, lane, topic, queue, order_key in self.conn.execute(STATEMENTS["keys"], values):
+            self.held.park((lane, topic, queue, order_key), number)
+        for lane, topic, count in self.conn.execute(STATEMENTS["held"], values):
+            self.held.messages_of[lane, topic] = count
+
+    def requested(self, lanes: Iterable[int]) -> KeyDrain | None:
+        """Return the drain that was asked for first, of these lanes."""
+        row = self.conn.execute(
+            STATEMENTS["requested"], {"lanes": array_text(lanes)}, prepare=True
+        ).fetchone()
+        return None if row is None else KeyDrain(row[1], row[0], row[1:5], time.monotonic() - row[5])
+
+    def announce(self, drain: KeyDrain, most: int) -> array[int] | None:
+        """Announce, committed, that the next messages of a key are published.
+
+        Returns:
+            Their ids, in order; None if that may not be done now.
+        """
+        values = {
+            "epoch": self.lease.epoch,
+            "owner": self.lease.owner,
+            "lane": drain.lane,
+            "number": drain.number,
+            "is_first": not drain.pages,
+            "most": most,
+        }
+        row = self.conn.execute(STATEMENTS["announce"], values, prepare=True).fetchone()
+        return None if row is None else array("q", row[1])
+
+    def withdraw(self, lanes: Collection[int]) -> None:
+        """End the announcements of lanes; nothing of them is on the wire, and all is recorded."""
+        values = {"epoch": self.lease.epoch, "owner": self.lease.owner, "lanes": array_text(lanes)}
+        self.conn.execute(STATEMENTS["withdraw"], values)
+
+
+def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dict[str, Any]:
+    """Return claims as the arrays that `claim` and `record_claims` take.
+
+    Args:
+        claims: those of a batch, or of several.
+        doubtful: by id, whether Kafka may have the message.
+    """
+    heads = [(claim, claim.head) for claim in claims if claim.head is not None]
+    return {
+        "ids": array_text(claim.id for claim in claims),
+        "message_ids": [claim.message_id for claim in claims],
+        "reasons": ["held" if claim.head is None else "failed" for claim in claims],
+        "numbers": array_text(claim.number for claim in claims),
+        "places": array_text(claim.position for claim in claims),
+        "doubtful": [doubtful[claim.id] for claim in claims],
+        "heads": array_text(claim.id for claim, _ in heads),
+        "head_lanes": array_text(claim.lane for claim, _ in heads),
+        "topics": [head.key[1] for _, head in heads],
+        "queues": [head.key[2] for _, head in heads],
+        "order_keys": [head.key[3] for _, head in heads],
+        "errors": [head.error for _, head in heads],
+    }

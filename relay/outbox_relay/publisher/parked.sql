@@ -1,0 +1,64 @@
+-- Parked keys, and the messages that wait behind their heads. What is published of them is recorded in publications.sql.
+
+-- name: end_drains
+-- Drains that were announced and not recorded: their messages may be in Kafka. The requests stay, so they go on. Where
+-- another session holds the key's row, the announcement stays, too, until the drain is recorded.
+WITH owned AS MATERIALIZED (
+    SELECT lane FROM outbox.lane
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(lanes)s::smallint[]) FOR KEY SHARE
+), announced AS MATERIALIZED (
+    SELECT k.number FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane WHERE k.draining_at IS NOT NULL
+), ended AS (
+    UPDATE outbox.parked_key SET draining_at = NULL
+    WHERE number IN (SELECT k.number FROM announced a JOIN outbox.parked_key k ON k.number = a.number
+                     FOR NO KEY UPDATE OF k SKIP LOCKED)
+)
+UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number
+
+-- name: keys
+-- The parked keys of lanes that were taken.
+SELECT number, lane, topic, queue, order_key FROM outbox.parked_key WHERE lane = ANY (%(lanes)s::smallint[])
+
+-- name: held
+-- How many messages wait in lanes that were taken, by topic; those that fail included.
+SELECT k.lane, k.topic, sum(h.messages)::bigint
+FROM outbox.parked_key k CROSS JOIN LATERAL (
+    SELECT count(*) AS messages FROM outbox.waiting w WHERE w.parked = k.number
+) h
+WHERE k.lane = ANY (%(lanes)s::smallint[]) GROUP BY k.lane, k.topic
+
+-- name: requested
+-- The key whose drain was requested first, and how many seconds ago. One that is locked (a message of it is being given up)
+-- is left for later.
+SELECT number, lane, topic, queue, order_key, extract(epoch FROM clock_timestamp() - requested_at)::float8 FROM outbox.parked_key
+WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL
+ORDER BY requested_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+
+-- name: announce
+-- The messages of a key that are published next, in their order; announced, so that none of them can be given up while it
+-- may be on its way to Kafka. A flushed commit under our epoch, and so the barrier of what is read. One statement: nothing
+-- that joins the key later is among them, so a relay that takes the lane meanwhile finds all of them in doubt. One that was
+-- given up as this began is not COMMITTED when its row is read. No number: somebody holds the key's row, or the lane is
+-- not ours.
+WITH owned AS MATERIALIZED (
+    SELECT lane FROM outbox.lane
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = %(lane)s FOR KEY SHARE
+), announced AS (
+    UPDATE outbox.parked_key SET draining_at = clock_timestamp(), tries = tries + %(is_first)s::boolean::integer
+    WHERE number = (SELECT k.number FROM owned, outbox.parked_key k WHERE k.number = %(number)s
+                    FOR NO KEY UPDATE OF k SKIP LOCKED)
+    RETURNING number
+)
+SELECT number, ARRAY(SELECT w.id FROM outbox.waiting w WHERE w.parked = %(number)s ORDER BY w.place LIMIT %(most)s)
+FROM announced
+
+-- name: withdraw
+-- Nothing of these lanes is on the wire, and all that was published is recorded. Where another session holds the key's row,
+-- the announcement stays.
+WITH owned AS MATERIALIZED (
+    SELECT lane FROM outbox.lane
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(lanes)s::smallint[]) FOR KEY SHARE
+)
+UPDATE outbox.parked_key SET draining_at = NULL
+WHERE number IN (SELECT k.number FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane
+                 WHERE k.draining_at IS NOT NULL FOR NO KEY UPDATE OF k SKIP LOCKED)

@@ -1,0 +1,298 @@
+"""A message that cannot be published parks its own key; what is behind it waits, in order, and all else flows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox_relay.publisher import parked
+from outbox_relay.publisher.lease import STATEMENTS as LANES
+from outbox_relay.publisher.lease import LeaseLostError
+from outbox_relay.publisher.parked import ParkedKeys
+from outbox_relay.publisher.recorder import STATEMENTS
+from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.topic_lookup import TopicLookup
+from outbox_relay.publisher.topics import Topic
+from tests.support.kafka_records import read_topic
+from tests.support.parking import LIMIT, Parking, check, relay, unacknowledged
+from tests.support.plain_inserts import Connection, connect, insert
+from tests.support.relay_session import turn_until
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def parking(database: str, make_topic: MakeTopic) -> Iterator[Parking]:
+    with connect(database) as conn:
+        yield Parking(conn, make_topic(partitions=1))
+
+
+def test_a_message_that_cannot_be_published_parks_its_own_key_only(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    with relay(database, bootstrap_servers) as session:
+        for version in range(4):
+            parking.send(parking.bad, version, poison=version == 1)
+            parking.send(parking.good, version)
+        parking.settle(session)
+        assert parking.reasons == ["failed", "held", "held"]
+        ((name, key, error),) = parking.keys
+        assert (name, key) == (parking.topic, parking.bad.encode())
+        assert error.startswith("MESSAGE_TOO_LARGE")
+        assert not session.stopped
+        status = "SELECT status FROM outbox.message_status WHERE waiting = 'failed'"
+        assert parking.conn.execute(status).fetchall() == [("DEAD",)]
+        check(bootstrap_servers, parking, 1, 4)
+
+        parking.send(parking.bad, 4)
+        turn_until(session, lambda: len(parking.reasons) == 4, "a message sent later is held, too")
+        parking.repair()
+        parking.request()
+        parking.send(parking.bad, 5)
+        parking.drain(session)
+        parking.send(parking.bad, 6)
+        parking.settle(session)
+    check(bootstrap_servers, parking, 7, 4)
+
+
+def test_requests_are_read_only_while_a_key_is_parked(
+    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = 0
+    requested = ParkedKeys.requested
+
+    def count(keys: ParkedKeys, lanes: Iterable[int]) -> Any:
+        nonlocal read
+        read += 1
+        return requested(keys, lanes)
+
+    monkeypatch.setattr(ParkedKeys, "requested", count)
+    with relay(database, bootstrap_servers) as session:
+        parking.send(parking.good, 0)
+        parking.settle(session)
+        session._drain_at = 0.0
+        session.run_once(0.0)
+        assert read == 0
+        parking.send(parking.bad, 0, poison=True)
+        parking.settle(session)
+        parking.repair()
+        parking.request(session)
+        parking.drain(session)
+        assert read > 0
+        read, session._drain_at = 0, 0.0
+        session.run_once(0.0)
+        assert read == 0
+
+
+def test_claims_and_progress_are_one_statement(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    with relay(database, bootstrap_servers) as session:
+        parking.send(parking.bad, 0)
+        parking.settle(session)
+        with parking.conn.transaction():
+            parking.send(parking.good, 0)
+            parking.send(parking.bad, 1, poison=True)
+            parking.send(parking.bad, 2)
+        parking.settle(session)
+        writers = parking.conn.execute(
+            "SELECT xmin::text FROM outbox.waiting UNION SELECT xmin::text FROM outbox.parked_key "
+            "UNION (SELECT xid::text FROM outbox.publication ORDER BY epoch DESC, batch DESC LIMIT 1)"
+        ).fetchall()
+        assert len(writers) == 1
+
+
+def test_claims_wait_for_the_acks_in_front(database: str, bootstrap_servers: str, parking: Parking) -> None:
+    with relay(database, bootstrap_servers, clean=False) as session:
+        unacknowledged(session)
+        with parking.conn.transaction():
+            parking.send(parking.bad, 0)
+            parking.send(parking.bad, 1, poison=True)
+            parking.send(parking.bad, 2)
+        turn_until(session, lambda: session.counts.published == 1, "the first is on the wire")
+        # Its barrier is a commit after the poisonous message was read.
+        parking.send(parking.good, 0)
+        turn_until(session, lambda: session.counts.published == 2, "the next batch is on the wire")
+        assert (parking.keys, parking.reasons) == ([], [])
+    with relay(database, bootstrap_servers) as successor:
+        parking.settle(successor)
+        assert parking.reasons == ["failed", "held"]
+        parking.repair()
+        parking.request()
+        parking.drain(successor)
+    check(bootstrap_servers, parking, 3, 1, repeated=True)
+
+
+def test_parked_keys_outlive_their_relay(database: str, bootstrap_servers: str, parking: Parking) -> None:
+    with relay(database, bootstrap_servers, clean=False) as session:
+        parking.send(parking.bad, 0)
+        parking.send(parking.bad, 1, poison=True)
+        turn_until(session, lambda: bool(parking.keys), "the key is parked")
+    parking.repair()
+    parking.send(parking.bad, 2)
+    with relay(database, bootstrap_servers) as successor:
+        turn_until(successor, lambda: parking.reasons == ["failed", "held"], "what follows is held")
+        parking.settle(successor)
+        parking.request()
+        parking.drain(successor)
+    check(bootstrap_servers, parking, 3, 0, repeated=True)
+
+
+def test_a_take_over_between_check_and_claim_refuses_the_claim(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    errors: list[Exception] = []
+
+    def turns(session: Session) -> None:
+        try:
+            while True:
+                session.run_once(0.001)
+        except LeaseLostError as error:
+            errors.append(error)
+
+    with relay(database, bootstrap_servers, clean=False) as session, connect(database) as taker:
+        parking.send(parking.bad, 0)
+        parking.settle(session)
+        with taker.transaction():
+            taker.execute("SELECT lane FROM outbox.lane WHERE lane = 3 FOR UPDATE")
+            taker.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another' WHERE lane = 3")
+            parking.send(parking.bad, 1, poison=True)
+            thread = threading.Thread(target=turns, args=[session], daemon=True)
+            thread.start()
+            blocked = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+            wait_until(
+                lambda: parking.conn.execute(blocked, [taker.info.backend_pid]).fetchone() != (0,),
+                "the claim waits for who takes the lane",
+            )
+        thread.join(60)
+        assert len(errors) == 1
+        assert (parking.keys, parking.reasons) == ([], [])
+
+
+def test_a_lane_is_not_taken_while_a_claim_is_written(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    with connect(database) as owner, connect(database) as taker:
+        owner.execute("UPDATE outbox.lane SET epoch = 7, owner = 'owner'")
+        values = {
+            "epoch": 7, "owner": "owner", "mine": [3], "ids": [1], "message_ids": ["0" * 32], "reasons": ["failed"],
+            "numbers": [1], "places": [1], "doubtful": [False], "heads": [1], "head_lanes": [3], "topics": ["t"],
+            "queues": [None], "order_keys": [b"k"], "errors": ["e"],
+        }  # fmt: skip
+        lock = {"lanes": [3], "owner": "taker", "epoch": 8}
+        with owner.transaction():
+            assert owner.execute(STATEMENTS["claim"], values).rowcount == 1
+            assert taker.execute(LANES["lock_free"], lock).fetchall() == []
+        assert taker.execute(LANES["lock_free"], lock).fetchall() == [(3,)]
+        assert len(parking.keys) == 1
+        with owner.transaction(), pytest.raises(psycopg.errors.UniqueViolation):
+            owner.execute(STATEMENTS["claim"], values)
+
+
+def test_a_message_without_a_key_parks_nothing(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    with relay(database, bootstrap_servers) as session:
+        much = '{"much": "%s"}' % ("x" * LIMIT)
+        insert(parking.conn, parking.topic, None, "0", lane=3, headers=much)
+        insert(parking.conn, parking.topic, None, "1", lane=3)
+        parking.settle(session)
+        assert parking.reasons == ["failed"]
+        assert parking.keys[0][1] is None
+        parking.repair()
+        parking.request()
+        parking.drain(session)
+    assert [record.value for record in read_topic(bootstrap_servers, parking.topic)] == [b"1", b"0"]
+
+
+def test_rows_of_a_key_that_state_different_lanes_are_parked_by_lane(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    """Each lane may have a relay of its own, which knows the keys of its lanes only."""
+    much = '{"much": "%s"}' % ("x" * LIMIT)
+    with relay(database, bootstrap_servers) as session:
+        for lane in (2, 5):
+            insert(parking.conn, parking.topic, "k", "0", lane=lane, headers=much)
+            insert(parking.conn, parking.topic, "k", "1", lane=lane)
+        parking.settle(session)
+        assert parking.reasons == ["failed", "held", "failed", "held"]
+        lanes = parking.conn.execute("SELECT lane FROM outbox.parked_key ORDER BY 1").fetchall()
+        assert lanes == [(2,), (5,)]
+
+
+def test_a_message_that_the_broker_refuses_parks_its_key(
+    database: str,
+    bootstrap_servers: str,
+    make_topic: MakeTopic,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The relay takes the topic's limit for a higher one than it is, as after a change behind its back."""
+    read = TopicLookup.read
+
+    def misread(lookup: TopicLookup, conn: Connection, names: Iterable[str]) -> Any:
+        found = read(lookup, conn, names)
+        for topic in found.values():
+            if isinstance(topic, Topic):
+                topic.max_message_bytes = topic.small = 1_000_000
+        return found
+
+    monkeypatch.setattr(TopicLookup, "read", misread)
+    with connect(database) as conn, relay(database, bootstrap_servers) as session:
+        parking = Parking(conn, make_topic(partitions=1, max_message_bytes=str(LIMIT)))
+        parking.send(parking.bad, 0)
+        parking.settle(session)
+        with conn.transaction():
+            parking.send(parking.bad, 1, poison=True)
+            parking.send(parking.bad, 2)
+            parking.send(parking.good, 0, 1)
+        turn_until(session, lambda: parking.reasons == ["failed", "held"], "the key is parked")
+        parking.settle(session)
+        assert parking.keys[0][2].startswith("MSG_SIZE_TOO_LARGE")
+        # The one behind it is in doubt if it had gone out in a request of its own.
+        assert not parking.doubtful[0], "the broker has refused it, alone"
+        assert not session.stopped
+        tries = "SELECT tries FROM outbox.parked_key WHERE requested_at IS NULL"
+        parking.request(session)
+        turn_until(session, lambda: conn.execute(tries).fetchone() == (1,), "the broker refuses it again")
+        assert parking.reasons == ["failed", "held"]
+        assert not parking.doubtful[0]
+        conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE message_id = %s", [parking.head])
+        parking.drain(session)
+        found = read_topic(bootstrap_servers, parking.topic)
+        order = [record.value for record in found if record.key == parking.bad.encode()]
+        assert list(dict.fromkeys(order)) == [f"{parking.bad}:{version}".encode() for version in (0, 2)]
+
+
+@pytest.mark.parametrize("bound", ["MOST_HELD", "MOST_KEYS"])
+def test_a_lane_that_holds_too_much_stops_until_keys_are_drained(
+    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    """Also after a take-over, which counts what is held."""
+    monkeypatch.setattr(parked, bound, {"MOST_HELD": 2, "MOST_KEYS": 1}[bound])
+    stopping = parking.bad if bound == "MOST_HELD" else parking.good
+    with relay(database, bootstrap_servers) as session:
+        parking.send(parking.bad, 0, poison=True)
+        parking.send(parking.bad, 1)
+        parking.settle(session)
+    with relay(database, bootstrap_servers) as session:
+        parking.send(stopping, 2, poison=bound == "MOST_KEYS")
+        parking.send(parking.good, 3)
+        turn_until(session, lambda: bool(session.stopped), "the lane stops")
+        stop = session.stopped[3]
+        assert stop.reason.code == ("TOO_MANY_HELD" if bound == "MOST_HELD" else "MESSAGE_TOO_LARGE")
+        assert ("holds 2 messages" if bound == "MOST_HELD" else "has 1 parked keys") in str(stop.reason)
+        assert parking.reasons == ["failed", "held"]
+        parking.repair()
+        parking.request(session)
+        parking.drain(session)
+        assert not session.stopped
+    found = [record.value for record in read_topic(bootstrap_servers, parking.topic)]
+    sent = [(parking.bad, 0), (parking.bad, 1), (stopping, 2), (parking.good, 3)]
+    for key in (parking.bad, parking.good):
+        expected = [f"{key}:{version}".encode() for one, version in sent if one == key]
+        assert [value for value in found if value in expected] == expected
+    assert len(found) == len(sent)

@@ -1,0 +1,145 @@
+"""Plans of parked keys: claims, drains and requests read what they concern, however many keys are parked.
+
+Prepared on empty tables in the relay's own session, and looked at when they are full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
+from outbox_relay.publisher.finder import prepare_session
+from outbox_relay.publisher.parked import STATEMENTS as PARKED
+from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
+from tests.support.plain_inserts import Connection, connect
+from tests.support.publications import own_lanes
+from tests.support.query_plans import Prepared, rows_read
+
+KEYS, EACH, EPOCH = 2_000, 5, 7
+OWNED = {"epoch": "bigint", "owner": "text"}
+FILL = """
+    WITH keys AS (
+        INSERT INTO outbox.parked_key (number, lane, topic, order_key, head, error)
+        SELECT i * %(each)s, i %% 8, 't', convert_to('k' || i, 'UTF8'), i * %(each)s, 'X'
+        FROM generate_series(1, %(keys)s) i RETURNING number
+    )
+    INSERT INTO outbox.waiting (id, message_id, reason, parked, place)
+    SELECT k.number + j, gen_random_uuid(), 'held', k.number, k.number + j
+    FROM keys k, generate_series(0, %(each)s - 1) j
+"""
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    """A relay's session; statistics stay as they are."""
+    with connect(database) as conn:
+        for table in ("waiting", "parked_key", "lane"):
+            conn.execute(f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = false)")
+        prepare_session(conn)
+        yield conn
+
+
+def watch(conn: Connection, statement: str, types: dict[str, str], values: dict[str, Any]) -> Prepared:
+    """Prepare a statement while nothing is parked, then park much."""
+    own_lanes(conn, EPOCH)
+    prepared = Prepared(conn, statement, types)
+    with conn.transaction(force_rollback=True):
+        prepared.explain(values)
+    conn.execute(FILL, {"keys": KEYS, "each": EACH})
+    return prepared
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "requested")
+def test_requests_are_read_without_reading_all_keys(conn: Connection) -> None:
+    values = {"lanes": "{4,5}"}
+    watched = watch(conn, PARKED["requested"], {"lanes": "smallint[]"}, values)
+    conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE number IN (500, 505)")
+    plan = watched.explain(values)
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "parked_key") <= 2
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "announce")
+@pytest.mark.parametrize("most", [1, 100])
+def test_an_announcement_reads_its_key(conn: Connection, most: int) -> None:
+    types = {**OWNED, "lane": "smallint", "number": "bigint", "is_first": "boolean", "most": "bigint"}
+    values = {"epoch": EPOCH, "owner": "relay-1", "lane": 4, "number": 500, "is_first": True, "most": most}
+    plan = watch(conn, PARKED["announce"], types, values).explain(values)
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "parked_key") <= 2
+    assert rows_read(plan, "waiting") == min(most, EACH)
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "keys", "held", "withdraw")
+@pytest.mark.parametrize("name", ["keys", "held", "withdraw"])
+def test_a_lanes_keys_are_read_by_lane(conn: Connection, name: str) -> None:
+    values: dict[str, Any] = {"lanes": "{3}"}
+    types = {"lanes": "smallint[]"}
+    if name == "withdraw":
+        values |= {"epoch": EPOCH, "owner": "relay-1"}
+        types |= OWNED
+    plan = watch(conn, PARKED[name], types, values).explain(values)
+    assert rows_read(plan, "parked_key") <= KEYS // 8
+    assert rows_read(plan, "waiting") <= (KEYS // 8 * EACH if name == "held" else 0)
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "drained")
+def test_a_drain_is_recorded_by_its_key(conn: Connection) -> None:
+    types = {
+        **OWNED, "mine": "smallint[]", "number": "bigint", "done": "bigint[]", "is_whole": "boolean",
+        "head": "bigint", "error": "text", "in_doubt": "boolean",
+    }  # fmt: skip
+    values = {
+        "epoch": EPOCH, "owner": "relay-1", "mine": "{4}", "number": 500, "done": [500, 501], "is_whole": False,
+        "head": 502, "error": "X", "in_doubt": False,
+    }  # fmt: skip
+    plan = watch(conn, RECORDER["drained"], types, values).explain(values)
+    assert rows_read(plan, "waiting") <= 3
+    assert rows_read(plan, "parked_key") <= 3
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "claim", "record_claims")
+@pytest.mark.parametrize("name", ["claim", "record_claims"])
+def test_claims_read_lanes_only(conn: Connection, name: str) -> None:
+    types = {
+        **OWNED, "mine": "smallint[]", "ids": "bigint[]", "message_ids": "uuid[]", "reasons": "text[]",
+        "numbers": "bigint[]", "places": "bigint[]", "doubtful": "boolean[]", "heads": "bigint[]",
+        "head_lanes": "smallint[]", "topics": "text[]", "queues": "integer[]", "order_keys": "bytea[]",
+        "errors": "text[]",
+    }  # fmt: skip
+    values: dict[str, Any] = {
+        "epoch": EPOCH, "owner": "relay-1", "mine": "{4}", "ids": [7], "message_ids": ["0" * 32],
+        "reasons": ["failed"], "numbers": [7], "places": [7], "doubtful": [False], "heads": [7], "head_lanes": [4],
+        "topics": ["u"], "queues": [None], "order_keys": [b"k"], "errors": ["X"],
+    }  # fmt: skip
+    if name == "record_claims":
+        types |= {
+            "batch": "bigint", "lo": "bigint", "hi": "bigint", "lanes": "smallint[]", "base": "pg_snapshot",
+            "snapshot": "pg_snapshot", "after": "bigint", "positions": "bigint[]", "partitions": "integer[]",
+            "offsets": "bigint[]",
+        }  # fmt: skip
+        values |= {
+            "batch": 9, "lo": 3, "hi": 3, "lanes": "{4}", "base": None, "snapshot": "1:1:", "after": None,
+            "positions": [3], "partitions": [0], "offsets": [5],
+        }  # fmt: skip
+    watched = watch(conn, RECORDER[name], types, values)
+    with conn.transaction(force_rollback=True):
+        plan = watched.explain({**values, "ids": [1]})
+    assert rows_read(plan, "parked_key") == 0
+    assert rows_read(plan, "waiting") == 0
+
+
+@pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "request_drain")
+def test_a_request_reads_one_message_and_its_key(conn: Connection) -> None:
+    types = {"id": "bigint", "message_id": "uuid"}
+    message = {"id": 502, "message_id": "0" * 32}
+    watched = watch(conn, DEAD_LETTERS["request_drain"], types, message)
+    row = conn.execute("SELECT message_id FROM outbox.waiting WHERE id = 502").fetchone()
+    assert row is not None
+    plan = watched.explain({"id": 502, "message_id": row[0]})
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "waiting") == 1
+    assert rows_read(plan, "parked_key") == 1
