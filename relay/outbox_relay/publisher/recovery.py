@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import psycopg
 
+from outbox.backoff import Backoff
 from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.publisher.batch import Stop
 from outbox_relay.publisher.errors import (
@@ -19,10 +21,19 @@ from outbox_relay.publisher.errors import (
 )
 from outbox_relay.publisher.kafka import KafkaSettingError
 from outbox_relay.publisher.lane_groups import Group, by_progress
-from outbox_relay.publisher.lease import LeaseLostError
+from outbox_relay.publisher.lease import Lease, LeaseLostError
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.recorder import Recorder
+from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.stops import Stops
+from outbox_relay.text.logs import Log
 
+PAUSE_FIRST_S = 0.05
+PAUSE_LAST_S = 5.0
+CALM_S = 10.0
+"""After a failed delivery the next producer waits; longer each time, until this long nothing failed."""
 BROKEN_PAUSE_LAST_S = 60.0
 """The longest pause after an error of the relay's own: each start over publishes again what was not recorded."""
 
@@ -33,6 +44,8 @@ _PASSED_ON = (
 _DEFECTS = (
     ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip
+
+log = Log("relay")
 
 
 @contextmanager
@@ -87,3 +100,70 @@ def regroup(
             if lane not in plain
         ),
     ]
+
+
+class Recovery:
+    """The part of a session that starts over after a failed delivery."""
+
+    _publisher: Publisher
+    _recorder: Recorder
+    _partitions: LivePartitions
+    _stops: Stops
+    _renewal: Renewal
+    _lease: Lease
+    _backoff: Backoff
+    _groups: list[Group]
+    _pages: list[Page]
+    _burdened: frozenset[int]
+    _calm_at = 0.0
+    stopping: Callable[[], bool]
+
+    def _start_over(self, error: DeliveryError) -> None:
+        """Replace the producer after a failed delivery, and go back to what is recorded.
+
+        What was acknowledged in front of the failed message is recorded first. A lane whose message was refused
+        goes on carefully, one message at a time, so that its progress is exact when it meets that message again,
+        and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
+        """
+        now = time.monotonic()
+        if now >= self._calm_at:
+            self._backoff.reset()
+        pause = self._backoff.next(BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S)
+        self._calm_at = now + pause + CALM_S
+        log.error("delivery failed", text=str(error), next_try_in_s=pause)
+        self._discard(error)
+        refused = self._park_refused(error.refused)
+        self._reload_keys(self._lease.lanes)
+        self._pages = []
+        self._groups = regroup(self._groups, self._stops, self._recorder, refused)
+        self._stop_reading()
+        self._burdened = frozenset()
+        self._partitions.revive()
+        self._publisher = self._open_publisher()
+        self._rest(pause)
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self.stopping():
+            self._renewal.beat()
+            self.balance()
+            time.sleep(0.01)
+
+    def balance(self) -> None:
+        """Take and give back lanes; see SharedLanes."""
+        raise NotImplementedError
+
+    def _discard(self, error: DeliveryError | None) -> None:
+        raise NotImplementedError
+
+    def _open_publisher(self) -> Publisher:
+        raise NotImplementedError
+
+    def _park_refused(self, refused: Mapping[int, Refused]) -> dict[int, Refused]:
+        raise NotImplementedError
+
+    def _reload_keys(self, lanes: frozenset[int]) -> None:
+        raise NotImplementedError
+
+    def _stop_reading(self) -> None:
+        raise NotImplementedError

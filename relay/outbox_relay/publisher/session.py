@@ -19,7 +19,7 @@ from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.draining import DrainedKeys
-from outbox_relay.publisher.errors import BrokenError, DeliveryError, KafkaUnavailableError
+from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
 from outbox_relay.publisher.finder import POSITION, WAITING, Finder
 from outbox_relay.publisher.lane_groups import Group, end_care, merge
 from outbox_relay.publisher.lease import Lease
@@ -32,7 +32,7 @@ from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.reader import Page, Reader
 from outbox_relay.publisher.recorder import Recorder
-from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, naming_defects, regroup
+from outbox_relay.publisher.recovery import PAUSE_FIRST_S, PAUSE_LAST_S, Recovery, naming_defects
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.retries import LOCKED_PAUSE_S, Retries
 from outbox_relay.publisher.shared_lanes import SharedLanes, Shares
@@ -45,15 +45,11 @@ log = Log("relay")
 MAX_UNACKNOWLEDGED = 12_000
 """Messages on the wire; above it the relay waits for Kafka before it reads on."""
 RETIRE_EVERY_S = 1.0
-PAUSE_FIRST_S = 0.05
-PAUSE_LAST_S = 5.0
-CALM_S = 10.0
-"""After a failed delivery the next producer waits; longer each time, until this long nothing failed."""
 FULL_S = 1.0
 """How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
 
 
-class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone):
+class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
     """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
     def __init__(
@@ -93,7 +89,6 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone):
         self._pages: list[Page] = []
         self._retire_at = 0.0
         self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S)
-        self._calm_at = 0.0
         self.counts = Counts()
         self.stopping: Callable[[], bool] = lambda: False
 
@@ -329,37 +324,6 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone):
     def _while_full(self, seconds: float) -> bool:
         self._renewal.beat()
         return seconds < FULL_S and not self.stopping()
-
-    def _start_over(self, error: DeliveryError) -> None:
-        """Replace the producer after a failed delivery, and go back to what is recorded.
-
-        What was acknowledged in front of the failed message is recorded first. A lane whose message was refused
-        goes on carefully, one message at a time, so that its progress is exact when it meets that message again,
-        and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
-        """
-        now = time.monotonic()
-        if now >= self._calm_at:
-            self._backoff.reset()
-        pause = self._backoff.next(BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S)
-        self._calm_at = now + pause + CALM_S
-        log.error("delivery failed", text=str(error), next_try_in_s=pause)
-        self._discard(error)
-        refused = self._park_refused(error.refused)
-        self._reload_keys(self._lease.lanes)
-        self._pages = []
-        self._groups = regroup(self._groups, self._stops, self._recorder, refused)
-        self._stop_reading()
-        self._burdened = frozenset()
-        self._partitions.revive()
-        self._publisher = self._open_publisher()
-        self._rest(pause)
-
-    def _rest(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.stopping():
-            self._renewal.beat()
-            self.balance()
-            time.sleep(0.01)
 
     def finish(self, seconds: float) -> int:
         """Settle what is on the wire, record it and give the lanes back; return the messages left unsettled.
