@@ -92,6 +92,11 @@ class DrainedKeys:
         self._publish_held(drain, ids, most)
         return True
 
+    @property
+    def _ends_drain(self) -> bool:
+        """Whether the last page of a drain is on the wire: it was not waited for, because the relay is to stop."""
+        return bool(self._ended) and any(batch.drain is not None for batch in self._publisher.in_flight)
+
     def _catch_up(self, groups: Iterable[Group]) -> None:
         """Let the keys of lanes be drained that were read, and published, up to what was committed."""
         for group in groups:

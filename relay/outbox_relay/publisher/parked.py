@@ -26,7 +26,8 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
 - A drain's publication brings its lane as far as that is recorded. Claims alone record no progress: a successor would
   otherwise read again what was drained, and publish it. So a lane that was taken, or goes on after a stop, is read up
   to what is committed before its keys are drained.
-- The last page of a drain is recorded before its lane is read again: it is waited for, and where its partition is slow
+- The last page of a drain is recorded before its lane is read again: it is waited for (nothing is read any more if the
+  relay is to stop meanwhile), and where its partition is slow
   the lane is set aside until then, or not tried again if it is stopped. A message held meanwhile would be held under a
   key that is gone. Only the deletion of the key's row lets the key go in memory. The process dies before the record:
   the key is still parked, and what was drained is in doubt. After it: newer messages are read.
@@ -42,7 +43,8 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
   outbox.waiting by hand. If such a statement is cancelled, the session ends, as if it had died.
 - A standby is promoted, or a backup restored: what waits there may have been drained by the other server's relay.
   Nothing of it becomes DEAD until a relay has taken the lane here, and then it is in doubt (lanes.sql, doubt_held).
-- A lane that holds too much, or has too many parked keys, stops at the next message, as for a fault of its topic. Its
+- A lane that holds too much, or has too many parked keys, stops at the next message, as for a fault of its topic. When
+  it is tried again, what waits is counted again: messages that were given up meanwhile count no more. Its
   progress is recorded with the stop, and nothing of it is on the wire, so its keys can be drained meanwhile.
 """
 
@@ -199,7 +201,13 @@ class ParkedKeys:
         self.conn.execute(STATEMENTS["end_drains"], values)
         for number, lane, topic, queue, order_key in self.conn.execute(STATEMENTS["keys"], values):
             self.held.park((lane, topic, queue, order_key), number)
-        for lane, topic, count in self.conn.execute(STATEMENTS["held"], values):
+        self.count(lanes)
+
+    def count(self, lanes: Collection[int]) -> None:
+        """Count what waits in lanes of which nothing is on the wire, without what operators gave up meanwhile."""
+        for known in [known for known in self.held.messages_of if known[0] in lanes]:
+            del self.held.messages_of[known]
+        for lane, topic, count in self.conn.execute(STATEMENTS["held"], {"lanes": array_text(lanes)}):
             self.held.messages_of[lane, topic] = count
 
     def requested(self, lanes: Iterable[int]) -> KeyDrain | None:

@@ -74,7 +74,8 @@ SELECT yes FROM own
 -- What became of a drain, in the transaction that records its publications: these messages were published, or are not to be
 -- published any more, and wait no longer. By their ids: a message that is committed late may be held with a lower place.
 -- Where a message failed, it is the key's new head, and the request is done; else the key is parked no more once it is
--- empty. False: another session holds the key's row, which stays as it is, with its request. No row: the lease is lost.
+-- empty. What was in doubt stays so: the announcement of an earlier drain is all that is known of it in a lane that is
+-- stopped. False: another session holds the key's row, which stays as it is, with its request. No row: the lease is lost.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
     WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
@@ -89,6 +90,6 @@ WITH owned AS MATERIALIZED (
     SET head = %(head)s, error = %(error)s, draining_at = NULL, requested_at = NULL, requested_by = NULL
     FROM owned, free f WHERE k.number = f.number AND %(head)s::bigint IS NOT NULL
 ), marked AS (
-    UPDATE outbox.waiting w SET reason = 'failed', in_doubt = %(in_doubt)s FROM owned WHERE w.id = %(head)s
+    UPDATE outbox.waiting w SET reason = 'failed', in_doubt = w.in_doubt OR %(in_doubt)s FROM owned WHERE w.id = %(head)s
 )
 SELECT EXISTS (SELECT FROM free) OR NOT EXISTS (SELECT FROM outbox.parked_key k WHERE k.number = %(number)s) FROM owned

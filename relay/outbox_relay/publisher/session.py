@@ -138,6 +138,8 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
             self._record()
             return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
         found = self._drain_next()
+        if self._ends_drain:
+            return found  # what is read now would be held under a key that goes with the record
         for group in [group for group in self._groups if group.careful is not None]:
             # The turn of another one may have set it aside, or put groups together.
             if not group.paused and group.careful is not None and group.lanes:
@@ -317,6 +319,7 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
             stopped.retry_at = time.monotonic() + LOCKED_PAUSE_S
             return
         stopped.retry_at = NOT_AGAIN
+        self._parked.count([lane])
         self._recorder.resume(lane)
         trial = stopped.careful is None
         self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful, trial=trial))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
 from tests.support.servers import MakeTopic
 
+UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
 END_LEASE = "UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 second'"
 
 
@@ -85,6 +87,34 @@ def test_a_message_that_commits_late_below_a_drained_one_is_published(
     assert [record.value for record in read_topic(bootstrap_servers, parking.topic)] == [
         f"{parking.bad}:{version}".encode() for version in ("0", "1", "2", "late", "3", "4")
     ]
+
+
+def test_a_relay_that_is_to_stop_reads_nothing_behind_the_last_page_of_a_drain(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    """It does not wait for that page. What it read would be held under a key that goes with the record of the page."""
+    with relay(database, bootstrap_servers) as session:
+        parking.send(parking.bad, 0, poison=True)
+        parking.send(parking.bad, 1)
+        parking.settle(session)
+        parking.repair()
+        note, is_asked = session._note_drained, threading.Event()
+
+        def ask_to_stop(drain: KeyDrain, part: KeyDrain, batch: Batch) -> None:
+            note(drain, part, batch)
+            if part.is_all:
+                parking.send(parking.bad, 2)
+                session.stopping = lambda: True
+                is_asked.set()
+
+        session._note_drained = ask_to_stop  # type: ignore[method-assign]
+        parking.request(session)
+        turn_until(session, is_asked.is_set, "the last page is on the wire")
+    assert parking.keys == []
+    assert parking.reasons == []
+    with relay(database, bootstrap_servers) as successor:
+        parking.settle(successor)
+    check(bootstrap_servers, parking, 3, 0)
 
 
 def test_a_clean_restart_after_a_drain_publishes_nothing_again(
@@ -310,6 +340,23 @@ def test_the_drain_of_a_hot_key_ends(database: str, bootstrap_servers: str, park
         turn_until(session, is_drained, "the drain ends while messages are sent")
         parking.drain(session)
     check(bootstrap_servers, parking, sent, 0)
+
+
+def test_a_drain_that_fails_leaves_what_was_in_doubt_in_doubt(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    """An earlier relay may have published it: the doubts of a lane say nothing of a drain while it was stopped."""
+    with relay(database, bootstrap_servers) as session:
+        parking.send(parking.bad, 0, poison=True)
+        parking.send(parking.bad, 1)
+        parking.settle(session)
+        parking.conn.execute("UPDATE outbox.waiting SET in_doubt = true")
+        parking.request(session)
+        turn_until(
+            session, lambda: parking.conn.execute(UNREQUESTED).rowcount == 1, "the head has failed again"
+        )
+    assert parking.reasons == ["failed", "held"]
+    assert parking.doubtful == [True, True]
 
 
 def test_a_key_stays_parked_at_the_next_message_that_fails(

@@ -296,3 +296,21 @@ def test_a_lane_that_holds_too_much_stops_until_keys_are_drained(
         expected = [f"{key}:{version}".encode() for one, version in sent if one == key]
         assert [value for value in found if value in expected] == expected
     assert len(found) == len(sent)
+
+
+def test_messages_that_were_given_up_count_no_more_when_their_lane_is_tried_again(
+    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parked, "MOST_HELD", 2)
+    with relay(database, bootstrap_servers) as session:
+        parking.send(parking.bad, 0, poison=True)
+        parking.send(parking.bad, 1)
+        parking.settle(session)
+        parking.conn.execute("UPDATE outbox.message SET state = 'DEAD', remark = 'by hand'")
+        parking.request(session)
+        turn_until(session, lambda: not parking.keys, "the key is empty, and parked no more")
+        parking.send(parking.bad, 2, poison=True)
+        turn_until(session, lambda: parking.reasons == ["failed"], "the lane stops, and is tried again")
+        turn_until(session, lambda: not session.stopped, "the lane goes on")
+        parking.send(parking.good, 0)
+        parking.settle(session)
