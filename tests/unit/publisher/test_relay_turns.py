@@ -24,6 +24,7 @@ def _session(groups: list[Group]) -> Session:
     """Make a session of these groups with nothing on the wire; its turns are the test's."""
     session = Session.__new__(Session)
     session._groups, session._pages, session._burdened = groups, [], frozenset()
+    session._ended = {}
     session._publisher = cast("Any", SimpleNamespace(unacknowledged=0, aside={}))
     session._let_go_on = lambda: None  # type: ignore[method-assign]
     session._drain_next = lambda: False  # type: ignore[method-assign]
