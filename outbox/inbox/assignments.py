@@ -312,4 +312,5 @@ class Assignments:
 def size_of(delivery: Delivery) -> int:
     """Return roughly how many bytes of a message are kept in memory."""
     message = delivery.message
-    return len(message.key or b"") + len(message.body or b"") + 64 * (4 + len(message.headers))
+    values = sum(len(value or b"") for _, value in message.headers)
+    return len(message.key or b"") + len(message.body or b"") + values + 64 * (4 + len(message.headers))

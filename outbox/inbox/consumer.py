@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
@@ -320,9 +321,12 @@ class PushConsumer:
             self._assignments.end()
             for thread in self._threads:
                 thread.end()
+        until = (
+            monotonic() + self.settings.drain
+        )  # for all of them: their messages may be another member's by now
         for thread in self._threads:
             if not thread.given_up:
-                thread.join(self.settings.drain)
+                thread.join(max(0.0, until - monotonic()))
         self._loop.close(self.settings.drain)
         self._keeper.end()
         self._keeper.join(self.settings.drain)

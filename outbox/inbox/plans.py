@@ -3,7 +3,8 @@
 A delivery, in one transaction: `take`, the listener, `still_in`, commit. If the listener failed: roll back, then in a
 second transaction `park`, commit. A retry, in one transaction: `next_due`, the listener, `still_in`, `take_out`,
 commit; if the listener failed: back to the savepoint that `next_due` has set, `failed_again`, commit. So its row is
-locked until the attempt is counted, and no other thread or member runs it in between.
+locked until the attempt is counted, and no other thread or member runs it in between, unless the listener has ended
+the transaction itself.
 
 What happens when the process dies, or PostgreSQL ends its transaction, between any two lines: nothing is
 committed but whole transactions, so the message is where it was before. It is delivered again, because the

@@ -118,10 +118,15 @@ class Poller:
             self._consumer.list_topics(next(iter(self._settings.subscription)), timeout=REPLY_TIME)
         except KafkaException as error:
             log.debug("Kafka: %s; group %s makes a new client", error, self._settings.group)
-            old, self._consumer = self._consumer, self._client()
+            self._away_since = monotonic()
+            try:
+                new = self._client()
+            except KafkaException as refusal:  # such as a file of certificates that is being replaced
+                log.log(self._repeats.level("client"), "Kafka: no new client yet: %s", refusal)
+                return
+            old, self._consumer = self._consumer, new
             old.close()
             self._subscribe()
-            self._away_since = monotonic()
 
     # Messages -------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, PartitionMetadata, ResourceType
@@ -11,13 +12,16 @@ from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.kafka import readable
 
 TIMEOUT_S = 2.0
+MOST_UNANSWERED = 5
+"""Questions in a row without a reply, one in 3 s, after which a new client asks."""
 
 
 class PartitionProbe:
     """Describes what the cluster knows of partitions; called on a thread of its own.
 
-    A client that gives no reply is replaced: one that has lost all its brokers may never connect again (decision 91),
-    and the relay would take Kafka for away as long as it asks that one.
+    A client that gives no reply to several questions is replaced: one that has lost all its brokers may never connect
+    again (decision 91), and the relay would take Kafka for away as long as it asks that one. Not at the first one: to
+    connect may take longer than a question, and the client goes on with it meanwhile.
 
     Args:
         open_admin: makes a client.
@@ -26,6 +30,7 @@ class PartitionProbe:
     def __init__(self, open_admin: Callable[[], AdminClient]) -> None:
         self._open = open_admin
         self._admin = open_admin()
+        self._unanswered = 0
 
     def __call__(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
         """Return, per topic and partition, the state of the partition in words.
@@ -39,8 +44,9 @@ class PartitionProbe:
                 # Any broker answers this one; other requests of an admin client wait for a certain broker.
                 cluster = self._admin.list_topics(topic, timeout=TIMEOUT_S)
             except KafkaException as error:
-                self._admin = self._open()
+                self._note_silence()
                 raise KafkaUnavailableError(f"no metadata of topic {topic!r}: {readable(error)}") from error
+            self._unanswered = 0
             metadata = cluster.topics.get(topic)
             if metadata is None:
                 found[topic, number] = "Kafka does not list this topic"
@@ -51,6 +57,13 @@ class PartitionProbe:
             else:
                 found[topic, number] = self._state(topic, metadata.partitions[number], set(cluster.brokers))
         return found
+
+    def _note_silence(self) -> None:
+        self._unanswered += 1
+        if self._unanswered >= MOST_UNANSWERED:
+            with suppress(KafkaException):  # a client cannot be made now: the present one stays
+                self._admin = self._open()
+                self._unanswered = 0
 
     def _state(self, topic: str, partition: PartitionMetadata, up: set[int]) -> str:
         replicas = f"replicas on brokers {_list(partition.replicas)}; brokers that are up: {_list(up)}"

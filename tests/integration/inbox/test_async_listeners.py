@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -315,3 +316,21 @@ def test_the_end_of_a_member_parks_no_message_that_its_listener_has_not_finished
     with inbox.consumer(topic, listener):
         inbox.wait_applied(4)
     assert inbox.count("outbox.inbox_parked") == 0
+
+
+def test_the_end_of_a_member_waits_for_all_its_listeners_together(inbox: InboxStage, topic: str) -> None:
+    """Other members may have their messages by then, and wait for them; one by one they would take 11 s."""
+    running: list[bytes | None] = []
+
+    async def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        running.append(message.body)
+        await asyncio.Event().wait()
+        return SUCCESS
+
+    inbox.produce_numbered(topic, 10)
+    member = inbox.consumer(topic, listener, workers=10, drain=1.0).start()
+    wait_until(lambda: len(running) == 10, "all listeners run")
+    began = time.monotonic()
+    member.close()
+    assert time.monotonic() - began < 9.0
+    assert inbox.count("applied") == inbox.count("outbox.inbox") == inbox.count("outbox.inbox_parked") == 0

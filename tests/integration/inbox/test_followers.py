@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import date
 
 import psycopg
@@ -239,3 +240,5 @@ def test_only_messages_that_can_be_parked_together_are_gathered() -> None:
     assert gathered([delivery(1), delivery(2), delivery(1)], {today}) == 2, "an id comes twice"
     large = [delivery(number, body=bytes(400_000)) for number in range(5)]
     assert gathered(large, {today}) == 2
+    headed = [replace(each, message=replace(each.message, headers=(("h", bytes(400_000)),))) for each in many]
+    assert gathered(headed, {today}) == 2, "values of headers count, too"
