@@ -2,10 +2,13 @@
 
 -- name: end_drains
 -- Drains that were announced and not recorded: their messages may be in Kafka. The requests stay, so they go on. Where
--- another session holds the key's row, the announcement stays, too, until the drain is recorded.
+-- another session holds the key's row, the announcement stays, too, until the drain is recorded. Only rows of lanes with an
+-- announcement are locked: a lane whose row another session holds must not stop the relay. None is missed, because only the
+-- owner of a lane announces, and these lanes have been taken.
 WITH owned AS MATERIALIZED (
-    SELECT lane FROM outbox.lane
-    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(lanes)s::smallint[]) FOR KEY SHARE
+    SELECT l.lane FROM outbox.lane l
+    WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::smallint[])
+        AND EXISTS (SELECT FROM outbox.parked_key k WHERE k.lane = l.lane AND k.draining_at IS NOT NULL) FOR KEY SHARE OF l
 ), announced AS MATERIALIZED (
     SELECT k.number FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane WHERE k.draining_at IS NOT NULL
 ), ended AS (

@@ -18,6 +18,7 @@ from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Topic
 from tests.support.kafka_records import read_topic
+from tests.support.locks import holding
 from tests.support.parking import LIMIT, Parking, check, relay, unacknowledged
 from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.relay_session import turn_until
@@ -314,3 +315,17 @@ def test_messages_that_were_given_up_count_no_more_when_their_lane_is_tried_agai
         turn_until(session, lambda: not session.stopped, "the lane goes on")
         parking.send(parking.good, 0)
         parking.settle(session)
+
+
+def test_a_lane_row_that_is_held_when_keys_are_read_does_not_stop_the_relay(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    """Between taking lanes and reading their keys, an operator locks a lane's row; that lane has no drain."""
+    with relay(database, bootstrap_servers) as session:
+        parking.send(parking.bad, 0, poison=True)
+        parking.settle(session)
+        with holding(database, "SELECT FROM outbox.lane WHERE lane = 3 FOR UPDATE"):
+            session._conn.execute("SET lock_timeout = '5s'")
+            session._parked.load(session.lanes)
+            session._conn.execute("SET lock_timeout = 0")
+        assert session._parked.held.keys_of[3] == 1
