@@ -183,14 +183,11 @@ class Assignments:
         with self._changed:
             again = []
             for delivery, is_done in zip(deliveries, done, strict=True):
-                if found := self._current(delivery):
-                    found.running -= 1
-                    if is_done:
-                        found.tracker.done(delivery.message.offset)
-                    else:
-                        found.waiting += 1
-                        found.size += size_of(delivery)
-                        again.append(delivery)
+                found = self._end(delivery, done=is_done)
+                if found is not None and not is_done:
+                    found.waiting += 1
+                    found.size += size_of(delivery)
+                    again.append(delivery)
             self._queues.put_back(key, again)
             if self._closing:
                 self._drained.notify_all()
@@ -204,14 +201,19 @@ class Assignments:
             done: whether it needs nothing more; False: it comes again after the partition's next assignment.
         """
         with self._changed:
-            if found := self._current(delivery):
-                found.running -= 1
-                if done:
-                    found.tracker.done(delivery.message.offset)
+            self._end(delivery, done=done)
             if self._queues.release(key):
                 self._changed.notify()
             if self._closing:
                 self._drained.notify_all()
+
+    def _end(self, delivery: Delivery, *, done: bool) -> OpenPartition | None:
+        found = self._current(delivery)
+        if found is not None:
+            found.running -= 1
+            if done:
+                found.tracker.done(delivery.message.offset)
+        return found
 
     def is_current(self, delivery: Delivery) -> bool:
         """Return whether the partition of a message is still the one that it came with."""

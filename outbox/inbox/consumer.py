@@ -321,9 +321,8 @@ class PushConsumer:
             self._assignments.end()
             for thread in self._threads:
                 thread.end()
-        until = (
-            monotonic() + self.settings.drain
-        )  # for all of them: their messages may be another member's by now
+        # For all of them together: their messages may be another member's by now.
+        until = monotonic() + self.settings.drain
         for thread in self._threads:
             if not thread.given_up:
                 thread.join(max(0.0, until - monotonic()))
