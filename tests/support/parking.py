@@ -48,6 +48,12 @@ class Parking:
                 headers='{"much": "%s"}' % ("x" * LIMIT) if poison else None,
             )
 
+    def fail(self, session: Session, *behind: int) -> None:
+        """Park the bad key at its version 0, and hold these versions behind it."""
+        self.send(self.bad, 0, poison=True)
+        self.send(self.bad, *behind)
+        self.settle(session)
+
     def repair(self) -> None:
         """Let the topic take the messages that it refused."""
         self.conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000000 WHERE name = %s", [self.topic])
@@ -93,6 +99,12 @@ class Parking:
         turn_until(session, lambda: not self.keys, "the keys are drained")
         self.settle(session)
         assert self.reasons == []
+
+    def publish(self, session: Session) -> None:
+        """Repair the cause, and let the relay publish all of it."""
+        self.repair()
+        self.request(session)
+        self.drain(session)
 
 
 @contextmanager

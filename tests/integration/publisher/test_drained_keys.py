@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
@@ -17,24 +16,15 @@ from tests.support.kafka_records import read_topic
 from tests.support.parking import REQUEST, Parking, check, relay
 from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
-from tests.support.servers import MakeTopic
 
 UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
 END_LEASE = "UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 second'"
 
 
-@pytest.fixture
-def parking(database: str, make_topic: MakeTopic) -> Iterator[Parking]:
-    with connect(database) as conn:
-        yield Parking(conn, make_topic(partitions=1))
-
-
 def test_held_rows_keep_their_positions(database: str, bootstrap_servers: str, parking: Parking) -> None:
     positions = "SELECT position, xid FROM outbox.message WHERE key = %s ORDER BY id"
     with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
+        parking.fail(session, 1)
         before = parking.conn.execute(positions, [parking.bad.encode()]).fetchall()
         parking.repair()
         # Committed, and not read when the drain begins.
@@ -50,15 +40,11 @@ def test_a_drain_begins_when_all_claims_of_the_key_are_written(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
     with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
+        parking.fail(session, 1)
         parking.send(parking.bad, 2)
         assert session.run_once(0), "its claim is made, and written with its batch, in a later turn"
         assert parking.reasons == ["failed", "held"]
-        parking.repair()
-        parking.request(session)
-        parking.drain(session)
+        parking.publish(session)
     check(bootstrap_servers, parking, 3, 0)
 
 
@@ -70,9 +56,7 @@ def test_a_message_that_commits_late_below_a_drained_one_is_published(
     with relay(database, bootstrap_servers) as session, connect(database) as late:
         late.execute("BEGIN")
         insert(late, parking.topic, parking.bad, f"{parking.bad}:late", lane=3)
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1, 2, 3, 4)
-        parking.settle(session)
+        parking.fail(session, 1, 2, 3, 4)
         parking.repair()
         note = session._note_drained
 
@@ -94,9 +78,7 @@ def test_a_relay_that_is_to_stop_reads_nothing_behind_the_last_page_of_a_drain(
 ) -> None:
     """It does not wait for that page. What it read would be held under a key that goes with the record of the page."""
     with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
+        parking.fail(session, 1)
         parking.repair()
         note, is_asked = session._note_drained, threading.Event()
 
@@ -124,12 +106,8 @@ def test_a_clean_restart_after_a_drain_publishes_nothing_again(
     with relay(database, bootstrap_servers) as session:
         parking.send(parking.good, 0)
         parking.settle(session)
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
-        parking.repair()
-        parking.request(session)
-        parking.drain(session)
+        parking.fail(session, 1)
+        parking.publish(session)
     parking.send(parking.bad, 2)
     with relay(database, bootstrap_servers) as successor:
         parking.settle(successor)
@@ -143,9 +121,7 @@ def test_a_successor_reads_its_lanes_before_it_drains_their_keys(
     with relay(database, bootstrap_servers) as session:
         parking.send(parking.good, 0)
         parking.settle(session)
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
+        parking.fail(session, 1)
     parking.repair()
     parking.request()
     with relay(database, bootstrap_servers) as successor:
@@ -215,18 +191,14 @@ def test_a_held_row_that_is_not_committed_does_not_keep_a_drain_from_ending(
 ) -> None:
     """Nothing leads to such a row but a hand in the tables."""
     with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1, 2)
-        parking.settle(session)
+        parking.fail(session, 1, 2)
         with parking.conn.transaction():
             parking.conn.execute("ALTER TABLE outbox.message DISABLE TRIGGER USER")
             parking.conn.execute(
                 "UPDATE outbox.message SET state = 'CANCELLED' WHERE id = (SELECT max(id) FROM outbox.message)"
             )
             parking.conn.execute("ALTER TABLE outbox.message ENABLE TRIGGER USER")
-        parking.repair()
-        parking.request(session)
-        parking.drain(session)
+        parking.publish(session)
     assert [record.value for record in read_topic(bootstrap_servers, parking.topic)] == [
         f"{parking.bad}:0".encode(),
         f"{parking.bad}:1".encode(),
@@ -257,9 +229,7 @@ def test_a_paused_owner_cannot_unpark_a_key(
 ) -> None:
     monkeypatch.setattr(draining, "DRAIN_PAGE", 2)
     with relay(database, bootstrap_servers, clean=False) as paused:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1, 2, 3)
-        parking.settle(paused)
+        parking.fail(paused, 1, 2, 3)
         parking.repair()
         parking.request(paused)
         turn_until(paused, lambda: parking.reasons == ["held"] * 3, "the head is drained, alone")
@@ -347,9 +317,7 @@ def test_a_drain_that_fails_leaves_what_was_in_doubt_in_doubt(
 ) -> None:
     """An earlier relay may have published it: the doubts of a lane say nothing of a drain while it was stopped."""
     with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
+        parking.fail(session, 1)
         parking.conn.execute("UPDATE outbox.waiting SET in_doubt = true")
         parking.request(session)
         turn_until(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -15,17 +14,10 @@ from tests.support.kafka_records import read_topic
 from tests.support.parking import Parking, check, relay, unacknowledged
 from tests.support.plain_inserts import connect
 from tests.support.relay_session import turn_until
-from tests.support.servers import MakeTopic
 
 LOCK_KEY = "SELECT FROM outbox.parked_key FOR UPDATE"
 LOCK_HELD = "SELECT FROM outbox.waiting FOR UPDATE"
 ANNOUNCED = "SELECT count(*) FROM outbox.parked_key WHERE draining_at IS NOT NULL"
-
-
-@pytest.fixture
-def parking(database: str, make_topic: MakeTopic) -> Iterator[Parking]:
-    with connect(database) as conn:
-        yield Parking(conn, make_topic(partitions=1))
 
 
 def test_an_operators_lock_does_not_stop_the_relay(
@@ -163,9 +155,7 @@ def test_a_clean_stop_ends_the_announcement_of_a_drain_that_was_put_off(
     monkeypatch.setattr(draining, "DRAIN_PAGE", 2)
     with connect(database) as operator:
         with relay(database, bootstrap_servers) as session:
-            parking.send(parking.bad, 0, poison=True)
-            parking.send(parking.bad, 1, 2, 3, 4)
-            parking.settle(session)
+            parking.fail(session, 1, 2, 3, 4)
             parking.repair()
             parking.request(session)
             turn_until(session, lambda: parking.reasons == ["held"] * 4, "the head is drained, alone")
@@ -190,9 +180,7 @@ def test_a_drain_whose_record_is_cancelled_is_done_again_by_the_next_session(
     monkeypatch.setattr(draining, "DRAIN_PAGE", 2)
     with connect(database) as operator:
         with relay(database, bootstrap_servers, clean=False) as session:
-            parking.send(parking.bad, 0, poison=True)
-            parking.send(parking.bad, 1, 2, 3, 4)
-            parking.settle(session)
+            parking.fail(session, 1, 2, 3, 4)
             parking.repair()
             parking.request(session)
             turn_until(session, lambda: parking.reasons == ["held"] * 4, "the head is drained, alone")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import psycopg
@@ -24,12 +24,6 @@ from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.relay_session import turn_until
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-def parking(database: str, make_topic: MakeTopic) -> Iterator[Parking]:
-    with connect(database) as conn:
-        yield Parking(conn, make_topic(partitions=1))
 
 
 def test_a_message_that_cannot_be_published_parks_its_own_key_only(
@@ -80,9 +74,7 @@ def test_requests_are_read_only_while_a_key_is_parked(
         assert read == 0
         parking.send(parking.bad, 0, poison=True)
         parking.settle(session)
-        parking.repair()
-        parking.request(session)
-        parking.drain(session)
+        parking.publish(session)
         assert read > 0
         read, session._drain_at = 0, 0.0
         session.run_once(0.0)
@@ -276,9 +268,7 @@ def test_a_lane_that_holds_too_much_stops_until_keys_are_drained(
     monkeypatch.setattr(parked, bound, {"MOST_HELD": 2, "MOST_KEYS": 1}[bound])
     stopping = parking.bad if bound == "MOST_HELD" else parking.good
     with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
+        parking.fail(session, 1)
     with relay(database, bootstrap_servers) as session:
         parking.send(stopping, 2, poison=bound == "MOST_KEYS")
         parking.send(parking.good, 3)
@@ -287,9 +277,7 @@ def test_a_lane_that_holds_too_much_stops_until_keys_are_drained(
         assert stop.reason.code == ("TOO_MANY_HELD" if bound == "MOST_HELD" else "MESSAGE_TOO_LARGE")
         assert ("holds 2 messages" if bound == "MOST_HELD" else "has 1 parked keys") in str(stop.reason)
         assert parking.reasons == ["failed", "held"]
-        parking.repair()
-        parking.request(session)
-        parking.drain(session)
+        parking.publish(session)
         assert not session.stopped
     found = [record.value for record in read_topic(bootstrap_servers, parking.topic)]
     sent = [(parking.bad, 0), (parking.bad, 1), (stopping, 2), (parking.good, 3)]
@@ -304,9 +292,7 @@ def test_messages_that_were_given_up_count_no_more_when_their_lane_is_tried_agai
 ) -> None:
     monkeypatch.setattr(parked, "MOST_HELD", 2)
     with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, 1)
-        parking.settle(session)
+        parking.fail(session, 1)
         parking.conn.execute("UPDATE outbox.message SET state = 'DEAD', remark = 'by hand'")
         parking.request(session)
         turn_until(session, lambda: not parking.keys, "the key is empty, and parked no more")
