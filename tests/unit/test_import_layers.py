@@ -102,8 +102,9 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "retention": {"database", "text"},
         "alarms": {"calls", "database", "text"},
         "operations": {"database", "publisher", "text"},
+        "monitoring": {"checker", "database", "operations", "publisher", "text"},
         "cli": {
-            *("alarms", "calls", "checker", "database", "operations"),
+            *("alarms", "calls", "checker", "database", "monitoring", "operations"),
             *("publisher", "retention", "text", "warehouse"),
         },
         "__main__": {"cli"},

@@ -44,6 +44,8 @@ class CheckedGroup:
         """Set when the service stops: nothing more is claimed."""
         self.done = Step()
         """What it did since `report` was last called."""
+        self.total = Step()
+        """What it did since it was found."""
         self.claims_no_more = False
         """Whether it had a turn since then: no claim is under way, and none follows."""
         self.drained = False
@@ -69,6 +71,7 @@ class CheckedGroup:
             self._round.drain()
         step = self._round.step(connection)
         self.done = self.done.plus(step)
+        self.total = self.total.plus(step)
         self.claims_no_more = draining
         self.drained = draining and not self._round.in_flight
         if not leaving:

@@ -85,6 +85,15 @@ class Checker:
         )
         self._away = False
         self._found = False
+        self.found_at: float | None = None
+        """When the groups were last read, as of `time.monotonic()`; None: not yet."""
+        self.tried_at = time.monotonic()
+        """When it last tried to read them."""
+
+    @property
+    def groups(self) -> list[CheckedGroup]:
+        """The groups that it serves now."""
+        return list(self._groups.values())
 
     def stop(self) -> None:
         """Ask the checker to stop; safe in a signal handler."""
@@ -118,9 +127,10 @@ class Checker:
         while not self._stopping.is_set():
             began = time.monotonic()
             self._periodic.check()
+            self.tried_at = began
             try:
                 self._find()
-                self._away = False
+                self._away, self.found_at = False, time.monotonic()
                 if not self._found:
                     self._found = True
                     self._periodic.start()

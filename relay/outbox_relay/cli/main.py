@@ -58,6 +58,10 @@ class LazyGroup(click.Group):
                 "outbox_relay.cli.status.commands:status",
                 "Healthy, or what is wrong and which command repairs it.",
             ),
+            "metrics": (
+                "outbox_relay.cli.metrics.commands:metrics",
+                "Metrics for Prometheus: list them, serve those of a database.",
+            ),
             "message": (
                 "outbox_relay.cli.message.commands:message",
                 "Send, find, show, cancel; set aside what cannot be published.",

@@ -86,6 +86,8 @@ class Batch:
     before: Progress
     """How far its lanes were before it; the place of a stop inside lies between the two."""
     since: float = field(default_factory=time.monotonic)
+    born: float | None = None
+    """When its first message was inserted, in seconds since 1970, if it has waited since then."""
     positions: list[int] = field(default_factory=list)
     row_lanes: list[int] = field(default_factory=list)
     message_ids: list[str] = field(default_factory=list)

@@ -251,6 +251,14 @@ class Finder:
         return Snapshot.parse(row[0]), row[1]
 
 
+def born(row: RawRow) -> float | None:
+    """Return when a message was inserted, in seconds since 1970, if it has waited to be published since then.
+
+    A half message, a delayed one and one that was retried got another position when they became publishable.
+    """
+    return int(row[BORN_AT]) / 1000 if row[POSITION] == row[ID] and row[BORN_AT] is not None else None
+
+
 def neighbours(lanes: Collection[int]) -> list[tuple[int, int]]:
     """Return the runs of neighbouring lanes, each with its first and its last."""
     runs: list[tuple[int, int]] = []

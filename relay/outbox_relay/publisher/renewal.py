@@ -72,9 +72,11 @@ class Renewal:
         self._loop_pid = loop_pid
         self._stalled_after = stalled_after
         self._conn: psycopg.Connection[Any] | None = None
-        self._beaten = self._seen_working = time.monotonic()
+        self.beaten = self._seen_working = time.monotonic()
+        """When the loop made progress."""
         self._told_at = 0.0
-        self._is_stalled = False
+        self.is_stalled = False
+        """Whether the loop hangs, so that its lease is not renewed."""
         self._failure: Exception | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=inheriting(self._run), name="lease", daemon=True)
@@ -100,7 +102,7 @@ class Renewal:
             LeaseLostError: a renewal found that the lanes are not ours any more.
             Exception: a defect that ended the thread.
         """
-        self._beaten = time.monotonic()
+        self.beaten = time.monotonic()
         if self._failure is not None:
             raise self._failure
 
@@ -133,18 +135,18 @@ class Renewal:
     def _shows_progress(self, conn: psycopg.Connection[Any]) -> bool:
         """Return whether the loop may keep its lanes; log what it waits for when it has been silent for a lease."""
         now = time.monotonic()
-        silent = now - self._beaten
+        silent = now - self.beaten
         if silent <= min(self._lease.seconds, self._stalled_after):
-            if self._is_stalled:
+            if self.is_stalled:
                 log.info("the publishing loop goes on; its lease is renewed again")
-            self._is_stalled = False
+            self.is_stalled = False
             return True
         row = conn.execute(STATEMENTS["loop"], {"pid": self._loop_pid}).fetchone()
         state, wait, waits_for, is_working = row or (None, None, None, False)
         if is_working:
             self._seen_working = now
-        stalled = now - max(self._beaten, self._seen_working) > self._stalled_after
-        if stalled and not self._is_stalled:
+        stalled = now - max(self.beaten, self._seen_working) > self._stalled_after
+        if stalled and not self.is_stalled:
             log.error(
                 "the publishing loop hangs: its lease is not renewed any more, so that another relay may take over",
                 silent_for_s=round(silent, 1),
@@ -159,7 +161,7 @@ class Renewal:
                 waits_on=wait or "nothing",
                 held_by=waits_for or "nobody",
             )
-        self._is_stalled = stalled
+        self.is_stalled = stalled
         return not stalled
 
     def _close(self) -> None:

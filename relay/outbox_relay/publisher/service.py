@@ -47,6 +47,7 @@ from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import Refresher, TopicBook
 from outbox_relay.publisher.upkeep import Upkeep
+from outbox_relay.publisher.vitals import Vitals
 from outbox_relay.text.logs import Log
 
 log = Log("relay")
@@ -58,6 +59,7 @@ LAST_PAUSE_REPEATING_S = 60.0
 QUIET_S = 10.0
 """A session that lasted so long and left nothing unrecorded has made progress, even if there was nothing to do."""
 BUSY_S = 1.0
+KAFKA_AWAY = "Kafka is away"
 POLL_FACTOR = 1.5
 """How much longer than the one before it each wait of a relay without traffic is."""
 
@@ -113,6 +115,7 @@ class Relay:
         self._published = 0
         self._held_since: float | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
+        self.vitals = Vitals()
         self.on_turn: Callable[[Session], None] | None = None
 
     @property
@@ -150,6 +153,7 @@ class Relay:
             except LeaseLostError as error:
                 # It may be this relay that Kafka is away from: without lanes until it replies.
                 self._asks_kafka = True
+                self.vitals.leases_lost += 1
                 self._pause_after(error)
                 # They are the new owner's to publish again, and it lives: nothing for whoever stops this one.
                 self._unsettled = 0
@@ -166,12 +170,14 @@ class Relay:
             self._backoff.reset()
         pause = self._backoff.next(longest)
         fields = reason(error)
+        self.vitals.failed += 1
         if isinstance(error, KafkaException):
             event, fields = "Kafka failed, trying again", {"error": readable(error)}
         elif isinstance(error, LeaseLostError):
             event = "lanes lost, joining again"
         else:
             event = "PostgreSQL is away" if is_away(error) else "PostgreSQL refused, trying again"
+        self.vitals.trouble = event
         log.warning(event, **fields, unrecorded=self._unsettled, next_try_in_s=pause)
         self._sleep(pause)
 
@@ -240,6 +246,7 @@ class Relay:
             session.balance()
             if not held.lanes:
                 log.info("standing by", owner=self._owner, epoch=held.epoch)
+            self.vitals.begin(session, renewal)
             self._loop(session)
             left = session.finish(self._options.shutdown_timeout)
         except BaseException:
@@ -247,6 +254,7 @@ class Relay:
             session.abandon()
             raise
         finally:
+            self.vitals.end()
             self._is_draining = session.is_draining
             self._recorded = session.counts.recorded > 0
             self._published += session.counts.published
@@ -266,6 +274,7 @@ class Relay:
         """Join the relays of this database; None when this one was stopped meanwhile."""
         while not self._stopping:
             try:
+                self.vitals.sign()
                 return lease.join(
                     conn,
                     self._owner,
@@ -288,8 +297,10 @@ class Relay:
                 found = session.run_once(wait)
             except KafkaUnavailableError as error:
                 log.warning("Kafka is away", error=str(error))
+                self.vitals.trouble = KAFKA_AWAY
                 self._sleep(FIRST_PAUSE_S)
                 continue
+            self.vitals.trouble = None
             now = time.monotonic()
             if found or now - session.counts.last_found < BUSY_S:
                 polling.reset()
@@ -321,6 +332,7 @@ class Relay:
             except KafkaException as error:
                 pause = backoff.next()
                 log.warning("Kafka is away", error=readable(error), next_try_in_s=pause)
+                self.vitals.trouble = KAFKA_AWAY
                 self._sleep(pause)
             else:
                 self._asks_kafka = False
@@ -330,4 +342,5 @@ class Relay:
         """Sleep in short pieces, so that a signal is answered soon."""
         until = time.monotonic() + seconds
         while not self._stopping and (left := until - time.monotonic()) > 0:
+            self.vitals.sign()
             time.sleep(min(left, 0.1))

@@ -20,7 +20,7 @@ from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.draining import DrainedKeys
 from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
-from outbox_relay.publisher.finder import POSITION, WAITING, Finder
+from outbox_relay.publisher.finder import POSITION, WAITING, Finder, born
 from outbox_relay.publisher.lane_groups import Group, end_care, merge
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.locked import LockedRows
@@ -228,6 +228,7 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
         with naming_defects():
             batch = self._publisher.publish(page.rows, page.progress, page.before, group.lanes)
         self.counts.published += batch.messages
+        batch.born = born(page.rows[0])
         self.counts.last_found = time.monotonic()
         for claim in batch.claims:
             if claim.head is not None:
@@ -259,7 +260,9 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
 
     def _note(self, acknowledged: Sequence[Batch], messages: int) -> None:
         self.counts.recorded += messages
-        self.counts.batches += sum(1 for batch in acknowledged if batch.messages)
+        for batch in acknowledged:
+            if batch.messages:
+                self.counts.acknowledged(batch.since, batch.born)
 
     def _settle(self, deadline: float | None = None) -> bool:
         """Wait until nothing is on the wire, and record it; return whether that was so by the deadline.
@@ -350,6 +353,11 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
             self._end_drains(self._lease.lanes)
         self._lease.release(self._conn, self._recorder.doubts.until)
         return left
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages given to Kafka that it has not acknowledged; those of lanes set aside are not counted."""
+        return self._publisher.unacknowledged
 
     @property
     def unsettled(self) -> int:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 
 from outbox.backoff import Backoff
 from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
+from outbox_relay.publisher.vitals import Vitals
 from outbox_relay.text import logs
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
@@ -56,6 +57,10 @@ class Relays:
         self._stopping.set()
         for relay in self._running.values():
             relay.stop()
+
+    def vitals(self) -> dict[str, Vitals]:
+        """Return what each relay shows of itself, by the name of its database."""
+        return {name: relay.vitals for name, relay in list(self._running.items())}
 
     def run(self) -> None:
         """Run until stopped, and until every relay has settled.

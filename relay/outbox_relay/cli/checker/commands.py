@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -15,10 +16,13 @@ from outbox_relay.checker.askers.registered import Askers, trust
 from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
 from outbox_relay.cli import output
+from outbox_relay.cli.monitoring import http_option
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, log_options
 from outbox_relay.cli.types import Number
-from outbox_relay.database.connections import connect
+from outbox_relay.database.connections import connect, place
 from outbox_relay.database.schema import require_current
+from outbox_relay.monitoring.checkers import observe_checker
+from outbox_relay.monitoring.server import Monitoring, MonitoringServer
 from outbox_relay.text import logs
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -110,6 +114,7 @@ def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callbac
     metavar="SECONDS",
     help="How long to wait for replies after SIGTERM.",
 )
+@http_option()
 @log_options
 def run(
     *,
@@ -120,6 +125,7 @@ def run(
     groups: tuple[str, ...],
     connections: int,
     shutdown_timeout: float,
+    http: tuple[str, int] | None,
     log_format: str,
     log_level: str,
 ) -> None:
@@ -145,7 +151,10 @@ def run(
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    service.run()
+    monitoring = Monitoring()
+    observe_checker(monitoring, place(dsn), service)
+    with MonitoringServer(*http, monitoring) if http else nullcontext():
+        service.run()
 
 
 @checker.command()

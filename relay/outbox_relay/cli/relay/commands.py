@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from outbox_relay.cli.monitoring import http_option
 from outbox_relay.cli.options import (
     CommandGroup,
     bootstrap_servers_option,
@@ -20,6 +21,7 @@ from outbox_relay.cli.options import (
 from outbox_relay.cli.relay import sharing
 from outbox_relay.cli.relay.alarm import alarm_options, alarm_service
 from outbox_relay.cli.relay.databases import chosen, databases_options
+from outbox_relay.cli.relay.monitored import monitored
 from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.types import Number
 from outbox_relay.publisher.kafka import KafkaSettingError
@@ -100,6 +102,7 @@ def relay() -> None:
 )
 @retain_options
 @alarm_options
+@http_option()
 @log_options
 def run(
     *,
@@ -113,6 +116,7 @@ def run(
     ack_timeout: float,
     shutdown_timeout: float,
     publish_after: str,
+    http: tuple[str, int] | None,
     log_format: str,
     log_level: str,
     **others: Any,
@@ -132,6 +136,7 @@ def run(
       outbox relay run --dsn postgresql://db1/shop --dsn postgresql://db2/billing
       outbox relay run --kafka-config compression.type=lz4 --log-format json
       outbox relay run --retain 30d --retain-without-warehouse
+      outbox relay run --http 9464
     """
     logs.setup(log_format, log_level)
     databases = {
@@ -173,6 +178,8 @@ def run(
     gc.set_threshold(7_000, 20, 20)
     try:
         with ExitStack() as stack:
+            if http is not None:
+                monitored(stack, http, databases, service)
             for each in beside:
                 stack.enter_context(each)
             service.run()

@@ -1,0 +1,1 @@
+"""`outbox metrics` lists the metrics, and serves those of a database."""

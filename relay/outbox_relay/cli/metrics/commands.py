@@ -1,0 +1,106 @@
+"""`outbox metrics`: which metrics there are, and a process that serves those of a database."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import ExitStack
+from types import FrameType
+
+import click
+
+from outbox_relay.cli import output
+from outbox_relay.cli.monitoring import http_option
+from outbox_relay.cli.options import (
+    CommandGroup,
+    dsn_option,
+    json_option,
+    kafka_config_option,
+    log_options,
+    optional_bootstrap_servers_option,
+)
+from outbox_relay.cli.types import Number
+from outbox_relay.database import connections
+from outbox_relay.monitoring.catalogue import DATABASE, METRICS
+from outbox_relay.monitoring.figures import READ_EVERY_S, Figures, observe_figures
+from outbox_relay.monitoring.server import Monitoring, MonitoringServer
+from outbox_relay.operations.consumer_lag import KafkaOffsets
+from outbox_relay.text import logs
+
+
+@click.group(cls=CommandGroup)
+def metrics() -> None:
+    """Metrics for Prometheus: list them; serve those of a database.
+
+    `outbox relay run --http PORT` and `outbox checker run --http PORT` serve their own.
+    """
+
+
+@metrics.command("ls")
+@json_option
+def ls(*, as_json: bool) -> None:
+    """List every metric: its kind, its labels, its meaning."""
+    rows = [
+        {"name": name, "kind": one.kind, "labels": [DATABASE, *one.labels], "meaning": one.text}
+        for name, one in METRICS.items()
+    ]
+    if as_json:
+        output.emit_json(rows)
+        return
+    for row in rows:
+        click.echo(f"{row['name']}{{{','.join(row['labels'])}}}  {row['kind']}\n    {row['meaning']}")
+
+
+@metrics.command()
+@dsn_option
+@optional_bootstrap_servers_option
+@kafka_config_option
+@http_option(required=True)
+@click.option(
+    "--every",
+    type=Number(1, 3600),
+    default=READ_EVERY_S,
+    show_default=True,
+    envvar="OUTBOX_METRICS_EVERY",
+    show_envvar=True,
+    metavar="SECONDS",
+    help="How often the database is read; less often where that takes long.",
+)
+@log_options
+def serve(
+    *,
+    dsn: str,
+    bootstrap_servers: str | None,
+    kafka: dict[str, str],
+    http: tuple[str, int],
+    every: float,
+    log_format: str,
+    log_level: str,
+) -> None:
+    """Serve the metrics of a database until SIGTERM or SIGINT.
+
+    For a database of consumers, where no relay runs; a relay with --http serves those of its own database. With
+    --bootstrap-servers the lag of consumer groups is among them. Needs the role outbox_reader.
+
+    \b
+    Examples:
+      outbox metrics serve --http 9465
+      outbox metrics serve --http 0.0.0.0:9465 --bootstrap-servers broker:9092
+    """
+    logs.setup(log_format, log_level)
+    offsets = KafkaOffsets(bootstrap_servers, kafka) if bootstrap_servers else None
+    figures = Figures(connections.place(dsn), dsn, offsets, every=every)
+    monitoring = Monitoring()
+    observe_figures(monitoring, figures, offered=lambda: True)
+    monitoring.ready.append(figures.ready)
+    stopping = threading.Event()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    with ExitStack() as stack:
+        stack.enter_context(MonitoringServer(*http, monitoring))
+        stack.enter_context(figures)
+        stopping.wait()
