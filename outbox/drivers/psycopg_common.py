@@ -89,25 +89,8 @@ ADAPTERS = _adapters()
 
 # By the beginning of a type's name, since none of these is imported here.
 _WRAPPERS = (
-    (
-        "sqlalchemy.ext.asyncio.session.",
-        (
-            "; `await session.flush()` first, and give AsyncOutbox "
-            "`(await (await session.connection()).get_raw_connection()).driver_connection`"
-        ),
-    ),
-    (
-        "sqlalchemy.ext.asyncio.",
-        "; begin a transaction on it first, and give AsyncOutbox `(await conn.get_raw_connection()).driver_connection`",
-    ),
-    (
-        "sqlalchemy.orm.",
-        "; `session.flush()` first, and give `session.connection().connection.driver_connection`",
-    ),
-    (
-        "sqlalchemy.engine.base.Connection",
-        "; inside `with conn.begin():` give `conn.connection.driver_connection`",
-    ),
+    ("sqlalchemy.ext.asyncio.", "; use outbox.adapters.sqlalchemy.AsyncSQLAlchemyOutbox for it"),
+    ("sqlalchemy.", "; use outbox.adapters.sqlalchemy.SQLAlchemyOutbox for it"),
     ("django.", "; inside `transaction.atomic()` give `connection.connection`"),
     ("asyncpg.", "; asyncpg has no psycopg connection inside: insert by SQL, see docs/reference/sql.md"),
 )

@@ -13,7 +13,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session
 
+from outbox import Message
 from tests.support.inbox_stage import InboxStage
 from tests.support.servers import MakeDatabase
 from tests.support.topics import Topics
@@ -38,7 +41,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 
 
-*PRODUCERS, CONSUMER = blocks("python")
+*PRODUCERS, CONSUMER, ADAPTER = blocks("python")
 
 
 def test_the_python_code_sends_a_message_and_decides_a_half_message(
@@ -61,6 +64,15 @@ def test_the_python_code_sends_a_message_and_decides_a_half_message(
             ("payments", b"p-7", "COMMITTED", "payments"),
         ] * (again + 1)
         assert sorted(rows) == [("o-2", "paid"), ("p-7", "paid")]
+
+
+def test_the_python_code_of_sqlalchemy_sends_in_the_transaction_of_the_session(database: str) -> None:
+    engine = create_engine(database.replace("postgresql://", "postgresql+psycopg://", 1))
+    with Session(engine) as session:
+        exec(compile(ADAPTER, "README.md", "exec"), {"session": session, "Message": Message})
+        session.commit()
+        assert session.execute(text("SELECT key FROM outbox.message")).all() == [(b"o-2",)]
+    engine.dispose()
 
 
 @pytest.mark.feature("S-75")

@@ -117,6 +117,7 @@ def test_library_imports_psycopg_and_standard_library_only() -> None:
 
 
 OPTIONAL = {
+    "outbox/adapters/sqlalchemy.py": "sqlalchemy",
     "outbox/inbox/kafka_offsets.py": "confluent_kafka",
     "outbox/inbox/poller.py": "confluent_kafka",
     "outbox/inbox/sqlalchemy.py": "sqlalchemy",

@@ -70,13 +70,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "outbox.validation",
     ),
     "outbox.drivers": ("outbox.drivers", "outbox.errors", "outbox.statements"),
-    "outbox.client": (
+    "outbox.adapters": (
+        "outbox.adapters",
+        "outbox.calls",
         "outbox.drivers",
+        "outbox.errors",
+        "outbox.statements",
+    ),
+    "outbox.calls": (
         "outbox.durations",
         "outbox.message",
         "outbox.operations",
         "outbox.records",
+        "outbox.statements",
     ),
+    "outbox.client": ("outbox.calls", "outbox.drivers", "outbox.statements"),
     "outbox.validation": ("outbox.errors", "outbox.wire"),
     "outbox.durations": ("outbox.errors",),
     "outbox.backoff": (),
