@@ -26,6 +26,7 @@ BENCHMARKS = {
     "send": "bench.send",
     "python": "bench.python",
     "held": "bench.held",
+    "poison": "bench.poison",
     "marking": "bench.marking",
     "half": "bench.half",
     "peer": "bench.peer",
