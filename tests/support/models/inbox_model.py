@@ -25,63 +25,13 @@ message is parked behind none that is dead. `Inbox` takes single safeguards away
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from tests.support.models.inbox_variants import Inbox
 
 TWICE, ORDER, LOST, STUCK = "TWICE", "ORDER", "LOST", "STUCK"
 RETRY, WAITING, DEAD = "retry", "waiting", "dead"
 FREE = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Inbox:
-    """How often each thing may happen, and the safeguards; their defaults are what the product does."""
-
-    messages: int = 3
-    pumps: int = 1
-    failures: int = 1
-    deaths: int = 0
-    moves: int = 0
-    """How often a running member is given the partition again, and reads from the stored offset."""
-    rewinds: int = 0
-    timeouts: int = 0
-    """How often PostgreSQL ends a transaction of a member that does not go on."""
-    early_commits: int = 0
-    """How often a handler commits the transaction that it was given, and fails then."""
-    drops: int = 0
-    """How often the rows of the inbox are dropped; all messages are of one day."""
-    gathers: bool = False
-    """Whether a member may park several messages behind others in one transaction."""
-    gathers_held: bool = True
-    """Whether it does that only if it finds the key held."""
-    gathers_in_order: bool = True
-    """Whether it parks them in the order of the key."""
-    has_inbox: bool = True
-    waits_for_takers: bool = True
-    """Whether a member waits for the transaction that has inserted the row of its message."""
-    reads_held: bool = True
-    locks_held: bool = True
-    """Whether a member that finds its key held keeps that row locked until it has parked its message."""
-    parks_with_inbox: bool = True
-    stores_when: str = "parked"
-    """When a failed message counts as done: it is "parked", or has merely "failed"."""
-    pump_takes: str = "retry"
-    """Which rows a pump takes: the one in state "retry", or "any" that is not locked."""
-    pump_deletes: str = "with effect"
-    """When the parked row goes: "with effect", or "later" in a transaction of its own."""
-    pump_releases: str = "with effect"
-    """When the next row follows: "with effect", or "later" in a transaction of its own."""
-    pump_reads: str = "locked"
-    """When a pump reads what else is parked: with the held key "locked", or "before" that."""
-    pump_marks: bool = True
-    """Whether the parked row is dead in the transaction of a pump, until it is deleted."""
-    has_floor: bool = True
-    floor_first: bool = True
-    """Whether the floor is committed before the rows are dropped."""
-    drop_waits: bool = True
-    """Whether the drop waits for transactions that have read the floor and not inserted their row yet."""
-    parks_above_floor: bool = True
-    """Whether a message that failed before the floor was raised is set aside, and not forgotten, after it."""
 
 
 class Member(NamedTuple):
@@ -99,6 +49,18 @@ class Pump(NamedTuple):
     at: str = "idle"
     row: int = FREE
     last: bool = False
+
+
+class Replay(NamedTuple):
+    """One replay; see `inbox_replay_model`."""
+
+    at: str = "idle"
+    noted: bool = False
+    """Whether it is noted that the messages are parked."""
+    waits: frozenset[int] = frozenset()
+    """Members whose transactions it waits for."""
+    rows: frozenset[int] = frozenset()
+    """What it has parked."""
 
 
 class State(NamedTuple):
@@ -123,6 +85,9 @@ class State(NamedTuple):
     floor: bool = False
     aside: frozenset[int] = frozenset()
     """Dead letters that hold up no key."""
+    begins: int = 0
+    """The first message that the group reads; what an operator replays comes in an order of its own."""
+    replay: Replay = Replay()
     wrong: frozenset[str] = frozenset()
 
 
@@ -145,6 +110,8 @@ def start(v: Inbox) -> State:
         timeouts=v.timeouts,
         early_commits=v.early_commits,
         drops=v.drops,
+        offset=v.replayed if v.replays == "missing" else 0,
+        begins=v.replayed if v.replays == "missing" else 0,
     )
 
 
@@ -186,7 +153,7 @@ def _apply(s: State, message: int) -> State:
     wrong = set(s.wrong)
     if message in s.effects:
         wrong.add(TWICE)
-    elif s.effects and max(s.effects) > message:
+    elif any(each > message and (each < s.begins) == (message < s.begins) for each in s.effects):
         wrong.add(ORDER)
     return s._replace(effects=(*s.effects, message), wrong=frozenset(wrong))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.models.inbox_model import LOST, ORDER, STUCK, TWICE, Inbox
+from tests.support.models.inbox_model import LOST, ORDER, STUCK, TWICE
 from tests.support.models.inbox_search import search
+from tests.support.models.inbox_variants import Inbox
 
 SOUND: dict[str, Inbox] = {
     "a failure beside a zombie": Inbox(),
@@ -23,6 +24,17 @@ SOUND: dict[str, Inbox] = {
     "followers, an offset set to zero, and a time-out": Inbox(gathers=True, rewinds=1, moves=1, timeouts=1),
     "followers beside two failures and two pumps": Inbox(gathers=True, failures=2, pumps=2),
     "handlers that commit too early": Inbox(messages=2, early_commits=1, deaths=1, pumps=2),
+    "a replay of what was skipped": Inbox(replays="missing", replayed=2, messages=4),
+    "a replay of what was skipped, and deaths": Inbox(
+        replays="missing", replayed=2, messages=3, failures=0, deaths=2
+    ),
+    "a replay, an offset set to zero, and a time-out": Inbox(
+        replays="missing", replayed=2, messages=3, failures=0, rewinds=1, timeouts=1, moves=1
+    ),
+    "a replay of what was applied, beside two pumps": Inbox(replays="again", replayed=2, messages=3, pumps=2),
+    "a replay of what was applied, and deaths": Inbox(
+        replays="again", replayed=2, messages=3, failures=0, deaths=2
+    ),
 }
 
 BROKEN: dict[str, tuple[Inbox, str]] = {
@@ -52,6 +64,22 @@ BROKEN: dict[str, tuple[Inbox, str]] = {
         STUCK,
     ),
     "followers that are parked in another order": (Inbox(gathers=True, gathers_in_order=False), ORDER),
+    "a replay that lets its messages run at once": (
+        Inbox(replays="again", replayed=1, messages=3, failures=0, replay_waits=False),
+        ORDER,
+    ),
+    "a replay that holds no key": (
+        Inbox(replays="again", replayed=2, messages=2, failures=0, pumps=2, replay_holds=False),
+        ORDER,
+    ),
+    "a replay that notes how far it is later": (
+        Inbox(replays="again", replayed=1, messages=2, deaths=1, replay_notes="later"),
+        TWICE,
+    ),
+    "a replay without rows of the inbox": (
+        Inbox(replays="missing", replayed=1, messages=2, failures=0, rewinds=1, replay_inserts=False),
+        TWICE,
+    ),
     "a pump that reads before it locks": (Inbox(pump_reads="before"), STUCK),
 }
 
