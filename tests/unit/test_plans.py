@@ -38,6 +38,8 @@ COMMANDS = {
     "relay/outbox_relay/operations/parked_keys.sql": INSPECT,
     "relay/outbox_relay/operations/partitions.sql": DB,
     "relay/outbox_relay/operations/relays.sql": "what `outbox relay ls` and `drain` ask; a row per relay",
+    "relay/outbox_relay/operations/replay_source.sql": "what a replay reads once; tested in test_replay_plans.py",
+    "relay/outbox_relay/operations/replays.sql": "the steps of a replay; tested in test_replay_plans.py",
     "relay/outbox_relay/operations/status.sql": INSPECT,
     "relay/outbox_relay/operations/topics.sql": "what `outbox topic` asks once; a row per topic",
     "relay/outbox_relay/retention/eligibility.sql": RETENTION,

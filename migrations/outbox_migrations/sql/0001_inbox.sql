@@ -109,19 +109,46 @@ CREATE TABLE outbox.inbox_parked (
     failed_at     timestamptz,
     parked_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     undecided     boolean     NOT NULL DEFAULT false,
+    replay        integer,
     CONSTRAINT inbox_parked_once UNIQUE (group_id, message_id, digest),
     CONSTRAINT inbox_parked_retry_is_due CHECK ((state = 'retry') = (due_at IS NOT NULL)),
     CONSTRAINT inbox_parked_behind_a_key CHECK (state <> 'waiting' OR order_key IS NOT NULL),
     CONSTRAINT inbox_parked_headers_are_pairs CHECK (cardinality(header_names) = cardinality(header_values))
 );
 CREATE INDEX inbox_parked_due ON outbox.inbox_parked (group_id, due_at) WHERE state = 'retry';
+CREATE INDEX inbox_parked_replay ON outbox.inbox_parked (replay, state) WHERE replay IS NOT NULL;
 CREATE INDEX inbox_parked_key ON outbox.inbox_parked (group_id, topic_id, order_key, id) WHERE order_key IS NOT NULL;
 -- At most one message of a key is tried at a time.
 CREATE UNIQUE INDEX inbox_parked_head ON outbox.inbox_parked (group_id, topic_id, order_key)
     WHERE order_key IS NOT NULL AND state IN ('retry', 'dead');
 COMMENT ON TABLE outbox.inbox_parked IS 'Messages that a consumer group failed with: retries, what waits behind them, dead letters.';
 COMMENT ON COLUMN outbox.inbox_parked.undecided IS 'the header filter could not decide: it is asked before each retry';
+COMMENT ON COLUMN outbox.inbox_parked.replay IS 'the replay that has parked the message; null: a listener failed with it';
 COMMENT ON COLUMN outbox.inbox_parked.order_key IS 'the key that is held by this message; null: it holds up no other';
+
+-- Old messages that an operator gives to one group again. They are parked in the order of (order key, position), a key at a time,
+-- in one transaction with the place up to which that is done; so a replay that was interrupted goes on there.
+CREATE TABLE outbox.inbox_replay (
+    id             integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    group_id       integer     NOT NULL REFERENCES outbox.consumer_group,
+    topic_id       integer     NOT NULL REFERENCES outbox.inbox_topic,
+    selection      jsonb       NOT NULL,
+    source         text        NOT NULL,
+    again          boolean     NOT NULL,
+    orderly        boolean     NOT NULL,
+    published_before timestamptz NOT NULL,
+    after_key      bytea,
+    after_position bigint,
+    parked         integer     NOT NULL DEFAULT 0,
+    actor          text        NOT NULL DEFAULT session_user,
+    started_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    finished_at    timestamptz
+);
+-- One replay of a group at a time.
+CREATE UNIQUE INDEX inbox_replay_open ON outbox.inbox_replay (group_id) WHERE finished_at IS NULL;
+COMMENT ON TABLE outbox.inbox_replay IS 'Replays of old messages to one consumer group, and how far they are.';
+COMMENT ON COLUMN outbox.inbox_replay.again IS 'also messages that the group has applied';
+COMMENT ON COLUMN outbox.inbox_replay.source IS 'the database or file of the messages; another one is refused when it goes on';
 
 -- A session that adds partitions locks this table; it holds no rows (see outbox.partition_lock).
 CREATE TABLE outbox.inbox_partition_lock ();

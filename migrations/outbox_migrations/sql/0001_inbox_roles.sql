@@ -18,6 +18,8 @@ BEGIN
         GRANT INSERT, UPDATE (next_off, moved_at) ON outbox.inbox_position TO outbox_consumer;
         GRANT INSERT, UPDATE (since), DELETE ON outbox.inbox_held_key TO outbox_consumer;
         GRANT INSERT, UPDATE, DELETE ON outbox.inbox_parked TO outbox_consumer;
+        GRANT SELECT, INSERT, UPDATE (after_key, after_position, parked, finished_at) ON outbox.inbox_replay
+            TO outbox_consumer;
         GRANT EXECUTE ON FUNCTION outbox.ensure_inbox_partition(date) TO outbox_consumer;
     END IF;
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_operator') THEN
@@ -31,10 +33,11 @@ BEGIN
     FOREACH wanted IN ARRAY ARRAY['outbox_reader', 'outbox_operator'] LOOP
         CONTINUE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted);
         EXECUTE format('GRANT SELECT ON outbox.consumer_group, outbox.consumer_member, outbox.inbox_topic, outbox.inbox,
-                        outbox.inbox_floor, outbox.inbox_position, outbox.inbox_held_key TO %I', wanted);
+                        outbox.inbox_floor, outbox.inbox_position, outbox.inbox_held_key, outbox.inbox_replay
+                        TO %I', wanted);
         EXECUTE format('GRANT SELECT (id, group_id, message_id, born_on, topic_id, part, off, digest, order_key, key,
                         published_at, state, attempts, due_at, fingerprint, error, failed_at, parked_at,
-                        undecided)
+                        undecided, replay)
                         ON outbox.inbox_parked TO %I', wanted);
     END LOOP;
 END $$;

@@ -139,15 +139,12 @@ class InboxDropping:
             DayBusyError: one did not end in time.
         """
         deadline = time.monotonic() + self._wait
-        before = self._writers()
+        before = writers(self._conn)
         while before:
             if time.monotonic() >= deadline:
                 raise DayBusyError(self._who(day) or "a transaction that may write to it did not end")
             time.sleep(POLL_S)
-            before &= self._writers()
-
-    def _writers(self) -> set[str]:
-        return {name for (name,) in self._conn.execute(STATEMENTS["writers"]).fetchall()}
+            before &= writers(self._conn)
 
     def _empty(self, day: InboxDay, groups: frozenset[int]) -> bool:
         assert day.day is not None  # noqa: S101  (the DEFAULT partition may not go)
@@ -186,6 +183,11 @@ class InboxDropping:
         values = {"table": f"outbox.{day.table}"}
         row = self._conn.execute(STATEMENTS["in_the_way"], values).fetchone()
         return None if row is None else f"a transaction uses the inbox ({row[0]})"
+
+
+def writers(conn: psycopg.Connection[Any]) -> set[str]:
+    """Return the names of the transactions that may have inserted into the inbox."""
+    return {name for (name,) in conn.execute(STATEMENTS["writers"]).fetchall()}
 
 
 def _stays(decision: DayDecision) -> str:

@@ -6,6 +6,7 @@ import click
 
 from outbox_relay.cli import output
 from outbox_relay.cli.consumers import render
+from outbox_relay.cli.consumers.replay import replay
 from outbox_relay.cli.options import (
     CommandGroup,
     bootstrap_servers_option,
@@ -158,6 +159,9 @@ def reset(
         )
     else:
         click.echo("set; the group goes on there when it runs")
+
+
+consumers.add_command(replay)
 
 
 def _with_ends(kafka: KafkaOffsets, positions: list[Row]) -> list[Row]:
