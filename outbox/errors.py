@@ -140,3 +140,7 @@ def add_migration_hint(error: Exception, sqlstate: str | None) -> None:
         error.add_note(MIGRATION_HINT)
     elif sqlstate == _NO_PRIVILEGE:
         error.add_note(PRIVILEGE_HINT)
+
+
+class InvalidReceiptError(OutboxError):
+    """A message that was received is in other hands: it was acknowledged, received again, or is a dead letter."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import psycopg
 
@@ -64,6 +64,10 @@ class PushConsumer:
     `Outbox`, and returns; the consumer commits. It must not commit or roll back itself. Whatever the listener
     does outside of that connection may happen more than once.
     """
+
+    assignments_class: ClassVar[type[Assignments]] = Assignments
+    has_retries: ClassVar[bool] = True
+    """Whether the member runs its listener for parked messages that are due."""
 
     def __init__(
         self,
@@ -139,10 +143,11 @@ class PushConsumer:
             asynchronous = cast("Callable[..., Awaitable[Any]]", listener)
             listener, self._grace = awaiting(asynchronous, self._loop, timeout), CANCEL_TIME
         self._listener, self._batching = _listening(listener, self.settings)
-        self._connect = _connecting(dsn, group)
-        self._assignments = Assignments(orderly=orderly, limits=self.settings.limits)
+        self.connect = _connecting(dsn, group)
+        """Opens a connection to the database."""
+        self._assignments = self.assignments_class(orderly=orderly, limits=self.settings.limits)
         self._server = CurrentServer()
-        self._keeper = Keeper(self.settings, self._connect, self._assignments, self._server)
+        self._keeper = Keeper(self.settings, self.connect, self._assignments, self._server)
         self._keeper.watch, self._keeper.refused = self._watch, self.stop
         self._poller: Poller | None = None
         self._stops = threading.Event()
@@ -171,14 +176,14 @@ class PushConsumer:
         """
         settings = self.settings
         how = Handling(self._register(), self._listener, settings.delays, settings.subscription)
-        self._runtime = Runtime(how, self._connect, settings.timeout + self._grace, self._server)
+        self._runtime = Runtime(how, self.connect, settings.timeout + self._grace, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)
         self._begun.set()
         if self._stops.is_set():
             self._poller.stop()
         for number in range(settings.workers):
             self._start(self._delivery_thread(number))
-        for number in range(settings.retry_workers):
+        for number in range(settings.retry_workers if self.has_retries else 0):
             self._start(self._retry_thread(number, searches=number == 0))
         self._keeper.start()
         try:

@@ -136,13 +136,20 @@ def identify(
     message_id = _uuid(_text(first(record.headers, wire.ID)))
     stated = born_of(record.headers) if message_id is not None else None
     born_at = stated or published_at
-    born_on = born_at.date() if stated is not None or message_id is None else _NO_DAY
+    day = born_at.date() if stated is not None or message_id is None else _NO_DAY
     if message_id is None:
         message_id = uuid5(_FOREIGN, f"{source.kafka_id}/{record.partition}/{record.offset}")
     message = ConsumedMessage(message_id, *record[:6], born_at, published_at)
     content = digest(record.key, record.body)
     key = order_key(record.key) if orderly else None
-    return Delivery(message, source.topic_id, born_on, content, key, epoch, failure)
+    return Delivery(message, source.topic_id, day, content, key, epoch, failure)
+
+
+def born_on(message: ConsumedMessage) -> date:
+    """Return the day under which the inbox has the row of a message, as `identify` finds it."""
+    if _uuid(_text(first(message.headers, wire.ID))) is None or born_of(message.headers) is not None:
+        return message.born_at.date()
+    return _NO_DAY
 
 
 def born_of(headers: Iterable[tuple[str, HeaderValue]]) -> datetime | None:

@@ -28,15 +28,16 @@ partition is dropped after its transaction has ended and was checked. See `outbo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure, reported
 from outbox.inbox.header_filters import UNDECIDED
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_of, header_columns
-from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, load
+from outbox.statements import ByteaArray, Plan, Statement, TextArray, load
 
 SQL = load("inbox.sql")
 BEHIND = "waits behind a message of its key that failed"
@@ -204,7 +205,7 @@ def next_due(group: int) -> Plan[Retry | None]:
     if not rows:
         return None
     yield Statement(SQL["before_retry"], answers=False)
-    return _retry(rows)
+    return retry_of(rows[0])
 
 
 def take_back() -> Plan[None]:
@@ -342,7 +343,8 @@ def _is_undecided(delivery: Delivery) -> bool:
     return delivery.failure is not None and delivery.failure.fingerprint.startswith(UNDECIDED)
 
 
-def _retry(rows: Rows) -> Retry:
+def retry_of(row: Sequence[Any]) -> Retry:
+    """Return a parked message from the columns of `next_due`."""
     (
         number,
         message_id,
@@ -361,7 +363,7 @@ def _retry(rows: Rows) -> Retry:
         attempts,
         xid,
         is_undecided,
-    ) = rows[0]
+    ) = row
     headers = tuple(zip(names, values, strict=True))
     published_at = _EPOCH + timedelta(milliseconds=published)
     born_at = born_of(headers) or published_at

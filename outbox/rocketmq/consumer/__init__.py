@@ -1,4 +1,4 @@
-"""RocketMQ's names for consumers: 4.x's `DefaultMQPushConsumer`, and 5.x's builder of a push consumer.
+"""RocketMQ's names for consumers: 4.x's `DefaultMQPushConsumer`, and 5.x's builders of push and simple consumers.
 
 Both run `outbox.inbox.PushConsumer`: the effect of each message is applied once, and a message that fails holds up its
 own key only. Needs the extra `consumer` (confluent-kafka). `import outbox.rocketmq` imports nothing of this.
@@ -22,6 +22,7 @@ from outbox.rocketmq.consumer.mq_listeners import (
 )
 from outbox.rocketmq.consumer.mq_push_consumer import ConsumeFromWhere, DefaultMQPushConsumer, MessageModel
 from outbox.rocketmq.consumer.received import MessageExt
+from outbox.rocketmq.consumer.simple import ReceivedView, SimpleConsumer, SimpleConsumerBuilder
 
 __all__ = [
     "ClientConfiguration",
@@ -39,5 +40,8 @@ __all__ = [
     "MessageListenerOrderly",
     "MessageModel",
     "PushConsumerBuilder",
+    "ReceivedView",
+    "SimpleConsumer",
+    "SimpleConsumerBuilder",
     "StaticSessionCredentialsProvider",
 ]

@@ -37,12 +37,14 @@ EXAMPLES = [
     )
     if "outbox.rocketmq.consumer" in example
 ]
+TABLES = ("parcels", "points", "invoices")
 
 
 @pytest.mark.feature("S-75", "S-97")
 def test_examples_of_consumers_apply_what_they_subscribe_to(inbox: InboxStage, topic: str) -> None:
-    assert len(EXAMPLES) == 2
-    inbox.conn.execute("CREATE TABLE parcels (order_id text); CREATE TABLE points (order_id text)")
+    assert len(EXAMPLES) == 3
+    for table in TABLES:
+        inbox.conn.execute(f"CREATE TABLE {table} (order_id text)".encode())
     for number, tags in enumerate(["paid", "sent", "refunded", None]):
         inbox.produce(topic, f"k{number}", str(number), tags=tags)
     inbox.flush()
@@ -51,15 +53,17 @@ def test_examples_of_consumers_apply_what_they_subscribe_to(inbox: InboxStage, t
         # The broker is shared with other tests, so topic and groups are this test's own.
         own = example.replace('"shop-orders"', repr(topic))
         own = own.replace('Consumer("parcels"', f'Consumer("{inbox.group}-parcels"')
-        own = own.replace('group("points")', f'group("{inbox.group}-points")')
+        own = re.sub(r'group\("(points|invoices)"\)', rf'group("{inbox.group}-\1")', own)
         exec(own, names)
     try:
-        for table in ("parcels", "points"):
+        wait_until(lambda: names["write_invoices"]() or inbox.count("invoices") >= 2, "invoices has its rows")
+        for table in TABLES:
             wait_until(lambda table=table: inbox.count(table) >= 2, f"{table} has its rows")  # type: ignore[misc]
     finally:
         names["consumer"].shutdown()
         names["push_consumer"].close()
-    for table in ("parcels", "points"):
+        names["simple_consumer"].close()
+    for table in TABLES:
         rows = inbox.conn.execute(f"SELECT order_id FROM {table} ORDER BY 1".encode()).fetchall()
         assert rows == [("0",), ("2",)], table
 

@@ -1,0 +1,171 @@
+"""Messages that are received and acknowledged one by one, as leases on parked messages.
+
+A member reads Kafka as every member does, but runs no listener: in the transaction of the rows of the inbox it parks
+the messages, as far as a caller waits for some. From then on Kafka has no part in it. The schedules:
+
+- The process dies before that transaction is committed: the offset has not moved, so the messages are delivered again.
+  After it: their rows of the inbox refuse them, and any member can receive them.
+- `receive` is one statement: it leases the messages by the time at which they are due again, and counts. A process that
+  dies with them, or does not acknowledge in time, has them received again, by anyone, until they are dead.
+- An acknowledgement deletes the parked message and lets the next one of its key follow, in the transaction of the
+  caller's effect if it gives one. It is refused if the message was received again since: the count differs. So of two
+  processes that have one message, because the first was paused, one commits. While the transaction is open its row is
+  locked, so the message is not received meanwhile, however late it is.
+- An unknown outcome of that commit: the message is gone with the effect, or is received again.
+
+Order: of an orderly group the first message of a key is received, and the next one once that is acknowledged. The keys
+are held as those of a failed message are, so what is delivered meanwhile is parked behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from outbox.drivers.psycopg_sync import run
+from outbox.inbox import plans
+from outbox.inbox.assignments import Assignments
+from outbox.inbox.consumer import PushConsumer
+from outbox.inbox.handling import Connection
+from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, header_columns, order_key
+from outbox.inbox.plans import milliseconds
+from outbox.inbox.results import ConsumeResult
+from outbox.statements import ByteaArray, Plan, Statement, TextArray, array_text, load
+
+SQL = load("inbox_leases.sql")
+
+
+class ReceivedLease(NamedTuple):
+    """A message that was received; `attempt`: how often, by which receipts differ."""
+
+    id: int
+    attempt: int
+    message: ConsumedMessage
+
+
+class OnDemand(Assignments):
+    """Hands messages out only while a caller waits for some."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.demand = threading.Event()
+
+    def take_batch(self, most: int, linger: float, seconds: float) -> list[tuple[object, Delivery]]:
+        """Take messages as `Assignments` does, once somebody waits; then no more until somebody does again."""
+        if not self.demand.wait(seconds):
+            return []
+        taken = super().take_batch(most, linger, seconds)
+        if taken:
+            self.demand.clear()
+        return list(taken)
+
+
+class Intake(PushConsumer):
+    """A member that parks what it reads, for `receive`."""
+
+    assignments_class = OnDemand
+    has_retries = False
+
+    def __init__(
+        self, group: str, topics: dict[str, str], *, parked: threading.Event, **options: Any
+    ) -> None:
+        """Check the settings; nothing is opened yet.
+
+        Args:
+            group: the name of the group.
+            topics: a tag expression for each topic.
+            parked: set when messages may have been parked.
+            options: as of `PushConsumer`.
+        """
+        super().__init__(group, topics, self._park, **options)
+        self._parked = parked
+
+    @property
+    def group_id(self) -> int:
+        """The number of the group, once the member is registered."""
+        return self._keeper.group
+
+    def ask(self) -> None:
+        """Let messages be read: a caller waits for some."""
+        if isinstance(self._assignments, OnDemand):
+            self._assignments.demand.set()
+
+    def _park(self, conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeResult:
+        run(conn, park_received(self.group_id, messages, orderly=self.settings.orderly))
+        self._parked.set()
+        return ConsumeResult.SUCCESS
+
+
+def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: bool) -> Plan[None]:
+    """Park messages whose rows of the inbox were inserted by this transaction; the held keys first."""
+    names: list[str] = []
+    values: list[bytes | None] = []
+    firsts, lasts = [], []
+    for message in messages:
+        own_names, own_values = header_columns(message.headers)
+        firsts.append(len(names) + 1)
+        names += own_names
+        values += own_values
+        lasts.append(len(names))
+    rows = (
+        str(group),
+        array_text(each.message_id for each in messages),
+        array_text(born_on(each) for each in messages),
+        ByteaArray([order_key(each.key) if orderly else None for each in messages]),
+    )
+    if orderly:
+        yield Statement(SQL["hold_all"], rows, answers=False)
+    yield Statement(
+        SQL["park_all"],
+        (
+            *rows,
+            ByteaArray([digest(each.key, each.body) for each in messages]),
+            ByteaArray([each.key for each in messages]),
+            ByteaArray([each.body for each in messages]),
+            array_text(milliseconds(each.published_at) for each in messages),
+            TextArray(names),
+            ByteaArray(values),
+            array_text(firsts),
+            array_text(lasts),
+        ),
+        answers=False,
+    )
+
+
+def receive(
+    group: int, most: int, seconds: float, attempts: int
+) -> Plan[tuple[list[ReceivedLease], list[ConsumedMessage]]]:
+    """ReceivedLease messages; return them, and those that are dead now because they were not acknowledged.
+
+    Args:
+        group: the number of the group.
+        most: how many.
+        seconds: until they can be received again.
+        attempts: how often a message may be received.
+    """
+    rows = yield Statement(SQL["receive"], (str(group), str(most), str(seconds), str(attempts)))
+    leased, dead = [], []
+    for row in rows:
+        retry = plans.retry_of(row[:-1])
+        message, is_dead = retry.delivery.message, row[-1]
+        if is_dead:
+            dead.append(message)
+        else:
+            leased.append(ReceivedLease(retry.id, retry.attempts + 1, message))
+    return leased, dead
+
+
+def acknowledge(lease: ReceivedLease) -> Plan[bool]:
+    """Delete a message that was received, and let the next one of its key follow; False: it is in other hands."""
+    rows = yield Statement(SQL["lock_lease"], (str(lease.id), str(lease.attempt)))
+    if not rows:
+        return False
+    group, topic_id, key = rows[0]
+    yield from plans.remove(group, topic_id, key, lease.id)
+    return True
+
+
+def change_lease(lease: ReceivedLease, seconds: float) -> Plan[bool]:
+    """Let a message be received again after a time from now; False: it is in other hands."""
+    return bool((yield Statement(SQL["change_lease"], (str(lease.id), str(lease.attempt), str(seconds)))))

@@ -1,0 +1,245 @@
+"""RocketMQ 5.x's simple consumer: the application receives messages, and acknowledges each when it is done.
+
+consumer = (
+SimpleConsumerBuilder(dsn)
+.set_client_configuration(ClientConfiguration("broker:9092"))
+.set_consumer_group("invoices")
+.set_subscription_expressions({"orders": FilterExpression("paid")})
+.set_consume_from(FIRST)
+.set_await_duration(timedelta(seconds=30))
+.build()
+)
+for view in consumer.receive(16, timedelta(seconds=30)):
+consumer.ack(view)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Self, TypeVar
+
+import psycopg
+
+from outbox.drivers.psycopg_sync import run
+from outbox.errors import ConfigurationError, InvalidReceiptError
+from outbox.inbox import ConsumeFrom, DelaySchedule
+from outbox.inbox.leases import Intake, ReceivedLease, acknowledge, change_lease, receive
+from outbox.inbox.sessions import limit_transactions
+from outbox.rocketmq.consumer.builder import ClientConfiguration, FilterExpression
+from outbox.rocketmq.consumer.received import MessageExt
+from outbox.statements import Plan
+
+T = TypeVar("T")
+log = logging.getLogger("outbox.inbox")
+MOST_MESSAGES = 1000
+LONGEST_LEASE = 12 * 3600.0
+"""RocketMQ's longest invisible duration."""
+LIMIT = 15.0
+POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedView(MessageExt):
+    """A message that was received, with the receipt of that."""
+
+    lease: ReceivedLease = field(kw_only=True, repr=False)
+
+    @property
+    def receipt_handle(self) -> str:
+        """RocketMQ's name of what an acknowledgement names; another one each time that it is received."""
+        return f"{self.lease.id}/{self.lease.attempt}"
+
+
+class SimpleConsumer:
+    """Receives messages and acknowledges them, in any thread; made by `SimpleConsumerBuilder`."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        connect: Callable[[], Any],
+        parked: threading.Event,
+        await_s: float,
+        attempts: int,
+    ) -> None:
+        self._intake, self._connect, self._parked = intake, connect, parked
+        self._await_s, self._attempts = await_s, attempts
+        self._conn: psycopg.Connection[Any] | None = None
+        self._lock = threading.Lock()
+
+    def receive(self, max_message_num: int, invisible_duration: timedelta | float) -> list[ReceivedView]:
+        """Receive messages; none after the await duration.
+
+        Args:
+            max_message_num: how many, up to 1,000.
+            invisible_duration: how long no other caller receives them; then they are received again.
+
+        Raises:
+            ConfigurationError: A number is out of range.
+            psycopg.Error: PostgreSQL is away. Messages may be leased; they are received again after their time.
+        """
+        if not 1 <= max_message_num <= MOST_MESSAGES:
+            raise ConfigurationError(f"max_message_num: {max_message_num!r}; allowed: 1 to {MOST_MESSAGES}")
+        seconds, until = _seconds("invisible_duration", invisible_duration), monotonic() + self._await_s
+        while True:
+            self._parked.clear()
+            leased, dead = self._run(receive(self._intake.group_id, max_message_num, seconds, self._attempts))
+            for message in dead:
+                log.error(
+                    "%s is dead: received %d times; next: outbox dlq ls", message.message_id, self._attempts
+                )
+            left = until - monotonic()
+            if leased or left <= 0:
+                return [ReceivedView(lease.message, None, lease=lease) for lease in leased]
+            self._intake.ask()
+            self._parked.wait(min(left, POLL_S))
+
+    def ack(self, view: ReceivedView, connection: psycopg.Connection[Any] | None = None) -> None:
+        """Acknowledge a message: it is done.
+
+        Args:
+            view: as it was received.
+            connection: in the transaction of its effect: both are committed, or neither. None: at once, and an effect
+                elsewhere may happen again if the process dies before this.
+
+        Raises:
+            InvalidReceiptError: It was acknowledged, or received again meanwhile; roll its effect back.
+        """
+        plan = acknowledge(view.lease)
+        self._require(view, self._run(plan) if connection is None else run(connection, plan))
+
+    def change_invisible_duration(self, view: ReceivedView, invisible_duration: timedelta | float) -> None:
+        """Let a message be received again after this time from now; 0: at once.
+
+        Raises:
+            InvalidReceiptError: It was acknowledged, or received again meanwhile.
+        """
+        seconds = _seconds("invisible_duration", invisible_duration)
+        self._require(view, self._run(change_lease(view.lease, seconds)))
+
+    def close(self) -> None:
+        """End; what was received and not acknowledged is received again after its time."""
+        self._intake.close()
+        with self._lock:
+            self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def _require(view: ReceivedView, is_held: bool) -> None:
+        if not is_held:
+            raise InvalidReceiptError(
+                f"message {view.message_id} was acknowledged, received again or became a dead letter since it was "
+                f"received for attempt {view.delivery_attempt}; roll back its effect, and do not acknowledge it"
+            )
+
+    def _run(self, plan: Plan[T]) -> T:
+        with self._lock:
+            try:
+                if self._conn is None:
+                    self._conn = self._connect()
+                    limit_transactions(self._conn, LIMIT)
+                with self._conn.transaction():
+                    return run(self._conn, plan)
+            except psycopg.Error:
+                self._drop()
+                raise
+
+    def _drop(self) -> None:
+        if self._conn is not None:
+            with suppress(psycopg.Error):
+                self._conn.close()
+        self._conn = None
+
+
+class SimpleConsumerBuilder:
+    """RocketMQ 5.x's builder of a simple consumer; `build` starts it."""
+
+    def __init__(self, connect: str | Callable[[], Any]) -> None:
+        """Begin with the database in which the group has its inbox.
+
+        Args:
+            connect: a DSN, or a callable that returns a `psycopg.Connection`.
+        """
+        self._dsn = connect
+        self._settings: dict[str, Any] = {"orderly": False}
+        self._await_s, self._attempts = 30.0, 1 + len(DelaySchedule.levels().pauses)
+
+    def set_client_configuration(self, configuration: ClientConfiguration) -> Self:
+        """State how Kafka is reached."""
+        self._settings["kafka"] = configuration.librdkafka
+        return self
+
+    def set_consumer_group(self, group: str) -> Self:
+        """State the name of the group. Its members are all simple consumers."""
+        self._settings["group"] = group
+        return self
+
+    def set_subscription_expressions(self, expressions: Mapping[str, FilterExpression]) -> Self:
+        """State a filter expression for each topic."""
+        self._settings["topics"] = {topic: each.expression for topic, each in expressions.items()}
+        return self
+
+    def set_await_duration(self, duration: timedelta | float) -> Self:
+        """State how long `receive` waits for a message; 30 s by default."""
+        self._await_s = _seconds("await_duration", duration)
+        return self
+
+    def set_consume_from(self, begins: ConsumeFrom) -> Self:
+        """State where the group begins in a topic that is new to it: FIRST, LAST or `ConsumeFrom.timestamp(…)`."""
+        self._settings["consume_from"] = begins
+        return self
+
+    def set_fifo(self, fifo: bool) -> Self:
+        """State whether messages of one key are received one after the other; RocketMQ reads this from the group."""
+        self._settings["orderly"] = fifo
+        return self
+
+    def set_max_attempts(self, attempts: int) -> Self:
+        """State how often a message is received; then it is dead. 17 by default."""
+        if not 1 <= attempts <= 1000:
+            raise ConfigurationError(f"max_attempts: {attempts!r}; allowed: 1 to 1000")
+        self._attempts = attempts
+        return self
+
+    def build(self) -> SimpleConsumer:
+        """Start the consumer; `close` ends it.
+
+        Raises:
+            ConfigurationError: a setting is missing or not allowed.
+            SubscriptionConflictError: another member of the group runs with another subscription or kind of order.
+            psycopg.Error: the database is away.
+        """
+        for name, setter in _NEEDED.items():
+            if name not in self._settings:
+                raise ConfigurationError(f"{name}: is missing; call {setter} before build")
+        parked = threading.Event()
+        intake = Intake(**self._settings, dsn=self._dsn, parked=parked, batch=MOST_TAKEN, workers=1)
+        intake.start()
+        return SimpleConsumer(intake, intake.connect, parked, self._await_s, self._attempts)
+
+
+MOST_TAKEN = 200
+"""Messages that are read ahead of who receives them, in one transaction."""
+_NEEDED = {
+    "kafka": "set_client_configuration",
+    "group": "set_consumer_group",
+    "topics": "set_subscription_expressions",
+    "consume_from": "set_consume_from",
+}
+
+
+def _seconds(name: str, duration: timedelta | float) -> float:
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if not 0 <= seconds <= LONGEST_LEASE:
+        raise ConfigurationError(f"{name}: {duration!r}; allowed: 0 seconds to 12 hours")
+    return float(seconds)

@@ -1,0 +1,221 @@
+"""RocketMQ's simple consumer: receive, acknowledge, change the invisible duration; over a real broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from outbox.errors import ConfigurationError, InvalidReceiptError
+from outbox.inbox import FIRST
+from outbox.inbox.leases import SQL
+from outbox.rocketmq.consumer import (
+    ClientConfiguration,
+    FilterExpression,
+    ReceivedView,
+    SimpleConsumer,
+    SimpleConsumerBuilder,
+)
+from tests.support.inbox_stage import InboxStage, apply
+from tests.support.plain_inserts import Connection
+from tests.support.query_plans import rows_read
+from tests.support.waiting import wait_until
+
+LONG = timedelta(seconds=60)
+
+
+@contextmanager
+def simple(
+    inbox: InboxStage,
+    topic: str,
+    *,
+    wait: float = 10.0,
+    fifo: bool = False,
+    attempts: int = 17,
+    tags: str = "*",
+) -> Iterator[SimpleConsumer]:
+    """A simple consumer of the group of a stage."""
+    builder = (
+        SimpleConsumerBuilder(inbox.dsn)
+        .set_client_configuration(
+            ClientConfiguration(inbox.bootstrap_servers, kafka={"session.timeout.ms": 6000})
+        )
+        .set_consumer_group(inbox.group)
+        .set_subscription_expressions({topic: FilterExpression(tags)})
+        .set_consume_from(FIRST)
+        .set_await_duration(wait)
+        .set_fifo(fifo)
+        .set_max_attempts(attempts)
+    )
+    with builder.build() as consumer:
+        yield consumer
+
+
+def receive(consumer: SimpleConsumer, count: int, seconds: timedelta | float = LONG) -> list[ReceivedView]:
+    """Receive so many messages, in as many calls as it takes."""
+    found: list[ReceivedView] = []
+
+    def enough() -> bool:
+        found.extend(consumer.receive(count - len(found), seconds))
+        return len(found) == count
+
+    wait_until(enough, f"{count} messages are received")
+    return found
+
+
+def numbers(views: list[ReceivedView]) -> list[int]:
+    return [int(view.body or b"") for view in views]
+
+
+def test_acknowledged_messages_do_not_come_again(inbox: InboxStage, topic: str) -> None:
+    ids = inbox.produce_numbered(topic, 30)
+    with simple(inbox, topic) as consumer:
+        views = receive(consumer, 30)
+        assert sorted(str(view.message_id) for view in views) == sorted(ids)
+        assert {view.delivery_attempt for view in views} == {1}
+        for view in views:
+            consumer.ack(view)
+        with pytest.raises(InvalidReceiptError, match="do not acknowledge it"):
+            consumer.ack(views[0])
+    with simple(inbox, topic, wait=2) as consumer:
+        assert consumer.receive(10, LONG) == []
+    assert inbox.count("outbox.inbox_parked") == 0
+
+
+def test_a_message_that_is_not_acknowledged_is_received_again(inbox: InboxStage, topic: str) -> None:
+    """By another member, too; the receipt of before is worth nothing then."""
+    inbox.produce_numbered(topic, 1)
+    with simple(inbox, topic) as consumer, simple(inbox, topic) as other:
+        [first] = receive(consumer, 1, 1.0)
+        [second] = receive(other, 1)
+        assert (second.message_id, second.delivery_attempt, second.reconsume_times) == (
+            first.message_id,
+            2,
+            1,
+        )
+        assert second.receipt_handle != first.receipt_handle
+        with pytest.raises(InvalidReceiptError):
+            consumer.ack(first)
+        with pytest.raises(InvalidReceiptError):
+            consumer.change_invisible_duration(first, LONG)
+        other.ack(second)
+
+
+def test_an_effect_and_its_acknowledgement_are_one_transaction(inbox: InboxStage, topic: str) -> None:
+    """Two processes have the message; one effect is committed. While the transaction is open nobody receives it."""
+    inbox.produce_numbered(topic, 1)
+    with simple(inbox, topic, wait=1) as consumer, psycopg.connect(inbox.dsn) as conn:
+        [first] = receive(consumer, 1, 0.5)
+        apply(conn, first.message)
+        consumer.ack(first, conn)
+        time_out = time.monotonic() + 1
+        while time.monotonic() < time_out:
+            assert consumer.receive(1, LONG) == []
+        conn.rollback()
+        [second] = receive(consumer, 1)
+        apply(conn, first.message)
+        with pytest.raises(InvalidReceiptError):
+            consumer.ack(first, conn)
+        conn.rollback()
+        apply(conn, second.message)
+        consumer.ack(second, conn)
+        conn.commit()
+    assert len(inbox.applied()) == 1
+
+
+def test_the_invisible_duration_can_be_changed(inbox: InboxStage, topic: str) -> None:
+    inbox.produce_numbered(topic, 2)
+    with simple(inbox, topic, wait=2) as consumer:
+        shorter, longer = receive(consumer, 2, 3.0)
+        consumer.change_invisible_duration(longer, LONG)
+        consumer.change_invisible_duration(shorter, 0)
+        [again] = receive(consumer, 1)
+        assert again.message_id == shorter.message_id
+        assert consumer.receive(1, LONG) == []
+        consumer.ack(longer)
+
+
+def test_messages_of_a_key_are_received_one_after_the_other(inbox: InboxStage, topic: str) -> None:
+    inbox.produce_numbered(topic, 20, keys=4)
+    with simple(inbox, topic, wait=1, fifo=True) as consumer:
+        order: dict[bytes | None, list[int]] = {}
+        views = receive(consumer, 4)
+        assert len({view.message_group for view in views}) == 4
+        assert consumer.receive(10, LONG) == []
+        while views:
+            for view in views:
+                order.setdefault(view.message_group, []).append(int(view.body or b""))
+                consumer.ack(view)
+            done = sum(map(len, order.values()))
+            views = receive(consumer, 4) if done < 20 else []
+    assert sorted(order.values()) == [list(range(key, 20, 4)) for key in range(4)]
+    assert inbox.count("outbox.inbox_held_key") == 0
+
+
+def test_a_message_that_is_never_acknowledged_is_dead(inbox: InboxStage, topic: str) -> None:
+    inbox.produce_numbered(topic, 1)
+    with simple(inbox, topic, attempts=2, wait=1) as consumer:
+        assert [receive(consumer, 1, 0)[0].delivery_attempt for _ in range(2)] == [1, 2]
+        assert consumer.receive(1, 0) == []
+    dead = inbox.conn.execute("SELECT state, attempts, fingerprint FROM outbox.inbox_parked").fetchall()
+    assert dead == [("dead", 2, "received and not acknowledged")]
+
+
+def test_no_more_is_read_than_callers_wait_for(inbox: InboxStage, topic: str) -> None:
+    """What nobody asked for stays in Kafka; what is skipped by its tags moves the offset."""
+    inbox.produce_numbered(topic, 1000, keys=100)
+    with simple(inbox, topic) as consumer:
+        receive(consumer, 1)
+        assert inbox.count("outbox.inbox_parked") <= 400
+    other = InboxStage(inbox.dsn, inbox.bootstrap_servers)
+    with simple(other, topic, wait=1, tags="paid") as consumer:
+        assert consumer.receive(1, LONG) == []
+        wait_until(
+            lambda: other.committed(topic) == other.end_of(topic), "the offset has passed what it skips"
+        )
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("most", "seconds"), [(0, 1), (1001, 1), (1, -1), (1, 12 * 3600 + 1), (1, float("nan"))]
+)
+def test_numbers_out_of_range_are_refused(most: int, seconds: float) -> None:
+    consumer: Any = SimpleConsumer(*(None,) * 5)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="allowed"):
+        consumer.receive(most, seconds)
+
+
+def test_a_builder_names_what_is_missing() -> None:
+    with pytest.raises(ConfigurationError, match="set_client_configuration"):
+        SimpleConsumerBuilder("postgresql://").build()
+
+
+FILL = """
+    INSERT INTO outbox.inbox_topic (name, kafka_id) VALUES ('t', 'c/t');
+    INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, header_names,
+            header_values, published_at, state, attempts, due_at)
+        SELECT 1, gen_random_uuid(), '2026-11-01', 1, 0, n, 'd', '{}', '{}', now(), 'retry', 1,
+            now() + n * interval '1 second' - interval '10 seconds'
+        FROM generate_series(1, 10000) n;
+    ANALYZE outbox.inbox_parked
+"""
+
+
+@pytest.mark.plan("outbox/sql/inbox_leases.sql", "receive", "lock_lease", "change_lease")
+def test_leases_are_found_by_their_indexes(conn: Connection) -> None:
+    conn.execute(FILL)
+    with psycopg.RawCursor(conn) as cursor:
+
+        def explain(name: str, *values: object) -> Any:
+            row = cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {SQL[name]}".encode(), values).fetchone()
+            assert row is not None
+            return row[0][0]["Plan"]
+
+        assert rows_read(explain("receive", 1, 5, 60.0, 17), "inbox_parked") <= 10
+        assert rows_read(explain("lock_lease", 7, 1), "inbox_parked") <= 1
+        assert rows_read(explain("change_lease", 7, 1, 1.0), "inbox_parked") <= 1
