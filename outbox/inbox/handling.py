@@ -25,6 +25,7 @@ from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import ConsumedMessage, Delivery
 from outbox.inbox.plans import Attempt
 from outbox.inbox.results import ConsumeResult
+from outbox.inbox.round_trips import begin_and_take, check_and_commit
 from outbox.inbox.settings import Subscribed
 
 Connection = psycopg.Connection[Any]
@@ -101,8 +102,7 @@ def handle(
         return Handled.PARKED
     attempt = Attempt(taken.xid)
     begins(attempt)
-    if call_listener(conn, how.listener, delivery.message, attempt) is ConsumeResult.SUCCESS:
-        conn.commit()
+    if call_listener(conn, how.listener, delivery.message, attempt, commits=True) is ConsumeResult.SUCCESS:
         return Handled.APPLIED
     conn.rollback()
     if not run(conn, plans.take(how.group, delivery)).is_new:
@@ -225,12 +225,12 @@ def _take(conn: Connection, group: int, delivery: Delivery) -> plans.Taken:
     between the two transactions, or another member takes the message over, nothing has happened yet.
     """
     began = monotonic()
-    taken = run(conn, plans.take(group, delivery))
+    taken = begin_and_take(conn, group, delivery)
     if not taken.is_new or monotonic() - began < LONG_WAIT:
         return taken
     conn.rollback()
     # Once only: where each statement is slow, a third transaction would be no younger.
-    return run(conn, plans.take(group, delivery))
+    return begin_and_take(conn, group, delivery)
 
 
 def _refused(conn: Connection, how: Handling, delivery: Delivery, previous: Attempt | None) -> Handled:
@@ -252,6 +252,8 @@ def call_listener(
     message: ConsumedMessage,
     attempt: Attempt,
     take_back: Callable[[Connection], None] = _take_back,
+    *,
+    commits: bool = False,
 ) -> ConsumeResult:
     """Run the listener; return SUCCESS if its transaction may be committed, or DISCARD.
 
@@ -261,6 +263,7 @@ def call_listener(
         message: for the listener.
         attempt: notes what becomes of the transaction.
         take_back: takes back what the listener wrote.
+        commits: whether a transaction that may be committed is committed here.
 
     Raises:
         ListenerFailedError: it failed, and what it wrote is taken back.
@@ -276,7 +279,9 @@ def call_listener(
         failure = describe(error)
     else:
         failure = _unusable(conn, result)
-    if failure is None or attempt.ended:
+    if commits and failure is None and result is ConsumeResult.SUCCESS and not attempt.ended:
+        failure = _commit(conn, attempt)
+    elif failure is None or attempt.ended:
         failure = _left(conn, attempt, take_back) or failure
     if failure is not None:
         take_back(conn)
@@ -315,11 +320,27 @@ def _left(conn: Connection, attempt: Attempt, take_back: Callable[[Connection], 
     try:
         run(conn, plans.still_in(attempt.xid))
     except psycopg.Error as error:
-        if error.diag.constraint_name != _KEEPS_TRANSACTION:
-            raise
-        conn.rollback()
-        is_committed = run(conn, plans.is_committed_by_listener(attempt))
-        conn.rollback()
-        cause = plans.COMMITTED if is_committed else plans.ROLLED_BACK
-        return Failure(cause, f"{cause}. {error.diag.message_hint}")
+        return _ended(conn, attempt, error)
     return None
+
+
+def _commit(conn: Connection, attempt: Attempt) -> Failure | None:
+    """Commit; return a failure if the listener ended the transaction that it was given."""
+    attempt.returned = True  # before the commit is sent: from here on it is the consumer's
+    try:
+        check_and_commit(conn, attempt.xid)
+    except psycopg.Error as error:
+        attempt.returned = error.diag.constraint_name != _KEEPS_TRANSACTION
+        return _ended(conn, attempt, error)
+    return None
+
+
+def _ended(conn: Connection, attempt: Attempt, error: psycopg.Error) -> Failure:
+    """Return what became of a transaction that the listener ended; raise another error again."""
+    if error.diag.constraint_name != _KEEPS_TRANSACTION:
+        raise error
+    conn.rollback()
+    is_committed = run(conn, plans.is_committed_by_listener(attempt))
+    conn.rollback()
+    cause = plans.COMMITTED if is_committed else plans.ROLLED_BACK
+    return Failure(cause, f"{cause}. {error.diag.message_hint}")

@@ -207,6 +207,10 @@ RETURNING id;
 -- The last statement before a commit: the transaction is still the one that took the message over.
 SELECT outbox.require_transaction($1::xid8);
 
+-- name: require_same_transaction
+-- The same in front of a commit; the function is called only if it is to raise.
+SELECT outbox.require_transaction($1::xid8) WHERE pg_current_xact_id_if_assigned() IS DISTINCT FROM $1::xid8;
+
 -- name: limit
 -- Sets a limit of this session ($1), in milliseconds ($2).
 SELECT set_config($1::text, $2::text, false);

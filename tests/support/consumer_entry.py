@@ -24,6 +24,7 @@ from outbox.inbox import (
     PushConsumer,
     batch_threads,
     followers,
+    handling,
     threads,
 )
 from outbox.inbox.handling import Handled, ListenerFailedError
@@ -54,12 +55,14 @@ class Connection(psycopg.Connection[Any]):
     at_commit = False
 
     def commit(self) -> None:
-        if self.at_commit and DIES == "before commit":
-            die()
+        self.dies("before commit")
         super().commit()
-        if self.at_commit and DIES == "after commit":
-            die()
+        self.dies("after commit")
         self.at_commit = False
+
+    def dies(self, step: str) -> None:
+        if self.at_commit and step == DIES:
+            die()
 
 
 def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> ConsumeResult:
@@ -101,7 +104,7 @@ def patch_batches() -> None:
     """Die between two transactions of one batch."""
     handle, state = vars(batch_threads)["handle_batch"], {"failed": False}
 
-    def handling(*given: Any) -> Any:
+    def handling_batch(*given: Any) -> Any:
         try:
             outcome = handle(*given)
         except ListenerFailedError:
@@ -116,7 +119,7 @@ def patch_batches() -> None:
         state["reported"] = bool(outcome.failed)
         return outcome
 
-    vars(batch_threads)["handle_batch"] = handling
+    vars(batch_threads)["handle_batch"] = handling_batch
 
 
 def patch() -> None:
@@ -155,6 +158,14 @@ def patch() -> None:
             die()
         return result
 
+    def checking(conn: Any, xid: str) -> None:
+        conn.dies("before commit")
+        check_and_commit(conn, xid)
+        conn.dies("after commit")
+        conn.at_commit = False
+
+    check_and_commit = vars(handling)["check_and_commit"]
+    vars(handling)["check_and_commit"] = checking
     Poller._accept = accepting  # type: ignore[method-assign]
     Poller._commit = committing  # type: ignore[method-assign]
     vars(threads)["park"] = parking

@@ -66,8 +66,10 @@ EXEMPT: dict[str, dict[str, str]] = {
     },
     "outbox/sql/inbox.sql": {
         **dict.fromkeys(["park", "park_followers"], INSERTS),
-        **dict.fromkeys(["require_transaction", "is_committed", "limit", "await_commits"], NO_TABLE),
-        **dict.fromkeys(["before_retry", "take_back"], NO_TABLE),
+        **dict.fromkeys(
+            ["require_transaction", "require_same_transaction", "is_committed", "limit"], NO_TABLE
+        ),
+        **dict.fromkeys(["before_retry", "take_back", "await_commits"], NO_TABLE),
     },
     "outbox/sql/inbox_leases.sql": dict.fromkeys(
         ["hold_all", "park_all"], "inserts; reads rows of this transaction by their primary keys"
