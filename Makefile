@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-run venv-test demo test check types features faults bench scale spark lock build clean
+.PHONY: help venv venv-run venv-test demo shop test check types features faults bench scale spark lock build clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ venv-test:
 
 demo: venv-run ## Real flights from Postgres to Kafka on real local servers, proven at the end
 	@$(BIN)/outbox demo $(ARGS)
+
+shop: venv-run ## The e-commerce example: three consumer groups, failures, and a page, proven at the end
+	@$(BIN)/outbox shop $(ARGS)
 
 test: venv-test ## All tests but faults, scale, Spark and bench: units and real servers
 	@$(PYTEST) tests --ignore=tests/faults -m "not scale and not spark" $(PARALLEL) $(ARGS)
@@ -68,8 +71,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) installer.in -o installer.txt
 	@cd requirements && ../$(LOCK) build.in -o build.txt
-	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo -c build.txt -o run.txt
-	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra etl -c build.txt -c run.txt test.in -o test.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop -c build.txt -o run.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl -c build.txt -c run.txt test.in -o test.txt
 
 build: venv-test ## Build the wheel into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist

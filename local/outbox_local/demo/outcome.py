@@ -79,11 +79,11 @@ class DemoResult:
             lines.append((f"sabotaged: the transport was made to {self.sabotage} one message", "yellow"))
         claims = list(proof.claims.values())
         for claim in claims:
-            lines += _claim(claim)
+            lines += claim_lines(claim)
         if self.history is not None:
             lines += [("", ""), (f"the warehouse in {self.warehouse}:", "")]
             for claim in self.history.claims.values():
-                lines += _claim(claim)
+                lines += claim_lines(claim)
             claims += self.history.claims.values()
         lines.append(("", ""))
         if self.holds:
@@ -98,7 +98,8 @@ def _claims(proof: ProofResult) -> dict[str, Any]:
     return {name: {**asdict(claim), "holds": claim.holds} for name, claim in proof.claims.items()}
 
 
-def _claim(claim: Claim) -> list[tuple[str, str]]:
+def claim_lines(claim: Claim) -> list[tuple[str, str]]:
+    """Lines that show a claim and where it does not hold, each with a style of rich."""
     if claim.holds:
         return [(f"  ✓ {claim.text} ({claim.checked:,})", "green")]
     lines = [(f"  ✗ {claim.text}: broken {claim.broken:,} times of {claim.checked:,}", "red")]

@@ -1,7 +1,7 @@
 """The venue: real servers for one performance, and on them a database and a topic of its own.
 
-Nothing that was there before is touched: the database and the topic get unused names, and are
-removed at the end.
+`outbox shop` has the same. Nothing that was there before is touched: the database and the topic get unused names, and
+are removed at the end.
 """
 
 from __future__ import annotations
@@ -42,6 +42,22 @@ class VenueError(OperatorError):
 
 
 @dataclass(frozen=True, slots=True)
+class Furnishing:
+    """What a performance has of its own."""
+
+    database: str
+    """Before its number: `outbox_demo` for the database `outbox_demo_1`."""
+    topic: str
+    """Before its number."""
+    message_type: str
+    tables: str
+    """The statements that create the business tables."""
+
+
+FLIGHTS = Furnishing("outbox_demo", "flights", "FIFO", SQL["create"])
+
+
+@dataclass(frozen=True, slots=True)
 class Venue:
     """Where a performance takes place."""
 
@@ -53,6 +69,8 @@ class Venue:
     partitions: int
     servers: str
     """Where the servers come from, for people."""
+    stack: Stack | None = None
+    """Whose servers can be killed and started again; None when it is not ours."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -61,30 +79,51 @@ class Venue:
 
 
 @contextlib.contextmanager
-def venue(directory: Path, options: StackOptions, *, keep: bool, report: Report) -> Iterator[Venue]:
+def venue(
+    directory: Path,
+    options: StackOptions,
+    *,
+    keep: bool,
+    report: Report,
+    furnishing: Furnishing = FLIGHTS,
+    own: bool = False,
+) -> Iterator[Venue]:
     """Have servers, a database and a topic; they are removed again unless they are to be kept.
 
     Servers: those given; else those of the stack that runs in `directory`; else a stack of the demo's own, which
     ends with it (with `keep`: one in `directory`, which stays).
+
+    Args:
+        directory: of the stack that may be running.
+        options: which servers are given, and where others may come from.
+        keep: leave everything.
+        report: gets the progress, a line at a time.
+        furnishing: names and tables.
+        own: do not use a stack that runs already.
 
     Raises:
         StackError: servers could not be had.
         VenueError: they refuse a database or a topic.
     """
     with contextlib.ExitStack() as cleanup:
-        dsn, bootstrap_servers, servers = _servers(cleanup, directory, options, keep=keep, report=report)
+        if own:
+            stack = cleanup.enter_context(Stack.start(options=options, report=report))
+            dsn, bootstrap_servers, servers = _places(stack, options)
+        else:
+            stack = None
+            dsn, bootstrap_servers, servers = _servers(cleanup, directory, options, keep=keep, report=report)
         kafka = KafkaTopics(bootstrap_servers)
-        number = _make_database(dsn, taken=kafka.counts().keys())
-        database, topic = f"outbox_demo_{number}", f"flights-{number}"
+        number = _make_database(dsn, furnishing, taken=kafka.counts().keys())
+        database, topic = f"{furnishing.database}_{number}", f"{furnishing.topic}-{number}"
         if not keep and servers != OWN:
             cleanup.callback(_drop_database, dsn, database)
             cleanup.callback(_drop_topic, bootstrap_servers, topic, report)
         # The record's time has to be the relay's: the proof places repeats by it.
         kafka.create(topic, PARTITIONS, -1, {"message.timestamp.type": "CreateTime"})
         own_dsn = make_conninfo(dsn, dbname=database)
-        _furnish(own_dsn, topic)
+        _furnish(own_dsn, topic, furnishing)
         report(f"database {database} and topic {topic} ({PARTITIONS} partitions) are the demo's own")
-        yield Venue(own_dsn, bootstrap_servers, database, topic, PARTITIONS, servers)
+        yield Venue(own_dsn, bootstrap_servers, database, topic, PARTITIONS, servers, stack)
 
 
 def _servers(
@@ -101,18 +140,21 @@ def _servers(
         if keep:
             state, _ = bring_up(directory, options, report=report)
             return state.postgres.address, state.kafka.address, f"the stack in {directory}"
-    own = cleanup.enter_context(Stack.start(options=options, report=report))
+    return _places(cleanup.enter_context(Stack.start(options=options, report=report)), options)
+
+
+def _places(own: Stack, options: StackOptions) -> tuple[str, str, str]:
     partly = options.dsn or options.bootstrap_servers
     return own.dsn, own.bootstrap_servers, "partly given" if partly else OWN
 
 
-def _make_database(dsn: str, taken: Collection[str]) -> int:
-    """Create the first `outbox_demo_<n>` for which neither the database nor the topic is there; answer n."""
+def _make_database(dsn: str, furnishing: Furnishing, taken: Collection[str]) -> int:
+    """Create the first database for which neither the database nor the topic is there; answer n."""
     with connections.connect(dsn, application_name="outbox demo") as admin:
         for number in itertools.count(1):
-            if f"flights-{number}" in taken:
+            if f"{furnishing.topic}-{number}" in taken:
                 continue
-            name = sql.Identifier(f"outbox_demo_{number}")
+            name = sql.Identifier(f"{furnishing.database}_{number}")
             try:
                 admin.execute(sql.SQL("create database {} template template0 encoding 'UTF8'").format(name))
             except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
@@ -139,16 +181,16 @@ def _drop_topic(bootstrap_servers: str, topic: str, report: Report) -> None:
         report(f"topic {topic} could not be removed, it is yours to delete: {error}")
 
 
-def _furnish(dsn: str, topic: str) -> None:
+def _furnish(dsn: str, topic: str, furnishing: Furnishing) -> None:
     """Bring the outbox's schema, the business tables and the topic's registration."""
     migrations.upgrade(dsn)
     with connections.connect(dsn, application_name="outbox demo") as conn:
         partitions.ensure(conn, DAYS_AHEAD)
-        conn.execute(SQL["create"])
+        conn.execute(furnishing.tables)
         topics.add(
             conn,
             topic,
-            message_type="FIFO",
+            message_type=furnishing.message_type,
             partitions=PARTITIONS,
             selector=None,
             max_message_bytes=DEFAULT_MAX_MESSAGE_BYTES,

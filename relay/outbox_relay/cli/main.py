@@ -31,6 +31,10 @@ class LazyGroup(click.Group):
                 "outbox_local.demo.commands:demo",
                 "A year of flights through the outbox, proven at the end.",
             ),
+            "shop": (
+                "outbox_local.shop.commands:shop",
+                "A shop with three consumer groups and failures, proven at the end.",
+            ),
         },
         "Set up": {
             "db": ("outbox_relay.cli.db.commands:db", "Create, upgrade and check the schema."),
