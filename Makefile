@@ -72,7 +72,7 @@ lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) installer.in -o installer.txt
 	@cd requirements && ../$(LOCK) build.in -o build.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop -c build.txt -o run.txt
-	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl -c build.txt -c run.txt test.in -o test.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django -c build.txt -c run.txt test.in -o test.txt
 
 build: venv-test ## Build the wheel into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist

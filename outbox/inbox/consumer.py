@@ -138,6 +138,9 @@ class PushConsumer:
             batch,
             linger,
         )
+        require_connect = getattr(listener, "require_connect", None)
+        if require_connect is not None:
+            require_connect(dsn)
         self._loop, self._grace = ListenerLoop(), 0.0
         if is_async(listener):
             asynchronous = cast("Callable[..., Awaitable[Any]]", listener)

@@ -16,3 +16,9 @@ class ConsumeResult(Enum):
     """RocketMQ 5.x's name of RECONSUME_LATER."""
     DISCARD = "DISCARD"
     """Take back what the listener wrote; the message is done without an effect."""
+
+
+def is_success(result: object) -> bool:
+    """Return whether what was written may be committed: nothing of a batch is, unless all of it succeeded."""
+    results = result if isinstance(result, list | tuple) else [result]
+    return all(each is ConsumeResult.SUCCESS for each in results)

@@ -36,7 +36,7 @@ from sqlalchemy.pool import StaticPool
 
 from outbox.errors import ConfigurationError, ListenerError
 from outbox.inbox.failures import is_infrastructure
-from outbox.inbox.results import ConsumeResult
+from outbox.inbox.results import is_success
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,7 +113,7 @@ def _run(sessions: Callable[..., Any], connection: sqlalchemy.Connection, call: 
     event.listen(session, "before_commit", refuse)
     try:
         result = call(session)
-        if _is_success(result):
+        if is_success(result):
             may_commit = True
             session.commit()
     except BaseException:
@@ -123,12 +123,6 @@ def _run(sessions: Callable[..., Any], connection: sqlalchemy.Connection, call: 
         raise
     session.close()
     return result
-
-
-def _is_success(result: object) -> bool:
-    """Return whether what was written may be committed: nothing of a batch is, unless all of it succeeded."""
-    results = result if isinstance(result, list | tuple) else [result]
-    return all(each is ConsumeResult.SUCCESS for each in results)
 
 
 @contextmanager

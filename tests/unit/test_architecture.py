@@ -118,6 +118,7 @@ def test_library_imports_psycopg_and_standard_library_only() -> None:
 
 OPTIONAL = {
     "outbox/adapters/sqlalchemy.py": "sqlalchemy",
+    "outbox/inbox/django.py": "django",
     "outbox/inbox/kafka_offsets.py": "confluent_kafka",
     "outbox/inbox/poller.py": "confluent_kafka",
     "outbox/inbox/sqlalchemy.py": "sqlalchemy",
@@ -125,8 +126,8 @@ OPTIONAL = {
 """The files of the library that may import an optional dependency."""
 
 
-def test_consumers_need_no_sqlalchemy() -> None:
-    code = "import sys, outbox.inbox\nassert 'sqlalchemy' not in sys.modules\n"
+def test_consumers_need_no_sqlalchemy_and_no_django() -> None:
+    code = "import sys, outbox.inbox\nassert not {'sqlalchemy', 'django'} & set(sys.modules)\n"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
