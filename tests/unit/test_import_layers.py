@@ -231,6 +231,7 @@ ALLOWED_REPEATS = {
     ("Connection", "outbox"): "psycopg's, in rooms that do not import each other",
     ("run", "outbox.drivers"): "the same operation, synchronous and asynchronous",
     ("park", "outbox.inbox"): "a plan, and what runs it",
+    ("connections_of", "outbox.inbox"): "of an engine of SQLAlchemy, of an alias of Django",
     ("FIRST_PAUSE", "outbox.inbox"): "one of Kafka's client, one of threads",
     ("LAST_PAUSE", "outbox.inbox"): "one of Kafka's client, one of threads",
 }

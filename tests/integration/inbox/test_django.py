@@ -224,14 +224,25 @@ def test_what_is_sent_goes_out_with_the_effect(inbox: InboxStage, topic: str) ->
     assert inbox.conn.execute("SELECT body FROM outbox.message").fetchall() == [(b"0",)]
 
 
+FAILURES_OF_THE_SERVER: dict[str, Callable[[InboxStage, Any], object]] = {
+    "the session is ended": lambda inbox, connection: inbox.conn.execute(
+        "SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid]
+    ),
+    "a deadlock": lambda inbox, connection: connection.cursor().execute(
+        "DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = 'deadlock_detected'; END $$"
+    ),
+}
+
+
 @pytest.mark.usefixtures("aliases")
-def test_a_connection_that_is_lost_counts_no_attempt(inbox: InboxStage, topic: str) -> None:
+@pytest.mark.parametrize("failure", FAILURES_OF_THE_SERVER)
+def test_a_failure_of_the_server_counts_no_attempt(inbox: InboxStage, topic: str, failure: str) -> None:
     attempts: list[int] = []
 
     def listener(connection: Any, message: ConsumedMessage) -> ConsumeResult:
         attempts.append(message.reconsume_times)
         if len(attempts) == 1:
-            inbox.conn.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+            FAILURES_OF_THE_SERVER[failure](inbox, connection)
         return add(connection, message)
 
     inbox.produce_numbered(topic, 1)
