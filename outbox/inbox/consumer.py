@@ -87,6 +87,7 @@ class PushConsumer:
         timeout: float = 900.0,
         drain: float = 10.0,
         on_gap: Literal["stop", "continue"] = "stop",
+        dead_letter_topic: str | None = None,
         limits: Limits | None = None,
     ) -> None:
         """Check the settings; nothing is opened yet.
@@ -113,6 +114,8 @@ class PushConsumer:
             drain: seconds to wait for running listeners when a partition is given away.
             on_gap: what to do when Kafka has deleted messages that the group has not handled: "stop" reading the
                 partition, or "continue" with the oldest one.
+            dead_letter_topic: a topic to which a copy of each dead letter of the group is sent through the outbox, in
+                the transaction in which it dies; None: nowhere. The member that has started last decides.
             limits: how much may wait in memory for each partition.
 
         Raises:
@@ -137,6 +140,7 @@ class PushConsumer:
             limits or Limits(),
             batch,
             linger,
+            dead_letter_topic,
         )
         require_connect = getattr(listener, "require_connect", None)
         if require_connect is not None:

@@ -136,11 +136,16 @@ class Keeper(threading.Thread):
         Raises:
             InvalidSubscriptionError: The topics are registered with several types.
             SubscriptionConflictError: A member that runs differs.
+            ConfigurationError: No copy could be sent to the dead letter topic.
         """
         self._conn, server = self._led_to()
         self._server.accept(server)
         self._run(membership.require_one_type(self._settings.group, list(self._settings.subscription)))
+        topic = self._settings.dead_letter_topic
+        if topic is not None:
+            self._run(membership.require_copies(topic))
         self.group = self._run(self._registration())
+        self._run(membership.copy_to(self.group, topic))
         self._renewed = monotonic()
         return self.group
 

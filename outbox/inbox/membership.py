@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from outbox.errors import InvalidSubscriptionError, SubscriptionConflictError
+from outbox.errors import ConfigurationError, InvalidSubscriptionError, SubscriptionConflictError
 from outbox.inbox.assignments import StoredOffset
 from outbox.statements import Plan, Statement, TextArray, array_text, load
 
@@ -63,6 +63,30 @@ def register(group: str, member: str, subscription: str, *, orderly: bool) -> Pl
     yield Statement(SQL["change_group"], (number, *values))
     yield Statement(SQL["join"], (number, member, *values))
     return int(number)
+
+
+def require_copies(topic: str) -> Plan[None]:
+    """Refuse a dead letter topic to which no copy could be sent.
+
+    Raises:
+        ConfigurationError: It is not registered in this database, or the role may not send.
+    """
+    rows = yield Statement(SQL["may_copy"], (topic,))
+    is_registered, may_send = rows[0]
+    if not is_registered:
+        raise ConfigurationError(
+            f"dead_letter_topic: {topic!r} is not registered in the consumer's database; "
+            f"run: outbox topic create {topic}"
+        )
+    if not may_send:
+        raise ConfigurationError(
+            "dead_letter_topic: this role may not send; run: GRANT outbox_producer TO the role of the consumer"
+        )
+
+
+def copy_to(group: int, topic: str | None) -> Plan[None]:
+    """State where copies of the group's dead letters are sent; the member that has started last decides."""
+    yield Statement(SQL["copy_to"], (str(group), topic))
 
 
 def is_listed(group: int, member: str) -> Plan[bool]:

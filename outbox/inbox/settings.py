@@ -60,6 +60,7 @@ class ConsumerSettings:
     limits: Limits = field(default_factory=Limits)
     batch: int | None = None
     linger: float = 0.0
+    dead_letter_topic: str | None = None
     member: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}")
 
     def __post_init__(self) -> None:
@@ -88,6 +89,7 @@ class ConsumerSettings:
             )
         if self.on_gap not in ("stop", "continue"):
             raise ConfigurationError(f"on_gap: {self.on_gap!r}; allowed: 'stop' or 'continue'")
+        check_dead_letter_topic(self.dead_letter_topic, self.subscription)
         check_kafka(self.kafka)
 
     @property
@@ -99,6 +101,24 @@ class ConsumerSettings:
     def librdkafka(self) -> dict[str, Any]:
         """The configuration of the client of Kafka."""
         return {**DEFAULTS, **self.kafka, **FIXED, "group.id": self.group, "client.id": self.member}
+
+
+def check_dead_letter_topic(topic: str | None, subscription: Mapping[str, Subscribed]) -> None:
+    """Refuse a topic that Kafka refuses, or that the group itself reads: its dead letters would come back for ever.
+
+    Raises:
+        ConfigurationError: with what is allowed.
+    """
+    if topic is None:
+        return
+    try:
+        topic_name(topic)
+    except InvalidMessageError as error:
+        raise ConfigurationError(f"dead_letter_topic: {error}") from None
+    if topic in subscription:
+        raise ConfigurationError(
+            f"dead_letter_topic: the group reads {topic!r} itself; allowed: a topic of its own, such as 'DLQ.<group>'"
+        )
 
 
 def check_kafka(kafka: Mapping[str, Any]) -> None:

@@ -30,6 +30,17 @@ UPDATE outbox.consumer_group SET subscription = $2::jsonb, orderly = $3::boolean
 WHERE id = $1::integer AND (subscription <> $2::jsonb OR orderly <> $3::boolean)
 RETURNING id;
 
+-- name: may_copy
+-- Whether a topic ($1) is registered, and whether this role may send to it.
+SELECT EXISTS (SELECT FROM outbox.topic t WHERE t.name = $1::text),
+    has_any_column_privilege('outbox.message', 'INSERT');
+
+-- name: copy_to
+-- Where copies of the dead letters of a group ($1) are sent ($2); null: nowhere.
+UPDATE outbox.consumer_group SET dead_letter_topic = $2::text
+WHERE id = $1::integer AND dead_letter_topic IS DISTINCT FROM $2::text
+RETURNING id;
+
 -- name: join
 -- Lists a member, or renews that it lives.
 INSERT INTO outbox.consumer_member (group_id, member, subscription, orderly)

@@ -77,7 +77,17 @@ EXEMPT: dict[str, dict[str, str]] = {
     ),
     "outbox/sql/inbox_groups.sql": {
         **dict.fromkeys(
-            ["find_group", "add_group", "others", "change_group", "join", "is_listed", "leave"],
+            [
+                "find_group",
+                "add_group",
+                "others",
+                "change_group",
+                "join",
+                "is_listed",
+                "leave",
+                "copy_to",
+                "may_copy",
+            ],
             "a row per consumer group, or per member of one",
         ),
         **dict.fromkeys(["find_topic", "add_topic"], "a row per topic, by a unique index"),

@@ -10,9 +10,11 @@ CREATE TABLE outbox.consumer_group (
                               CHECK (name !~ '[[:space:][:cntrl:]]'),
     subscription  jsonb       NOT NULL CHECK (jsonb_typeof(subscription) = 'object'),
     orderly       boolean     NOT NULL,
+    dead_letter_topic text,
     registered_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON COLUMN outbox.consumer_group.subscription IS 'topic and tag expression of each subscription';
+COMMENT ON COLUMN outbox.consumer_group.dead_letter_topic IS 'where a copy of each dead letter is sent; null: nowhere';
 
 -- Members that run. A row older than a minute is of a member that died.
 CREATE TABLE outbox.consumer_member (
@@ -110,6 +112,8 @@ CREATE TABLE outbox.inbox_parked (
     parked_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     undecided     boolean     NOT NULL DEFAULT false,
     replay        integer,
+    is_copied     boolean     NOT NULL DEFAULT false,
+    copy_error    text,
     CONSTRAINT inbox_parked_once UNIQUE (group_id, message_id, digest),
     CONSTRAINT inbox_parked_retry_is_due CHECK ((state = 'retry') = (due_at IS NOT NULL)),
     CONSTRAINT inbox_parked_behind_a_key CHECK (state <> 'waiting' OR order_key IS NOT NULL),
@@ -124,6 +128,8 @@ CREATE UNIQUE INDEX inbox_parked_head ON outbox.inbox_parked (group_id, topic_id
 COMMENT ON TABLE outbox.inbox_parked IS 'Messages that a consumer group failed with: retries, what waits behind them, dead letters.';
 COMMENT ON COLUMN outbox.inbox_parked.undecided IS 'the header filter could not decide: it is asked before each retry';
 COMMENT ON COLUMN outbox.inbox_parked.replay IS 'the replay that has parked the message; null: a listener failed with it';
+COMMENT ON COLUMN outbox.inbox_parked.is_copied IS 'it was sent to the dead letter topic of its group, or could not be';
+COMMENT ON COLUMN outbox.inbox_parked.copy_error IS 'why no copy could be sent to the dead letter topic';
 COMMENT ON COLUMN outbox.inbox_parked.order_key IS 'the key that is held by this message; null: it holds up no other';
 
 -- Old messages that an operator gives to one group again. They are parked in the order of (order key, position), a key at a time,

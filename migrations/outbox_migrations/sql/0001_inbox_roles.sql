@@ -10,7 +10,7 @@ BEGIN
         GRANT SELECT ON outbox.consumer_group, outbox.consumer_member, outbox.inbox_topic, outbox.inbox,
             outbox.inbox_floor, outbox.inbox_position, outbox.inbox_held_key, outbox.inbox_parked, outbox.topic
             TO outbox_consumer;
-        GRANT INSERT (name, subscription, orderly), UPDATE (subscription, orderly)
+        GRANT INSERT (name, subscription, orderly), UPDATE (subscription, orderly, dead_letter_topic)
             ON outbox.consumer_group TO outbox_consumer;
         GRANT INSERT, UPDATE, DELETE ON outbox.consumer_member TO outbox_consumer;
         GRANT INSERT (name, kafka_id) ON outbox.inbox_topic TO outbox_consumer;
@@ -37,7 +37,7 @@ BEGIN
                         TO %I', wanted);
         EXECUTE format('GRANT SELECT (id, group_id, message_id, born_on, topic_id, part, off, digest, order_key, key,
                         published_at, state, attempts, due_at, fingerprint, error, failed_at, parked_at,
-                        undecided, replay)
+                        undecided, replay, is_copied, copy_error)
                         ON outbox.inbox_parked TO %I', wanted);
     END LOOP;
 END $$;

@@ -23,6 +23,7 @@ def upgrade() -> None:
         "0001_views.sql",
         "0001_roles.sql",
         "0001_inbox.sql",
+        "0001_dead_letter_topics.sql",
         "0001_inbox_roles.sql",
     ):
         run(name)

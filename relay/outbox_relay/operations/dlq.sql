@@ -36,7 +36,8 @@ ORDER BY messages DESC, first_at;
 -- name: show
 -- One parked message, whatever its state, without body and headers.
 SELECT p.id, g.name AS consumer_group, t.name AS topic, p.part AS partition, p.off AS "offset", p.message_id, p.key, p.state,
-    p.attempts, p.due_at, p.published_at, p.parked_at, p.failed_at, p.fingerprint AS failure, p.error
+    p.attempts, p.due_at, p.published_at, p.parked_at, p.failed_at, p.fingerprint AS failure, p.error,
+    p.is_copied, p.copy_error
 FROM outbox.inbox_parked p
 JOIN outbox.consumer_group g ON g.id = p.group_id
 JOIN outbox.inbox_topic t ON t.id = p.topic_id
