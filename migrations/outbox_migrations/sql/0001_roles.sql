@@ -91,9 +91,9 @@ BEGIN
                                       transaction_id, checker, biz_type, biz_id, traceparent, remark)
                         ON outbox.message TO %I', wanted);
         EXECUTE format('GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
-                        outbox.waiting, outbox.parked_key, outbox.topic, outbox.producer_group, outbox.pending_check,
-                        outbox.alarm, outbox.notice, outbox.lane, outbox.lease, outbox.failover, outbox.transition,
-                        outbox.certificate, outbox.alembic_version TO %I',
+                        outbox.waiting, outbox.parked_key, outbox.topic, outbox.topic_generation, outbox.producer_group,
+                        outbox.pending_check, outbox.alarm, outbox.notice, outbox.lane, outbox.lease, outbox.failover,
+                        outbox.transition, outbox.certificate, outbox.alembic_version TO %I',
                        wanted);
         EXECUTE format('GRANT SELECT ON SEQUENCE outbox.position TO %I', wanted);
     END LOOP;

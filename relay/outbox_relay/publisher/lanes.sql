@@ -42,8 +42,8 @@ ORDER BY a.xact_start NULLS FIRST LIMIT 5
 
 -- name: shares
 -- Who shares the lanes now, in the order in which their processes joined, which lanes no living relay owns, whether this
--- relay is asked to drain (null: its lease is gone), the lanes that are its own, and the epoch that its session was marked
--- with. See "lock_free".
+-- relay is asked to drain (null: its lease is gone), the lanes that are its own, the epoch that its session was marked
+-- with, and how often topics were changed. See "lock_free".
 WITH living AS MATERIALIZED (
     SELECT e.epoch, e.owner, e.is_draining, e.joined_at FROM outbox.lease e
     WHERE e.leased_until > clock_timestamp()
@@ -55,7 +55,12 @@ SELECT ARRAY(SELECT e.epoch FROM living e WHERE NOT e.is_draining ORDER BY e.joi
              WHERE NOT EXISTS (SELECT FROM living e WHERE e.epoch = l.epoch AND e.owner = l.owner)),
        (SELECT e.is_draining FROM outbox.lease e WHERE e.epoch = %(epoch)s AND e.owner = %(owner)s),
        ARRAY(SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s),
-       current_setting('outbox.relay_epoch', true)
+       current_setting('outbox.relay_epoch', true),
+       (SELECT g.generation FROM outbox.topic_generation g)
+
+-- name: topic_generation
+-- How often topics were changed: read after lanes were taken, so that it counts every change that their last owner knew of.
+SELECT generation FROM outbox.topic_generation
 
 -- name: others
 -- How many lanes other living relays own.
@@ -205,8 +210,9 @@ WHERE e.epoch <> %(epoch)s
     AND NOT EXISTS (SELECT FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner)
 
 -- name: renew
--- Extend the lease; no row: it has ended, and every lane of it is taken.
-UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s)
+-- Extend the lease, and state which change of topics the relay publishes by; no row: it has ended, and every lane of it is
+-- taken.
+UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s), topics_seen = %(topics_seen)s
 WHERE epoch = %(epoch)s AND owner = %(owner)s
 
 -- name: renewal_settings

@@ -85,6 +85,8 @@ class Lease:
     lanes: frozenset[int] = frozenset()
     since: datetime | None = None
     """When this process joined first."""
+    topics_seen: int = 0
+    """By this generation of topics the relay publishes; written with each renewal."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -92,7 +94,12 @@ class Lease:
         Raises:
             LeaseLostError: it has ended, and none of its lanes is ours any more.
         """
-        values = {"lease": self.seconds, "epoch": self.epoch, "owner": self.owner}
+        values = {
+            "lease": self.seconds,
+            "epoch": self.epoch,
+            "owner": self.owner,
+            "topics_seen": self.topics_seen,
+        }
         if not conn.execute(STATEMENTS["renew"], values, prepare=True).rowcount:
             raise LeaseLostError(
                 f"the lease of {self.owner} (epoch {self.epoch}) ran out, and other relays took its lanes"

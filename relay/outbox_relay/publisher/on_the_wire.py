@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from outbox_relay.publisher.batch import Batch, Stop, just_before
@@ -81,9 +81,21 @@ class OnTheWire:
         """Return the batches that are not recorded; of one lane, oldest first."""
         return chain(chain.from_iterable(self.aside.values()), self.in_flight)
 
+    def topics_on_the_wire(self) -> set[str]:
+        """Return the topics with messages that are not acknowledged."""
+        return _topics(self.unrecorded())
+
+    def topics_aside(self) -> set[str]:
+        """Return the topics with such messages in lanes that are set aside."""
+        return _topics(chain.from_iterable(self.aside.values()))
+
     def in_doubt(self) -> Iterator[Handed]:
         """Yield what Kafka may have and is not recorded."""
         return in_doubt(self.unrecorded(), self._disturbed_until())
 
     def _disturbed_until(self) -> float:
         raise NotImplementedError
+
+
+def _topics(batches: Iterable[Batch]) -> set[str]:
+    return {slot.topic for batch in batches for slot, _ in batch.waiting()}

@@ -14,11 +14,17 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from outbox_relay.publisher.kafka import BATCH_BYTES, new_producer
+from outbox_relay.publisher.kafka import BATCH_BYTES, new_producer, readable
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.text.logs import Log
 
 SPARE = 512
 """Bytes between a batch and its topic's limit."""
 OTHERS_WAIT_S = 0.001
+LIST_TIMEOUT_S = 1.0
+"""How long a broker may take to list the partitions of one topic; the publishing loop waits for it."""
+
+log = Log("topics")
 
 Settings = Mapping[str, Any]
 OnText = Callable[[str], None]
@@ -68,6 +74,16 @@ class Producers:
                 )
             self._by_topic[topic] = producer
         return producer
+
+    def lists(self, topic: Topic) -> bool:
+        """Return whether the producer of a topic knows all its partitions, after reading them from a broker."""
+        producer = self.of(topic.name, topic.max_message_bytes)
+        try:
+            known = producer.list_topics(topic.name, timeout=LIST_TIMEOUT_S).topics[topic.name]
+        except KafkaException as error:
+            log.warning("partitions of a topic not read", topic=topic.name, error=readable(error))
+            return False
+        return len(known.partitions) >= topic.partitions
 
     def __len__(self) -> int:
         """Messages that are not delivered yet."""

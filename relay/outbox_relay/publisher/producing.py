@@ -43,7 +43,8 @@ from outbox_relay.publisher.records import (
     select,
 )
 from outbox_relay.publisher.snapshot import Progress
-from outbox_relay.publisher.topics import KEYS_CACHED, ROOM, Topic, TopicBook
+from outbox_relay.publisher.topic import ROOM, Topic
+from outbox_relay.publisher.topics import KEYS_CACHED, TopicBook
 
 # Names in this module's own dictionary are looked up faster.
 _ID, _BORN_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.TAGS, wire.KEYS
@@ -79,7 +80,8 @@ class Publisher(OnTheWire):
     def __init__(self, producers: Producers, topics: TopicBook) -> None:
         super().__init__()
         self._producers = producers
-        self._topics = topics
+        self.topics = topics
+        topics.changes.on_the_wire, topics.changes.lists = self.topics_on_the_wire, producers.lists
         self._failure: tuple[Slot, KafkaError] | None = None
         self.held = Held()
         """The keys whose messages are held; this adds to them."""
@@ -93,7 +95,7 @@ class Publisher(OnTheWire):
         Raises:
             KafkaUnavailableError: no broker replies about a topic; nothing was produced.
         """
-        self._topics.prepare(
+        self.topics.prepare(
             {
                 row[TOPIC]
                 for row in rows
@@ -158,7 +160,7 @@ class Publisher(OnTheWire):
                     raise _too_large(withheld)
                 if topic is None or name != last_topic:
                     topic = None  # should this one be unknown, the last row's is not in doubt
-                    topic, last_topic = self._topics.known(name), name
+                    topic, last_topic = self.topics.known(name), name
                     produce = self._producers.of(name, topic.max_message_bytes).produce
                 if queue is None and selector is None and topic.selector is None and arg is not None:
                     cached = topic.cache.get(arg)
@@ -277,7 +279,7 @@ class Publisher(OnTheWire):
         self._stop_lane(batch, running, row, reason)
         if topic is not None:
             # What is known may be what is wrong: it is read again at the retry.
-            self._topics.doubt(topic.name)
+            self.topics.doubt(topic.name)
 
     def _hold(self, batch: Batch, running: set[int], row: RawRow, number: int) -> None:
         """Hold a message behind the one that parked its key, or stop its lane if that holds too many."""
@@ -370,11 +372,11 @@ class Publisher(OnTheWire):
 
     def doubt_topic(self, name: str) -> None:
         """Read a topic again before it is used next."""
-        self._topics.doubt(name)
+        self.topics.doubt(name)
 
     def tend(self) -> None:
         """Keep what is known of topics up to date; never waits."""
-        self._topics.tend()
+        self.topics.tend()
 
     def close(self) -> None:
         """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""

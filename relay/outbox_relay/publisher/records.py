@@ -29,7 +29,7 @@ from outbox_relay.publisher.finder import (
     RawRow,
 )
 from outbox_relay.publisher.parked import LONGEST_KEY, OWN_FAULT, Claim, Head
-from outbox_relay.publisher.topics import Topic
+from outbox_relay.publisher.topic import Topic
 
 Headers = list[tuple[str, str | bytes | None]]
 

@@ -24,6 +24,7 @@ from outbox_relay.publisher.finder import POSITION, WAITING, Finder, born
 from outbox_relay.publisher.lane_groups import Group, end_care, merge
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.locked import LockedRows
+from outbox_relay.publisher.moved_topics import MovedTopics
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.parked import ParkedKeys
 from outbox_relay.publisher.partitions import LivePartitions
@@ -49,7 +50,7 @@ FULL_S = 1.0
 """How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
 
 
-class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
+class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
     """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
     def __init__(
@@ -133,6 +134,8 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
         self._let_go_on()
         if self._burdened and not self._publisher.aside and not self._unburden():
             return False
+        if not self._move_topics():
+            return False
         if self._publisher.unacknowledged >= MAX_UNACKNOWLEDGED:
             self._publisher.serve(0.005)
             self._record()
@@ -170,6 +173,8 @@ class Session(DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
         if pages:
             for page in pages:
                 self._publisher.prepare(page.rows, page.group.lanes)
+            if self._publisher.topics.changes.awaited:
+                return True  # the next turn lets the topic move first
             if not self._secure(pages):
                 return False
             self._pages = []

@@ -89,6 +89,8 @@ class Shares:
         self._lease = lease
         self.is_draining = False
         """Whether an operator has asked this relay to give its lanes to others."""
+        self.generation = 0
+        """How often topics were changed; see topic_changes.py."""
 
     def read(self) -> tuple[frozenset[int], frozenset[int]]:
         """Return the lanes of this relay's share, and those that no living relay owns.
@@ -103,7 +105,7 @@ class Shares:
         values = {"epoch": mine.epoch, "owner": mine.owner}
         row = self._conn.execute(STATEMENTS["shares"], values, prepare=True).fetchone()
         assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
-        epochs, free, is_draining, own, mark = row
+        epochs, free, is_draining, own, mark, self.generation = row
         if mark != str(mine.epoch):
             raise CannotShareError(
                 "the relay's statements reach different sessions of PostgreSQL: a pooler in transaction or statement "
@@ -117,6 +119,13 @@ class Shares:
         if self.is_draining:
             return frozenset(), frozenset(free)
         return share_of(epochs, mine.epoch) if mine.epoch in epochs else mine.lanes, frozenset(free)
+
+    def read_generation(self) -> int:
+        """Return how often topics were changed by now."""
+        row = self._conn.execute(STATEMENTS["topic_generation"], prepare=True).fetchone()
+        assert row is not None  # noqa: S101  (the table has one row)
+        self.generation = row[0]
+        return self.generation
 
 
 class SharedLanes:
@@ -176,6 +185,7 @@ class SharedLanes:
         if now >= self._balance_at:
             self._balance_at = now + BALANCE_EVERY_S
             share, free = self._shares.read()
+            self._follow_topics()
             kept = self._kept if now < self._kept_until else frozenset[int]()
             self._leave(self._lease.lanes - share - self._leaving - kept)
             wanting = share - self._lease.lanes
@@ -207,6 +217,7 @@ class SharedLanes:
         self._recorder.begin(taken)
         self._parked.load(taken.progress.keys())
         self._behind |= taken.progress.keys()
+        self._read_topics_anew()
         # What stopped a lane may be there still: a trial first, so that little is published again if it is.
         self._groups += start_groups(taken.progress, taken.stopped)
         lease = self._lease
@@ -267,4 +278,10 @@ class SharedLanes:
         log.info("lanes given back", owner=lease.owner, epoch=lease.epoch, lanes=sorted(given))
 
     def _end_drains(self, lanes: frozenset[int]) -> None:
+        raise NotImplementedError
+
+    def _follow_topics(self) -> None:
+        raise NotImplementedError
+
+    def _read_topics_anew(self) -> None:
         raise NotImplementedError

@@ -14,7 +14,7 @@ from outbox.statements import Statements
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.kafka import readable
-from outbox_relay.publisher.topics import Topic
+from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/topics.sql")

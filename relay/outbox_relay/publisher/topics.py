@@ -1,7 +1,8 @@
 """Topics as the relay publishes to them: pinned partition count, selector and size limit.
 
-A topic's partition count is pinned when it is first seen: keys are hashed over the pinned count for ever, so
-that partitions added in Kafka later do not move keys and break their order.
+A topic's partition count is pinned when it is first seen: keys are hashed over the pinned count until an operator
+changes it, so that partitions added in Kafka later do not move keys and break their order. How a change is used without
+breaking it: topic_changes.py.
 
 Publishing waits for a topic only when it appears for the first time. After that a thread reads all known topics again
 before they are stale, and what is known stays in use until the answer is there, however long that takes.
@@ -12,41 +13,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
 
 from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.topic_changes import TopicChanges
 from outbox_relay.text.logs import Log, inherit
 
 REFRESH_S = 20.0
 FORGET_S = 600.0
 """A topic without a message for this long is not kept up to date; its next message is as a first one."""
 KEYS_CACHED = 100_000
-ROOM = 16_384
-"""Bytes below a topic's limit within which a message's full size is computed before it is produced."""
+RETRY_S = 1.0
+"""When topics are read again whose registry has changed, if they could not be read."""
 
 log = Log("topics")
-
-
-@dataclass(slots=True)
-class Topic:
-    """One topic: what is pinned, and a cache of key → partition for the default selector."""
-
-    name: str
-    partitions: int
-    selector: str | None
-    max_message_bytes: int
-    """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
-    used_at: float = field(default_factory=time.monotonic)
-    cache: dict[bytes, int] = field(default_factory=dict)
-    small: int = 0
-    """A body up to this many bytes certainly fits."""
-
-    def __post_init__(self) -> None:
-        self.small = max(self.max_message_bytes - ROOM, 0)
 
 
 Found = Mapping[str, Topic | Unpublishable]
@@ -88,28 +72,42 @@ class TopicBook:
         self._topics: dict[str, Topic | Unpublishable] = {}
         self._doubted: set[str] = set()
         self._refresh_at = time.monotonic() + REFRESH_S
+        self._retry_at = 0.0
         self._refreshing: Future[Found] | None = None
+        self._refreshing_for: int | None = None
+        self._read_since: set[str] = set()
+        """Topics that were read by `prepare` since the thread began: what it read of them may be older."""
+        self._wanted: int | None = None
+        self._current: int | None = None
+        """All known topics were read when the registry had this generation, or a later one."""
+        self.changes = TopicChanges()
 
     def prepare(self, names: Iterable[str]) -> None:
         """Read what is not known, all of it in one request.
 
         All asking of Kafka and the database happens here, before anything of a page is produced: if no answer
-        comes, the page can be tried again as a whole.
+        comes, the page can be tried again as a whole. It has to be where `changes.awaited` is not empty afterwards:
+        then a topic waits for acknowledgements.
 
         Raises:
-            KafkaUnavailableError: no broker replies; nothing is known about the topics.
+            KafkaUnavailableError: no broker replies; nothing is known about the topics, or not all partitions of one.
         """
         now = time.monotonic()
         missing = []
         for name in names:
             known = self._topics.get(name)
-            if isinstance(known, Topic) and name not in self._doubted:
+            is_known = isinstance(known, Topic) and name not in self._doubted
+            if isinstance(known, Topic) and is_known and name not in self.changes.awaited:
                 known.used_at = now
             else:
                 missing.append(name)
         if missing:
             self._learn(self._read(self._conn, missing))
+            self._read_since.update(missing)
             self._doubted.difference_update(missing)
+            self.changes.await_these(missing)
+            self.use_changes()
+            self.changes.require_listed()
 
     def known(self, name: str) -> Topic:
         """Return a topic that was prepared.
@@ -126,18 +124,54 @@ class TopicBook:
         """Read a topic again before it is used next: a message could not be published to it."""
         self._doubted.add(name)
 
+    def expect(self, generation: int) -> None:
+        """Let the known topics be read again soon, unless they were read at this generation of the registry."""
+        self._wanted = generation
+
+    def read_anew(self, generation: int) -> None:
+        """Read topics before they are used next, unless they were read, and are used, at this generation."""
+        if generation != self.generation:
+            self._doubted.update(self._topics)
+
+    @property
+    def generation(self) -> int | None:
+        """The generation of the registry by which messages are published, and none is unacknowledged that is not."""
+        return None if self.changes else self._current
+
+    def use_changes(self) -> None:
+        """Use what has changed of topics of which nothing is unacknowledged."""
+        for topic in self.changes.take():
+            known = self._topics.get(topic.name)
+            log.info(
+                "topic moves its keys",
+                topic=topic.name,
+                partitions=topic.partitions,
+                before=known.partitions if isinstance(known, Topic) else None,
+            )
+            topic.used_at = time.monotonic()
+            self._topics[topic.name] = topic
+
     def tend(self) -> None:
-        """Begin or end reading the known topics again; never waits."""
+        """Begin or end reading the known topics again; waits for nothing but a producer's list of new partitions."""
         if self._refreshing is not None:
             if not self._refreshing.done():
                 return
             done, self._refreshing = self._refreshing, None
             try:
-                self._learn(done.result())
+                found = done.result()
             except (KafkaUnavailableError, DatabaseUnreachableError, psycopg.Error) as error:
                 log.warning("topics not read again; what is known stays in use", error=str(error).strip())
+                self._retry_at = time.monotonic() + RETRY_S
+            else:
+                self._learn({name: topic for name, topic in found.items() if name not in self._read_since})
+                self._current = self._refreshing_for
+        self.use_changes()
+        self._refresh()
+
+    def _refresh(self) -> None:
         now = time.monotonic()
-        if now < self._refresh_at:
+        is_behind = self._wanted != self._current and now >= self._retry_at
+        if self._refreshing is not None or (now < self._refresh_at and not is_behind):
             return
         self._refresh_at = now + REFRESH_S
         self._topics = {
@@ -145,14 +179,19 @@ class TopicBook:
             for name, topic in self._topics.items()
             if isinstance(topic, Topic) and now - topic.used_at < FORGET_S
         }
+        self._refreshing_for = self._wanted
         if self._topics:
+            self._read_since = set()
             self._refreshing = self._refresher.start(self._topics)
+        else:
+            self._current = self._wanted
 
     def _learn(self, found: Found) -> None:
         for name, topic in found.items():
             known = self._topics.get(name)
-            if isinstance(topic, Topic) and isinstance(known, Topic):
-                topic.used_at = known.used_at
-                if known.partitions == topic.partitions:
-                    topic.cache = known.cache
+            if isinstance(topic, Topic):
+                if not self.changes.admits(topic):
+                    continue
+                if isinstance(known, Topic):
+                    topic.used_at, topic.cache = known.used_at, known.cache
             self._topics[name] = topic

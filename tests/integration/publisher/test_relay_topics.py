@@ -22,7 +22,8 @@ from outbox_relay.publisher import topics
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.kafka import new_admin, producer_settings
 from outbox_relay.publisher.topic_lookup import TopicLookup
-from outbox_relay.publisher.topics import Topic, TopicBook
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.topics import TopicBook
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, connect, insert, numbered, wait_published
@@ -136,7 +137,7 @@ def test_known_topics_flow_while_postgresql_holds_up_a_look_up(
 def book_of(relay: RelayThread) -> TopicBook:
     """What the relay knows of topics."""
     assert relay.session is not None
-    return relay.session._publisher._topics
+    return relay.session._publisher.topics
 
 
 @pytest.mark.xdist_group("private stack")

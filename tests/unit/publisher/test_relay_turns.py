@@ -28,6 +28,7 @@ def _session(groups: list[Group]) -> Session:
     session._publisher = cast("Any", SimpleNamespace(unacknowledged=0, aside={}))
     session._let_go_on = lambda: None  # type: ignore[method-assign]
     session._drain_next = lambda: False  # type: ignore[method-assign]
+    session._move_topics = lambda: True  # type: ignore[method-assign]
     return session
 
 

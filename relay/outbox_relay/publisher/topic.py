@@ -1,0 +1,27 @@
+"""One topic as the relay publishes to it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+ROOM = 16_384
+"""Bytes below a topic's limit within which a message's full size is computed before it is produced."""
+
+
+@dataclass(slots=True)
+class Topic:
+    """One topic: what is pinned, and a cache of key → partition for the default selector."""
+
+    name: str
+    partitions: int
+    selector: str | None
+    max_message_bytes: int
+    """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
+    used_at: float = field(default_factory=time.monotonic)
+    cache: dict[bytes, int] = field(default_factory=dict)
+    small: int = 0
+    """A body up to this many bytes certainly fits."""
+
+    def __post_init__(self) -> None:
+        self.small = max(self.max_message_bytes - ROOM, 0)
