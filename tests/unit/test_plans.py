@@ -41,6 +41,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/relays.sql": "what `outbox relay ls` and `drain` ask; a row per relay",
     "relay/outbox_relay/operations/replay_source.sql": "what a replay reads once; tested in test_replay_plans.py",
     "relay/outbox_relay/operations/replays.sql": "the steps of a replay; tested in test_replay_plans.py",
+    "relay/outbox_relay/operations/repartition.sql": "what `outbox topic repartition` asks; a row per relay",
     "relay/outbox_relay/operations/status.sql": INSPECT,
     "relay/outbox_relay/operations/topics.sql": "what `outbox topic` asks once; a row per topic",
     "relay/outbox_relay/retention/eligibility.sql": RETENTION,
@@ -134,6 +135,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         "note_failover": LANES,
         "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
         **dict.fromkeys(["doubts", "shares", "others", "other_versions", "lane_numbers"], LANES),
+        "topic_generation": "a table of one row",
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(
             ["lock", "lock_timeout", "idle_timeout", "cluster", "mark_session", "renewal_settings", "newest"],

@@ -119,10 +119,16 @@ def require_keys_stay(
     Raises:
         TopicError: with what would happen, and how to do it in safety.
     """
-    if partitions not in (None, old.partitions):
+    if partitions is not None and partitions != old.partitions:
+        in_order = (
+            f"\nto go over with each key in its order: outbox topic repartition {old.name} --to {partitions}"
+            if partitions > old.partitions
+            else ""
+        )
         raise TopicError(
             f"topic {old.name!r} is pinned to {old.partitions} partitions, not changed to {partitions}: "
             + MOVES_KEYS.format(what="the pinned count")
+            + in_order
         )
     selector = "murmur2" if clear_selector else selector
     if selector not in (None, old.selector or "murmur2"):

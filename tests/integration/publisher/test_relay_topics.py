@@ -21,8 +21,8 @@ from outbox_local.stack.api import Stack
 from outbox_relay.publisher import topics
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.kafka import new_admin, producer_settings
-from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import TopicBook
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding

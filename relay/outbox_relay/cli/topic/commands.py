@@ -18,7 +18,7 @@ from outbox_relay.cli.options import (
     kafka_config_option,
     optional_bootstrap_servers_option,
 )
-from outbox_relay.cli.topic import missing, render
+from outbox_relay.cli.topic import missing, render, repartition
 from outbox_relay.cli.topic.options import (
     MOST_BYTES,
     SELECTOR_HELP,
@@ -208,6 +208,8 @@ def alter(
 ) -> None:
     """Change a registered topic's type or size limit; its partition count or selector only with --move-keys.
 
+    To go over to more partitions with each key in its order: outbox topic repartition.
+
     Producers notice within a minute, the relay within half a minute. What is already in the outbox is not
     checked again.
     """
@@ -245,6 +247,9 @@ def alter(
         )
         missing.wake(conn, name)
     render.one(changed, found, as_json, f"changed topic {name}")
+
+
+topic.add_command(repartition.repartition)
 
 
 @topic.command("ls")

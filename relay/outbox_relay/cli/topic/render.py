@@ -66,7 +66,8 @@ def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: s
     if found is not None and found.partitions > registered.partitions:
         click.echo(
             f"note: Kafka has {formatting.many(found.partitions, 'partition')}; keys stay on the first "
-            f"{registered.partitions}, which are pinned"
+            f"{registered.partitions}, which are pinned; to use all: outbox topic repartition {registered.name} "
+            f"--to {found.partitions}"
         )
     if found is not None and found.partitions < registered.partitions:
         click.echo(

@@ -1,0 +1,24 @@
+-- Changes of topics are counted, so that relays notice them.
+
+-- How often a topic's partition count or selector was changed, which sends keys to other partitions. One row, changed by
+-- the transaction that changes the topic and locked until its end: so a relay that reads a generation, and the topics
+-- afterwards, has seen all changes up to it. It states in outbox.lease which one it publishes by.
+CREATE TABLE outbox.topic_generation (
+    is_the_row boolean PRIMARY KEY DEFAULT true CHECK (is_the_row),
+    generation bigint  NOT NULL DEFAULT 0
+);
+INSERT INTO outbox.topic_generation DEFAULT VALUES;
+
+-- With the owner's rights: whoever may change a topic may do no more to the number than this.
+CREATE FUNCTION outbox.count_topic_change() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE outbox.topic_generation SET generation = generation + 1;
+    RETURN NULL;
+END $$;
+REVOKE ALL ON FUNCTION outbox.count_topic_change() FROM PUBLIC;
+CREATE TRIGGER topic_moves_keys AFTER UPDATE ON outbox.topic FOR EACH ROW
+    WHEN (OLD.partitions IS DISTINCT FROM NEW.partitions OR OLD.selector IS DISTINCT FROM NEW.selector)
+    EXECUTE FUNCTION outbox.count_topic_change();
+CREATE TRIGGER topic_is_deleted AFTER DELETE ON outbox.topic FOR EACH ROW
+    EXECUTE FUNCTION outbox.count_topic_change();

@@ -1,0 +1,198 @@
+"""`outbox topic repartition`: let keys go to a topic's new partitions while messages flow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+import psycopg
+
+from outbox_relay.cli import output
+from outbox_relay.cli.options import (
+    Command,
+    bootstrap_servers_option,
+    dsn_option,
+    json_option,
+    kafka_config_option,
+)
+from outbox_relay.cli.topic import missing
+from outbox_relay.cli.topic.options import topic_argument
+from outbox_relay.cli.types import Number
+from outbox_relay.database import connections, schema
+from outbox_relay.operations import repartition as operation
+from outbox_relay.operations import topics as registry
+from outbox_relay.operations.kafka_topics import KafkaTopic, KafkaTopics
+from outbox_relay.operations.repartition import MovingRelay
+from outbox_relay.operations.topics import Registered
+from outbox_relay.text import formatting
+from outbox_relay.text.errors import OperatorError
+
+ASK_EVERY_S = 0.1
+
+
+@click.command("repartition", cls=Command)
+@topic_argument
+@click.option(
+    "--to",
+    "partitions",
+    type=click.IntRange(1, 100_000),
+    required=True,
+    metavar="PARTITIONS",
+    help="The new pinned count; Kafka has so many already.",
+)
+@click.option("--dry-run", is_flag=True, help="Check all of it, and show what would be done.")
+@click.option(
+    "--timeout",
+    type=Number(0, 86_400),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the relays; after it they go on, and the command can be repeated.",
+)
+@dsn_option
+@bootstrap_servers_option
+@kafka_config_option
+@json_option
+def repartition(
+    *,
+    name: str,
+    partitions: int,
+    dry_run: bool,
+    timeout: float,
+    dsn: str,
+    bootstrap_servers: str,
+    kafka: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Let a topic's keys go to its new partitions under load, each key in its order, and wait until all relays do.
+
+    Add the partitions in Kafka first. A relay goes over when Kafka has acknowledged everything of the topic that it had
+    on the wire, so each message is in the log before the next one of its key is sent. Messages that name their queue
+    stay there. A consumer that still has messages in the old partitions may read a newer one of a key first.
+
+    Repeating the command is safe: it waits for the relays that have not gone over yet.
+
+    \b
+    Examples:
+      kafka-topics.sh --bootstrap-server kafka:9092 --alter --topic orders --partitions 24
+      outbox topic repartition orders --to 24 --dry-run
+      outbox topic repartition orders --to 24
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        old = registry.get(conn, name)
+        found = KafkaTopics(bootstrap_servers, kafka).get(name)
+        operation.require_possible(old, found, partitions)
+        if dry_run:
+            next_one = operation.generation(conn) + (old.partitions != partitions)
+            relays = operation.relays(conn, next_one)
+            _show_plan(old, found, partitions, relays, as_json=as_json)
+            return
+        changed = operation.switch(conn, old, partitions)
+        if changed != old:
+            missing.wake(conn, name)
+        if not as_json:
+            click.echo(_switched(old, partitions), err=True)
+        relays = _wait(conn, changed, timeout, is_quiet=as_json)
+    if as_json:
+        output.emit_json(_facts(old, found, partitions, relays))
+        return
+    if not relays:
+        click.echo(f"topic {name} has {partitions} partitions; no relay runs, the next one begins with them")
+        return
+    click.echo(f"topic {name} is published to {partitions} partitions by {_all(len(relays))}")
+
+
+def _switched(old: Registered, partitions: int) -> str:
+    if old.partitions == partitions:
+        return f"the registry has {partitions} partitions for {old.name} already"
+    return f"the registry has {partitions} partitions for {old.name} now, {old.partitions} before"
+
+
+def _all(count: int) -> str:
+    return "the relay that runs" if count == 1 else f"all {count} relays"
+
+
+def _wait(
+    conn: psycopg.Connection[Any], changed: Registered, timeout: float, *, is_quiet: bool
+) -> list[MovingRelay]:
+    """Wait until all relays have gone over, and report each that has; return them.
+
+    Raises:
+        OperatorError: some have not in time; names them.
+    """
+    number = operation.generation(conn)
+    until = time.monotonic() + timeout
+    told: set[str] = set()
+    while True:
+        relays = operation.relays(conn, number)
+        left = [relay for relay in relays if not relay.has_moved]
+        for relay in relays:
+            if relay.has_moved and relay.owner not in told and not is_quiet:
+                click.echo(f"{formatting.printable(relay.owner)} has gone over", err=True)
+        told |= {relay.owner for relay in relays if relay.has_moved}
+        if not left:
+            return relays
+        if time.monotonic() >= until:
+            raise OperatorError(
+                f"the registry is changed, but within {timeout:g} s these relays have not gone over: "
+                f"{formatting.printable('; '.join(map(_condition, left)))}\n"
+                "they go over by themselves once their messages of the topic are acknowledged; see: outbox lane ls, "
+                f"outbox relay ls\nto wait on: outbox topic repartition {changed.name} --to {changed.partitions}"
+            )
+        time.sleep(ASK_EVERY_S)
+
+
+def _condition(relay: MovingRelay) -> str:
+    lanes = f"lanes {formatting.cell(relay.lanes)}" if relay.lanes else "no lanes"
+    if relay.lease_seconds > 0:
+        return f"{relay.owner} ({lanes})"
+    return (
+        f"{relay.owner} ({lanes}; its lease ended {formatting.seconds(-relay.lease_seconds)} ago and no other relay "
+        "took them: continue or end that process)"
+    )
+
+
+def _show_plan(
+    old: Registered, found: KafkaTopic, partitions: int, relays: Sequence[MovingRelay], *, as_json: bool
+) -> None:
+    if as_json:
+        output.emit_json(_facts(old, found, partitions, relays, dry_run=True))
+        return
+    output.pairs(
+        [
+            ("topic", old.name),
+            ("pinned partitions", old.partitions),
+            ("to", partitions),
+            ("Kafka partitions", found.partitions),
+            ("selector", old.selector or "murmur2 (default)"),
+            ("relays to go over", [relay.owner for relay in relays] or "none runs"),
+        ]
+    )
+    click.echo(
+        "the registry has this count already; the command only waits for the relays"
+        if old.partitions == partitions
+        else "nothing was changed: leave --dry-run out to do it"
+    )
+
+
+def _facts(
+    old: Registered,
+    found: KafkaTopic,
+    partitions: int,
+    relays: Sequence[MovingRelay],
+    *,
+    dry_run: bool = False,
+) -> dict[str, Any]:
+    return {
+        "topic": old.name,
+        "before": old.partitions,
+        "partitions": partitions,
+        "kafka_partitions": found.partitions,
+        "changed": not dry_run and old.partitions != partitions,
+        "dry_run": dry_run,
+        "relays": [asdict(relay) for relay in relays],
+    }
