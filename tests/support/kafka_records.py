@@ -25,6 +25,8 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int = -1
+    """Milliseconds since 1970; of a topic with LogAppendTime, by the broker's clock."""
 
     def header(self, name: str) -> str | None:
         """The text of a header that occurs once at most."""
@@ -91,7 +93,7 @@ def _record(message: Message) -> Record:
     headers = message.headers() or []
     pairs = headers.items() if isinstance(headers, dict) else headers
     texts = tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
-    return Record(topic, partition, offset, message.key(), message.value(), texts)
+    return Record(topic, partition, offset, message.key(), message.value(), texts, message.timestamp()[1])
 
 
 def read_topic(bootstrap_servers: str, topic: str) -> list[Record]:

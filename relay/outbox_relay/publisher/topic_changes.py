@@ -79,9 +79,13 @@ class TopicChanges:
             self._drop(name)
             return True
         if name not in self._waiting or _rule(self._waiting[name]) != _rule(topic):
-            self._listed.discard(name)
-        self._waiting[name] = topic
+            self.await_change(topic)
         return False
+
+    def await_change(self, topic: Topic) -> None:
+        """Note a change that is used once nothing of its topic is unacknowledged."""
+        self._listed.discard(topic.name)
+        self._waiting[topic.name] = topic
 
     def await_these(self, names: Iterable[str]) -> None:
         """Let these topics not be published to until their changes are used."""

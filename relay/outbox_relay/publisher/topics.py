@@ -141,15 +141,18 @@ class TopicBook:
     def use_changes(self) -> None:
         """Use what has changed of topics of which nothing is unacknowledged."""
         for topic in self.changes.take():
-            known = self._topics.get(topic.name)
-            log.info(
-                "topic moves its keys",
-                topic=topic.name,
-                partitions=topic.partitions,
-                before=known.partitions if isinstance(known, Topic) else None,
-            )
-            topic.used_at = time.monotonic()
-            self._topics[topic.name] = topic
+            self._use(topic)
+
+    def _use(self, topic: Topic) -> None:
+        known = self._topics.get(topic.name)
+        log.info(
+            "topic moves its keys",
+            topic=topic.name,
+            partitions=topic.partitions,
+            before=known.partitions if isinstance(known, Topic) else None,
+        )
+        topic.used_at = time.monotonic()
+        self._topics[topic.name] = topic
 
     def tend(self) -> None:
         """Begin or end reading the known topics again; waits for nothing but a producer's list of new partitions."""
