@@ -19,26 +19,22 @@ class MovedTopics:
         """Use changed topics once nothing of them is on the wire; return whether this turn may go on.
 
         Raises:
-            DeliveryError: a topic may not be published to before its change is used, and its messages on the wire
-                wait for a partition that acknowledges nothing: a new producer begins with what is recorded.
+            DeliveryError: a topic may not be published to before its change is used, and that takes long: its messages
+                on the wire wait for a partition that acknowledges nothing, or its producer does not list all of its
+                partitions. A new producer begins with what is recorded.
         """
         topics, publisher = self._publisher.topics, self._publisher
         if not topics.changes:
             return True
         topics.use_changes()
-        if not topics.changes.held_up(publisher.topics_aside()):
-            return self._require_none_aside()
-        if not self._settle():
-            return False
-        topics.use_changes()
-        return self._require_none_aside()
-
-    def _require_none_aside(self) -> bool:
-        aside = self._publisher.topics.changes.awaited & self._publisher.topics_aside()
-        if aside:
+        if topics.changes.held_up(publisher.topics_aside()):
+            if not self._settle():
+                return False
+            topics.use_changes()
+        if stuck := topics.changes.stuck(publisher.topics_aside()):
             raise DeliveryError(
-                f"topics {sorted(aside)} move their keys, and messages of them wait for a partition which acknowledges "
-                "nothing: they are published again by the changed partition count",
+                f"topics {sorted(stuck)} have other partition counts now, and what is on the wire keeps this producer "
+                "from using them: it is published again",
                 {},
             )
         return True

@@ -21,7 +21,7 @@ from outbox_relay.text.logs import Log
 SPARE = 512
 """Bytes between a batch and its topic's limit."""
 OTHERS_WAIT_S = 0.001
-LIST_TIMEOUT_S = 1.0
+LIST_TIMEOUT_S = 0.1
 """How long a broker may take to list the partitions of one topic; the publishing loop waits for it."""
 
 log = Log("topics")
@@ -81,7 +81,7 @@ class Producers:
         try:
             known = producer.list_topics(topic.name, timeout=LIST_TIMEOUT_S).topics[topic.name]
         except KafkaException as error:
-            log.warning("partitions of a topic not read", topic=topic.name, error=readable(error))
+            log.info("partitions of a topic not read yet", topic=topic.name, error=readable(error))
             return False
         return len(known.partitions) >= topic.partitions
 

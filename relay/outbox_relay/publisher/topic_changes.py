@@ -31,7 +31,7 @@ Schedules, between any two lines. The change is one step in memory, so what matt
 - The topic could not be published to for a while, or was forgotten: the count that this producer last used of it is
   remembered, because its messages may be on the wire.
 - The producer does not list the new partitions yet (it reads its metadata every five minutes): it is asked to, and the
-  change waits for that; else it would refuse the messages.
+  change waits for that; else it would refuse the messages. Where no message may go out meanwhile, it is replaced soon.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ from collections.abc import Callable, Collection, Iterable
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.topic import Topic
 
-ASK_EVERY_S = 0.25
+ASK_EVERY_S = 1.0
 """How often a producer is asked to read the partitions of a changed topic that it does not list yet."""
+STUCK_S = 3.0
+"""A topic that nothing may be published to waits so long for its change; then the session starts over."""
 
 Rule = tuple[int, str | None]
 """What decides where a key goes: partition count and selector."""
@@ -68,6 +70,7 @@ class TopicChanges:
         self._ask_at = 0.0
         self.awaited: frozenset[str] = frozenset()
         """Topics of which nothing may be published before their change is used."""
+        self._awaited_since = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -89,6 +92,8 @@ class TopicChanges:
 
     def await_these(self, names: Iterable[str]) -> None:
         """Let these topics not be published to until their changes are used."""
+        if not self.awaited:
+            self._awaited_since = time.monotonic()
         self.awaited |= self._waiting.keys() & set(names)
 
     def take(self) -> list[Topic]:
@@ -110,6 +115,16 @@ class TopicChanges:
             aside: the topics with messages in lanes that are set aside.
         """
         return any(name not in aside for name in self._listed)
+
+    def stuck(self, aside: Collection[str]) -> frozenset[str]:
+        """Return the awaited topics that will not be used soon by this producer.
+
+        Args:
+            aside: the topics with messages in lanes that are set aside.
+        """
+        if self.awaited and time.monotonic() - self._awaited_since > STUCK_S:
+            return self.awaited
+        return self.awaited.intersection(aside)
 
     def require_listed(self) -> None:
         """Refuse to publish to awaited topics whose partitions the producer does not list yet.
