@@ -100,6 +100,7 @@ def test_a_key_moves_when_the_old_partition_has_acknowledged(
         moving = Moving(conn, broker)
         with RelayThread(private_database, moving.servers) as relay:
             moving.send()
+            insert(conn, broker.make_topic(on=1), "x", "x:0")  # the producer is connected to both brokers
             wait_published(conn)
             moving.grow()
             with broker.paused():
@@ -107,8 +108,8 @@ def test_a_key_moves_when_the_old_partition_has_acknowledged(
                 wait_until(lambda: session_of(relay).unsettled == 1, "it is on the wire")
                 moving.move()
                 wait_until(
-                    lambda: bool(session_of(relay)._publisher.topics.changes or relay.find(MOVES)),
-                    "the relay knows of the change",
+                    lambda: bool(session_of(relay)._publisher.topics.changes._listed or relay.find(MOVES)),
+                    "the relay knows of the change, and its producer of the new partitions",
                 )
                 moving.send()
                 if relay.find(MOVES):
