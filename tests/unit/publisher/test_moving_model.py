@@ -12,7 +12,6 @@ SOUND: dict[str, Variant] = {
     "a death": Variant(hand_overs=1, deaths=1),
     "a pause past the lease": Variant(hand_overs=1, pauses=1, messages=2),
     "a producer that is replaced": Variant(hand_overs=1, restarts=1, messages=2),
-    "a death and a pause among three": Variant(sessions=3, hand_overs=0, deaths=1, pauses=1, messages=2),
 }
 
 BROKEN: dict[str, tuple[Variant, str]] = {
