@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from outbox_relay.alarms.observing import observe
 from outbox_relay.publisher import topics
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding
 from tests.support.logins import Logins
+from tests.support.moved_keys import grow
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
 from tests.support.relay_thread import RelayThread
@@ -18,15 +17,6 @@ from tests.support.waiting import wait_until
 
 NOTICE = "SELECT cause, detail, cleared_at IS NULL FROM outbox.notice WHERE kind = 'topic_grown'"
 SEEN = "SELECT partitions, partitions_in_kafka FROM outbox.topic WHERE name = %s"
-
-
-def grow(bootstrap_servers: str, topic: str, partitions: int) -> None:
-    """Add partitions, and wait until the broker lists them."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-    admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
-    wait_until(
-        lambda: len(admin.list_topics(timeout=15).topics[topic].partitions) == partitions, "they are there"
-    )
 
 
 def take_turn(database: str) -> None:

@@ -1,0 +1,169 @@
+"""A topic moves to more partitions: parked keys, queues that are named, and lanes that come back to their last owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from outbox.partitioning.lanes import lane_of
+from outbox.partitioning.selectors import partition_of
+from outbox_relay.operations import relays
+from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.topics import TopicBook
+from tests.support.kafka_records import Record, read_topic
+from tests.support.moved_keys import grow, wrong_of_moved
+from tests.support.plain_inserts import Connection, insert
+from tests.support.relay_session import relay_session, turn_until
+from tests.support.servers import MakeTopic
+
+BEFORE, AFTER = 2, 4
+
+
+class Moving:
+    """A topic of which two more partitions are in Kafka, and two of its keys, of one lane, that move to them."""
+
+    def __init__(self, conn: Connection, servers: str, topic: str) -> None:
+        self.conn, self.servers, self.topic = conn, servers, topic
+        self.key, self.other, *_ = (
+            key
+            for key in (f"k{number}" for number in range(500))
+            if partition_of(None, key.encode(), AFTER) >= BEFORE and lane_of(topic, None, key.encode()) == 3
+        )
+        self.sent: list[tuple[str, int]] = []
+
+    def send(self, key: str | None = None, *, headers: str | None = None) -> None:
+        key = key or self.key
+        insert(self.conn, self.topic, key, f"{key}:{len(self.sent)}", lane=3, headers=headers)
+        self.sent.append((key, len(self.sent)))
+
+    def move(self) -> None:
+        self.conn.execute("UPDATE outbox.topic SET partitions = %s WHERE name = %s", [AFTER, self.topic])
+
+    def all_are_recorded(self, *sessions: Session) -> Callable[[], bool]:
+        return lambda: sum(session.counts.recorded for session in sessions) == len(self.sent)
+
+    def records(self) -> list[Record]:
+        return read_topic(self.servers, self.topic)
+
+    def partitions(self) -> list[int]:
+        """Those of the messages of all keys, in the order of the broker's clock."""
+        return [one.partition for one in sorted(self.records(), key=lambda one: (one.timestamp, one.offset))]
+
+    @property
+    def wrong(self) -> str:
+        return wrong_of_moved(self.records(), self.sent, BEFORE, AFTER)
+
+
+@pytest.fixture
+def moving(conn: Connection, bootstrap_servers: str, make_topic: MakeTopic) -> Moving:
+    return Moving(conn, bootstrap_servers, make_topic(BEFORE, message_timestamp_type="LogAppendTime"))
+
+
+@contextmanager
+def two_sessions(database: str, servers: str) -> Iterator[tuple[Session, Session]]:
+    """A session with all lanes, and one that stands by."""
+    with ExitStack() as stack:
+        first = stack.enter_context(relay_session(database, servers))
+        yield first, stack.enter_context(relay_session(database, servers))
+
+
+def hand_over(conn: Connection, source: Session, target: Session) -> None:
+    """Let all lanes go from one session to another one."""
+    living = relays.everything(conn)
+    for relay in living:
+        relays.ask(conn, [relay.epoch], is_draining=relay.epoch == source.epoch)
+
+    def is_done() -> bool:
+        source.run_once(0.005)
+        return len(target.lanes) == 8
+
+    turn_until(target, is_done, "the lanes are handed over")
+
+
+def test_a_key_does_not_go_back_with_its_lane(
+    database: str, moving: Moving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lane A to B to A: B has used the new count, and A knows the old one."""
+    with two_sessions(database, moving.servers) as (a, b):
+        moving.send()
+        turn_until(a, moving.all_are_recorded(a), "A publishes")
+        # Nothing else than taking the lane lets A read the topic again.
+        refresh = TopicBook._refresh
+        monkeypatch.setattr(
+            TopicBook, "_refresh", lambda book: None if book is a._publisher.topics else refresh(book)
+        )
+        grow(moving.servers, moving.topic, AFTER)
+        moving.move()
+        hand_over(moving.conn, a, b)
+        moving.send()
+        turn_until(b, moving.all_are_recorded(a, b), "B publishes")
+        assert moving.partitions()[-1] >= BEFORE
+        hand_over(moving.conn, b, a)
+        moving.send()
+        turn_until(a, moving.all_are_recorded(a, b), "A publishes again")
+    assert moving.partitions()[-1] >= BEFORE
+    assert moving.wrong == ""
+
+
+def test_what_is_held_behind_a_parked_key_goes_to_the_new_partition(
+    database: str, conn: Connection, moving: Moving
+) -> None:
+    with relay_session(database, moving.servers) as session:
+        moving.send()
+        turn_until(session, moving.all_are_recorded(session), "the first one is published")
+        moving.send(headers='{"outbox-id": "x"}')  # a reserved name: the key is parked
+        moving.send()
+        moving.send(moving.other)
+        held = "SELECT count(*) FROM outbox.waiting"
+        turn_until(session, lambda: conn.execute(held).fetchone() == (2,), "two messages are held")
+        grow(moving.servers, moving.topic, AFTER)
+        moving.move()
+        topics = session._publisher.topics
+        turn_until(session, lambda: topics.known(moving.topic).partitions == AFTER, "the topic has moved")
+        assert conn.execute(held).fetchone() == (2,)
+        conn.execute("UPDATE outbox.message SET headers = NULL WHERE headers IS NOT NULL")
+        conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp()")
+        moving.send()
+        turn_until(session, moving.all_are_recorded(session), "the key is drained")
+    assert moving.wrong == ""
+    assert [one.partition < BEFORE for one in moving.records() if one.key == moving.key.encode()].count(
+        True
+    ) == 1
+
+
+def test_messages_that_name_their_queue_stay_there(database: str, conn: Connection, moving: Moving) -> None:
+    def send(number: int) -> None:
+        insert(conn, moving.topic, moving.key, f"{moving.key}:{number}", queue=1)
+        moving.sent.append((moving.key, number))
+
+    with relay_session(database, moving.servers) as session:
+        send(0)
+        turn_until(session, moving.all_are_recorded(session), "the first one is published")
+        grow(moving.servers, moving.topic, AFTER)
+        moving.move()
+        topics = session._publisher.topics
+        turn_until(session, lambda: topics.generation == 1, "the topic has moved")
+        send(1)
+        turn_until(session, moving.all_are_recorded(session), "the second one is published")
+    assert moving.partitions() == [1, 1]
+
+
+def test_a_relay_states_what_it_publishes_by(database: str, conn: Connection, moving: Moving) -> None:
+    """A change that is undone, one of the selector and a deletion count as well; one of the size limit does not."""
+    seen = "SELECT topics_seen FROM outbox.lease"
+    with relay_session(database, moving.servers) as session:
+        session._lease.seconds = 0.3  # renewed every 100 ms
+        moving.send()
+        turn_until(session, moving.all_are_recorded(session), "the first one is published")
+        grow(moving.servers, moving.topic, AFTER)
+        for number, change in enumerate(
+            ("partitions = 4", "selector = 'crc32'", "selector = NULL, partitions = 2"), 1
+        ):
+            conn.execute(f"UPDATE outbox.topic SET {change}, max_message_bytes = 1000000")
+            turn_until(session, lambda n=number: conn.execute(seen).fetchone() == (n,), change)  # type: ignore[misc]
+        conn.execute("UPDATE outbox.topic SET max_message_bytes = 2000000, partitions = 2")
+        assert conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() == (3,)
+        conn.execute("DELETE FROM outbox.topic")
+        turn_until(session, lambda: conn.execute(seen).fetchone() == (4,), "a deletion")
