@@ -1,4 +1,4 @@
-"""A topic moves to more partitions: parked keys, queues that are named, and lanes that come back to their last owner."""
+"""A topic moves to more partitions: parked keys, queues that are named, lanes that come back to an earlier owner."""
 
 from __future__ import annotations
 
@@ -103,6 +103,29 @@ def test_a_key_does_not_go_back_with_its_lane(
         hand_over(moving.conn, b, a)
         moving.send()
         turn_until(a, moving.all_are_recorded(a, b), "A publishes again")
+    assert moving.partitions()[-1] >= BEFORE
+    assert moving.wrong == ""
+
+
+def test_nothing_is_published_from_lanes_just_taken_before_the_change_is_used(
+    database: str, moving: Moving
+) -> None:
+    with relay_session(database, moving.servers) as session:
+        moving.send()
+        turn_until(session, moving.all_are_recorded(session), "the first one is published")
+        grow(moving.servers, moving.topic, AFTER)
+        moving.move()
+        changes = session._publisher.topics.changes
+        on_the_wire, changes.on_the_wire = changes.on_the_wire, lambda: {moving.topic}
+        session._read_topics_anew()
+        moving.send()
+        turn_until(session, lambda: bool(session._pages), "a page waits")
+        for _ in range(10):
+            session.run_once(0.0)
+        assert changes.awaited == {moving.topic}
+        assert session.counts.published == 1
+        changes.on_the_wire = on_the_wire
+        turn_until(session, moving.all_are_recorded(session), "the second one is published")
     assert moving.partitions()[-1] >= BEFORE
     assert moving.wrong == ""
 
