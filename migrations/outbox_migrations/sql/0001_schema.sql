@@ -360,8 +360,7 @@ CREATE TABLE outbox.lease (
     version      smallint    NOT NULL DEFAULT 1,
     is_draining  boolean     NOT NULL DEFAULT false,
     joined_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
-    leased_until timestamptz NOT NULL,
-    topics_seen  bigint      NOT NULL DEFAULT 0 -- by this outbox.topic_generation it publishes, or a later one
+    leased_until timestamptz NOT NULL
 ) WITH (fillfactor = 10);
 
 -- The same send twice is one message.

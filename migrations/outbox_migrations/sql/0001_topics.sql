@@ -1,8 +1,8 @@
--- Changes of topics are counted, so that relays notice them.
+-- Changes of topics are counted, so that relays notice them and state which ones they publish by.
 
 -- How often a topic's partition count or selector was changed, which sends keys to other partitions. One row, changed by
 -- the transaction that changes the topic and locked until its end: so a relay that reads a generation, and the topics
--- afterwards, has seen all changes up to it. It states in outbox.lease which one it publishes by.
+-- afterwards, has seen all changes up to it.
 CREATE TABLE outbox.topic_generation (
     is_the_row boolean PRIMARY KEY DEFAULT true CHECK (is_the_row),
     generation bigint  NOT NULL DEFAULT 0
@@ -22,3 +22,6 @@ CREATE TRIGGER topic_moves_keys AFTER UPDATE ON outbox.topic FOR EACH ROW
     EXECUTE FUNCTION outbox.count_topic_change();
 CREATE TRIGGER topic_is_deleted AFTER DELETE ON outbox.topic FOR EACH ROW
     EXECUTE FUNCTION outbox.count_topic_change();
+
+-- By this generation the relay publishes, or by a later one: nothing that it published by an older one is unacknowledged.
+ALTER TABLE outbox.lease ADD topics_seen bigint NOT NULL DEFAULT 0;
