@@ -10,17 +10,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from threading import Event, Thread
+from contextlib import ExitStack
+from threading import Event
 from typing import Any
 
 import pytest
 
 from outbox_local.stack.api import Stack
 from tests.faults.test_hand_over_steps import has_all, stands_still
-from tests.faults.test_kill_at_each_step import ENTRY
+from tests.faults.test_kill_at_each_step import ENTRY, Load
 from tests.support.kafka_records import read_topic
 from tests.support.moved_keys import grow, moved, wrong_of_moved
 from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
@@ -52,29 +51,19 @@ STEPS: dict[str, tuple[str, str, int] | None] = {
 }
 
 
-class Load:
+class ManyKeys(Load):
     """Transactions of ten messages, hundreds a second over all keys, until the end of a block."""
 
     def __init__(self, dsn: str, topic: str) -> None:
-        self._dsn, self._topic = dsn, topic
-        self._end = Event()
-        self.committed = 0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        thread = Thread(target=self._write)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._end.set()
-            thread.join()
+        self._dsn, self._topic, self._end = dsn, topic, Event()
+        self.committed = []
 
     def _write(self) -> None:
         with connect(self._dsn) as conn:
             while not self._end.wait(0.02):
-                insert_numbered(conn, self._topic, 10, keys=KEYS, start=self.committed)
-                self.committed += 10
+                start = len(self.committed)
+                insert_numbered(conn, self._topic, 10, keys=KEYS, start=start)
+                self.committed += numbered(10, keys=KEYS, start=start)
 
 
 def wait_for_more(conn: Connection, more: int) -> None:
@@ -117,7 +106,7 @@ def repartition(servers: str, database: str, topic: str) -> list[dict[str, Any]]
 
 def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, str, int] | None) -> str:
     """Repartition with two relays, one of which is struck at this step; return what is wrong in the end."""
-    load = Load(database, topic)
+    load = ManyKeys(database, topic)
     with ExitStack() as stack:
         conn = stack.enter_context(connect(database))
 
@@ -150,7 +139,7 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
                 relay.stop()
     records = read_topic(servers, topic)
     assert moved(records, BEFORE) > 300
-    return wrong_of_moved(records, numbered(load.committed, keys=KEYS), BEFORE, AFTER)
+    return wrong_of_moved(records, load.committed, BEFORE, AFTER)
 
 
 @pytest.mark.feature("S-102")
