@@ -34,6 +34,9 @@ RELAY = str(RELAY_ENTRY)
 KEYS, BEFORE, AFTER, AT_ONCE = 200, 4, 8, 3
 OPTIONS = ("--lease", "1")
 PUBLISHED = "SELECT coalesce(sum(cardinality(positions)), 0) FROM outbox.publication"
+UNPUBLISHED = """
+    SELECT FROM outbox.message_status m WHERE m.status = 'COMMITTED' AND m.position <= %s LIMIT 1
+"""
 MOVES = "topic moves its keys"
 
 STEPS: dict[str, tuple[str, str, int] | None] = {
@@ -74,6 +77,17 @@ def wait_for_more(conn: Connection, more: int) -> None:
     wait_until(
         lambda: conn.execute(f"{PUBLISHED} HAVING sum(cardinality(positions)) >= {goal}").fetchone(),
         f"{more} more messages are published",
+    )
+
+
+def wait_until_published(conn: Connection, newest: tuple[str, int]) -> None:
+    """Wait until nothing is unpublished that was committed before this message or with it."""
+    row = conn.execute(
+        "SELECT max(position) FROM outbox.message WHERE body = %s", [f"{newest[0]}:{newest[1]}".encode()]
+    )
+    values = row.fetchone()
+    wait_until(
+        lambda: conn.execute(UNPUBLISHED, values).fetchone() is None, "what was committed is published"
     )
 
 
@@ -126,7 +140,7 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
             if strike is not None and strike[1].startswith("pauses"):
                 wait_until(lambda: stands_still(struck.pid), "it stands still")
                 wait_until(lambda: has_all(conn, other), "the other one has all lanes")
-                wait_for_more(conn, 200)
+                wait_until_published(conn, load.committed[-1])
                 struck.go_on()
             elif strike is not None:
                 assert struck.wait(60) == -signal.SIGKILL, struck.output()
@@ -139,7 +153,11 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
                 relay.stop()
     records = read_topic(servers, topic)
     assert moved(records, BEFORE) > 300
-    return wrong_of_moved(records, load.committed, BEFORE, AFTER)
+    # What a process that was killed had on the wire may arrive late: behind it in the log, and in an old partition.
+    may_go_back = (
+        strike is not None and strike[0].endswith("await_change") and not strike[1].startswith("pauses")
+    )
+    return wrong_of_moved(records, load.committed, BEFORE, AFTER, may_go_back=may_go_back)
 
 
 @pytest.mark.feature("S-102")

@@ -34,7 +34,12 @@ def grow(
 
 
 def wrong_of_moved(
-    records: Iterable[Record], committed: Iterable[tuple[str, int]], before: int, after: int
+    records: Iterable[Record],
+    committed: Iterable[tuple[str, int]],
+    before: int,
+    after: int,
+    *,
+    may_go_back: bool = False,
 ) -> str:
     """Compare the first appearances of messages with what was committed; return what is wrong, empty if nothing.
 
@@ -43,6 +48,7 @@ def wrong_of_moved(
         committed: each (key, version); versions of a key rise in the order of its transactions.
         before: how many partitions the keys were hashed over first.
         after: how many at the end.
+        may_go_back: whether a message may appear first in its old partition, in order, behind one in the new one.
     """
     first: dict[tuple[str, int], Record] = {}
     wrong: list[str] = []
@@ -66,7 +72,7 @@ def wrong_of_moved(
             wrong.append(
                 f"order: {name} {last.timestamp - record.timestamp} ms before the one in front of it"
             )
-        if last.partition == _after(record, after):
+        if last.partition == _after(record, after) and not may_go_back:
             wrong.append(
                 f"{name} is back in partition {record.partition}, {last.timestamp} to {record.timestamp}"
             )
