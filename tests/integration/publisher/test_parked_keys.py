@@ -15,8 +15,8 @@ from outbox_relay.publisher.lease import LeaseLostError
 from outbox_relay.publisher.parked import ParkedKeys
 from outbox_relay.publisher.recorder import STATEMENTS
 from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.topic import Topic
 from outbox_relay.publisher.topic_lookup import TopicLookup
-from outbox_relay.publisher.topics import Topic
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.parking import LIMIT, Parking, check, relay, unacknowledged
