@@ -31,6 +31,7 @@ BENCHMARKS = {
     "half": "bench.half",
     "peer": "bench.peer",
     "groups": "bench.groups",
+    "fairness": "bench.fairness",
     "export": "bench.export",
 }
 KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}

@@ -45,6 +45,9 @@ class Plan:
     groups_seconds: float = 6.0
     flood: int = 100_000
     decisions: int = 20_000
+    fairness_backlog: int = 1_000_000
+    fairness_seconds: float = 90.0
+    """How long the other topic has traffic; the backlog is to be drained by then."""
     export_sizes: tuple[tuple[int, int], ...] = ((300_000, 2), (1_000_000, 2))
     """Messages of the history, and rounds."""
     export_relayed: int = 1_000_000
@@ -86,6 +89,8 @@ QUICK = Plan(
     groups_seconds=3.0,
     flood=20_000,
     decisions=3_000,
+    fairness_backlog=50_000,
+    fairness_seconds=60.0,
     export_sizes=((30_000, 1),),
     export_relayed=30_000,
     export_window=2_000,

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from psycopg import sql
 
-from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.finder import Finder, Scope
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered
 from tests.support.relay_process import RelayProcess
@@ -62,7 +62,7 @@ def pages_touched(finder: Finder, reading: Reading) -> int:
     """Buffers that one poll of the finder's own statement touches, from the newest snapshot on."""
     snapshot = reading.reader.here()
     finder.name_partitions(reading.partitions.tables)
-    values = finder.poll_values(snapshot, range(8))
+    values = finder.poll_values(snapshot, Scope(frozenset(range(8))))
     explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder.poll_statement()
     row = finder.conn.execute(explain, values).fetchone()
     assert row is not None

@@ -8,10 +8,10 @@ from typing import Any
 from psycopg import sql
 
 from outbox_relay.publisher.finder import ID, PAGE_BYTES, POSITION, WAITING, Finder, RawRow, prepare_session
-from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.lane_groups import Group, merge
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.read_ahead import ReadAhead
-from outbox_relay.publisher.reader import Reader
+from outbox_relay.publisher.reader import Page, Reader
 from outbox_relay.publisher.snapshot import Progress
 from tests.support.plain_inserts import Connection, connect
 
@@ -33,33 +33,30 @@ class Reading:
 
     def read(self, between: Between = lambda turn: None, *, group: Group | None = None) -> list[int]:
         """Read until the group is level and nothing is left; `between` runs before each turn."""
-        group = group or self.group
         positions: list[int] = []
-        turn, is_done = 0, False
-        while not is_done:
-            between(turn)
-            turn += 1
-            is_level = (
-                group.is_level
-            )  # a backlog of which nothing is left ends without a page: poll once more
-            pages = list(self.reader.read([group]))
-            is_done = is_level and not pages and group.is_level
-            for page in pages:
-                assert [row[POSITION] for row in page.rows] == sorted(row[POSITION] for row in page.rows)
-                assert page.progress == group.progress
-                positions += [row[POSITION] for row in page.rows if row[WAITING] is None]
-                self.waited += [row[ID] for row in page.rows if row[WAITING]]
+        for page in self._pages_of([group or self.group], between):
+            assert [row[POSITION] for row in page.rows] == sorted(row[POSITION] for row in page.rows)
+            assert page.progress == page.group.progress
+            positions += [row[POSITION] for row in page.rows if row[WAITING] is None]
+            self.waited += [row[ID] for row in page.rows if row[WAITING]]
         return positions
 
     def pages(self) -> Iterator[list[RawRow]]:
         """Read until the group is level and nothing is left, and yield the rows of each page."""
-        is_done = False
+        for page in self._pages_of([self.group], lambda turn: None):
+            yield page.rows
+
+    def _pages_of(self, groups: list[Group], between: Between) -> Iterator[Page]:
+        turn, is_done = 0, False
         while not is_done:
-            is_level = self.group.is_level
-            pages = list(self.reader.read([self.group]))
-            is_done = is_level and not pages and self.group.is_level
-            for page in pages:
-                yield page.rows
+            between(turn)
+            turn += 1
+            # A backlog of which nothing is left ends without a page: poll once more.
+            was_one = len(groups) == 1 and groups[0].is_level
+            pages = list(self.reader.read(groups))
+            groups = merge([*groups, *self.reader.take_apart()])
+            is_done = was_one and not pages and len(groups) == 1 and groups[0].is_level
+            yield from pages
 
     def close(self) -> None:
         self.ahead.close()

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from outbox_relay.publisher.finder import PAGE
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.waiting import wait_until
@@ -46,9 +47,11 @@ class _Stepped(Relay):
 
 
 @contextmanager
-def relay_session(dsn: str, bootstrap_servers: str, *, clean: bool = True) -> Iterator[Session]:
+def relay_session(
+    dsn: str, bootstrap_servers: str, *, clean: bool = True, page: int = PAGE
+) -> Iterator[Session]:
     """Take the lanes and yield the session; at the end settle and give them back, or die where not `clean`."""
-    relay = _Stepped(RelayOptions(dsn, bootstrap_servers), clean=clean)
+    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page), clean=clean)
     thread = threading.Thread(target=relay.work, daemon=True)
     thread.start()
     try:

@@ -136,8 +136,8 @@ COMMENT ON COLUMN outbox.message.queue IS 'explicit partition; wins over the sel
 COMMENT ON COLUMN outbox.message.deliver_at IS 'not published before this time';
 COMMENT ON COLUMN outbox.message.check_after IS 'when a half message is first asked about; its group''s when null';
 
--- The finder: what became COMMITTED after the previous snapshot.
-CREATE INDEX message_finder ON outbox.message (xid, lane) WHERE state = 'COMMITTED';
+-- The finder: what became COMMITTED after the previous snapshot. A poll passes over the hash of a topic that is read apart.
+CREATE INDEX message_finder ON outbox.message (xid, lane, hashtext(topic)) WHERE state = 'COMMITTED';
 -- Everything that may still become COMMITTED keeps its partition live.
 CREATE INDEX message_unsettled ON outbox.message (producer_group, id)
     WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD');
@@ -149,8 +149,7 @@ CREATE INDEX message_index_keys ON outbox.message USING gin (index_keys) WHERE i
 -- Trees for the business and transaction ids, over those rows only that have one: a message without them pays nothing.
 CREATE INDEX message_biz_id ON outbox.message (biz_id) WHERE biz_id IS NOT NULL;
 CREATE INDEX message_transaction_id ON outbox.message (transaction_id) WHERE transaction_id IS NOT NULL;
--- A range is summed up by a vacuum once it is full: keeping the sums of pages that many sessions fill at the same time
--- costs each insert a quarter more.
+-- A range is summed up by a vacuum once it is full: doing that while sessions fill it costs each insert a quarter more.
 CREATE INDEX message_born_at ON outbox.message USING brin (born_at) WITH (pages_per_range = 32);
 CREATE INDEX message_key ON outbox.message USING brin (key bytea_bloom_ops, topic text_bloom_ops)
     WITH (pages_per_range = 32);
@@ -167,12 +166,13 @@ CREATE TABLE outbox.publication (
     batch         bigint      NOT NULL,
     lo            bigint      NOT NULL,
     hi            bigint      NOT NULL,
-    -- Progress of these lanes: all that is visible in "snapshot" is published; while "after" is set, what was
-    -- not visible in "base" only up to that position (a backlog, taken page by page).
+    -- Progress of these lanes: all that is visible in "snapshot" is published; while "after" is set, what was not visible
+    -- in "base" only up to that position (a backlog). Beyond it some is, too, where it "is_partial". See docs/adr/0071.
     lanes         smallint[]  NOT NULL,
     base          pg_snapshot,
     snapshot      pg_snapshot NOT NULL,
     after         bigint,
+    is_partial    boolean     NOT NULL DEFAULT false,
     published_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     positions     bigint[]    NOT NULL,
     partitions    integer[]   NOT NULL,
@@ -315,17 +315,16 @@ CREATE TABLE outbox.notice (
     PRIMARY KEY (kind, cause)
 );
 
--- Lanes: one owner at a time, by lease. Progress is in the last publication of the owner's epoch, from batch
--- "joined" on, that speaks for the lane; before there is one, and while the lane is stopped, it is what is
--- written here (NULL: unknown; everything that has no publication is to be published). Never updated per batch:
--- under a held snapshot every version of the row would have to be walked.
--- The owner sets "retrying_at" and commits that before it reads a stopped lane again, and clears it with the record of
--- what came of it. While it is set, nobody can tell whether the message that the lane stopped at is being published.
--- "retry_requested_at" asks the owner to try a stopped lane again now.
--- A message up to the position "doubted_until" that has no publication may be in Kafka: its acknowledgement was lost, with
--- a producer or with a relay. "stopped_in_doubt" states that of the message that the lane stopped at. Both are written with
--- a stop and when the lanes are given back; whoever takes lanes that were not given back raises "doubted_until" to the
--- newest position. "timeline" is that of the server on which the lane was taken. See docs/adr/0048.
+-- Lanes: one owner at a time, by lease. Progress is in the last publication of the owner's epoch, from batch "joined"
+-- on, that speaks for the lane; before there is one, and while the lane is stopped, it is what is written here (NULL:
+-- unknown; everything that has no publication is to be published). Never updated per batch: under a held snapshot every
+-- version of the row would have to be walked. The owner sets "retrying_at" and commits that before it reads a stopped
+-- lane again, and clears it with the record of what came of it. While it is set, nobody can tell whether the message
+-- that the lane stopped at is being published. "retry_requested_at" asks the owner to try a stopped lane again now. A
+-- message up to the position "doubted_until" that has no publication may be in Kafka: its acknowledgement was lost,
+-- with a producer or with a relay. "stopped_in_doubt" states that of the message that the lane stopped at. Both are
+-- written with a stop and when the lanes are given back; whoever takes lanes that were not given back raises
+-- "doubted_until" to the newest position. "timeline" is that of the server where it was taken. See docs/adr/0048.
 CREATE TABLE outbox.lane (
     lane              smallint PRIMARY KEY CHECK (lane BETWEEN 0 AND 7),
     mode              text     NOT NULL DEFAULT 'at-least-once' CHECK (mode IN ('at-least-once', 'exactly-once')),
@@ -335,6 +334,7 @@ CREATE TABLE outbox.lane (
     base              pg_snapshot,
     snapshot          pg_snapshot,
     after             bigint,
+    is_partial        boolean  NOT NULL DEFAULT false,
     system_identifier bigint,
     timeline          integer,
     doubted_until     bigint   NOT NULL DEFAULT 0,

@@ -106,7 +106,7 @@ def bind_progress(lanes: dict[int, Progress]) -> dict[str, Any]:
         "floors": [str(one.floor) for one in known],
         "snapshots": [str(one.snapshot) for one in known],
         "afters": [one.after for one in known],
-        "known": [one != START for one in known],
+        "known": [one != START and not one.is_partial for one in known],
         "lowest": str(min((one.floor.xmin for one in known), default=1)),
     }
 

@@ -216,6 +216,8 @@ def _differences(conn: psycopg.Connection[Any]) -> list[dict[str, Any]]:
         for known, lanes in groups.items():
             values = {
                 "lanes": lanes,
+                "partial": known.is_partial,
+                "xmin": str(known.floor.xmin),
                 "xmax": str(known.floor.xmax),
                 "xip": known.floor.xip_array,
                 "after": known.after,

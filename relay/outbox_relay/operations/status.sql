@@ -53,6 +53,8 @@ FROM (
 WHERE (%(after)s::bigint IS NULL OR m.position > %(after)s::bigint
        OR m.xid >= %(newer_xmax)s::xid8 OR m.xid = ANY (%(newer_xip)s::xid8[]))
     AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
+    AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
+                                 WHERE %(partial)s AND b.xid >= %(xmin)s::xid8) p WHERE p.position = m.position)
 GROUP BY topic, lane
 
 -- name: backlog_from_start

@@ -17,13 +17,14 @@ from collections.abc import Sequence
 
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Refused, Unpublishable
-from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.lane_groups import Group, merge
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.recovery import naming_defects
+from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.publisher.stops import Stops
 from outbox_relay.text.logs import Log
 
@@ -61,6 +62,14 @@ class AsideLanes:
         for group in list(self._groups):
             mine = group.lanes & lanes
             page = next((page for page in self._pages if page.group is group), None)
+            if group.split is not None:
+                # Its parts share the set of lanes. All topics of a lane go on from the floor together, when what is in
+                # flight of it is recorded.
+                if group.topic is None and mine:
+                    floor = self._as_recorded(group, group.progress if page is None else page.before)
+                    group.lanes -= mine
+                    self._groups += [Group({lane}, floor, paused=True) for lane in mine]
+                continue
             if mine == group.lanes and len(mine) == 1 and page is None:
                 group.paused = True
                 continue
@@ -72,9 +81,16 @@ class AsideLanes:
         log.warning("lanes wait for Kafka", lanes=sorted(lanes))
 
     def _let_go_on(self) -> None:
-        for group in self._groups:
-            if group.paused and self._publisher.aside.keys().isdisjoint(group.lanes):
-                group.paused = False
+        ready = [
+            group
+            for group in self._groups
+            if group.paused and self._publisher.aside.keys().isdisjoint(group.lanes)
+        ]
+        for group in ready:
+            group.paused = False
+        if ready and not self._pages:
+            # Before they are read: each would read the same difference, and keep a backlog of its own apart.
+            self._groups = merge(self._groups)
 
     def _give_up(self, lane: int, reason: Unpublishable) -> None:
         head = self._publisher.aside[lane][0]
@@ -141,6 +157,9 @@ class AsideLanes:
         return True
 
     def _reload_keys(self, lanes: frozenset[int]) -> None:
+        raise NotImplementedError
+
+    def _as_recorded(self, group: Group, known: Progress) -> Progress:
         raise NotImplementedError
 
     def _open_publisher(self) -> Publisher:

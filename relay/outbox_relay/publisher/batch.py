@@ -104,6 +104,10 @@ class Batch:
     """Of a part: how many offsets of each slot acknowledge all its rows there."""
     messages: int = 0
     """Rows that it counts."""
+    is_apart: bool = False
+    """Whether its messages are of a topic that is read apart."""
+    ended_at: int | None = None
+    """The position of the message for which the local queue had no room; None: the page was published to its end."""
 
     @property
     def is_acknowledged(self) -> bool:
@@ -211,9 +215,14 @@ class Batch:
 
 
 def just_before(position: int, progress: Progress, before: Progress) -> Progress:
-    """Return the progress of a lane that stops inside a page: all of the difference below `position` is published."""
+    """Return the progress of a lane that stops inside a page: all of the difference below `position` is published.
+
+    Unless the page is of one part of a split: positions of the others may lie below it, so the lane stays where it was.
+    """
+    if progress.is_floor:
+        return before
     base: Snapshot = before.snapshot if before.base is None else before.base
-    return Progress(progress.snapshot, base, position - 1)
+    return Progress(progress.snapshot, base, position - 1, before.is_partial)
 
 
 def runs(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:

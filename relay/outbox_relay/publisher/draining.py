@@ -113,6 +113,16 @@ class DrainedKeys:
             self._stops.hurry([key[0]])
             log.info("key is parked no more", topic=key[1], lane=key[0])
 
+    def _forget_drained(self, read: Iterable[Group]) -> None:
+        """Forget what was drained of lanes all of whose messages were read since; `read` are the groups of a turn."""
+        drained = self._parked.held.drained
+        if drained:
+            behind = [group for group in self._groups if group.progress.is_partial or not group.is_level]
+            level = set[int]().union(*(group.lanes for group in read)).difference(*(g.lanes for g in behind))
+            gone = set(drained.values()) - self._parked.lease.lanes
+            for position in [one for one, lane in drained.items() if lane in level or lane in gone]:
+                del drained[position]
+
     def _put_off(self, drain: KeyDrain) -> None:
         """End the announcement of a drain whose lane is not read, once nothing of it is on the wire."""
         if not any(drain.lane in batch.speaks_for for batch in self._publisher.unrecorded()):
@@ -155,7 +165,7 @@ class DrainedKeys:
         self._publisher.prepare(rows, [drain.lane])
         with naming_defects():
             batch = self._publisher.publish(rows, progress, progress, [drain.lane], part)
-            is_cut = batch.progress is not progress  # the local queue was full
+            is_cut = batch.ended_at is not None  # the local queue was full
             if part.failed is None and not is_cut and batch.messages != len(rows):
                 raise BrokenError(f"a drain of lane {drain.lane} left out messages of its key", {})
         batch.lanes, batch.progress = speaks_for, progress
@@ -167,6 +177,7 @@ class DrainedKeys:
         part.done = [*(row[ID] for row in produced), *gone]
         part.is_all = len(ids) < most and settled == len(ids) and len(produced) == len(rows)
         self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done)
+        self._parked.held.drained.update(dict.fromkeys((row[POSITION] for row in produced), drain.lane))
         if produced:
             drain.reached = produced[-1][POSITION]
         self._note_drained(drain, part, batch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import psycopg
@@ -18,7 +19,7 @@ from psycopg import sql
 from outbox import wire
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, Progress, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 
@@ -28,6 +29,8 @@ PAGE_BYTES = 16 << 20
 """Bytes of rows per page, all their fields counted; a single larger row is still a page of its own."""
 ROW_BYTES = 64 << 20
 """A larger row comes without its fields: one PostgreSQL message holds a gigabyte, and no topic takes as much."""
+LOWEST_HASH, HIGHEST_HASH = -(2**31), 2**31 - 1
+"""Of a topic: PostgreSQL's hashtext."""
 DENSE = 2
 """A page whose ids span no more than this many times their number is read as a range."""
 
@@ -65,6 +68,54 @@ class Poll:
     rows: list[RawRow]
     more: bool
     found: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which messages a poll or a list reads: of these lanes, of one topic, or of all but some (by their hashes)."""
+
+    lanes: frozenset[int]
+    topic: int | None = None
+    without: frozenset[int] = frozenset()
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """The runs of neighbouring lanes, each with its first and its last."""
+        return neighbours(self.lanes)
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """The ranges of hashes; none: all topics."""
+        if self.topic is not None:
+            return [(self.topic, self.topic)]
+        if not self.without:
+            return []
+        bounds = [LOWEST_HASH - 1, *sorted(self.without), HIGHEST_HASH + 1]
+        return [(low + 1, high - 1) for low, high in pairwise(bounds) if low + 1 < high]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the statements bind for it."""
+        values: dict[str, Any] = {}
+        for number, (first, last) in enumerate(self.runs):
+            values |= {f"first{number}": first, f"last{number}": last}
+        for number, (low, high) in enumerate(self.ranges):
+            values |= {f"low{number}": low, f"high{number}": high}
+        return values
+
+
+def _scopes(runs: int, ranges: int) -> list[sql.Composable]:
+    """Return the condition of each branch: a run of lanes with a range of hashes; with no range, all topics."""
+    lanes, topics = sql.SQL(STATEMENTS["lanes"]), sql.SQL(STATEMENTS["topics"])
+    found: list[sql.Composable] = []
+    for run in range(runs):
+        of_lanes = lanes.format(first=sql.Placeholder(f"first{run}"), last=sql.Placeholder(f"last{run}"))
+        if not ranges:
+            found.append(of_lanes)
+        for number in range(ranges):
+            low, high = sql.Placeholder(f"low{number}"), sql.Placeholder(f"high{number}")
+            found.append(of_lanes + sql.SQL(" AND ") + topics.format(low=low, high=high))
+    return found
 
 
 class _Header(NamedTuple):
@@ -141,7 +192,7 @@ class Finder:
         self.row_bytes = row_bytes
         self._cursor = conn.cursor(binary=True)
         self._tables: tuple[str, ...] = ()
-        self._polls: dict[int, sql.Composed] = {}
+        self._polls: dict[tuple[int, int], sql.Composed] = {}
         self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
         self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
 
@@ -151,63 +202,83 @@ class Finder:
             self._tables = tables
             self._polls = {}
 
-    def poll_statement(self, runs: int = 1) -> sql.Composed:
-        """Return the statement of a poll over the named partitions and this many runs of neighbouring lanes."""
-        if runs not in self._polls:
-            lanes = sql.SQL(STATEMENTS["lanes"])
-            scopes = [
-                lanes.format(first=sql.Placeholder(f"first{n}"), last=sql.Placeholder(f"last{n}"))
-                for n in range(runs)
-            ]
-            branches = [branch for scope in scopes for branch in self._branches("branch", scope=scope)]
-            union = sql.SQL("\nUNION ALL\n").join(branches)
-            self._polls[runs] = sql.SQL(STATEMENTS["poll"]).format(branches=union, **_FRAGMENTS)
-        return self._polls[runs]
+    def poll_statement(self, runs: int = 1, ranges: int = 0) -> sql.Composed:
+        """Return the statement of a poll over the named partitions.
 
-    def poll_values(self, previous: Snapshot, lanes: Collection[int]) -> dict[str, Any]:
-        """Return what `poll_statement` binds, for the runs of these lanes."""
-        values: dict[str, Any] = {
+        Args:
+            runs: runs of neighbouring lanes.
+            ranges: ranges of hashes of topics; 0: all topics.
+        """
+        if (runs, ranges) not in self._polls:
+            branches = self._branches("branch", runs, ranges)
+            self._polls[runs, ranges] = sql.SQL(STATEMENTS["poll"]).format(branches=branches, **_FRAGMENTS)
+        return self._polls[runs, ranges]
+
+    def poll_values(self, previous: Snapshot, scope: Scope) -> dict[str, Any]:
+        """Return what `poll_statement` binds."""
+        return {
             "xmax": str(previous.xmax),
             "xip": previous.xip_array,
             "page": self.page_size,
             "bytes": self.page_bytes,
             "row_bytes": self.row_bytes,
+            **scope.values,
         }
-        for number, (first, last) in enumerate(neighbours(lanes)):
-            values |= {f"first{number}": first, f"last{number}": last}
-        return values
 
-    def _branches(self, name: str, **parts: sql.Composable) -> list[sql.Composed]:
+    def branches(self, name: str, scope: Scope) -> sql.Composed:
+        """Return the branches of a statement, over the named partitions, for a scope."""
+        return self._branches(name, len(scope.runs), len(scope.ranges))
+
+    def _branches(self, name: str, runs: int, ranges: int) -> sql.Composed:
         branch = sql.SQL(STATEMENTS[name])
-        return [branch.format(partition=sql.Identifier("outbox", table), **parts) for table in self._tables]
+        return sql.SQL("\nUNION ALL\n").join(
+            branch.format(partition=sql.Identifier("outbox", table), scope=scope)
+            for scope in _scopes(runs, ranges)
+            for table in self._tables
+        )
 
-    def poll(self, previous: Snapshot, lanes: Collection[int]) -> Poll:
-        """Read what is visible now and was not visible in `previous`: all of it, or how it begins."""
+    def poll(self, previous: Snapshot, scope: Scope) -> Poll:
+        """Read what is visible now and was not visible in `previous`: all of it, or counts of how it begins."""
         assert self._tables  # noqa: S101  (name_partitions comes first)
         cursor = self._cursor
-        statement = self.poll_statement(len(neighbours(lanes)))
-        cursor.execute(statement, self.poll_values(previous, lanes), prepare=True)
+        statement = self.poll_statement(len(scope.runs), len(scope.ranges))
+        cursor.execute(statement, self.poll_values(previous, scope), prepare=True)
         rows = cursor.fetchall()
         header = _Header.of(rows.pop(0))
         return Poll(header.snapshot, header.newest, rows, header.found > len(rows), header.topics)
 
-    def backlog(self, previous: Snapshot, current: Snapshot, lanes: Collection[int], after: int) -> Listing:
-        """List the ids of what `current` sees and `previous` does not, beyond a position."""
-        bounds = {
-            "lanes": array_text(lanes),
+    def backlog(self, progress: Progress, scope: Scope) -> Listing:
+        """List the ids of an open difference beyond its position; of a partial one, those without a publication."""
+        base, current = progress.base, progress.snapshot
+        assert base is not None  # noqa: S101  (level groups are polled)
+        bounds: dict[str, Any] = {
+            "lanes": array_text(scope.lanes),
             "cur_xmax": str(current.xmax),
             "cur_xip": current.xip_array,
-            "after": after,
+            "after": progress.after or 0,
         }
-        if previous == BEGINNING:
+        if base == BEGINNING:
             return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
-        bounds |= {"xmax": str(previous.xmax), "xip": previous.xip_array}
-        return Listing(
-            self._cursor,
-            sql.SQL(STATEMENTS["backlog"]),
-            bounds,
-            branches=sql.SQL("\nUNION ALL\n").join(self._branches("backlog_branch")),
-        )
+        bounds |= {"xmax": str(base.xmax), "xip": base.xip_array, **scope.values}
+        branches = self.branches("backlog_branch", scope)
+        if not progress.is_partial:
+            return Listing(self._cursor, sql.SQL(STATEMENTS["backlog"]), bounds, branches=branches)
+        bounds["since"] = str(base.xmin)
+        self._cursor.execute(STATEMENTS["nested_loops"], {"on": "off"})
+        try:
+            return Listing(self._cursor, sql.SQL(STATEMENTS["partial_backlog"]), bounds, branches=branches)
+        finally:
+            self._cursor.execute(STATEMENTS["nested_loops"], {"on": "on"})
+
+    def published(self, rows: list[RawRow]) -> set[int]:
+        """Return the positions of these rows, in their order, that have a publication."""
+        values = {
+            "positions": array_text(row[POSITION] for row in rows),
+            "lowest": rows[0][POSITION],
+            "highest": rows[-1][POSITION],
+        }
+        found = self._cursor.execute(STATEMENTS["published"], values, prepare=True).fetchall()
+        return {position for (position,) in found}
 
     def page(self, ids: array[int], current: Snapshot) -> Part:
         """Read the rows of a backlog that are COMMITTED as `current` saw them, in position order.

@@ -1,5 +1,17 @@
 """Groups of lanes that share a progress, so that one statement finds the rows of all of them.
 
+A group can be split: a topic with more than a page of messages is read apart, from a list of its own, so that the
+messages of other topics do not wait behind it. Order exists inside a topic and key only, so two topics need no common
+snapshot. At any time each topic of a lane belongs to one group of the split. What is recorded of the lanes meanwhile is
+the least progress of all these groups, marked as partial: publications lie beyond it. See docs/adr/0071. Schedules:
+
+- The process dies while a topic is apart, between any two lines: its successor starts at the recorded floor, and reads
+  the difference without what has a publication. So nothing is lost, and published twice is only what was on the wire.
+- It dies when the parts are one again and nothing was recorded since: the same; the difference holds nothing new.
+- A lane stops, is set aside or is to be given back: it leaves all groups of its split (they share a set of lanes), and
+  goes on, here or with its next owner, from the floor, as after a crash; it is read when all of it is recorded.
+- The hashes of two topics are equal: they are read apart together.
+
 In steady state there is one group. A lane that was stopped, or taken over with another progress, is a group of
 its own until it has caught up: then all groups are polled in one snapshot and become one.
 """
@@ -7,11 +19,19 @@ its own until it has caught up: then all groups are polled in one snapshot and b
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import START, Progress
+from outbox_relay.publisher.read_ahead import ListAhead
+from outbox_relay.publisher.snapshot import START, Progress, Snapshot
+
+
+@dataclass(slots=True, eq=False)
+class Split:
+    """Lanes of which some topics, by their hashes, are read apart."""
+
+    topics: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -31,6 +51,35 @@ class Group:
     careful: int | None = None
     trial: bool = False
     paused: bool = False
+    split: Split | None = None
+    """The split that it is a part of. All parts hold the same set of lanes."""
+    topic: int | None = None
+    """The hash of the topic that it reads; None: all topics but those that are read apart."""
+    ahead: ListAhead | None = None
+    """The list of that topic, while it is taken."""
+    served: int = 0
+    """When a page of that list was taken, as a number that grows."""
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether it takes a topic that is read apart from a list."""
+        return self.topic is not None and not self.is_level
+
+    @property
+    def apart(self) -> frozenset[int]:
+        """The hashes of the topics that others of its split read."""
+        return frozenset() if self.split is None or self.topic is not None else frozenset(self.split.topics)
+
+    def read_apart(self, topics: Iterable[int], snapshot: Snapshot) -> list[Group]:
+        """Return groups that read these topics up to `snapshot`, each by a list; this one reads all others.
+
+        This group must be level.
+        """
+        split = self.split = self.split or Split()
+        known = self.progress
+        split.topics.update(topics)
+        open_ = Progress(snapshot, known.snapshot, 0, known.is_partial)
+        return [Group(self.lanes, open_, split=split, topic=topic) for topic in topics]
 
     @property
     def one_by_one(self) -> bool:
@@ -57,7 +106,7 @@ def start_groups(progress: Mapping[int, Progress], stopped: Collection[int]) -> 
     return by_progress(going) + [Group({lane}, progress[lane], trial=True) for lane in sorted(stopped)]
 
 
-def merge(groups: Iterable[Group]) -> list[Group]:
+def merge(groups: Sequence[Group]) -> list[Group]:
     """Put level groups of equal progress together, but not those that go one by one or wait; leave empty ones out."""
     merged: list[Group] = []
     level: dict[Progress, Group] = {}
@@ -65,12 +114,42 @@ def merge(groups: Iterable[Group]) -> list[Group]:
         if not group.lanes:
             continue
         if group.is_level and not group.one_by_one and not group.paused:
-            twin = level.setdefault(group.progress, group)
-            if twin is not group:
-                twin.lanes |= group.lanes
+            if group.split is None:
+                twin = level.setdefault(group.progress, group)
+                if twin is not group:
+                    twin.lanes |= group.lanes
+                    continue
+            elif group.topic is not None and _rejoin(group, groups):
                 continue
         merged.append(group)
     return merged
+
+
+def _rejoin(part: Group, groups: Iterable[Group]) -> bool:
+    """Give a topic back to the rest of its split, if both were polled in one snapshot."""
+    rest = next((one for one in groups if one.split is part.split and one.topic is None), None)
+    if (
+        rest is None
+        or not rest.is_level
+        or rest.progress != part.progress
+        or part.split is None
+        or part.topic is None
+    ):
+        return False
+    part.split.topics.discard(part.topic)
+    if not part.split.topics:
+        rest.split = None
+    return True
+
+
+def floor_of(parts: Iterable[Progress]) -> Progress:
+    """Return how far all topics are published, from the progress of each part of a split.
+
+    The snapshots are of one session, so the older of two has the lower xmax or xmin, or more that runs.
+    """
+    floors = (part.floor for part in parts)
+    oldest = min(floors, key=lambda one: (one.xmax, one.xmin, -len(one.xip)))
+    return Progress(oldest, is_partial=True)
 
 
 def end_care(groups: Iterable[Group]) -> None:

@@ -129,10 +129,11 @@ SELECT l.lane,
             THEN coalesce(p.snapshot, l.snapshot)::text END,
        CASE WHEN p.snapshot IS NULL THEN l.base ELSE p.base END::text,
        CASE WHEN p.snapshot IS NULL THEN l.after ELSE p.after END,
-       l.stopped_error IS NOT NULL
+       l.stopped_error IS NOT NULL,
+       coalesce(p.is_partial, l.is_partial)
 FROM outbox.lane l
 LEFT JOIN LATERAL (
-    SELECT b.snapshot, b.base, b.after FROM outbox.publication b
+    SELECT b.snapshot, b.base, b.after, b.is_partial FROM outbox.publication b
     WHERE b.epoch = l.epoch AND b.batch >= l.joined AND b.lanes @> ARRAY[l.lane] AND l.stopped_error IS NULL
     ORDER BY b.batch DESC, b.lo DESC LIMIT 1
 ) p ON true
@@ -196,7 +197,7 @@ WHERE l.lane = ANY (%(lanes)s::smallint[]) AND k.lane = l.lane AND w.parked = k.
 UPDATE outbox.lane
 SET owner = %(owner)s, epoch = %(epoch)s, joined = %(batch)s, system_identifier = %(system_identifier)s,
     snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
-    timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
+    is_partial = %(is_partial)s, timeline = ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer,
     doubted_until = %(doubted_until)s, stopped_in_doubt = false,
     stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL
 WHERE lane = %(lane)s
@@ -269,7 +270,7 @@ WHERE epoch = %(epoch)s AND owner = %(owner)s AND NOT EXISTS (SELECT FROM unwrit
 -- row: somebody holds the lane's row, or it is not ours; the relay waits for nobody, and writes it later.
 UPDATE outbox.lane
 SET snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
-    stopped_error = %(error)s, stopped_message = %(message_id)s, retrying_at = NULL,
+    is_partial = %(is_partial)s, stopped_error = %(error)s, stopped_message = %(message_id)s, retrying_at = NULL,
     stopped_in_doubt = %(in_doubt)s, doubted_until = greatest(doubted_until, %(doubted_until)s),
     stopped_at = CASE WHEN stopped_error = %(error)s THEN stopped_at ELSE clock_timestamp() END
 WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s

@@ -279,7 +279,7 @@ def _left_behind(
     values = {"system_identifier": system_identifier, "restored": restored}
     doubts = [row for row in conn.execute(STATEMENTS["doubts"], values).fetchall() if row[0] in lanes]
     return Taken(
-        progress={lane: _progress(snapshot, base, after) for lane, snapshot, base, after, _ in rows},
+        progress={lane: read_progress(*rest) for lane, *rest in rows},
         stopped=frozenset(row[0] for row in rows if row[4]),
         doubted={lane: until for lane, until, _ in doubts},
         refused={lane: message_id for lane, _, message_id in doubts if message_id is not None},
@@ -314,18 +314,23 @@ def _take_over_restored(conn: psycopg.Connection[Any]) -> None:
 def columns(progress: Progress) -> dict[str, Any]:
     """Write a progress as the columns snapshot, base and after; START is all NULL."""
     if progress == START:
-        return {"snapshot": None, "base": None, "after": None}
+        return {"snapshot": None, "base": None, "after": None, "is_partial": False}
     return {
         "snapshot": str(progress.snapshot),
         "base": None if progress.base is None else str(progress.base),
         "after": progress.after,
+        "is_partial": progress.is_partial,
     }
 
 
-def _progress(snapshot: str | None, base: str | None, after: int | None) -> Progress:
+def read_progress(
+    snapshot: str | None, base: str | None, after: int | None, is_stopped: bool, is_partial: bool
+) -> Progress:
+    """Read the columns of the statement `progress` behind the lane."""
     if snapshot is None:
         return START
-    return Progress(Snapshot.parse(snapshot), None if base is None else Snapshot.parse(base), after)
+    known = None if base is None else Snapshot.parse(base)
+    return Progress(Snapshot.parse(snapshot), known, after, is_partial)
 
 
 def _one(conn: psycopg.Connection[Any], name: str) -> Any:

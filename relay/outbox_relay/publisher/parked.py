@@ -31,6 +31,8 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
   the lane is set aside until then, or not tried again if it is stopped. A message held meanwhile would be held under a
   key that is gone. Only the deletion of the key's row lets the key go in memory. The process dies before the record:
   the key is still parked, and what was drained is in doubt. After it: newer messages are read.
+- A topic is read apart from a list, and its lane goes on from a floor (see lane_groups.py): the list may hold what
+  waited when it was made. What is drained after that waits no longer when its page comes, and is passed over.
 - The process dies, or loses a producer, with a drain on the wire: its messages may be in Kafka. The next to read the
   keys notes that they are in doubt, and the drain goes on, because its request stays.
 - A paused owner wakes up with a drain on the wire: what it delivers is a run without gaps from the key's first message
@@ -144,6 +146,9 @@ class Held:
     """Parked keys by lane; a message without queue and order key counts as one."""
     messages_of: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Messages that wait, by lane and topic; those that fail included."""
+    drained: dict[int, int] = field(default_factory=dict)
+    """Positions that this session has drained, with their lanes, until all of the lane is read: a list that was made
+    before may hold them, and does not know that they are published."""
 
     def park(self, key: Key, number: int) -> None:
         """Hold the messages of a key from now on."""

@@ -136,6 +136,7 @@ class Publisher(OnTheWire):
         produce, poll = self._producers.main.produce, self._producers.poll
         slots = batch.slots
         parked: Mapping[Key, int] = self.held.keys if drain is None else {}
+        drained: Collection[int] = self.held.drained if drain is None else ()
         topic: Topic | None = None
         last_topic = ""
         last_headers: str | None = None
@@ -145,7 +146,7 @@ class Publisher(OnTheWire):
         for row in rows:
             (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, headers, tags,
              index_keys, group, transaction_id, traceparent, waiting, withheld, _) = row  # fmt: skip
-            if waiting is not None or lane not in running:
+            if waiting is not None or lane not in running or position in drained:
                 continue
             if arg is None:
                 arg = key
@@ -200,7 +201,7 @@ class Publisher(OnTheWire):
                 hand_over = partial(produce, name, body, key, partition, slot.delivered, headers=record)
                 refused = self._wait_for_room(hand_over)
                 if refused is NO_ROOM:
-                    batch.progress = just_before(position, progress, before)
+                    batch.progress, batch.ended_at = just_before(position, progress, before), position
                     break
                 if refused is not None:
                     self._stop(batch, running, row, topic, refused)

@@ -3,9 +3,10 @@
 
 -- name: record
 -- One publication, if the lanes of its batches still have our epoch. No row back: the lease is lost.
-INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, positions, partitions, offsets)
+INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions, partitions,
+    offsets)
 SELECT %(epoch)s, %(batch)s, %(lo)s, %(hi)s, %(lanes)s::smallint[], %(base)s::pg_snapshot,
-       %(snapshot)s::pg_snapshot, %(after)s, %(positions)s::bigint[], %(partitions)s::integer[],
+       %(snapshot)s::pg_snapshot, %(after)s, %(is_partial)s, %(positions)s::bigint[], %(partitions)s::integer[],
        %(offsets)s::bigint[]
 WHERE (SELECT count(*) FROM outbox.lane
        WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
@@ -43,9 +44,10 @@ WITH owned AS MATERIALIZED (
                                 %(places)s::bigint[], %(doubtful)s::boolean[]) c
     ON CONFLICT (id) DO NOTHING
 )
-INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, positions, partitions, offsets)
+INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions, partitions,
+    offsets)
 SELECT %(epoch)s, %(batch)s, %(lo)s, %(hi)s, %(lanes)s::smallint[], %(base)s::pg_snapshot,
-       %(snapshot)s::pg_snapshot, %(after)s, %(positions)s::bigint[], %(partitions)s::integer[],
+       %(snapshot)s::pg_snapshot, %(after)s, %(is_partial)s, %(positions)s::bigint[], %(partitions)s::integer[],
        %(offsets)s::bigint[]
 FROM own
 

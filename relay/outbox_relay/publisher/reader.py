@@ -10,14 +10,17 @@ from typing import TypeVar
 import psycopg
 from psycopg import IsolationLevel
 
-from outbox_relay.publisher.finder import POSITION, Finder, Part, Poll, RawRow
+from outbox_relay.publisher.finder import POSITION, Finder, Part, Poll, RawRow, Scope
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.partitions import LivePartitions
-from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.read_ahead import ListAhead, ReadAhead
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 
 T = TypeVar("T")
+
+MOST_APART = 7
+"""Topics of a group that are read apart; the rest is one list when it is still more than a page."""
 
 
 @dataclass(slots=True)
@@ -38,41 +41,108 @@ class Reader:
         self._ahead = ahead
         self._partitions = partitions
         self._lists: list[Listing] = []
+        self._lists_ahead: list[ListAhead] = []
+        self._apart: list[Group] = []
+        self._served = 0
         self.newest = 0
+        self.quantum = finder.page_size
+        """Messages of a page of a topic that is read apart."""
 
     def here(self) -> Snapshot:
         """Return a snapshot, taken after `newest` was read, whose xmax is above the xids of all that run."""
         return self._finder.beyond_all_running()
 
-    def read(self, groups: Iterable[Group]) -> Iterator[Page]:
-        """Yield one page of each group that has one."""
-        level = []
+    def read(self, groups: Iterable[Group], *, of_lists: int = 1) -> Iterator[Page]:
+        """Yield one page of each group that has one; of topics that are read apart last, of `of_lists` at most."""
+        level, listed = [], []
         for group in groups:
             if group.is_level and group.one_by_one:
                 self._list_difference(group)
             if group.is_level:
                 level.append(group)
+            elif group.is_listed:
+                listed.append(group)
             else:
                 yield from self._next_of_backlog(group)
         if level:
             yield from self._poll(level)
+        if listed:
+            yield from self._next_apart(listed, of_lists)
 
     def _poll(self, groups: list[Group]) -> Iterator[Page]:
         polls = self._answers(groups)
         for group, poll in zip(groups, polls, strict=True):
             before = group.progress
+            if poll.more and not poll.rows and self._split(group, poll):
+                yield from self._poll([group])
+                continue
+            partial = before.is_partial
             if poll.more:
                 # A difference of more than a page is listed once and taken by id, in the turns that follow: polling it
                 # page by page would read all that is left for every page.
                 after = poll.rows[-1][POSITION] if poll.rows else 0
-                group.progress = Progress(poll.snapshot, before.snapshot, after)
-                self._list(group)
+                group.progress = Progress(poll.snapshot, before.snapshot, after, partial)
+                if not group.is_listed:
+                    self._list(group)
             else:
                 group.progress = Progress(poll.snapshot)
+            if partial and poll.rows:
+                published = self._finder.published(poll.rows)
+                poll.rows = [row for row in poll.rows if row[POSITION] not in published]
             if poll.rows:
                 yield Page(group, poll.rows, before, group.progress)
-            elif poll.more:
+            elif poll.more and not group.is_level and not group.is_listed:
                 yield from self._next_of_backlog(group)
+
+    def _split(self, group: Group, poll: Poll) -> bool:
+        """Read the largest topics of a large difference apart, if it is of several; return whether it was done."""
+        parts = len(group.split.topics) if group.split is not None else 0
+        if group.topic is not None or group.one_by_one or parts >= MOST_APART:
+            return False
+        # The largest of what was found, and all that are more than an eighth of it.
+        counts = sorted(poll.found.items(), key=lambda item: -item[1])
+        heavy = [topic for topic, count in counts if count * 8 > sum(poll.found.values())] or [counts[0][0]]
+        # At this snapshot, which the group has not reached: it is polled again, without them.
+        self._apart += group.read_apart(heavy[: MOST_APART - parts], poll.snapshot)
+        return True
+
+    def take_apart(self) -> list[Group]:
+        """Return, once, the groups that came of splits."""
+        apart, self._apart = self._apart, []
+        return apart
+
+    def _next_apart(self, groups: list[Group], most: int) -> Iterator[Page]:
+        """Yield the next page of the topics whose lists are ready, those first that waited for longest."""
+        for group in groups:
+            self._begin_list(group).begin(self._partitions.tables, self.quantum)
+        ready = [group for group in groups if group.ahead is not None and group.ahead.is_ready]
+        for group in sorted(ready, key=lambda group: group.served)[:most]:
+            self._served += 1
+            group.served = self._served
+            yield from self._take_apart(group, self._begin_list(group))
+
+    def _begin_list(self, group: Group) -> ListAhead:
+        if group.ahead is None:
+            group.ahead = self._ahead.list(group.progress, scope_of(group))
+            self._lists_ahead.append(group.ahead)
+        return group.ahead
+
+    def _take_apart(self, group: Group, ahead: ListAhead) -> Iterator[Page]:
+        try:
+            rows, is_last = ahead.take()
+        except psycopg.errors.UndefinedTable:
+            if not self._partitions.forget_dropped():
+                raise
+            return
+        before = group.progress
+        if is_last:
+            group.ahead = None
+            group.progress = Progress(before.snapshot)
+        else:
+            ahead.begin(self._partitions.tables, self.quantum)
+            group.progress = Progress(before.snapshot, before.base, rows[-1][POSITION], before.is_partial)
+        if rows:
+            yield Page(group, rows, before, group.progress)
 
     def _answers(self, groups: list[Group]) -> list[Poll]:
         while True:
@@ -88,7 +158,7 @@ class Reader:
 
     def _poll_all(self, groups: list[Group]) -> list[Poll]:
         if len(groups) == 1:
-            return [self._finder.poll(groups[0].progress.snapshot, groups[0].lanes)]
+            return [self._finder.poll(groups[0].progress.snapshot, scope_of(groups[0]))]
         return self._in_one_snapshot(groups)
 
     def _over_what_is_there(self, read: Callable[[], T]) -> T:
@@ -106,7 +176,7 @@ class Reader:
         conn.isolation_level = IsolationLevel.REPEATABLE_READ
         try:
             with conn.transaction():
-                return [self._finder.poll(group.progress.snapshot, group.lanes) for group in groups]
+                return [self._finder.poll(group.progress.snapshot, scope_of(group)) for group in groups]
         finally:
             conn.isolation_level = None
 
@@ -123,7 +193,7 @@ class Reader:
             del group.backlog[:settled]
         if group.backlog or group.listing is not None:
             if rows:
-                group.progress = Progress(before.snapshot, before.base, rows[-1][POSITION])
+                group.progress = Progress(before.snapshot, before.base, rows[-1][POSITION], before.is_partial)
         else:
             group.backlog = None
             group.trial = group.trial and bool(rows)
@@ -142,7 +212,7 @@ class Reader:
     def _list_difference(self, group: Group) -> None:
         """Take what a careful group has still to publish as a list: a poll would bring a whole page."""
         (poll,) = self._answers([group])
-        group.progress = Progress(poll.snapshot, group.progress.snapshot, 0)
+        group.progress = Progress(poll.snapshot, group.progress.snapshot, 0, group.progress.is_partial)
         self._list(group)
 
     def _open(self, group: Group) -> None:
@@ -156,12 +226,8 @@ class Reader:
 
     def _list(self, group: Group) -> None:
         progress = group.progress
-        base = progress.base
-        assert base is not None  # noqa: S101  (level groups are polled)
         if group.listing is None:
-            group.listing = self._over_what_is_there(
-                lambda: self._finder.backlog(base, progress.snapshot, group.lanes, progress.after or 0)
-            )
+            group.listing = self._over_what_is_there(lambda: self._finder.backlog(progress, scope_of(group)))
             self._lists.append(group.listing)
         group.backlog = group.listing.take()
         if not group.listing.is_open:
@@ -170,9 +236,20 @@ class Reader:
 
     def close_lists(self, groups: Iterable[Group]) -> None:
         """Close the lists of groups that are no more; `groups` are those that there are."""
+        groups = list(groups)
+        if self._lists_ahead:
+            kept = [group.ahead for group in groups if group.ahead is not None]
+            for unused in (ahead for ahead in self._lists_ahead if ahead not in kept):
+                unused.close()
+            self._lists_ahead = kept
         if not self._lists:
             return
         used = [group.listing for group in groups]
         for listing in [listing for listing in self._lists if listing not in used]:
             listing.close()
             self._lists.remove(listing)
+
+
+def scope_of(group: Group) -> Scope:
+    """Return what a group reads."""
+    return Scope(frozenset(group.lanes), group.topic, group.apart)

@@ -14,8 +14,9 @@ import psycopg
 
 from outbox.backoff import Backoff
 from outbox_relay.database.partitions_ahead import Room
+from outbox_relay.publisher.apart import ApartTopics
 from outbox_relay.publisher.aside import AsideLanes
-from outbox_relay.publisher.batch import Batch, Stop
+from outbox_relay.publisher.batch import Batch, Stop, just_before
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.draining import DrainedKeys
@@ -50,7 +51,7 @@ FULL_S = 1.0
 """How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
 
 
-class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
+class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
     """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
     def __init__(
@@ -87,7 +88,7 @@ class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone,
         self._retries = Retries(conn, lease)
         self._shares = Shares(conn, lease)
         self._locked = LockedRows(conn)
-        self._pages: list[Page] = []
+        self._pages, self._page = [], page
         self._retire_at = 0.0
         self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S)
         self.counts = Counts()
@@ -164,7 +165,8 @@ class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone,
         if self._pages:
             groups = [page.group for page in self._pages]
         else:
-            self._pages = list(self._reader.read(groups))
+            self._pages = list(self._reader.read(groups, of_lists=self._lists_to_read()))
+            self._groups += self._reader.take_apart()
             self.counts.polls += 1
         pages = self._pages
         if pages and not self._has_room(pages):
@@ -177,12 +179,11 @@ class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone,
                 return True  # the next turn lets the topic move first
             if not self._secure(pages):
                 return False
-            self._pages = []
             while pages:
                 left = self._publish(pages.pop(0))
                 if left is not None:
                     # The local queue is full. What is left is published in a later turn.
-                    self._pages = [left, *pages]
+                    pages.insert(0, left)
                     break
         if alone:
             self._settle()
@@ -204,11 +205,13 @@ class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone,
             return  # the page of one group would speak for lanes whose rows are in the page of another
         end_care(groups)
         self._catch_up(groups)
+        self._forget_drained(groups)
         self._groups = merge(self._groups)
         self._reader.close_lists(self._groups)
         level = {
             lane for group in self._groups if group.is_level and not group.paused for lane in group.lanes
         }
+        level -= {lane for group in self._groups if not group.is_level for lane in group.lanes}
         back = self._stops.known(level)
         if back or not self._recorder.resuming.isdisjoint(level):
             self._recorder.resumed(level)
@@ -230,11 +233,13 @@ class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone,
     def _publish(self, page: Page) -> Page | None:
         """Publish a page; return what is left of it when the local queue had no room for all."""
         group = page.group
+        before, progress = self._as_recorded(group, page.before), self._as_recorded(group, page.progress)
         with naming_defects():
-            batch = self._publisher.publish(page.rows, page.progress, page.before, group.lanes)
+            batch = self._publisher.publish(page.rows, progress, before, group.lanes)
         self.counts.published += batch.messages
         batch.born = born(page.rows[0])
         self.counts.last_found = time.monotonic()
+        self._note_published(group, batch)
         for claim in batch.claims:
             if claim.head is not None:
                 log.error("key parked", lane=claim.lane, message_id=claim.message_id, reason=claim.head.error)
@@ -250,11 +255,10 @@ class Session(MovedTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone,
             # In flight by itself: it holds up no other lane, however long its acknowledgement takes.
             self._publisher.set_aside(group.lanes)
             group.trial, group.paused = False, True
-        if batch.progress == page.progress:
+        if batch.ended_at is None:
             return None
-        taken = batch.progress.after or 0
-        rows = [row for row in page.rows if row[POSITION] > taken]
-        return Page(group, rows, batch.progress, page.progress)
+        rows = [row for row in page.rows if row[POSITION] >= batch.ended_at]
+        return Page(group, rows, just_before(batch.ended_at, page.progress, page.before), page.progress)
 
     def _record(self) -> None:
         acknowledged = self._publisher.take_acknowledged()

@@ -48,11 +48,20 @@ class Progress:
 
     `after` is None: all that `snapshot` sees. Otherwise a backlog is being taken page by page: of what
     `snapshot` sees and `base` does not, all up to the position `after`.
+
+    `is_partial`: beyond it some messages are published, too, because a topic is read apart from the others.
+    A session that goes on from here reads the difference without what has a publication.
     """
 
     snapshot: Snapshot
     base: Snapshot | None = None
     after: int | None = None
+    is_partial: bool = False
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether it is the least progress of all parts of a split."""
+        return self.is_partial and self.base is None
 
     @property
     def floor(self) -> Snapshot:

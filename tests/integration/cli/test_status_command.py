@@ -304,9 +304,11 @@ def test_the_backlog_is_found_by_the_finders_index_however_much_is_published(
         "after": None,
         "newer_xmax": str(known.snapshot.xmax),
         "newer_xip": known.snapshot.xip_array,
+        "partial": False,
+        "xmin": str(known.floor.xmin),
     }
     text, blocks = plan(conn, STATEMENTS["backlog"], values)
-    assert "_xid_lane_idx" in text
+    assert "_xid_lane_hashtext_idx" in text
     assert "Seq Scan" not in text
     assert "_pkey" not in text.replace("waiting_pkey", "")
     assert blocks < 300

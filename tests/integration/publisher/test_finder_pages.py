@@ -12,11 +12,12 @@ import pytest
 
 from outbox_relay.publisher import finder as finder_module
 from outbox_relay.publisher import listing as listing_module
+from outbox_relay.publisher import reader as reader_module
 from outbox_relay.publisher.delayed import Delayed
-from outbox_relay.publisher.finder import BODY, FIELDS, LANE, POSITION, RawRow
+from outbox_relay.publisher.finder import BODY, FIELDS, LANE, POSITION, RawRow, Scope
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, START, Progress
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, keys_of_lanes
 from tests.support.publications import positions
@@ -31,8 +32,9 @@ def reading(database: str) -> Iterator[Reading]:
 
 @pytest.fixture
 def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of 25 ids instead of 50,000, so that the next part of a list is met soon."""
+    """Parts of 25 ids instead of 50,000, so that the next part of a list is met soon; no topic is read apart."""
     monkeypatch.setattr(listing_module, "AT_ONCE", 25)
+    monkeypatch.setattr(reader_module, "MOST_APART", 0)
 
 
 def fall_due(conn: Connection) -> int:
@@ -78,7 +80,7 @@ def test_a_poll_finds_the_rows_of_its_lanes_only(
     for key in keys:
         insert(conn, "t", key, b"")
     reading.finder.name_partitions(reading.partitions.tables)
-    found = reading.finder.poll(before, lanes).rows
+    found = reading.finder.poll(before, Scope(frozenset(lanes))).rows
     assert [row[LANE] for row in found] == [lane for lane in range(8) if lane in lanes]
 
 
@@ -89,10 +91,10 @@ def test_a_poll_counts_what_it_found_of_a_large_difference_by_topic(
     insert_numbered(conn, "many", 9)
     insert_numbered(conn, "few", 1)
     reading.finder.name_partitions(reading.partitions.tables)
-    fits = reading.finder.poll(before, range(8))
+    fits = reading.finder.poll(before, Scope(frozenset(range(8))))
     assert (len(fits.rows), fits.more, fits.found) == (10, False, {})
     insert_numbered(conn, "few", 1)
-    large = reading.finder.poll(before, range(8))
+    large = reading.finder.poll(before, Scope(frozenset(range(8))))
     hashes = conn.execute("SELECT hashtext('many'), hashtext('few')").fetchone()
     assert hashes is not None
     assert (large.rows, large.more, large.found) == ([], True, {hashes[0]: 9, hashes[1]: 2})
@@ -341,7 +343,7 @@ def read_by_the_finders_index(conn: Connection) -> int:
     assert row is not None
     row = conn.execute(
         "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes s JOIN pg_index i USING (indexrelid) "
-        "WHERE s.relname LIKE 'message_p%' AND pg_get_indexdef(s.indexrelid) LIKE '%(xid, lane)%'"
+        "WHERE s.relname LIKE 'message_p%' AND pg_get_indexdef(s.indexrelid) LIKE '%(xid, lane%'"
     ).fetchone()
     assert row is not None
     return int(row[0])
@@ -383,9 +385,9 @@ def test_an_empty_difference_of_a_group_that_goes_one_by_one_is_listed_once(
     lists = []
     backlog = reading.finder.backlog
 
-    def count(previous: Snapshot, current: Snapshot, lanes: Collection[int], after: int) -> Listing:
-        lists.append(after)
-        return backlog(previous, current, lanes, after)
+    def count(progress: Progress, scope: Scope) -> Listing:
+        lists.append(progress.after)
+        return backlog(progress, scope)
 
     monkeypatch.setattr(reading.finder, "backlog", count)
     reading.group.trial = True

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_relay.publisher import listing
+from outbox_relay.publisher import listing, reader
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import POSITION, WAITING
 from outbox_relay.publisher.lane_groups import Group
@@ -86,8 +86,9 @@ class Story:
 
 @pytest.fixture
 def reading(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
-    """A reader whose pages and lists are small: 5 rows or 600 bytes a page."""
+    """A reader whose pages and lists are small, 5 rows or 600 bytes a page, and that reads no topic apart."""
     monkeypatch.setattr(listing, "AT_ONCE", 12)
+    monkeypatch.setattr(reader, "MOST_APART", 0)
     reading = Reading(database, page=5, page_bytes=600)
     yield reading
     reading.close()

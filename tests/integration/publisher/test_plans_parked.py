@@ -118,12 +118,12 @@ def test_claims_read_lanes_only(conn: Connection, name: str) -> None:
     if name == "record_claims":
         types |= {
             "batch": "bigint", "lo": "bigint", "hi": "bigint", "lanes": "smallint[]", "base": "pg_snapshot",
-            "snapshot": "pg_snapshot", "after": "bigint", "positions": "bigint[]", "partitions": "integer[]",
-            "offsets": "bigint[]",
+            "snapshot": "pg_snapshot", "after": "bigint", "is_partial": "boolean", "positions": "bigint[]",
+            "partitions": "integer[]", "offsets": "bigint[]",
         }  # fmt: skip
         values |= {
             "batch": 9, "lo": 3, "hi": 3, "lanes": "{4}", "base": None, "snapshot": "1:1:", "after": None,
-            "positions": [3], "partitions": [0], "offsets": [5],
+            "is_partial": True, "positions": [3], "partitions": [0], "offsets": [5],
         }  # fmt: skip
     watched = watch(conn, RECORDER[name], types, values)
     with conn.transaction(force_rollback=True):

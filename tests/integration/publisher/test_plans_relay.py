@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from outbox.statements import array_text
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import STATEMENTS as FINDER
-from outbox_relay.publisher.finder import Finder, prepare_session
+from outbox_relay.publisher.finder import Finder, Scope, prepare_session
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
 from outbox_relay.publisher.snapshot import Snapshot
@@ -24,7 +23,7 @@ from tests.support.bare_reader import narrow_partitions
 from tests.support.lanes import take
 from tests.support.plain_inserts import Connection, connect, insert_numbered
 from tests.support.publications import own_lanes, positions, record, snapshot
-from tests.support.query_plans import Plan, Prepared, nodes, rows_read, scans
+from tests.support.query_plans import Plan, Prepared, nodes, removed, rows_read, scans
 
 WIDTH, COUNT = 1_000, 10
 ALL_LANES = list(range(8))
@@ -227,25 +226,60 @@ def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(
     conn.execute("SELECT setval('outbox.position', %s, false)", [(COUNT - 1) * WIDTH + 1])
     insert_numbered(conn, "t", 300)
     current = finder.here()[0]
-    plan = explain_backlog(conn, finder, previous, current)
+    plan = explain_backlog(conn, finder, previous, current, Scope(frozenset(ALL_LANES)))
     no_table_is_read_through(plan)
     assert plan["Actual Rows"] == 300
     assert rows_read(plan, "message_p") <= 2 * 300, "by both branches at most"
-    assert all(node["Index Name"].endswith("xid_lane_idx") for node in scans(plan, "message_p"))
+    assert all("xid_lane" in node["Index Name"] for node in scans(plan, "message_p"))
 
 
-def explain_backlog(conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot) -> Plan:
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "backlog_branch", "topics")
+def test_a_topic_that_is_read_apart_is_listed_without_the_rows_of_others(conn: Connection) -> None:
+    finder = Finder(conn)
+    finder.name_partitions((f"message_p{1:015}",))
+    previous = finder.here()[0]
+    insert_numbered(conn, "many", 900)
+    insert_numbered(conn, "few", 5)
+    row = conn.execute("SELECT hashtext('many'), hashtext('few')").fetchone()
+    assert row is not None
+    many, few = row
+    lanes = frozenset(ALL_LANES)
+    for scope in (Scope(lanes, topic=few), Scope(lanes, without=frozenset({many}))):
+        plan = explain_backlog(conn, finder, previous, finder.here()[0], scope)
+        no_table_is_read_through(plan)
+        assert plan["Actual Rows"] == 5
+        assert rows_read(plan, "message_p") <= 10, "by both branches at most"
+        assert removed(plan) == 0
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "published")
+def test_publications_of_a_page_are_found_by_what_they_span(conn: Connection) -> None:
+    bounds = {"positions": "{1,2,3}", "lowest": 1, "highest": 3}
+    types = {"positions": "bigint[]", "lowest": "bigint", "highest": "bigint"}
+    watched = early(conn, FINDER["published"], types, bounds)
+    seen = snapshot(conn)
+    for batch in range(500):
+        record(conn, range(10 * batch + 1, 10 * batch + 11), seen=seen, batch=batch)
+    plan = watched.explain(bounds)
+    no_table_is_read_through(plan)
+    assert plan["Actual Rows"] == 3
+    assert rows_read(plan, "publication_p") == 1
+
+
+def explain_backlog(
+    conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot, scope: Scope
+) -> Plan:
     """Explain what the cursor of a backlog reads."""
     declared = FINDER["backlog"]
-    branches = sql.SQL(" UNION ALL ").join(finder._branches("backlog_branch"))
+    branches = finder.branches("backlog_branch", scope)
     query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches)
     values = {
-        "lanes": array_text(ALL_LANES),
         "xmax": str(previous.xmax),
         "xip": previous.xip_array,
         "cur_xmax": str(current.xmax),
         "cur_xip": current.xip_array,
         "after": 0,
+        **scope.values,
     }
     row = conn.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + query, values).fetchone()
     assert row is not None

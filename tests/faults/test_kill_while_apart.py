@@ -1,0 +1,54 @@
+"""Relays die while the backlog of one topic is read apart from another topic that goes on; the next one carries on.
+
+Nothing is lost or out of order in either topic, and what was recorded of the backlog does not come again.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.kafka_records import compare, read_topic
+from tests.support.plain_inserts import connect, insert_numbered, numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
+
+ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
+OPTIONS = ("--lease", "1", "--page", "100")
+BACKLOG = 20_000
+STEPS = {
+    "recording": ("publisher.recorder:Recorder.commit", 2),
+    "making the list": ("publisher.finder:Finder.backlog", 1),
+    "taking a page of the list": ("publisher.read_ahead:ListAhead.take", 4),
+    "splitting": ("publisher.lane_groups:Group.read_apart", 1),
+    "becoming one again": ("publisher.lane_groups:_rejoin", 1),
+}
+
+
+@pytest.mark.parametrize(("step", "number"), STEPS.values(), ids=STEPS)
+def test_relays_that_die_while_a_topic_is_apart_lose_and_reorder_nothing(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, step: str, number: int
+) -> None:
+    many, few = make_topic(), make_topic()
+    with connect(database) as conn:
+        with RelayProcess(database, bootstrap_servers, *OPTIONS) as relay:
+            insert_numbered(conn, many, 10)
+            wait_published(conn)
+            relay.stop()
+        insert_numbered(conn, many, BACKLOG, start=10)
+        for turn, when in enumerate(("before", "after")):
+            insert_numbered(conn, few, 10, start=10 * turn)
+            with RelayProcess(
+                database, bootstrap_servers, *OPTIONS, entry=(ENTRY, step, when, str(number))
+            ) as relay:
+                assert relay.wait(60) == -signal.SIGKILL, relay.output()
+        insert_numbered(conn, many, 10, start=BACKLOG + 10)
+        with RelayProcess(database, bootstrap_servers, *OPTIONS) as relay:
+            wait_published(conn)
+            relay.stop()
+    findings = compare(read_topic(bootstrap_servers, many), numbered(BACKLOG + 20))
+    assert not findings.broken
+    assert findings.duplicate_records < BACKLOG, "what was recorded did not come again"
+    assert not compare(read_topic(bootstrap_servers, few), numbered(20)).broken

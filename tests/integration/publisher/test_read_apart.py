@@ -1,0 +1,165 @@
+"""A topic with a backlog is read apart: the others do not wait, and a successor goes on from the recorded floor."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from outbox.statements import array_text
+from outbox_relay.publisher import listing
+from outbox_relay.publisher.finder import POSITION, TOPIC, RawRow
+from outbox_relay.publisher.lane_groups import Group, floor_of, merge
+from outbox_relay.publisher.lease import columns
+from outbox_relay.publisher.read_ahead import ListAhead
+from outbox_relay.publisher.reader import Page
+from tests.support.bare_reader import Reading
+from tests.support.plain_inserts import Connection, insert
+from tests.support.publications import positions
+
+SEEDS = [*range(12), pytest.param(random.SystemRandom().randrange(10**6), id="any")]
+RECORD = """
+    INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions,
+                                    partitions, offsets)
+    VALUES (1, %(batch)s, %(lo)s, %(hi)s, %(lanes)s, %(base)s, %(snapshot)s, %(after)s, %(is_partial)s, %(positions)s,
+            %(partitions)s, %(offsets)s)
+"""
+
+
+class Loop:
+    """A session's turns without Kafka: every page that is read is published and recorded at once."""
+
+    def __init__(self, reading: Reading, conn: Connection) -> None:
+        self._reading, self._conn = reading, conn
+        self.groups = [reading.group]
+        self.recorded = reading.group.progress
+        self.published: list[RawRow] = []
+        self.turns = 0
+
+    def turn(self, *, crash: int | None = None) -> bool:
+        """Read one turn and record its pages; `crash`: die before the record of this page."""
+        reader = self._reading.reader
+        self.turns += 1
+        pages = list(reader.read(self.groups))
+        self.groups += reader.take_apart()
+        found = bool(pages)
+        while pages:
+            if crash is not None and not crash:
+                self.die()
+                return True
+            crash = None if crash is None else crash - 1
+            page = pages.pop(0)
+            self._record(page, pages)
+        self.groups = merge(self.groups)
+        reader.close_lists(self.groups)
+        return found
+
+    def _record(self, page: Page, pending: list[Page]) -> None:
+        progress = page.progress
+        if page.group.split is not None:
+            before = {id(one.group): one.before for one in reversed(pending)}
+            others = [g for g in self.groups if g.split is page.group.split and g is not page.group]
+            progress = floor_of([progress, *(before.get(id(g), g.progress) for g in others)])
+        found = sorted(row[POSITION] for row in page.rows)
+        zeros = array_text([0] * len(found))
+        values = {"batch": len(self.published), "lo": found[0], "hi": found[-1], "lanes": array_text(range(8)),
+                  "positions": array_text(found), "partitions": zeros, "offsets": zeros}  # fmt: skip
+        self._conn.execute(RECORD, values | columns(progress))
+        self.recorded = progress
+        self.published += page.rows
+
+    def die(self) -> None:
+        """Forget everything but what is recorded; pages that were read are lost."""
+        self.groups = [Group(set(range(8)), self.recorded)]
+        self._reading.reader.take_apart()
+        self._reading.reader.close_lists([])
+
+    def drain(self) -> None:
+        """Take turns until everything is caught up and nothing is left."""
+        while self.turn() or not all(group.is_level for group in self.groups) or len(self.groups) > 1:
+            assert self.turns < 3_000
+
+
+@pytest.fixture
+def loop(database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
+    monkeypatch.setattr(listing, "AT_ONCE", 12)
+    # The session takes a page of a list when it is read; here each turn waits for it.
+    monkeypatch.setattr(ListAhead, "is_ready", True)
+    reading = Reading(database, page=5)
+    reading.reader.quantum = 3
+    yield Loop(reading, conn)
+    reading.close()
+
+
+def flood(conn: Connection, topic: str, count: int) -> None:
+    with conn.transaction():
+        for number in range(count):
+            insert(conn, topic, f"k{number % 3}", b"")
+
+
+def assert_published_once(loop: Loop, conn: Connection) -> None:
+    found = [row[POSITION] for row in loop.published]
+    assert sorted(found) == positions(conn)
+    for topic in {row[TOPIC] for row in loop.published}:
+        of_topic = [row[POSITION] for row in loop.published if row[TOPIC] == topic]
+        assert of_topic == sorted(of_topic)
+
+
+def test_a_message_does_not_wait_behind_the_backlog_of_another_topic(loop: Loop, conn: Connection) -> None:
+    flood(conn, "many", 60)
+    loop.turn()
+    insert(conn, "one", "k", b"")
+    loop.turn()
+    topics = [row[TOPIC] for row in loop.published]
+    assert "one" in topics
+    assert len(topics) < 20
+    loop.drain()
+    assert_published_once(loop, conn)
+
+
+def test_new_messages_of_a_topic_with_a_backlog_wait_behind_it(loop: Loop, conn: Connection) -> None:
+    flood(conn, "many", 30)
+    loop.turn()
+    flood(conn, "many", 2)
+    loop.drain()
+    assert_published_once(loop, conn)
+
+
+def test_a_topic_is_one_with_the_others_again_when_it_has_caught_up(loop: Loop, conn: Connection) -> None:
+    flood(conn, "many", 30)
+    loop.turn()
+    assert [group.topic is None for group in loop.groups] == [True, False]
+    loop.drain()
+    (group,) = loop.groups
+    assert group.split is None
+    insert(conn, "many", "k", b"")
+    loop.drain()
+    assert not loop.recorded.is_partial
+
+
+def test_a_successor_publishes_nothing_twice_of_a_backlog_that_is_taken(loop: Loop, conn: Connection) -> None:
+    flood(conn, "many", 60)
+    for number in range(10):
+        insert(conn, "few", f"k{number}", b"")
+        loop.turn()
+    assert loop.recorded.is_partial
+    loop.die()
+    loop.drain()
+    assert_published_once(loop, conn)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_crashes_while_topics_are_apart_lose_and_double_nothing(
+    loop: Loop, conn: Connection, seed: int
+) -> None:
+    chance = random.Random(seed)
+    for _ in range(40):
+        event = chance.random()
+        if event < 0.25:
+            flood(conn, chance.choice("ABC"), chance.randrange(1, 30))
+        elif event < 0.5:
+            insert(conn, chance.choice("ABCDEF"), "k", b"")
+        loop.turn(crash=chance.randrange(3) if chance.random() < 0.2 else None)
+    loop.drain()
+    assert_published_once(loop, conn)
