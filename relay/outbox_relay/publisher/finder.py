@@ -259,7 +259,9 @@ class Finder:
         }
         if base == BEGINNING:
             return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
-        bounds |= {"xmax": str(base.xmax), "xip": base.xip_array, **scope.values}
+        # What still runs is not searched; see "poll".
+        ended = array_text(xid for xid in base.xip if current.has_ended(xid))
+        bounds |= {"xmax": str(base.xmax), "xip": ended, **scope.values}
         branches = self.branches("backlog_branch", scope)
         if not progress.is_partial:
             return Listing(self._cursor, sql.SQL(STATEMENTS["backlog"]), bounds, branches=branches)

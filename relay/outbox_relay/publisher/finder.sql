@@ -29,7 +29,13 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
 -- more), the newest position given out, this statement's snapshot and, if there are more, how many of what was found
 -- belong to which hash of a topic ("headers"). "position + 0" keeps the planner from walking an index of positions. How
 -- a page is cut: see "page".
-WITH found AS MATERIALIZED (
+-- Transactions that still run are not searched ("visible"): one may have written a million rows, which are in the index,
+-- and each would be looked up in the table to find that it is not visible.
+WITH visible AS MATERIALIZED (
+    SELECT pg_snapshot_xmax(s) AS xmax,
+           ARRAY(SELECT x FROM unnest(%(xip)s::xid8[]) x WHERE pg_visible_in_snapshot(x, s)) AS ended
+    FROM pg_current_snapshot() s
+), found AS MATERIALIZED (
     SELECT *, position + 0 AS place FROM ({branches}) m LIMIT %(page)s + 1
 ), size AS MATERIALIZED (
     SELECT count(*) AS rows FROM found
@@ -55,9 +61,10 @@ SELECT {columns} FROM (
 -- name: branch
 -- One live partition of the difference, for one run of neighbouring lanes and one of hashes of topics. Each half is an
 -- index scan of its own: an OR would not use the index, and for a list of lanes it would be walked once per lane.
-SELECT * FROM {partition} WHERE xid >= %(xmax)s::xid8 AND state = 'COMMITTED' AND {scope}
+SELECT * FROM {partition}
+WHERE xid >= %(xmax)s::xid8 AND xid < (SELECT xmax FROM visible) AND state = 'COMMITTED' AND {scope}
 UNION ALL
-SELECT * FROM {partition} WHERE xid = ANY (%(xip)s::xid8[]) AND state = 'COMMITTED' AND {scope}
+SELECT * FROM {partition} WHERE xid = ANY ((SELECT ended FROM visible)::xid8[]) AND state = 'COMMITTED' AND {scope}
 
 -- name: lanes
 -- A run of neighbouring lanes.

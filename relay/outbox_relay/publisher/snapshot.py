@@ -30,6 +30,10 @@ class Snapshot:
         """The running transactions as the text of a PostgreSQL array."""
         return f"{{{','.join(map(str, self.xip))}}}"
 
+    def has_ended(self, xid: int) -> bool:
+        """Whether a transaction had ended."""
+        return xid < self.xmax and xid not in self.xip
+
     def sees_all_of(self, other: Snapshot) -> bool:
         """Whether every transaction that `other` saw running, or ended, has ended for this one."""
         return self.xmin >= other.xmax

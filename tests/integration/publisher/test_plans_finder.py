@@ -196,30 +196,6 @@ def test_a_thousand_topics_cost_no_table_no_index_and_no_page_more_than_one(conn
     assert read[2] <= 1.25 * read[1], "however many topics"
 
 
-@pytest.mark.feature("S-35")
-def test_a_held_snapshot_does_not_make_polls_grow(conn: Connection, database: str) -> None:
-    """Rows are never rewritten when they are published, so there is nothing dead to walk.
-
-    A branch searches once for new transactions and once for each open one, those of the server's other
-    databases included, so the cost is told per search.
-    """
-    watched = poll_statement(conn, 30)
-    watched.run(values(here(conn)))
-    cost: list[float] = []
-    with psycopg.connect(database) as reader, psycopg.connect(database) as writer:
-        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        reader.execute("SELECT count(*) FROM outbox.message")
-        insert(writer, "t", "k", b"stays open")
-        for number in range(6):
-            conn.execute("SELECT setval('outbox.position', %s, false)", [number * WIDTH * 2 + 10])
-            for _ in range(9):
-                insert_numbered(conn, "t", 100)
-            snapshot = here(conn)
-            searches = 1 + len(snapshot.xip)
-            cost.append(buffers(watched.explain(values(snapshot))) / searches)
-    assert max(cost) <= 2 * min(cost), cost
-
-
 @pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "page")
 def test_a_page_of_a_backlog_reads_its_own_partition_only(conn: Connection) -> None:
     finder = Finder(conn)
