@@ -1,0 +1,382 @@
+"""A topic that is read apart as a state machine without a server: every interleaving, and what it breaks.
+
+One lane with two topics, A and B, and relay sessions that have it one after the other: the one before has given it
+back, has died, or was paused past its lease and goes on at any later time. A transaction writes a flood of A; others
+write messages of both afterwards. A page of a poll is two messages, one of a list is one or two. A message of A may
+fail until its cause is repaired: it parks its key, and the key of all messages of A is the same. Steps of a session:
+
+    takes                  the lane, with the recorded progress, and whether the key is parked
+    polls                  what is visible and was not before; more than a page: A is read apart from here on
+    lists, reads ahead     A's list, and its next page: whether a message waits is what is true then
+    secures, produces      a page; what waits, or was drained, is passed over; what fails, or is held, becomes a claim
+    records                the oldest batch on the wire that has arrived: publications, claims, what was drained
+    drains                 what waits, when nothing is on the wire
+    goes back              to what is recorded, as lanes do that were set aside or stopped
+    gives the lane back    when nothing is on the wire
+
+What a session gave to Kafka arrives in its order at any later time, or never once it has died.
+
+Checked in every state: ORDER, a message appears before one of its topic in front of it. TWICE, a message appears again
+although no session has died, or was paused. At the end: LOSS, a message is not in Kafka. STUCK, a message still waits.
+`Variant` takes single safeguards away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+LOSS, ORDER, TWICE, STUCK = "LOSS", "ORDER", "TWICE", "STUCK"
+NOBODY = -1
+PAGE = 2
+Ids = frozenset[int]
+NONE: Ids = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Who takes part and what may happen; the other defaults are what the product does."""
+
+    topics: str = "AAAB"
+    """The topic of each message, in the order of their positions."""
+    transactions: tuple[int, ...] = (3, 1)
+    """Messages of each, in the order in which they commit. The first has committed when the relay starts."""
+    bad: Ids = NONE
+    sessions: int = 2
+    deaths: int = 0
+    backs: int = 0
+    """How many times a session goes back to what is recorded."""
+    of_list: int = 1
+    """Messages of a page of the list."""
+    takes_from_living: bool = True
+    least_floor: bool = True
+    """Whether the least progress of all parts is recorded, or that of the part that a batch is of."""
+    open_list_is_behind: bool = True
+    waits_behind: bool = True
+    """Whether new messages of A wait until its list is done."""
+    joins_in_one_snapshot: bool = True
+    claims_are_partial: bool = True
+    """Whether a batch with claims is recorded as partial, too."""
+    compares: bool = True
+    """Whether a session that goes on from a floor leaves out what has a publication."""
+    passes_over_drained: bool = True
+
+
+class Progress(NamedTuple):
+    """What all was visible, as far as it is published; `partial`: some that was not is published, too."""
+
+    seen: Ids = NONE
+    partial: bool = False
+
+
+class Part(NamedTuple):
+    """Topic A while it is read apart: from `base` by a list up to `target`; without a target it is level."""
+
+    base: Progress
+    target: Ids | None
+    left: tuple[int, ...] | None = None
+    """The list, once it is made."""
+
+
+class Page(NamedTuple):
+    """What was read; `of_part`: of topic A apart. `before` is its part's progress before it."""
+
+    rows: tuple[int, ...]
+    of_part: bool
+    before: Progress
+    after: Progress
+
+
+class Batch(NamedTuple):
+    """What was produced together."""
+
+    rows: tuple[int, ...]
+    progress: Progress
+    claims: Ids = NONE
+    is_drain: bool = False
+
+
+class Session(NamedTuple):
+    """One session; its number is its epoch."""
+
+    at: str = "out"
+    rest: Progress = Progress()
+    part: Part | None = None
+    ahead: tuple[tuple[int, bool], ...] = ()
+    """The next messages of the list, once they are read, and whether each waited then."""
+    pages: tuple[Page, ...] = ()
+    secured: bool = False
+    joins: bool = False
+    """Whether the part is one with the rest when its pages are produced."""
+    parked: bool = False
+    behind: bool = False
+    """Whether the lane was not read since it was taken: its keys are not drained."""
+    drained: Ids = NONE
+    recorded: Progress = Progress()
+    wire: tuple[Batch, ...] = ()
+    arrived: int = 0
+
+    @property
+    def runs(self) -> bool:
+        return self.at == "loop"
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self.pages and not self.wire
+
+
+class State(NamedTuple):
+    """Everything at one moment."""
+
+    sessions: tuple[Session, ...]
+    commits: int = 1
+    owner: int = NOBODY
+    progress: Progress = Progress()
+    published: Ids = NONE
+    waiting: Ids = NONE
+    parked: bool = False
+    requested: bool = False
+    fixed: bool = False
+    seen: Ids = NONE
+    deaths: int = 0
+    backs: int = 0
+    unclean: bool = False
+    wrong: frozenset[str] = frozenset()
+
+
+Next = tuple[str, State]
+
+
+def start(v: Variant) -> State:
+    """The state before any relay runs."""
+    return State((Session(),) * v.sessions, deaths=v.deaths, backs=v.backs)
+
+
+def missing(v: Variant, s: State) -> Iterator[str]:
+    """Yield what is wrong with a state in which nothing more happens, and the owner of the lane lives."""
+    if s.owner == NOBODY or not s.sessions[s.owner].runs:
+        return
+    if s.waiting or s.parked:
+        yield STUCK
+    if len(s.seen) < len(v.topics):
+        yield LOSS
+
+
+def steps(v: Variant, s: State) -> Iterator[Next]:
+    """Yield every step that can be taken now, with the state that it leads to."""
+    if s.wrong:
+        return
+    if s.commits < len(v.transactions):
+        yield "a transaction commits", s._replace(commits=s.commits + 1)
+    if v.bad and not s.fixed:
+        yield "the cause is repaired", s._replace(fixed=True)
+    if s.parked and s.fixed and not s.requested:
+        yield "a drain is requested", s._replace(requested=True)
+    for number, session in enumerate(s.sessions):
+        if session.at == "out":
+            if s.owner == NOBODY or v.takes_from_living or not s.sessions[s.owner].runs:
+                yield f"{number} takes the lane", _taken(v, s, number)
+            break
+    for number, session in enumerate(s.sessions):
+        yield from _arrival(v, s, number, session)
+        if session.runs:
+            if s.deaths:
+                yield f"{number} dies", _dead(s, number)._replace(deaths=s.deaths - 1, unclean=True)
+            yield from _loop(v, s, number, session)
+
+
+def _visible(v: Variant, s: State) -> Ids:
+    return frozenset(range(sum(v.transactions[: s.commits])))
+
+
+def _with(s: State, number: int, session: Session) -> State:
+    return s._replace(sessions=(*s.sessions[:number], session, *s.sessions[number + 1 :]))
+
+
+def _dead(s: State, number: int) -> State:
+    session = s.sessions[number]
+    return _with(s, number, Session("dead", wire=session.wire, arrived=session.arrived))
+
+
+def _taken(v: Variant, s: State, number: int) -> State:
+    known = s.progress if v.compares else s.progress._replace(partial=False)
+    session = Session("loop", known, parked=s.parked, behind=True, recorded=known)
+    is_paused = s.owner != NOBODY and s.sessions[s.owner].runs
+    return _with(s, number, session)._replace(owner=number, unclean=s.unclean or is_paused)
+
+
+def _arrival(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
+    rows = [row for batch in session.wire for row in batch.rows]
+    if session.arrived == len(rows):
+        return
+    row = rows[session.arrived]
+    wrong = {*s.wrong}
+    if any(v.topics[other] == v.topics[row] and other not in s.seen for other in range(row)):
+        wrong.add(ORDER)
+    if row in s.seen and not s.unclean:
+        wrong.add(TWICE)
+    after = _with(s, number, session._replace(arrived=session.arrived + 1))
+    yield f"{number}: {row} arrives", after._replace(seen=s.seen | {row}, wrong=frozenset(wrong))
+
+
+def _loop(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
+    yield from _record(v, s, number, session)
+    if any(batch.is_drain for batch in session.wire):
+        return  # its last page is recorded before the lane is read
+    if session.pages:
+        if session.secured:
+            yield f"{number} produces {session.pages[0].rows}", _with(s, number, _produced(v, s, session))
+        elif s.owner == number:
+            yield f"{number} makes its barrier", _with(s, number, session._replace(secured=True))
+        else:
+            yield f"{number} is refused its barrier", _dead(s, number)
+        return
+    yield from _poll(v, s, number, session)
+    yield from _list(v, s, number, session)
+    if session.wire:
+        return
+    if s.owner != number:
+        yield f"{number} finds another owner", _dead(s, number)
+        return
+    if s.waiting and s.requested and session.parked and not session.behind:
+        rows = tuple(sorted(s.waiting))
+        batch = Batch(rows, session.recorded, is_drain=True)
+        drained = session._replace(wire=(batch,), drained=session.drained | s.waiting)
+        yield f"{number} drains {rows}", _with(s, number, drained)
+    if s.backs:
+        back = session._replace(rest=session.recorded, part=None, ahead=())
+        yield f"{number} goes back", _with(s, number, back)._replace(backs=s.backs - 1)
+    if number + 1 < len(s.sessions):
+        yield f"{number} gives the lane back", _with(s, number, Session("left"))._replace(owner=NOBODY)
+
+
+def _found(v: Variant, s: State, progress: Progress, topics: str) -> tuple[int, ...]:
+    """What a poll finds: visible, and not visible before."""
+    return tuple(row for row in sorted(_visible(v, s) - progress.seen) if v.topics[row] in topics)
+
+
+def _unpublished(s: State, rows: Iterable[int], progress: Progress) -> tuple[int, ...]:
+    return tuple(row for row in rows if not (progress.partial and row in s.published))
+
+
+def _pages(s: State, *pages: Page) -> tuple[Page, ...]:
+    """Leave out what has a publication, and then pages without a message that is to be published."""
+    read = [
+        page._replace(
+            rows=tuple(row for row in _unpublished(s, page.rows, page.before) if row not in s.waiting)
+        )
+        for page in pages
+    ]
+    return tuple(page for page in read if page.rows)
+
+
+def _poll(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
+    visible, rest, part = Progress(_visible(v, s)), session.rest, session.part
+    if rest == visible and (part is None or part.target is not None) and not session.behind:
+        return
+    read = session._replace(rest=visible, behind=False, secured=False)
+    if part is None:
+        rows = _found(v, s, rest, "AB")
+        if len(rows) <= PAGE:
+            read = read._replace(pages=_pages(s, Page(rows, False, rest, visible)))
+            yield f"{number} polls {rows}", _with(s, number, read)
+            return
+        rows = _found(v, s, rest, "B")
+        pages = _pages(s, Page(rows, False, rest, visible))
+        yield (
+            f"{number} reads A apart, and {rows}",
+            _with(s, number, read._replace(part=Part(rest, visible.seen), pages=pages)),
+        )
+    elif part.target is not None:
+        rows = _found(v, s, rest, "B" if v.waits_behind else "AB")
+        pages = _pages(s, Page(rows, False, rest, visible))
+        yield f"{number} polls {rows}", _with(s, number, read._replace(pages=pages))
+    elif not v.joins_in_one_snapshot:
+        yield f"{number} lets A join", _with(s, number, session._replace(part=None))
+    else:
+        of_rest, of_part = _found(v, s, rest, "B"), _found(v, s, part.base, "A")
+        pages = _pages(s, Page(of_rest, False, rest, visible), Page(of_part, True, part.base, visible))
+        joined = read._replace(part=Part(visible, None), pages=pages, joins=True)
+        yield f"{number} polls {of_rest} and {of_part}", _with(s, number, _joined(joined))
+
+
+def _joined(session: Session) -> Session:
+    if session.joins and not session.pages:
+        return session._replace(part=None, joins=False)
+    return session
+
+
+def _list(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
+    part = session.part
+    if part is None or part.target is None:
+        return
+    if part.left is None:
+        of_topic = (row for row in sorted(part.target - part.base.seen) if v.topics[row] == "A")
+        listed = part._replace(left=_unpublished(s, of_topic, part.base))
+        yield f"{number} lists {listed.left}", _with(s, number, session._replace(part=listed))
+    elif not session.ahead and part.left:
+        ahead = tuple((row, row in s.waiting) for row in part.left[: v.of_list])
+        yield f"{number} reads {ahead} ahead", _with(s, number, session._replace(ahead=ahead))
+    else:
+        left = part.left[v.of_list :]
+        # While the list is open its part has come no further than where it began.
+        after = part._replace(left=left) if left else Part(Progress(part.target), None)
+        rows = tuple(row for row, waited in session.ahead if not waited)
+        page = Page(rows, True, part.base, after.base)
+        taken = session._replace(part=after, ahead=(), pages=(page,) if rows else (), secured=False)
+        yield f"{number} takes {rows} of the list", _with(s, number, taken)
+
+
+def _produced(v: Variant, s: State, session: Session) -> Session:
+    page, pages = session.pages[0], session.pages[1:]
+    messages, claims, parked = [], [], session.parked
+    for row in page.rows:
+        if row in session.drained and v.passes_over_drained:
+            continue
+        if v.topics[row] == "A" and (parked or (row in v.bad and not s.fixed)):
+            claims.append(row)
+            parked = True
+        else:
+            messages.append(row)
+    batch = Batch(tuple(messages), _floor(v, session, page, pages), frozenset(claims))
+    wire = (*session.wire, batch) if messages or claims else session.wire
+    return _joined(session._replace(pages=pages, parked=parked, wire=wire))
+
+
+def _floor(v: Variant, session: Session, page: Page, pages: tuple[Page, ...]) -> Progress:
+    """What is recorded when a page is published: the least progress of the parts; what is read only does not count."""
+    part = session.part
+    if part is None or not v.least_floor:
+        return page.after
+    pending = {one.of_part: one.before for one in pages}
+    of_part = part.base if v.open_list_is_behind or part.target is None else Progress(part.target)
+    known = {False: session.rest, True: of_part} | pending
+    if not page.of_part:
+        known[False] = page.after
+    return Progress(min((one.seen for one in known.values()), key=len), partial=True)
+
+
+def _record(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
+    if not session.wire or session.arrived < len(session.wire[0].rows):
+        return
+    batch = session.wire[0]
+    if s.owner != number:
+        yield f"{number} is refused its record", _dead(s, number)
+        return
+    arrived = session.arrived - len(batch.rows)
+    left = session._replace(wire=session.wire[1:], arrived=arrived, recorded=batch.progress)
+    progress = batch.progress
+    if batch.claims and not v.claims_are_partial:
+        progress = progress._replace(partial=False)
+    # A batch of claims alone records no progress.
+    s = s._replace(
+        progress=progress if batch.rows else s.progress,
+        published=s.published | frozenset(batch.rows),
+        waiting=s.waiting | batch.claims,
+        parked=s.parked or bool(batch.claims),
+    )
+    if batch.is_drain:
+        left = left._replace(parked=False)
+        s = s._replace(waiting=s.waiting - frozenset(batch.rows), parked=False, requested=False)
+    yield f"{number} records {batch.rows}", _with(s, number, left)

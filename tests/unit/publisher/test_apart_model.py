@@ -1,0 +1,56 @@
+"""The model of a topic read apart: every interleaving keeps the promises; each safeguard taken away breaks one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.models.apart_model import LOSS, ORDER, TWICE, Variant, missing, start, steps
+from tests.support.models.search import Found, explore
+
+HANDED_OVER = Variant(takes_from_living=False)
+AGAIN = replace(HANDED_OVER, topics="AAAAB", transactions=(3, 1, 1))
+"""The topic of the flood sends again."""
+PARKED = replace(HANDED_OVER, bad=frozenset({1}))
+WIDE = replace(PARKED, topics="AAAAB", transactions=(4, 1), of_list=2)
+"""A page of the list holds a message that is published, and one that fails."""
+
+SOUND: dict[str, Variant] = {
+    "a pause past the lease": Variant(),
+    "a death": replace(HANDED_OVER, deaths=1, backs=1),
+    "more of the topic": AGAIN,
+    "more of both, and a lane that goes back": Variant("AAAABA", (3, 1, 1, 1), sessions=1, backs=1),
+    "a parked key": replace(PARKED, deaths=1, backs=1),
+    "a parked key, and more of both": Variant(
+        "AAAABA", (3, 1, 1, 1), bad=frozenset({1}), sessions=1, backs=1
+    ),
+    "a parked key, and a death": replace(WIDE, deaths=1, backs=1),
+}
+
+BROKEN: dict[str, tuple[Variant, str]] = {
+    "the progress of one part is recorded": (replace(HANDED_OVER, least_floor=False), LOSS),
+    "an open list counts as published": (replace(HANDED_OVER, open_list_is_behind=False), LOSS),
+    "new messages do not wait behind the list": (replace(AGAIN, waits_behind=False), ORDER),
+    "a topic joins without a common snapshot": (replace(AGAIN, joins_in_one_snapshot=False), LOSS),
+    "a floor is taken for all that is published": (replace(HANDED_OVER, compares=False), TWICE),
+    "a batch with claims is not partial": (replace(WIDE, claims_are_partial=False), TWICE),
+    "what was drained is published by its list": (replace(PARKED, passes_over_drained=False), TWICE),
+}
+
+
+def search(v: Variant) -> Found:
+    return explore(start(v), lambda state: steps(v, state), lambda state: missing(v, state))
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_interleaving_of_a_topic_read_apart_breaks_a_promise(name: str) -> None:
+    found = search(SOUND[name])
+    assert found.wrong == {}
+    assert found.ends, "the search ended nowhere"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_safeguard_of_topics_read_apart_taken_away_is_missed(name: str) -> None:
+    variant, wrong = BROKEN[name]
+    assert wrong in search(variant).wrong
