@@ -48,14 +48,14 @@ class ApartTopics:
         """Return of how many topics that are read apart a page is taken in this turn, and set the size of a page."""
         has_others = time.monotonic() - self._others_at < OTHERS_S
         self._reader.quantum = min(self._quantum, self._page) if has_others else self._page
-        apart = sum(batch.messages for batch in self._publisher.in_flight if batch.is_apart)
+        apart = sum(batch.messages for batch in self._publisher.in_flight if batch.topic is not None)
         return 1 if apart < (2 * self._quantum if has_others else MOST_ALONE) else 0
 
     def _note_published(self, group: Group, batch: Batch) -> None:
         """Note that there are others, or how many messages of a list are published in `PAGE_S`."""
-        batch.is_apart = group.topic is not None
+        batch.topic = group.topic
         now = time.monotonic()
-        if not batch.is_apart:
+        if batch.topic is None:
             self._others_at = now if batch.messages else self._others_at
         elif batch.messages >= LEAST:
             fits = batch.messages * PAGE_S / max(now - batch.since, PAGE_S / 100)

@@ -104,8 +104,8 @@ class Batch:
     """Of a part: how many offsets of each slot acknowledge all its rows there."""
     messages: int = 0
     """Rows that it counts."""
-    is_apart: bool = False
-    """Whether its messages are of a topic that is read apart."""
+    topic: int | None = None
+    """The hash of its topic, if it is of one that is read apart; see lane_groups.py."""
     ended_at: int | None = None
     """The position of the message for which the local queue had no room; None: the page was published to its end."""
 
@@ -229,12 +229,18 @@ def runs(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
     """Yield runs of batches that one publication can record: of the same lanes, of `most` messages together.
 
     The last one's progress holds for all. A batch in which a lane stopped ends its run, because what follows speaks
-    for fewer lanes. A drain is recorded by itself.
+    for fewer lanes. A drain is recorded by itself, and so are batches of a topic that is read apart: millions of
+    positions may lie between its backlog and the new messages of others, and a search for one of them would read
+    every publication that spans it.
     """
     run: list[Batch] = []
     messages = 0
     for batch in batches:
-        others = run and (batch.lanes != run[-1].lanes or run[-1].stops or messages + batch.messages > most)
+        others = run and (
+            (batch.lanes, batch.topic) != (run[-1].lanes, run[-1].topic)
+            or run[-1].stops
+            or messages + batch.messages > most
+        )
         if run and (others or batch.drain or run[-1].drain):
             yield run
             run, messages = [], 0
