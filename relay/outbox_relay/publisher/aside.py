@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Refused, Unpublishable
-from outbox_relay.publisher.lane_groups import Group, merge
+from outbox_relay.publisher.lane_groups import Group, care_of, merge, of_lane
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
@@ -67,8 +67,10 @@ class AsideLanes:
                 # flight of it is recorded.
                 if group.topic is None and mine:
                     floor = self._as_recorded(group, group.progress if page is None else page.before)
+                    careful = care_of(one for one in self._groups if one.split is group.split)
                     group.lanes -= mine
-                    self._groups += [Group({lane}, floor, paused=True) for lane in mine]
+                    for lane in mine:
+                        self._groups += of_lane(lane, floor, careful.get(lane, {}), paused=True)
                 continue
             if mine == group.lanes and len(mine) == 1 and page is None:
                 group.paused = True
@@ -97,9 +99,14 @@ class AsideLanes:
         if head.drain is not None:
             # Nothing of the lane was on the wire when the drain began, so it is the first.
             # Its place in the lane is no place to stop at: its key stays parked at it, and the request is done.
-            index = min(index for _, index in head.waiting())
+            slot, index = min(head.waiting(), key=lambda one: one[1])
             refused = Refused(
-                head.positions[index], head.message_ids[index], str(reason), head.alone, of_drain=True
+                head.positions[index],
+                head.message_ids[index],
+                slot.topic,
+                str(reason),
+                head.alone,
+                of_drain=True,
             )
             raise DeliveryError(f"a drain in lane {lane} waits for its partition: {reason}", {lane: refused})
         with naming_defects():
@@ -111,11 +118,11 @@ class AsideLanes:
         self._reload_keys(frozenset((lane,)))
         self._given_up += messages
         self._burdened |= {lane}
-        group = next((group for group in self._groups if lane in group.lanes), None)
-        if group is not None:
+        careful = care_of(self._groups).get(lane, {})
+        for group in self._groups:
             group.lanes.discard(lane)
         self._groups = [group for group in self._groups if group.lanes]
-        self._stops.add(done.stops[0], careful=None if group is None else group.careful)
+        self._stops.add(done.stops[0], careful=careful)
 
     def _unburden(self) -> bool:
         """Replace a producer that still holds messages of stopped lanes, once nothing else is in flight.

@@ -210,7 +210,9 @@ class Batch:
         found: dict[int, Refused] = {}
         for index in slot.indexes:
             reason = f"OFFSETS_OUT_OF_ORDER: topic {slot.topic!r}, partition {slot.partition}"
-            found[self.row_lanes[index]] = Refused(self.positions[index], self.message_ids[index], reason)
+            found[self.row_lanes[index]] = Refused(
+                self.positions[index], self.message_ids[index], slot.topic, reason
+            )
         return found
 
 

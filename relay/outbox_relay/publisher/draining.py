@@ -12,7 +12,7 @@ from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
 from outbox_relay.publisher.finder import ID, POSITION, TOPIC, WAITING, Finder, RawRow
-from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.lane_groups import Group, care_of
 from outbox_relay.publisher.parked import DRAIN_PAGE, Key, KeyDrain, ParkedKeys
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
@@ -137,9 +137,8 @@ class DrainedKeys:
         """
         if self._pages or self._burdened or self._publisher.aside:
             return set()
-        going = set[int]().union(
-            *(group.lanes for group in self._groups if not group.paused and not group.one_by_one)
-        )
+        going = set[int]().union(*(group.lanes for group in self._groups if not group.paused))
+        going -= set[int]().union(*(group.lanes for group in self._groups if group.one_by_one))
         unrecorded = [batch for batch in self._publisher.unrecorded() if batch.drain is None]
         stopped = {
             lane
@@ -213,7 +212,7 @@ class DrainedKeys:
         The producer is closed, what was acknowledged is recorded, and what was not is in doubt.
         """
         left = {}
-        careful = {lane for group in self._groups if group.careful is not None for lane in group.lanes}
+        careful = care_of(self._groups)
         drain = self._drain_of_refusal(refused)
         for lane, one in refused.items():
             code, _, text = one.reason.partition(": ")

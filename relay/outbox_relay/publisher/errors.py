@@ -21,13 +21,14 @@ class KafkaUnavailableError(ConnectionError):
 
 
 class Refused(NamedTuple):
-    """A message that Kafka refused for good; the reason begins with its code.
+    """A message that Kafka refused for good, with its topic; the reason begins with its code.
 
     `row` is the message if it was the only one of its batch. `of_drain`: the batch was one of a parked key.
     """
 
     position: int
     message_id: str
+    topic: str
     reason: str
     row: tuple[Any, ...] | None = None
     of_drain: bool = False

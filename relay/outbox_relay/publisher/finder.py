@@ -312,6 +312,12 @@ class Finder:
         rows = self._cursor.execute(self._page, bounds, prepare=True).fetchall()
         return _part(ids, rows, full=_fills_page(rows))
 
+    def hash_of_topic(self, topic: str) -> int:
+        """Return the hash by which a topic is read apart."""
+        row = self._cursor.execute(STATEMENTS["hash_of_topic"], {"topic": topic}).fetchone()
+        assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
+        return int(row[0])
+
     def beyond_all_running(self) -> Snapshot:
         """Return a snapshot whose xmax is above every xid that was given out before the call."""
         self._cursor.execute(STATEMENTS["take_xid"], prepare=True)

@@ -74,6 +74,10 @@ lane BETWEEN {first}::smallint AND {last}::smallint
 -- A range of hashes of topics, which the finder's index holds: a topic that is left out costs no row of the table.
 hashtext(topic) BETWEEN {low}::integer AND {high}::integer
 
+-- name: hash_of_topic
+-- The hash of a topic, as the finder's index holds it.
+SELECT hashtext(%(topic)s::text)
+
 -- name: columns
 -- What a Kafka record is made of, in types that are cheap to read. "waiting": null is to be published; else the
 -- message waits, for whatever reason, until that time (as text whose order is that of time). It is looked up per

@@ -11,6 +11,10 @@ the least progress of all these groups, marked as partial: publications lie beyo
 - A lane stops, is set aside or is to be given back: it leaves all groups of its split (they share a set of lanes), and
   goes on, here or with its next owner, from the floor, as after a crash; it is read when all of it is recorded.
 - The hashes of two topics are equal: they are read apart together.
+- Kafka refuses a message of a lane that goes on from a floor: the topic of that message is a part of its own, which
+  goes one message at a time up to it. What it has in front of that message was on the wire, so that is not much; the
+  other topics of the lane go on in pages. Read one by one as a whole, the lane would do so with its backlog. The
+  producer is new, so until the message comes again nothing of its topic in this lane overtakes it.
 
 In steady state there is one group. A lane that was stopped, or taken over with another progress, is a group of
 its own until it has caught up: then all groups are polled in one snapshot and become one.
@@ -25,6 +29,9 @@ from dataclasses import dataclass, field
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
+
+Care = Mapping[int | None, int]
+"""Of a lane: up to which position one message at a time, by hash of the topic; by None: of all topics."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,8 +69,8 @@ class Group:
 
     @property
     def is_listed(self) -> bool:
-        """Whether it takes a topic that is read apart from a list."""
-        return self.topic is not None and not self.is_level
+        """Whether it takes a topic that is read apart from a list ahead."""
+        return self.topic is not None and not self.is_level and not self.one_by_one
 
     @property
     def apart(self) -> frozenset[int]:
@@ -87,6 +94,11 @@ class Group:
         return self.trial or self.careful is not None
 
     @property
+    def care(self) -> Care:
+        """Up to which position it goes carefully."""
+        return {} if self.careful is None else {self.topic: self.careful}
+
+    @property
     def is_level(self) -> bool:
         """Whether a poll from its snapshot finds its rows (no difference is open)."""
         return self.backlog is None and self.progress.base is None and self.progress != START
@@ -104,6 +116,31 @@ def start_groups(progress: Mapping[int, Progress], stopped: Collection[int]) -> 
     """Return the groups to begin with; each lane that was stopped by itself, with a trial."""
     going = {lane: known for lane, known in progress.items() if lane not in stopped}
     return by_progress(going) + [Group({lane}, progress[lane], trial=True) for lane in sorted(stopped)]
+
+
+def of_lane(
+    lane: int, known: Progress, careful: Care, *, trial: bool = False, paused: bool = False
+) -> list[Group]:
+    """Return the groups of a lane that goes on by itself: one, or a split where only some topics go carefully."""
+    if not careful or None in careful:
+        return [Group({lane}, known, careful=careful.get(None), trial=trial, paused=paused)]
+    lanes, split = {lane}, Split({topic for topic in careful if topic is not None})
+    return [
+        Group(lanes, known, split=split, paused=paused),
+        *(
+            Group(lanes, known, split=split, topic=topic, careful=position, paused=paused)
+            for topic, position in careful.items()
+        ),
+    ]
+
+
+def care_of(groups: Iterable[Group]) -> dict[int, dict[int | None, int]]:
+    """Return how far each lane goes carefully."""
+    found: dict[int, dict[int | None, int]] = {}
+    for group in groups:
+        for lane in group.lanes if group.care else ():
+            found.setdefault(lane, {}).update(group.care)
+    return found
 
 
 def merge(groups: Sequence[Group]) -> list[Group]:
@@ -155,10 +192,13 @@ def floor_of(parts: Iterable[Progress]) -> Progress:
 def end_care(groups: Iterable[Group]) -> None:
     """Take the mark from the groups of a turn that came past their refused message.
 
-    Not sooner than its delivery: were the mark taken away while the message is on the wire, a second refusal would
-    count as the first, and the lane would never stop.
+    What is left of a part of a split is listed once more, ahead: the list so far is of the session. Not sooner than
+    its delivery: were the mark taken away while the message is on the wire, a second refusal would count as the
+    first, and the lane would never stop.
     """
     for group in groups:
         passed = group.is_level or (group.progress.after or 0) >= (group.careful or 0)
         if group.careful is not None and not group.paused and passed:
             group.careful = None
+            if group.topic is not None:
+                group.backlog = group.listing = None

@@ -360,6 +360,7 @@ class Publisher(OnTheWire):
                     refused[batch.row_lanes[index]] = Refused(
                         batch.positions[index],
                         batch.message_ids[index],
+                        slot.topic,
                         f"{error.name()}: topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
                         batch.alone,
                         of_drain=batch.drain is not None,

@@ -19,8 +19,9 @@ from outbox_relay.publisher.errors import (
     Refused,
     Unpublishable,
 )
+from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.kafka import KafkaSettingError
-from outbox_relay.publisher.lane_groups import Group, by_progress
+from outbox_relay.publisher.lane_groups import Group, by_progress, care_of, of_lane
 from outbox_relay.publisher.lease import Lease, LeaseLostError
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
@@ -68,36 +69,51 @@ def naming_defects() -> Iterator[None]:
 
 
 def regroup(
-    groups: Iterable[Group], stops: Stops, recorder: Recorder, refused: Mapping[int, Refused]
+    groups: Iterable[Group],
+    stops: Stops,
+    recorder: Recorder,
+    refused: Mapping[int, Refused],
+    hash_of: Callable[[str], int],
 ) -> list[Group]:
     """Put the lanes into groups that go on from what is recorded.
 
-    A lane whose message was refused goes on carefully, by itself; if it went carefully already, it stops. A lane
-    that had stopped and was being tried again begins with a trial.
+    A lane whose message was refused goes on carefully, by itself; if it went carefully already, it stops. Where a floor
+    is recorded, so that the backlog of a topic may lie in front of the message, only its topic goes carefully.
+    A lane that had stopped and was being tried again begins with a trial.
+
+    Args:
+        groups: those before the failure.
+        stops: the lanes that have stopped.
+        recorder: it knows what is recorded, and records stops.
+        refused: the first refused message of each lane.
+        hash_of: returns the hash of a topic, by which it is read apart.
     """
     recorded = recorder.recorded
-    careful = {lane: g.careful for g in groups if g.careful is not None for lane in g.lanes}
+    careful = care_of(groups)
     # A lane whose stop is not recorded went down with the producer, with messages in front of the one that it
     # stopped at. Reading on from what is recorded, it meets that message again.
     stops.keep_recorded(recorded)
     halted = set(stops.now())
-    for lane, (position, message_id, reason, *_) in refused.items():
-        if lane in careful:
+    for lane, (position, message_id, topic, reason, *_) in refused.items():
+        care = careful.setdefault(lane, {})
+        part = hash_of(topic) if recorded[lane].is_partial else None
+        if part in care or None in care:
             code, _, text = reason.partition(": ")
             stop = Stop(lane, recorded[lane], position, message_id, Unpublishable(code, text))
             recorder.stop(stop)
-            stops.add(stop, careful=position)
+            stops.add(stop, careful={None if None in care else part: position})
             halted.add(lane)
         else:
-            careful[lane] = position
+            care[part] = position
     going = {lane: known for lane, known in recorded.items() if lane not in halted}
     plain = {lane: known for lane, known in going.items() if lane not in careful and lane not in stops}
     return [
         *by_progress(plain),
         *(
-            Group({lane}, known, careful=careful.get(lane), trial=lane not in careful)
+            group
             for lane, known in going.items()
             if lane not in plain
+            for group in of_lane(lane, known, careful.get(lane, {}), trial=lane not in careful)
         ),
     ]
 
@@ -107,6 +123,7 @@ class Recovery:
 
     _publisher: Publisher
     _recorder: Recorder
+    _finder: Finder
     _partitions: LivePartitions
     _stops: Stops
     _renewal: Renewal
@@ -135,7 +152,7 @@ class Recovery:
         refused = self._park_refused(error.refused)
         self._reload_keys(self._lease.lanes)
         self._pages = []
-        self._groups = regroup(self._groups, self._stops, self._recorder, refused)
+        self._groups = regroup(self._groups, self._stops, self._recorder, refused, self._finder.hash_of_topic)
         self._stop_reading()
         self._burdened = frozenset()
         self._partitions.revive()

@@ -22,7 +22,7 @@ from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.draining import DrainedKeys
 from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
 from outbox_relay.publisher.finder import POSITION, WAITING, Finder, born
-from outbox_relay.publisher.lane_groups import Group, end_care, merge
+from outbox_relay.publisher.lane_groups import Group, end_care, merge, of_lane
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.moved_topics import MovedTopics
@@ -247,7 +247,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             batch.alone = page.rows[0]
         for stop in batch.stops:
             group.lanes.discard(stop.lane)
-            self._stops.add(stop, careful=group.careful)
+            self._stops.add(stop, careful=group.care)
         if group.trial and batch.claims:
             # The lane got past what it had stopped at.
             group.trial = False
@@ -333,8 +333,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         stopped.retry_at = NOT_AGAIN
         self._parked.count([lane])
         self._recorder.resume(lane)
-        trial = stopped.careful is None
-        self._groups.append(Group({lane}, stopped.stop.progress, careful=stopped.careful, trial=trial))
+        self._groups += of_lane(lane, stopped.stop.progress, stopped.careful, trial=not stopped.careful)
 
     def _while_full(self, seconds: float) -> bool:
         self._renewal.beat()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from outbox.backoff import Backoff
 from outbox_relay.publisher.batch import Stop
 from outbox_relay.publisher.doubts import Doubts
+from outbox_relay.publisher.lane_groups import Care
 from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.text.logs import Log
 
@@ -22,12 +23,12 @@ NOT_AGAIN = float("inf")
 
 @dataclass(slots=True)
 class Stopped:
-    """A stopped lane, when it is tried again (seconds, monotonic), and until which position it then goes carefully."""
+    """A stopped lane, when it is tried again (seconds, monotonic), and how far it then goes carefully."""
 
     stop: Stop
     retry_at: float
     backoff: Backoff
-    careful: int | None
+    careful: Care
 
 
 class Stops:
@@ -39,7 +40,7 @@ class Stops:
     def __contains__(self, lane: int) -> bool:
         return lane in self._stopped
 
-    def add(self, stop: Stop, *, careful: int | None) -> None:
+    def add(self, stop: Stop, *, careful: Care) -> None:
         """Note a stop. The same again is tried after twice the time, up to a minute."""
         before = self._stopped.get(stop.lane)
         same = before is not None and str(before.stop.reason) == str(stop.reason)

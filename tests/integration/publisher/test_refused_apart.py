@@ -1,0 +1,99 @@
+"""Kafka refuses a message while a backlog is read apart: only the topic of that message goes one message at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.session import Session
+from tests.support.kafka_records import compare, read_topic
+from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered
+from tests.support.relay_session import relay_session, turn_until
+from tests.support.servers import MakeTopic
+
+PAGE = 100
+BACKLOG = 4_000
+LANE = 5
+PENDING = "SELECT count(*) FROM outbox.message_status WHERE status = 'COMMITTED' AND waiting IS NULL"
+PARTIAL = "SELECT count(*) FROM outbox.publication WHERE is_partial"
+PARKED = "SELECT count(*) FROM outbox.parked_key WHERE lane = %s AND error LIKE 'INVALID_RECORD:%%'"
+STATUS = "SELECT count(*) FROM outbox.message_status WHERE message_id = %s AND status = 'PUBLISHED'"
+
+
+@pytest.fixture
+def conn(database: str) -> Iterator[Connection]:
+    with connect(database) as conn:
+        yield conn
+
+
+def value(conn: Connection, query: str, *values: object) -> int:
+    row = conn.execute(query.encode(), values).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+class Careful:
+    """Counts the pages of one message that a session publishes."""
+
+    def __init__(self, session: Session) -> None:
+        self.pages = 0
+        note = session._note_published
+
+        def counted(group: Group, batch: Batch) -> None:
+            self.pages += group.careful is not None
+            note(group, batch)
+
+        session._note_published = counted  # type: ignore[method-assign]
+
+
+def finish(session: Session, conn: Connection) -> None:
+    turn_until(session, lambda: not value(conn, PENDING), "everything is published")
+    assert not any(group.care or group.split for group in session._groups), "the topics are one again"
+
+
+def test_a_message_that_is_refused_next_to_a_backlog_does_not_slow_it_down(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
+) -> None:
+    many, few = make_topic(), make_topic(partitions=1, cleanup_policy="compact")
+    with relay_session(database, bootstrap_servers, page=PAGE) as session:
+        careful = Careful(session)
+        first = [insert(conn, many, "first", "first:0"), insert(conn, few, "k", "k:0", lane=LANE)]
+        turn_until(session, lambda: all(value(conn, STATUS, one) for one in first), "both are known")
+        insert_numbered(conn, many, BACKLOG)
+        turn_until(session, lambda: bool(value(conn, PARTIAL)), "a part of the backlog is recorded")
+        with conn.transaction():
+            insert(conn, few, "k", "k:1", lane=LANE)
+            insert(conn, few, None, b"no key", lane=LANE)
+            insert(conn, few, "k", "k:2", lane=LANE)
+        turn_until(session, lambda: bool(value(conn, PARKED, LANE)), "the message parks itself")
+        assert value(conn, PENDING) > BACKLOG / 4, "the backlog did not come first"
+        assert any(group.split and group.lanes == {LANE} for group in session._groups)
+        finish(session, conn)
+    assert careful.pages < 10, "only what was next to the message went one by one"
+    findings = compare(read_topic(bootstrap_servers, many), [("first", 0), *numbered(BACKLOG)])
+    assert not findings.broken
+    assert not compare(read_topic(bootstrap_servers, few), [("k", 0), ("k", 1), ("k", 2)]).broken
+
+
+def test_a_message_that_is_refused_inside_a_backlog_repeats_no_recorded_one(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
+) -> None:
+    topic = make_topic(cleanup_policy="compact")
+    half = BACKLOG // 2
+    with relay_session(database, bootstrap_servers, page=PAGE) as session:
+        careful = Careful(session)
+        first = insert(conn, topic, "first", "first:0")
+        turn_until(session, lambda: bool(value(conn, STATUS, first)), "the topic is known")
+        with conn.transaction():
+            insert_numbered(conn, topic, half)
+            insert(conn, topic, None, b"no key", lane=LANE)
+            insert_numbered(conn, topic, half, start=half)
+        turn_until(session, lambda: bool(value(conn, PARKED, LANE)), "the message parks itself")
+        finish(session, conn)
+    assert careful.pages < 2 * PAGE, "what was recorded of the lane was not read again"
+    findings = compare(read_topic(bootstrap_servers, topic), [("first", 0), *numbered(BACKLOG)])
+    assert not findings.broken
+    assert findings.duplicate_records < half, "what was recorded did not come again"
