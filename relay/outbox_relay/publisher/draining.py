@@ -19,7 +19,7 @@ from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.records import can_park, claim_of
 from outbox_relay.publisher.recovery import naming_defects
-from outbox_relay.publisher.snapshot import EVERYTHING
+from outbox_relay.publisher.snapshot import EVERYTHING, Progress
 from outbox_relay.publisher.stops import Stops
 from outbox_relay.text.logs import Log
 
@@ -155,9 +155,12 @@ class DrainedKeys:
             found, settled = self._finder.page(ids, EVERYTHING)
             rows = [(*row[:WAITING], None, *row[WAITING + 1 :]) for row in found]
         part = replace(drain)
-        # All of the lane that was read is recorded, but claims alone record no progress. This does, for a successor,
-        # unless the lane is stopped: then its row has it.
-        progress = self._recorder.recorded[drain.lane]
+        # Claims alone record no progress. This does, for a successor: how far the lane is read, all of which is
+        # published and recorded; next to a topic that is read apart that is the floor, because what is drained may
+        # lie beyond it. If the lane is stopped, its row has its progress.
+        group = next((one for one in self._groups if one.topic is None and drain.lane in one.lanes), None)
+        recorded = self._recorder.recorded[drain.lane]
+        progress = recorded if group is None else self._as_recorded(group, group.progress)
         speaks_for = () if drain.lane in self._stops else (drain.lane,)
         if not drain.pages:
             self._read_topic_again(drain)
@@ -258,6 +261,9 @@ class DrainedKeys:
             self._parked.withdraw(lanes)
         if self._drain is not None and self._drain.lane in lanes:
             self._drain = None
+
+    def _as_recorded(self, group: Group, known: Progress) -> Progress:
+        raise NotImplementedError
 
     def _settle(self, deadline: float | None = None) -> bool:
         raise NotImplementedError

@@ -126,6 +126,36 @@ def test_a_drain_that_finds_no_room_beside_a_backlog_goes_on_later(
     check(bootstrap_servers, parking)
 
 
+def test_a_drain_next_to_a_list_of_which_nothing_is_taken_is_not_repeated(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    """The first session records claims only, so the lane is taken with the progress from before them."""
+    with relay_session(database, bootstrap_servers, page=PAGE) as session:
+        insert(parking.conn, parking.topic, "first", "first:0")
+        parking.settle(session)
+        with parking.conn.transaction():
+            parking.send(parking.bad, 0, poison=True)
+            parking.send(parking.bad, *range(1, HELD))
+        turn_until(session, lambda: len(parking.reasons) == HELD, "the whole key is held")
+    parking.repair()
+    with relay_session(database, bootstrap_servers, page=PAGE) as session:
+        session._lists_to_read = lambda: 0  # type: ignore[method-assign]
+        turn_until(session, lambda: any(group.split for group in session._groups), "the topic is read apart")
+        parking.request(session)
+        turn_until(session, lambda: not parking.keys, "the key is drained")
+        assert any(group.is_listed for group in session._groups), "nothing of the list was taken"
+    with relay_session(database, bootstrap_servers, page=PAGE) as session:
+        for _ in range(20):
+            session.run_once(0.005)
+        assert session.counts.published == 0
+    found = compare(
+        read_topic(bootstrap_servers, parking.topic),
+        [("first", 0), *((parking.bad, version) for version in range(HELD))],
+    )
+    assert not found.broken
+    assert found.duplicate_records == 0
+
+
 class RoomFor:
     """The local queue has room for so many messages, and for no more until the block ends."""
 

@@ -23,8 +23,9 @@ although no session has died, or was paused. At the end: LOSS, a message is not 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 LOSS, ORDER, TWICE, STUCK = "LOSS", "ORDER", "TWICE", "STUCK"
@@ -61,6 +62,8 @@ class Variant:
     compares: bool = True
     """Whether a session that goes on from a floor leaves out what has a publication."""
     passes_over_drained: bool = True
+    drains_record_reading: bool = True
+    """Whether a drain records how far the lane is read, the floor of all parts, or what was recorded before."""
 
 
 class Progress(NamedTuple):
@@ -241,7 +244,10 @@ def _loop(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
         return
     if s.waiting and s.requested and session.parked and not session.behind:
         rows = tuple(sorted(s.waiting))
-        batch = Batch(rows, session.recorded, is_drain=True)
+        progress = session.rest if session.part is None else _floor_of_parts(v, session)
+        if not v.drains_record_reading:
+            progress = session.recorded
+        batch = Batch(rows, progress, is_drain=True)
         drained = session._replace(wire=(batch,), drained=session.drained | s.waiting)
         yield f"{number} drains {rows}", _with(s, number, drained)
     if s.backs:
@@ -346,14 +352,20 @@ def _produced(v: Variant, s: State, session: Session) -> Session:
 
 def _floor(v: Variant, session: Session, page: Page, pages: tuple[Page, ...]) -> Progress:
     """What is recorded when a page is published: the least progress of the parts; what is read only does not count."""
-    part = session.part
-    if part is None or not v.least_floor:
+    if session.part is None or not v.least_floor:
         return page.after
     pending = {one.of_part: one.before for one in pages}
+    return _floor_of_parts(v, session, pending if page.of_part else pending | {False: page.after})
+
+
+def _floor_of_parts(
+    v: Variant, session: Session, instead: Mapping[bool, Progress] = MappingProxyType({})
+) -> Progress:
+    """The least progress of the parts; `instead` of some, by whether they are topic A's."""
+    part = session.part
+    assert part is not None
     of_part = part.base if v.open_list_is_behind or part.target is None else Progress(part.target)
-    known = {False: session.rest, True: of_part} | pending
-    if not page.of_part:
-        known[False] = page.after
+    known = {False: session.rest, True: of_part, **instead}
     return Progress(min((one.seen for one in known.values()), key=len), partial=True)
 
 

@@ -15,6 +15,8 @@ AGAIN = replace(HANDED_OVER, topics="AAAAB", transactions=(3, 1, 1))
 PARKED = replace(HANDED_OVER, bad=frozenset({1}))
 WIDE = replace(PARKED, topics="AAAAB", transactions=(4, 1), of_list=2)
 """A page of the list holds a message that is published, and one that fails."""
+PARKED_FIRST = replace(HANDED_OVER, bad=frozenset({0}), sessions=3)
+"""The first session parks a key, the next one drains it next to a list that it has not read, the third one goes on."""
 
 SOUND: dict[str, Variant] = {
     "a pause past the lease": Variant(),
@@ -26,6 +28,10 @@ SOUND: dict[str, Variant] = {
         "AAAABA", (3, 1, 1, 1), bad=frozenset({1}), sessions=1, backs=1
     ),
     "a parked key, and a death": replace(WIDE, deaths=1, backs=1),
+    "a parked key, and two hand-overs": PARKED_FIRST,
+    "a parked key of the only topic, and two hand-overs": replace(
+        PARKED_FIRST, topics="AAA", transactions=(3,)
+    ),
 }
 
 BROKEN: dict[str, tuple[Variant, str]] = {
@@ -35,6 +41,14 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "a topic joins without a common snapshot": (replace(AGAIN, joins_in_one_snapshot=False), LOSS),
     "a floor is taken for all that is published": (replace(HANDED_OVER, compares=False), TWICE),
     "a batch with claims is not partial": (replace(WIDE, claims_are_partial=False), TWICE),
+    "a drain next to a list records what was recorded before": (
+        replace(PARKED_FIRST, drains_record_reading=False),
+        TWICE,
+    ),
+    "the same with one topic": (
+        replace(PARKED_FIRST, topics="AAA", transactions=(3,), drains_record_reading=False),
+        TWICE,
+    ),
     "what was drained is published by its list": (replace(PARKED, passes_over_drained=False), TWICE),
 }
 
