@@ -23,9 +23,9 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
   listed.
 - A message with a lower position than one that was drained joins the key (its transaction committed late): each page
   begins at the lowest place, and only what was listed and produced is deleted. So it is published by a later page.
-- A drain's publication brings its lane as far as that is read: all of it is published, and recorded. Claims alone record no progress: a successor would
-  otherwise read again what was drained, and publish it. So a lane that was taken, or goes on after a stop, is read up
-  to what is committed before its keys are drained.
+- A drain's publication brings its lane as far as it is read: all of that is published, and recorded. Claims alone
+  record no progress: a successor would otherwise read again what was drained, and publish it. So a lane that was
+  taken, or goes on after a stop, is read up to what is committed before its keys are drained.
 - The last page of a drain is recorded before its lane is read again: it is waited for (nothing is read any more if the
   relay is to stop meanwhile), and where its partition is slow
   the lane is set aside until then, or not tried again if it is stopped. A message held meanwhile would be held under a

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
+
 from outbox_relay.publisher.batch import Batch, runs
+from outbox_relay.publisher.lane_groups import care_of, end_care, merge, of_lane
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 
 FLOOR = Progress(Snapshot(10, 10), is_partial=True)
@@ -19,3 +22,22 @@ def test_a_publication_is_of_one_topic_that_is_read_apart_or_of_the_others() -> 
     ]
     found = [[batch.positions[0] for batch in run] for run in runs(acknowledged, 5_000)]
     assert found == [[1, 2], [900, 901], [3], [4]]
+
+
+def test_only_the_topic_of_a_refused_message_goes_carefully_for_a_while() -> None:
+    rest, part = of_lane(2, FLOOR, {7: 900})
+    assert rest.apart == {7}
+    assert not rest.one_by_one
+    assert part.one_by_one
+    assert part.lanes is rest.lanes, "a lane that stops leaves both"
+    assert care_of([rest, part]) == {2: {7: 900}}
+    part.progress, part.backlog = Progress(Snapshot(30, 30), FLOOR.snapshot, 899, True), array("q", [1])
+    end_care([rest, part])
+    assert part.care == {7: 900}
+    part.progress = Progress(Snapshot(30, 30), FLOOR.snapshot, 900, True)
+    end_care([rest, part])
+    assert part.care == {}
+    assert part.is_listed, "what is left is taken from a list ahead"
+    rest.progress = part.progress = Progress(Snapshot(40, 40))
+    assert merge([rest, part]) == [rest]
+    assert rest.split is None
