@@ -54,6 +54,8 @@ class ReadAhead:
     def take(self, ids: array[int]) -> Part | None:
         """Return the part if exactly these were begun, else None.
 
+        Also None if they still wait behind lists that are being made: those may take longer than a lease.
+
         Raises:
             psycopg.OperationalError: the connection of the read-ahead is gone.
         """
@@ -61,7 +63,7 @@ class ReadAhead:
             return None
         begun, part = self._next
         self._next = None
-        return part.result() if begun == ids else None
+        return None if begun != ids or part.cancel() else part.result()
 
     def list(self, progress: Progress, scope: Scope) -> ListAhead:
         """Return a list of an open difference, which is made when its first page is taken."""
@@ -100,6 +102,8 @@ class ListAhead:
         progress: Progress,
         scope: Scope,
     ) -> None:
+        self.tables: tuple[str, ...] = ()
+        """The partitions that the page under way, or the last one, was begun with."""
         self._pool = pool
         self._finder = finder
         self._progress = progress
@@ -121,6 +125,7 @@ class ListAhead:
             size: messages of a page; up to `QUANTUM` its bytes are limited to `QUANTUM_BYTES`.
         """
         if self._next is None:
+            self.tables = tables
             self._next = self._pool.submit(self._read, tables, size)
 
     def take(self) -> tuple[list[RawRow], bool]:

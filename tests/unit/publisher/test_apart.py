@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from array import array
+from typing import Any, cast
+
+import pytest
 
 from outbox_relay.publisher.batch import Batch, runs
+from outbox_relay.publisher.finder import Part
 from outbox_relay.publisher.lane_groups import care_of, end_care, merge, of_lane
+from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.snapshot import Progress, Snapshot
+from tests.support.waiting import wait_until
 
 FLOOR = Progress(Snapshot(10, 10), is_partial=True)
 
@@ -22,6 +29,29 @@ def test_a_publication_is_of_one_topic_that_is_read_apart_or_of_the_others() -> 
     ]
     found = [[batch.positions[0] for batch in run] for run in runs(acknowledged, 5_000)]
     assert found == [[1, 2], [900, 901], [3], [4]]
+
+
+def test_a_page_that_waits_behind_the_making_of_lists_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[array[int]] = []
+
+    def read_page(self: ReadAhead, ids: array[int], current: Snapshot) -> Part:
+        read.append(ids)
+        return Part([], len(ids))
+
+    monkeypatch.setattr(ReadAhead, "_read", read_page)
+    ahead = ReadAhead(lambda: cast("Any", None), page=10)
+    ids, made = array("q", [1, 2]), threading.Event()
+    ahead._pool.submit(made.wait, 10)  # a list is being made
+    ahead.start(ids, FLOOR.snapshot)
+    assert ahead.take(ids) is None, "the session reads it on its own connection"
+    made.set()
+    ahead.start(ids, FLOOR.snapshot)
+    wait_until(lambda: bool(read), "the page is read")
+    assert ahead.take(ids) == Part([], 2)
+    assert len(read) == 1, "the first one was given up"
+    ahead.close()
 
 
 def test_only_the_topic_of_a_refused_message_goes_carefully_for_a_while() -> None:
