@@ -143,6 +143,15 @@ def care_of(groups: Iterable[Group]) -> dict[int, dict[int | None, int]]:
     return found
 
 
+def caught_up(groups: Sequence[Group]) -> set[int]:
+    """Return the lanes that are read up to a snapshot: not those that go on from a floor, and are not read since."""
+    behind = [
+        one for one in groups if not one.is_level or one.paused or one.one_by_one or one.progress.is_partial
+    ]
+    lanes = set[int]().union(*(group.lanes for group in groups))
+    return lanes.difference(*(group.lanes for group in behind))
+
+
 def merge(groups: Sequence[Group]) -> list[Group]:
     """Put level groups of equal progress together, but not those that go one by one or wait; leave empty ones out."""
     merged: list[Group] = []

@@ -22,7 +22,7 @@ from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.draining import DrainedKeys
 from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
 from outbox_relay.publisher.finder import POSITION, WAITING, Finder, born
-from outbox_relay.publisher.lane_groups import Group, end_care, merge, of_lane
+from outbox_relay.publisher.lane_groups import Group, caught_up, end_care, merge, of_lane
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.moved_topics import MovedTopics
@@ -208,10 +208,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         self._forget_drained(groups)
         self._groups = merge(self._groups)
         self._reader.close_lists(self._groups)
-        level = {
-            lane for group in self._groups if group.is_level and not group.paused for lane in group.lanes
-        }
-        level -= {lane for group in self._groups if not group.is_level for lane in group.lanes}
+        level = caught_up(self._groups)
         back = self._stops.known(level)
         if back or not self._recorder.resuming.isdisjoint(level):
             self._recorder.resumed(level)

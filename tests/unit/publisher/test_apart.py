@@ -10,7 +10,7 @@ import pytest
 
 from outbox_relay.publisher.batch import Batch, runs
 from outbox_relay.publisher.finder import Part
-from outbox_relay.publisher.lane_groups import care_of, end_care, merge, of_lane
+from outbox_relay.publisher.lane_groups import Group, care_of, caught_up, end_care, merge, of_lane
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from tests.support.waiting import wait_until
@@ -52,6 +52,15 @@ def test_a_page_that_waits_behind_the_making_of_lists_is_not_waited_for(
     assert ahead.take(ids) == Part([], 2)
     assert len(read) == 1, "the first one was given up"
     ahead.close()
+
+
+def test_a_lane_that_goes_on_from_a_floor_has_not_caught_up_before_it_is_read() -> None:
+    level = Progress(Snapshot(20, 20))
+    groups = [Group({0}, level), *of_lane(1, FLOOR, {}, trial=True), *of_lane(2, FLOOR, {7: 900})]
+    assert caught_up([*groups, Group({3}, FLOOR), Group({4}, level, paused=True)]) == {0}
+    for group in groups:
+        group.progress, group.trial = level, False
+    assert caught_up(groups) == {0, 1}, "a topic of lane 2 still goes one by one"
 
 
 def test_only_the_topic_of_a_refused_message_goes_carefully_for_a_while() -> None:
