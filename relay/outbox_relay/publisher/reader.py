@@ -131,7 +131,8 @@ class Reader:
         try:
             rows, is_last = ahead.take()
         except psycopg.errors.UndefinedTable:
-            if not self._partitions.forget_dropped():
+            # The session may have noticed before that a partition was dropped; the list does not know it.
+            if not self._partitions.forget_dropped() and self._partitions.tables == ahead.tables:
                 raise
             return
         before = group.progress

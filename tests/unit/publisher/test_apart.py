@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from array import array
+from types import SimpleNamespace
 from typing import Any, cast
 
+import psycopg
 import pytest
 
 from outbox_relay.publisher.batch import Batch, runs
 from outbox_relay.publisher.finder import Part
 from outbox_relay.publisher.lane_groups import Group, care_of, caught_up, end_care, merge, of_lane
 from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.reader import Reader
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from tests.support.waiting import wait_until
 
@@ -52,6 +55,26 @@ def test_a_page_that_waits_behind_the_making_of_lists_is_not_waited_for(
     assert ahead.take(ids) == Part([], 2)
     assert len(read) == 1, "the first one was given up"
     ahead.close()
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_list_of_a_partition_that_was_dropped_is_begun_again(*, noticed: bool) -> None:
+    """`noticed`: by the session, before the list finds out; else the table is missing for another reason."""
+
+    def take() -> None:
+        raise psycopg.errors.UndefinedTable
+
+    dropped, left = ("message_p1", "message_p2"), ("message_p2",)
+    partitions = SimpleNamespace(tables=left, forget_dropped=lambda: False)
+    reader = Reader(cast("Any", SimpleNamespace(page_size=10)), cast("Any", partitions), cast("Any", None))
+    ahead = cast("Any", SimpleNamespace(take=take, tables=dropped if noticed else left))
+    group = Group({1}, Progress(Snapshot(20, 20), Snapshot(10, 10), 0), topic=7, ahead=ahead)
+    if noticed:
+        assert list(reader._take_apart(group, ahead)) == []
+        assert group.ahead is ahead, "its next page is begun with the partitions that there are"
+    else:
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            list(reader._take_apart(group, ahead))
 
 
 def test_a_lane_that_goes_on_from_a_floor_has_not_caught_up_before_it_is_read() -> None:
