@@ -12,148 +12,44 @@ fail until its cause is repaired: it parks its key, and the key of all messages 
     records                the oldest batch on the wire that has arrived: publications, claims, what was drained
     drains                 what waits, when nothing is on the wire
     goes back              to what is recorded, as lanes do that were set aside or stopped
+    loses its producer     Kafka refuses a message of A; goes back at once, and from a floor A is read apart
     gives the lane back    when nothing is on the wire
 
 What a session gave to Kafka arrives in its order at any later time, or never once it has died.
 
 Checked in every state: ORDER, a message appears before one of its topic in front of it. TWICE, a message appears again
-although no session has died, or was paused. At the end: LOSS, a message is not in Kafka. STUCK, a message still waits.
-`Variant` takes single safeguards away.
+although no session has died, was paused, or lost its producer. At the end: LOSS, a message is not in Kafka. STUCK, a
+message still waits. `Variant` takes single safeguards away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
-LOSS, ORDER, TWICE, STUCK = "LOSS", "ORDER", "TWICE", "STUCK"
-NOBODY = -1
-PAGE = 2
-Ids = frozenset[int]
-NONE: Ids = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """Who takes part and what may happen; the other defaults are what the product does."""
-
-    topics: str = "AAAB"
-    """The topic of each message, in the order of their positions."""
-    transactions: tuple[int, ...] = (3, 1)
-    """Messages of each, in the order in which they commit. The first has committed when the relay starts."""
-    bad: Ids = NONE
-    sessions: int = 2
-    deaths: int = 0
-    backs: int = 0
-    """How many times a session goes back to what is recorded."""
-    of_list: int = 1
-    """Messages of a page of the list."""
-    takes_from_living: bool = True
-    least_floor: bool = True
-    """Whether the least progress of all parts is recorded, or that of the part that a batch is of."""
-    open_list_is_behind: bool = True
-    waits_behind: bool = True
-    """Whether new messages of A wait until its list is done."""
-    joins_in_one_snapshot: bool = True
-    claims_are_partial: bool = True
-    """Whether a batch with claims is recorded as partial, too."""
-    compares: bool = True
-    """Whether a session that goes on from a floor leaves out what has a publication."""
-    passes_over_drained: bool = True
-    drains_record_reading: bool = True
-    """Whether a drain records how far the lane is read, the floor of all parts, or what was recorded before."""
-
-
-class Progress(NamedTuple):
-    """What all was visible, as far as it is published; `partial`: some that was not is published, too."""
-
-    seen: Ids = NONE
-    partial: bool = False
-
-
-class Part(NamedTuple):
-    """Topic A while it is read apart: from `base` by a list up to `target`; without a target it is level."""
-
-    base: Progress
-    target: Ids | None
-    left: tuple[int, ...] | None = None
-    """The list, once it is made."""
-
-
-class Page(NamedTuple):
-    """What was read; `of_part`: of topic A apart. `before` is its part's progress before it."""
-
-    rows: tuple[int, ...]
-    of_part: bool
-    before: Progress
-    after: Progress
-
-
-class Batch(NamedTuple):
-    """What was produced together."""
-
-    rows: tuple[int, ...]
-    progress: Progress
-    claims: Ids = NONE
-    is_drain: bool = False
-
-
-class Session(NamedTuple):
-    """One session; its number is its epoch."""
-
-    at: str = "out"
-    rest: Progress = Progress()
-    part: Part | None = None
-    ahead: tuple[tuple[int, bool], ...] = ()
-    """The next messages of the list, once they are read, and whether each waited then."""
-    pages: tuple[Page, ...] = ()
-    secured: bool = False
-    joins: bool = False
-    """Whether the part is one with the rest when its pages are produced."""
-    parked: bool = False
-    behind: bool = False
-    """Whether the lane was not read since it was taken: its keys are not drained."""
-    drained: Ids = NONE
-    recorded: Progress = Progress()
-    wire: tuple[Batch, ...] = ()
-    arrived: int = 0
-
-    @property
-    def runs(self) -> bool:
-        return self.at == "loop"
-
-    @property
-    def is_quiet(self) -> bool:
-        return not self.pages and not self.wire
-
-
-class State(NamedTuple):
-    """Everything at one moment."""
-
-    sessions: tuple[Session, ...]
-    commits: int = 1
-    owner: int = NOBODY
-    progress: Progress = Progress()
-    published: Ids = NONE
-    waiting: Ids = NONE
-    parked: bool = False
-    requested: bool = False
-    fixed: bool = False
-    seen: Ids = NONE
-    deaths: int = 0
-    backs: int = 0
-    unclean: bool = False
-    wrong: frozenset[str] = frozenset()
-
+from tests.support.models.apart_state import (
+    LOSS,
+    NOBODY,
+    ORDER,
+    PAGE,
+    STUCK,
+    TWICE,
+    Batch,
+    Ids,
+    Page,
+    Part,
+    Progress,
+    Session,
+    State,
+    Variant,
+)
 
 Next = tuple[str, State]
 
 
 def start(v: Variant) -> State:
     """The state before any relay runs."""
-    return State((Session(),) * v.sessions, deaths=v.deaths, backs=v.backs)
+    return State((Session(),) * v.sessions, deaths=v.deaths, backs=v.backs, failures=v.failures)
 
 
 def missing(v: Variant, s: State) -> Iterator[str]:
@@ -223,8 +119,22 @@ def _arrival(v: Variant, s: State, number: int, session: Session) -> Iterator[Ne
     yield f"{number}: {row} arrives", after._replace(seen=s.seen | {row}, wrong=frozenset(wrong))
 
 
+def _without_producer(v: Variant, s: State, number: int, session: Session) -> State:
+    recorded = session.recorded
+    part = Part(recorded, _visible(v, s)) if recorded.partial else None
+    left = Session("loop", recorded, part, parked=s.parked, behind=True, recorded=recorded)
+    left = left._replace(drained=session.drained)
+    return _with(s, number, left)._replace(failures=s.failures - 1, unclean=True)
+
+
 def _loop(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:
     yield from _record(v, s, number, session)
+    if (
+        s.failures
+        and s.owner == number
+        and any(v.topics[row] == "A" for one in session.wire for row in one.rows)
+    ):
+        yield f"{number} loses its producer", _without_producer(v, s, number, session)
     if any(batch.is_drain for batch in session.wire):
         return  # its last page is recorded before the lane is read
     if session.pages:

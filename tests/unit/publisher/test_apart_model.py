@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.models.apart_model import LOSS, ORDER, TWICE, Variant, missing, start, steps
+from tests.support.models.apart_model import missing, start, steps
+from tests.support.models.apart_state import LOSS, ORDER, TWICE, Variant
 from tests.support.models.search import Found, explore
 
 HANDED_OVER = Variant(takes_from_living=False)
@@ -17,6 +18,8 @@ WIDE = replace(PARKED, topics="AAAAB", transactions=(4, 1), of_list=2)
 """A page of the list holds a message that is published, and one that fails."""
 PARKED_FIRST = replace(HANDED_OVER, bad=frozenset({0}), sessions=3)
 """The first session parks a key, the next one drains it next to a list that it has not read, the third one goes on."""
+REFUSED = Variant("AAABA", (3, 2), sessions=1, failures=2)
+"""Kafka refuses messages of the topic of the flood."""
 
 SOUND: dict[str, Variant] = {
     "a pause past the lease": Variant(),
@@ -28,6 +31,8 @@ SOUND: dict[str, Variant] = {
         "AAAABA", (3, 1, 1, 1), bad=frozenset({1}), sessions=1, backs=1
     ),
     "a parked key, and a death": replace(WIDE, deaths=1, backs=1),
+    "two refusals": REFUSED,
+    "a refusal, and a parked key": replace(PARKED, sessions=1, failures=1),
     "a parked key, and two hand-overs": PARKED_FIRST,
     "a parked key of the only topic, and two hand-overs": replace(
         PARKED_FIRST, topics="AAA", transactions=(3,)
@@ -39,6 +44,8 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "an open list counts as published": (replace(HANDED_OVER, open_list_is_behind=False), LOSS),
     "new messages do not wait behind the list": (replace(AGAIN, waits_behind=False), ORDER),
     "a topic joins without a common snapshot": (replace(AGAIN, joins_in_one_snapshot=False), LOSS),
+    "one part is recorded, and a producer lost": (replace(REFUSED, least_floor=False), LOSS),
+    "the others read a refused topic, too": (replace(REFUSED, waits_behind=False), ORDER),
     "a floor is taken for all that is published": (replace(HANDED_OVER, compares=False), TWICE),
     "a batch with claims is not partial": (replace(WIDE, claims_are_partial=False), TWICE),
     "a drain next to a list records what was recorded before": (
