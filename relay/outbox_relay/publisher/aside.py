@@ -90,6 +90,7 @@ class AsideLanes:
         ]
         for group in ready:
             group.paused = False
+            group.end_list()  # one that is left of a trial, for example
         if ready and not self._pages:
             # Before they are read: each would read the same difference, and keep a backlog of its own apart.
             self._groups = merge(self._groups)

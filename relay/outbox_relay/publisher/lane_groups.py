@@ -77,6 +77,12 @@ class Group:
         """The hashes of the topics that others of its split read."""
         return frozenset() if self.split is None or self.topic is not None else frozenset(self.split.topics)
 
+    def end_list(self) -> None:
+        """Leave a list of all topics, of which all that was taken is recorded, and go on from its floor."""
+        if self.topic is None and not self.one_by_one and self.progress.as_floor != self.progress:
+            self.progress = self.progress.as_floor
+            self.backlog = self.listing = None
+
     def read_apart(self, topics: Iterable[int], snapshot: Snapshot) -> list[Group]:
         """Return groups that read these topics up to `snapshot`, each by a list; this one reads all others.
 
@@ -105,9 +111,10 @@ class Group:
 
 
 def by_progress(progress: Mapping[int, Progress]) -> list[Group]:
-    """Put lanes of equal progress together."""
+    """Put lanes of equal progress together; an open difference is gone on with from its floor."""
     groups: dict[Progress, Group] = {}
-    for lane, known in progress.items():
+    for lane, recorded in progress.items():
+        known = recorded.as_floor
         groups.setdefault(known, Group(set(), known)).lanes.add(lane)
     return list(groups.values())
 

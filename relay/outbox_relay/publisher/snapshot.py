@@ -72,6 +72,17 @@ class Progress:
         """The snapshot of which everything is certainly published."""
         return self.snapshot if self.base is None else self.base
 
+    @property
+    def as_floor(self) -> Progress:
+        """An open difference as the floor where it began: what is published of it has publications.
+
+        A session that goes on from there polls, and reads topics with a backlog apart; else all topics would wait in
+        one list. A difference of everything stays as it is.
+        """
+        if self.base is None or self.base == BEGINNING:
+            return self
+        return Progress(self.base, is_partial=True)
+
 
 START = Progress(BEGINNING)
 """No progress is known: publish everything that has no publication."""

@@ -12,10 +12,18 @@ import pytest
 
 from outbox_relay.publisher.batch import Batch, runs
 from outbox_relay.publisher.finder import Part
-from outbox_relay.publisher.lane_groups import Group, care_of, caught_up, end_care, merge, of_lane
+from outbox_relay.publisher.lane_groups import (
+    Group,
+    by_progress,
+    care_of,
+    caught_up,
+    end_care,
+    merge,
+    of_lane,
+)
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.reader import Reader
-from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 from tests.support.waiting import wait_until
 
 FLOOR = Progress(Snapshot(10, 10), is_partial=True)
@@ -103,3 +111,24 @@ def test_only_the_topic_of_a_refused_message_goes_carefully_for_a_while() -> Non
     rest.progress = part.progress = Progress(Snapshot(40, 40))
     assert merge([rest, part]) == [rest]
     assert rest.split is None
+
+
+def test_an_open_difference_is_gone_on_with_from_its_floor() -> None:
+    """A predecessor, or a trial, leaves a list of all topics; what it published has publications."""
+    open_ = Progress(Snapshot(30, 30), Snapshot(10, 10), 500)
+    all_there_is = Progress(Snapshot(30, 30), BEGINNING, 500)
+    groups = by_progress({0: FLOOR, 1: open_, 2: START, 3: all_there_is})
+    assert [(group.lanes, group.progress) for group in groups] == [
+        ({0, 1}, FLOOR),
+        ({2}, START),
+        ({3}, all_there_is),
+    ]
+    tried, everything, carefully = (
+        Group({1}, progress, array("q", [7])) for progress in (open_, all_there_is, open_)
+    )
+    carefully.careful = 900
+    for group in (tried, everything, carefully):
+        group.end_list()
+    assert tried.is_level
+    assert tried.progress == FLOOR
+    assert everything.backlog == carefully.backlog == array("q", [7])
