@@ -137,6 +137,32 @@ def test_lanes_set_aside_beside_a_backlog_repeat_nothing_when_they_go_on(
     assert not findings.duplicate_records
 
 
+def test_lanes_that_another_relay_takes_beside_a_backlog_repeat_nothing(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with relay_session(database, bootstrap_servers, page=PAGE) as first:
+        read_apart(first, conn, topic)
+        with relay_session(database, bootstrap_servers, page=PAGE) as second:
+
+            def has_lanes() -> bool:
+                first.run_once(0.005)
+                return bool(second.lanes)
+
+            turn_until(second, has_lanes, "the second relay takes its share")
+            assert value(conn, PENDING), "the rest is still to be published"
+            assert all(second._recorder.recorded[lane].is_partial for lane in second.lanes)
+
+            def is_done() -> bool:
+                first.run_once(0.005)
+                return not value(conn, PENDING)
+
+            turn_until(second, is_done, "both publish the rest")
+            assert second.counts.published
+    findings = found(bootstrap_servers, topic)
+    assert not findings.broken
+    assert not findings.duplicate_records
+
+
 @pytest.mark.parametrize("clean", [True, False], ids=["stops", "dies"])
 def test_a_successor_goes_on_with_the_rest_of_a_backlog(
     database: str, bootstrap_servers: str, topic: str, conn: Connection, *, clean: bool
