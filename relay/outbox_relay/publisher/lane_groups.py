@@ -131,11 +131,12 @@ def of_lane(
     """Return the groups of a lane that goes on by itself: one, or a split where only some topics go carefully."""
     if not careful or None in careful:
         return [Group({lane}, known, careful=careful.get(None), trial=trial, paused=paused)]
+    floor = known.as_floor
     lanes, split = {lane}, Split({topic for topic in careful if topic is not None})
     return [
-        Group(lanes, known, split=split, paused=paused),
+        Group(lanes, floor, split=split, paused=paused),
         *(
-            Group(lanes, known, split=split, topic=topic, careful=position, paused=paused)
+            Group(lanes, floor, split=split, topic=topic, careful=position, paused=paused)
             for topic, position in careful.items()
         ),
     ]

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from outbox.statements import array_text
-from outbox_relay.publisher import listing
+from outbox_relay.publisher import listing, reader
 from outbox_relay.publisher.finder import POSITION, TOPIC, RawRow
 from outbox_relay.publisher.lane_groups import Group, floor_of, merge
 from outbox_relay.publisher.lease import columns
 from outbox_relay.publisher.read_ahead import ListAhead
-from outbox_relay.publisher.reader import Page
+from outbox_relay.publisher.reader import MOST_APART, Page
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, insert
 from tests.support.publications import positions
@@ -39,10 +39,9 @@ class Loop:
 
     def turn(self, *, crash: int | None = None) -> bool:
         """Read one turn and record its pages; `crash`: die before the record of this page."""
-        reader = self._reading.reader
         self.turns += 1
-        pages = list(reader.read(self.groups))
-        self.groups += reader.take_apart()
+        pages = list(self._reading.reader.read(self.groups))
+        self.groups += self._reading.reader.take_apart()
         found = bool(pages)
         while pages:
             if crash is not None and not crash:
@@ -52,7 +51,7 @@ class Loop:
             page = pages.pop(0)
             self._record(page, pages)
         self.groups = merge(self.groups)
-        reader.close_lists(self.groups)
+        self._reading.reader.close_lists(self.groups)
         return found
 
     def _record(self, page: Page, pending: list[Page]) -> None:
@@ -149,10 +148,13 @@ def test_a_successor_publishes_nothing_twice_of_a_backlog_that_is_taken(loop: Lo
     assert_published_once(loop, conn)
 
 
+@pytest.mark.parametrize("most", [1, MOST_APART], ids=["one", "seven"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_crashes_while_topics_are_apart_lose_and_double_nothing(
-    loop: Loop, conn: Connection, seed: int
+    loop: Loop, conn: Connection, monkeypatch: pytest.MonkeyPatch, seed: int, most: int
 ) -> None:
+    """Of more topics than can be read apart the rest is one list."""
+    monkeypatch.setattr(reader, "MOST_APART", most)
     chance = random.Random(seed)
     for _ in range(40):
         event = chance.random()

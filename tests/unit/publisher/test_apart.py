@@ -123,6 +123,10 @@ def test_an_open_difference_is_gone_on_with_from_its_floor() -> None:
         ({2}, START),
         ({3}, all_there_is),
     ]
+    assert [group.progress for group in of_lane(1, open_, {7: 900})] == [FLOOR, FLOOR]
+    assert of_lane(1, open_, {}, trial=True)[0].progress == open_, (
+        "its next message is the one that it stopped at"
+    )
     tried, everything, carefully = (
         Group({1}, progress, array("q", [7])) for progress in (open_, all_there_is, open_)
     )
