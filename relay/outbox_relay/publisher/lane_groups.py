@@ -111,10 +111,13 @@ class Group:
 
 
 def by_progress(progress: Mapping[int, Progress]) -> list[Group]:
-    """Put lanes of equal progress together; an open difference is gone on with from its floor."""
+    """Put lanes of equal progress together; a partial open difference is gone on with from its floor.
+
+    Of another one, all up to its position is published, and what lies behind it is listed without a comparison.
+    """
     groups: dict[Progress, Group] = {}
     for lane, recorded in progress.items():
-        known = recorded.as_floor
+        known = recorded.as_floor if recorded.is_partial else recorded
         groups.setdefault(known, Group(set(), known)).lanes.add(lane)
     return list(groups.values())
 

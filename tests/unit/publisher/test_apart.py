@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -114,14 +115,16 @@ def test_only_the_topic_of_a_refused_message_goes_carefully_for_a_while() -> Non
 
 
 def test_an_open_difference_is_gone_on_with_from_its_floor() -> None:
-    """A predecessor, or a trial, leaves a list of all topics; what it published has publications."""
+    """A trial, or an owner next to a topic read apart, leaves a list of all topics; what is published is recorded."""
     open_ = Progress(Snapshot(30, 30), Snapshot(10, 10), 500)
     all_there_is = Progress(Snapshot(30, 30), BEGINNING, 500)
-    groups = by_progress({0: FLOOR, 1: open_, 2: START, 3: all_there_is})
+    partial = replace(open_, is_partial=True)
+    groups = by_progress({0: FLOOR, 1: partial, 2: START, 3: all_there_is, 4: open_})
     assert [(group.lanes, group.progress) for group in groups] == [
         ({0, 1}, FLOOR),
         ({2}, START),
         ({3}, all_there_is),
+        ({4}, open_),
     ]
     assert [group.progress for group in of_lane(1, open_, {7: 900})] == [FLOOR, FLOOR]
     assert of_lane(1, open_, {}, trial=True)[0].progress == open_, (
