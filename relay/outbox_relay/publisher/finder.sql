@@ -178,7 +178,7 @@ SELECT set_config('enable_nestloop', %(on)s, false)
 SELECT p.position FROM (
     SELECT unnest(b.positions) AS position FROM outbox.publication b
     WHERE int8range(b.lo, b.hi, '[]') && int8range(%(lowest)s, %(highest)s, '[]') AND b.lo <= %(highest)s
-) p WHERE p.position = ANY (%(positions)s::bigint[])
+) p WHERE p.position IN (SELECT unnest(%(positions)s::bigint[]))
 
 -- name: unpublished
 -- The same when no progress is known (a new schema, a restore, another cluster): all that has no publication.

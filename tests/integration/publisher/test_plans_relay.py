@@ -266,6 +266,22 @@ def test_publications_of_a_page_are_found_by_what_they_span(conn: Connection) ->
     assert rows_read(plan, "publication_p") == 1
 
 
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "published")
+def test_positions_of_a_page_are_hashed_to_compare_them_with_publications(conn: Connection) -> None:
+    """Compared one by one, a page next to a million published positions would take a minute."""
+    few = {"positions": "{1,2,3}", "lowest": 1, "highest": 3}
+    types = {"positions": "bigint[]", "lowest": "bigint", "highest": "bigint"}
+    watched = early(conn, FINDER["published"], types, few)
+    seen = snapshot(conn)
+    for batch in range(50):
+        record(conn, range(100 * batch + 1, 100 * batch + 100), seen=seen, batch=batch)
+    plan = watched.explain({"positions": list(range(1, 5_001, 5)), "lowest": 1, "highest": 4_996})
+    assert plan["Actual Rows"] == 1_000, "99 of 100 are published, and these are among them"
+    (joined,) = [node for node in nodes(plan) if "Join" in node["Node Type"]]
+    assert joined["Hash Cond"]
+    assert removed(plan) == 0, "no position is compared with one that it is not"
+
+
 def explain_backlog(
     conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot, scope: Scope
 ) -> Plan:
