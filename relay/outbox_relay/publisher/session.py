@@ -22,7 +22,7 @@ from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.draining import DrainedKeys
 from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
 from outbox_relay.publisher.finder import POSITION, WAITING, Finder, born
-from outbox_relay.publisher.lane_groups import Group, caught_up, end_care, merge, of_lane
+from outbox_relay.publisher.lane_groups import Group, care_of, caught_up, end_care, merge, of_lane
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.moved_topics import MovedTopics
@@ -242,9 +242,11 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
                 log.error("key parked", lane=claim.lane, message_id=claim.message_id, reason=claim.head.error)
         if group.careful is not None:
             batch.alone = page.rows[0]
+        careful = care_of(self._groups) if batch.stops else {}
         for stop in batch.stops:
+            # It leaves all parts of a split, and another one than this may go carefully.
             group.lanes.discard(stop.lane)
-            self._stops.add(stop, careful=group.care)
+            self._stops.add(stop, careful=careful.get(stop.lane, {}))
         if group.trial and batch.claims:
             # The lane got past what it had stopped at.
             group.trial = False

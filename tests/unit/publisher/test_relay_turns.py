@@ -10,13 +10,17 @@ from typing import Any, cast
 import pytest
 from confluent_kafka import KafkaError
 
+from outbox_relay.publisher.batch import Batch, Stop
+from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import BrokenError, Unpublishable
-from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.finder import FIELDS
+from outbox_relay.publisher.lane_groups import Group, of_lane
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.stops import Stops
 from outbox_relay.publisher.topic_lookup import _refused
 
 
@@ -123,6 +127,20 @@ def test_a_defect_while_a_lane_is_given_up_is_named_and_starts_over() -> None:
     )
     with pytest.raises(BrokenError, match=r"internal error in give_up .*KeyError: 2"):
         session._watch()
+
+
+def test_a_lane_that_stops_in_one_part_keeps_the_care_of_another() -> None:
+    floor = Progress(Snapshot(10, 10), is_partial=True)
+    rest, careful = of_lane(3, floor, {77: 1_000})
+    session = _session([rest, careful])
+    stop = Stop(3, floor, 500, "m", Unpublishable("X", "x"))
+    batch = Batch((3,), floor, floor, stops=[stop])
+    session._publisher = cast("Any", SimpleNamespace(publish=lambda *_: batch))
+    session._stops, session.counts = Stops(), Counts()
+    session._publish(Page(rest, [(500, *[None] * (len(FIELDS) - 1))], floor, floor))
+    assert not rest.lanes
+    (stopped,) = session._stops.due(float("inf"))
+    assert stopped.careful == {77: 1_000}
 
 
 @pytest.mark.parametrize(
