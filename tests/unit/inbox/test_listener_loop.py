@@ -21,8 +21,8 @@ LIMIT_S = 60.0
 
 
 @pytest.fixture
-def loop() -> Iterator[ListenerLoop]:
-    """The loop of one member."""
+def loop(pool: ThreadPoolExecutor) -> Iterator[ListenerLoop]:
+    """The loop of one member; it ends before the threads, which wait for it when a test fails half way."""
     loop = ListenerLoop()
     yield loop
     loop.close(LIMIT_S)
