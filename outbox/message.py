@@ -53,6 +53,8 @@ class Message:
     """RocketMQ's KEYS, by which operators find messages: without white space."""
     deliver_at: datetime | None = None
     """Not published before this time, which must carry its time zone."""
+    deliver_before: datetime | None = None
+    """Not published at or after this time, which must carry its time zone: then it is listed as DEAD (expired)."""
     transaction_id: str | None = None
     checker: str | None = None
     biz_type: str | None = None
@@ -87,7 +89,10 @@ class Message:
         if self.queue is not None:
             _check_queue(self.queue, self.selector)
         if self.deliver_at is not None:
-            put(self, "deliver_at", _check_deliver_at(self.deliver_at))
+            put(self, "deliver_at", _check_time("deliver_at", self.deliver_at))
+        if self.deliver_before is not None:
+            put(self, "deliver_before", _check_time("deliver_before", self.deliver_before))
+            _check_order(self.deliver_at, self.deliver_before)
         if self.message_id is not None:
             _check_message_id(self.message_id)
         if self.traceparent is not None:
@@ -164,23 +169,28 @@ def _check_arg(selector: str, arg: bytes | None) -> None:
         raise InvalidMessageError("selector", f"{selector!r} has nothing to hash", "an order_key or a key")
 
 
-def _check_deliver_at(value: Any) -> datetime:
+def _check_time(name: str, value: Any) -> datetime:
     if not isinstance(value, datetime):
-        raise InvalidMessageError(
-            "deliver_at", f"is {type(value).__name__}", "datetime with a time zone, or None"
-        )
+        raise InvalidMessageError(name, f"is {type(value).__name__}", "datetime with a time zone, or None")
     if value.utcoffset() is None:
         raise InvalidMessageError(
-            "deliver_at",
+            name,
             f"{value} has no time zone",
             "an aware datetime, as datetime.now(UTC) + timedelta(…)",
         )
     try:
         return value.astimezone(UTC)
     except OverflowError:
+        raise InvalidMessageError(name, f"{value} is out of range", "years 1 to 9999 in UTC") from None
+
+
+def _check_order(at: datetime | None, before: datetime) -> None:
+    if at is not None and before <= at:
         raise InvalidMessageError(
-            "deliver_at", f"{value} is out of range", "years 1 to 9999 in UTC"
-        ) from None
+            "deliver_before",
+            f"{before} is not after deliver_at {at}",
+            "a later time than deliver_at, or None",
+        )
 
 
 def _check_message_id(value: Any) -> None:

@@ -17,7 +17,9 @@ _SQL = load_rows("send.sql")
 _PREPARE_ONCE = load_rows("prepare.sql")["prepare_once"]
 _GROUP = list(COLUMNS).index("producer_group")
 LONGEST_KEY = 255
-_ANOTHER_EACH_TIME = frozenset({"producer_group", "transaction_id", "deliver_at", "traceparent"})
+_ANOTHER_EACH_TIME = frozenset(
+    {"producer_group", "transaction_id", "deliver_at", "deliver_before", "traceparent"}
+)
 """Columns that are not the message's content: the group is part of the key, and a retry computes the others again."""
 
 

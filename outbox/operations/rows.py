@@ -27,6 +27,7 @@ COLUMNS: Mapping[str, str] = MappingProxyType(
         "biz_type": "text",
         "biz_id": "text",
         "deliver_at": "timestamptz",
+        "deliver_before": "timestamptz",
         **{column: "text" for column, _ in wire.TEXT_HEADERS},
     }
 )
@@ -56,6 +57,7 @@ def row_of(message: Message, selector: str | None, queue: int | None, producer_g
         message.biz_type,
         message.biz_id,
         None if message.deliver_at is None else message.deliver_at.isoformat(),
+        None if message.deliver_before is None else message.deliver_before.isoformat(),
         *_text_headers(message),
     )
 

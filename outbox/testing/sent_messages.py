@@ -36,6 +36,7 @@ class SentMessage:
     state: str
     producer_group: str | None
     deliver_at: datetime | None
+    deliver_before: datetime | None
 
 
 class SentMessages:

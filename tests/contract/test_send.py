@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
@@ -15,7 +15,7 @@ from tests.support.contract_sessions import Session, count
 
 COLUMNS = """
     SELECT topic, key, body, headers, order_key, selector, queue, tags, index_keys, state, producer_group,
-           transaction_id, checker, biz_type, biz_id, deliver_at, traceparent
+           transaction_id, checker, biz_type, biz_id, deliver_at, deliver_before, traceparent
     FROM outbox.message WHERE id = %s
 """
 
@@ -77,6 +77,7 @@ def test_every_attribute_is_in_its_column(session: Session) -> None:
         selector="modulo",
         index_keys=["k{1}", 'k"2,', "NULL", "\\3"],
         deliver_at=due,
+        deliver_before=due + timedelta(hours=1),
         transaction_id="tx-1",
         checker="payment",
         biz_type="payment",
@@ -91,7 +92,17 @@ def test_every_attribute_is_in_its_column(session: Session) -> None:
     assert session.execute(COLUMNS, [receipt.id]) == [
         (
             *("orders", b"\0\xff", b"\0binary\xff", headers, b"10086", "modulo", None, ["创建订单"], keys),
-            *("COMMITTED", "orders", "tx-1", "payment", "payment", "p-7", due, trace),
+            *(
+                "COMMITTED",
+                "orders",
+                "tx-1",
+                "payment",
+                "payment",
+                "p-7",
+                due,
+                due + timedelta(hours=1),
+                trace,
+            ),
         )
     ]
 
@@ -100,7 +111,7 @@ def test_what_is_left_out_is_null_or_empty(make_session: MakeSession) -> None:
     session = make_session()
     receipt = session.send(Message("orders", body=None))
     nothing = [None] * 6
-    row: tuple[object, ...] = ("orders", *nothing, [], [], "COMMITTED", None, *nothing)
+    row: tuple[object, ...] = ("orders", *nothing, [], [], "COMMITTED", None, *nothing, None)
     assert session.execute(COLUMNS, [receipt.id]) == [row]
 
 

@@ -308,6 +308,12 @@ BEGIN
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_deliver_at_is_a_time', COLUMN = 'deliver_at',
                   HINT = 'Allowed: the years 1 to 9999, or null to publish at once.';
     END IF;
+    IF NEW.deliver_before < '0001-01-01 UTC' OR NEW.deliver_before > '9999-12-31 UTC' OR NEW.deliver_before <= NEW.deliver_at THEN
+        RAISE EXCEPTION 'deliver_before % is not a time that is left to publish the message%', NEW.deliver_before,
+                coalesce(format('; deliver_at is %s', NEW.deliver_at), '')
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_deliver_before_is_later', COLUMN = 'deliver_before',
+                  HINT = 'Allowed: the years 1 to 9999, after deliver_at if that is given, or null to publish at any time.';
+    END IF;
     IF NEW.state = 'UNKNOWN' THEN
         IF NEW.producer_group IS NULL THEN
             RAISE EXCEPTION 'a half message needs a producer_group'

@@ -115,8 +115,8 @@ BEGIN
         END IF;
         DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id AND w.in_doubt = to_skipped;
         may_leave := FOUND;
-    ELSIF NOT to_skipped THEN
-        DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id AND w.parked IS NULL;
+    ELSE  -- delayed, or expired: no relay publishes it while it waits, and one that expired may have been published before
+        DELETE FROM outbox.waiting w WHERE w.id = leave_lane.id AND w.parked IS NULL AND w.in_doubt = to_skipped;
         may_leave := FOUND;
     END IF;
     IF NOT may_leave AND waits.parked IS NULL THEN
@@ -137,11 +137,17 @@ BEGIN
                   HINT = 'What is in Kafka stays there; send another message that corrects it.';
     ELSIF may_leave THEN
         RETURN;
-    ELSIF waits.parked IS NOT NULL AND to_skipped THEN
+    ELSIF (waits.parked IS NOT NULL OR waits.reason = 'expired') AND to_skipped THEN
         RAISE EXCEPTION 'message % cannot become SKIPPED: it is certain that Kafka does not have it, so it becomes DEAD first',
                 message_id
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_skipped_is_in_doubt',
                   HINT = format('outbox message skip %s --reason TEXT', message_id);
+    ELSIF waits.reason = 'expired' THEN
+        RAISE EXCEPTION 'message % cannot become DEAD: it has expired, and may be in Kafka from before, because an earlier acknowledgement was lost',
+                message_id
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_dead_is_not_in_doubt',
+                  HINT = format('Give it up, whether Kafka has it or not: outbox message skip %s --may-be-published --reason TEXT',
+                                message_id);
     ELSIF waits.parked IS NOT NULL THEN
         RAISE EXCEPTION 'message % cannot become DEAD: it may be in Kafka already, because an earlier acknowledgement was lost',
                 message_id

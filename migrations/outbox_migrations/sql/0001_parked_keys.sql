@@ -34,4 +34,4 @@ ALTER TABLE outbox.waiting
     ADD CONSTRAINT waiting_parked_has_a_place CHECK ((parked IS NULL) = (place IS NULL));
 CREATE INDEX waiting_parked ON outbox.waiting (parked, place) WHERE parked IS NOT NULL;
 CREATE INDEX waiting_place ON outbox.waiting (place) WHERE place IS NOT NULL;
-CREATE INDEX waiting_failed ON outbox.waiting (id) WHERE reason = 'failed';
+CREATE INDEX waiting_failed ON outbox.waiting (id) WHERE reason IN ('failed', 'expired');

@@ -23,10 +23,10 @@ BEGIN
         GRANT USAGE ON SCHEMA outbox TO outbox_producer;
         GRANT USAGE ON SEQUENCE outbox.position TO outbox_producer;
         GRANT INSERT (message_id, topic, key, body, headers, order_key, selector, queue, tags, index_keys, state,
-                      producer_group, transaction_id, checker, biz_type, biz_id, deliver_at, check_after,
+                      producer_group, transaction_id, checker, biz_type, biz_id, deliver_at, deliver_before, check_after,
                       traceparent, lane)
             ON outbox.message TO outbox_producer;
-        GRANT SELECT (id, message_id, topic, key, order_key, queue, state, remark, decided_at, deliver_at, producer_group,
+        GRANT SELECT (id, message_id, topic, key, order_key, queue, state, remark, decided_at, deliver_at, deliver_before, producer_group,
                       transaction_id, born_at)
             ON outbox.message TO outbox_producer;
         GRANT UPDATE (state, remark) ON outbox.message TO outbox_producer;
@@ -50,7 +50,7 @@ BEGIN
         GRANT SELECT, USAGE ON ALL SEQUENCES IN SCHEMA outbox TO outbox_relay;
         GRANT INSERT ON outbox.publication, outbox.topic, outbox.failover TO outbox_relay;
         GRANT INSERT, DELETE ON outbox.waiting TO outbox_relay;
-        GRANT UPDATE (reason, in_doubt) ON outbox.waiting TO outbox_relay;
+        GRANT UPDATE (reason, in_doubt, parked, place) ON outbox.waiting TO outbox_relay;
         GRANT INSERT, UPDATE, DELETE ON outbox.parked_key TO outbox_relay;
         GRANT UPDATE ON outbox.lane TO outbox_relay;
         GRANT INSERT, UPDATE, DELETE ON outbox.lease, outbox.notice TO outbox_relay;
@@ -86,7 +86,7 @@ BEGIN
     FOREACH wanted IN ARRAY ARRAY['outbox_reader', 'outbox_operator'] LOOP
         CONTINUE WHEN NOT EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = wanted);
         EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', wanted);
-        EXECUTE format('GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, check_after, queue,
+        EXECUTE format('GRANT SELECT (xid, position, id, message_id, born_at, decided_at, deliver_at, deliver_before, check_after, queue,
                                       lane, state, topic, key, order_key, selector, tags, index_keys, producer_group,
                                       transaction_id, checker, biz_type, biz_id, traceparent, remark)
                         ON outbox.message TO %I', wanted);

@@ -104,6 +104,7 @@ CREATE TABLE outbox.message (
     born_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     decided_at     timestamptz,
     deliver_at     timestamptz,
+    deliver_before timestamptz,
     check_after    interval,
     queue          integer,
     lane           outbox.lane_number NOT NULL,  -- see outbox.lane_of; the trigger sets it when it is left out
@@ -134,6 +135,7 @@ COMMENT ON COLUMN outbox.message.order_key IS 'arg of the message queue selector
 COMMENT ON COLUMN outbox.message.selector IS 'name of the message queue selector: murmur2, modulo, random, round_robin, java_hash, crc32';
 COMMENT ON COLUMN outbox.message.queue IS 'explicit partition; wins over the selector';
 COMMENT ON COLUMN outbox.message.deliver_at IS 'not published before this time';
+COMMENT ON COLUMN outbox.message.deliver_before IS 'not published at or after this time: the relay lists it as DEAD then';
 COMMENT ON COLUMN outbox.message.check_after IS 'when a half message is first asked about; its group''s when null';
 
 -- The finder: what became COMMITTED after the previous snapshot. A poll passes over the hash of a topic that is read apart.
@@ -153,7 +155,6 @@ CREATE INDEX message_transaction_id ON outbox.message (transaction_id) WHERE tra
 CREATE INDEX message_born_at ON outbox.message USING brin (born_at) WITH (pages_per_range = 32);
 CREATE INDEX message_key ON outbox.message USING brin (key bytea_bloom_ops, topic text_bloom_ops)
     WITH (pages_per_range = 32);
-
 
 -- Publications ----------------------------------------------------------------------------------------------
 
@@ -190,7 +191,6 @@ CREATE INDEX publication_published_at ON outbox.publication USING brin (publishe
     WITH (pages_per_range = 16, autosummarize = on);
 COMMENT ON TABLE outbox.publication IS 'One row per published batch; outbox.message_status joins it to messages.';
 
-
 -- Events ----------------------------------------------------------------------------------------------------
 
 -- Append-only: each transition and check of a half message, with who did it and why.
@@ -212,14 +212,14 @@ COMMENT ON COLUMN outbox.event.id IS 'the message''s id, so that its events shar
 
 -- Beside the messages ---------------------------------------------------------------------------------------
 
--- Committed, but not publishable now: delayed, failed (it cannot be published), or held behind a failed message of the same
+-- Committed, but not publishable now: delayed, expired (see docs/adr/0096), failed (it cannot be published), or held behind a failed message of the same
 -- order key (see 0001_parked_keys.sql). The finder and the sweep leave these rows out.
 -- A delayed message has its row from the moment it is COMMITTED, written by the triggers below. The transaction that
 -- deletes that row decides: the relay's, which releases the message when it is due, or a cancellation.
 CREATE TABLE outbox.waiting (
     id         bigint      PRIMARY KEY,
     message_id uuid        NOT NULL,
-    reason     text        NOT NULL CHECK (reason IN ('delayed', 'held', 'parked', 'failed')),
+    reason     text        NOT NULL CHECK (reason IN ('delayed', 'held', 'parked', 'failed', 'expired')),
     due_at     timestamptz,
     since      timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT waiting_delay_has_an_end CHECK (reason <> 'delayed' OR due_at IS NOT NULL)

@@ -1,11 +1,11 @@
 -- What people read: every message with the one status, partition and offset that it has.
--- PUBLISHED appears here only, and DEAD for a message that its relay cannot publish and that parks its key. A message that
+-- PUBLISHED appears here only, and DEAD for a message that cannot be published and parks its key, or has expired. A message that
 -- was published twice (at-least-once, after a crash) shows its first appearance.
 CREATE VIEW outbox.message_status AS
 SELECT m.id,
        m.message_id,
        CASE WHEN m.state <> 'COMMITTED' THEN m.state WHEN p.published_at IS NOT NULL THEN 'PUBLISHED'
-            WHEN w.reason = 'failed' THEN 'DEAD' ELSE m.state END AS status,
+            WHEN w.reason IN ('failed', 'expired') THEN 'DEAD' ELSE m.state END AS status,
        m.topic,
        p.partition,
        p."offset",
@@ -21,6 +21,7 @@ SELECT m.id,
        m.born_at,
        m.decided_at,
        m.deliver_at,
+       m.deliver_before,
        p.published_at,
        w.reason AS waiting,
        w.due_at,

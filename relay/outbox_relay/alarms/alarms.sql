@@ -31,9 +31,15 @@ SELECT 'topic_grown', format('topic %s', t.name),
 FROM outbox.topic t WHERE t.partitions_in_kafka > t.partitions
 
 -- name: found_dead
--- Dead messages by topic. The index holds undecided messages too, and each of them is read.
-SELECT 'message_dead', format('topic %s', m.topic), format('%s DEAD, the first is message %s', count(*), min(m.id))
-FROM outbox.message m WHERE m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD') AND m.state = 'DEAD' GROUP BY m.topic
+-- Dead messages by topic, with those that have expired. The index of messages holds undecided messages too, and each of them is read.
+SELECT 'message_dead', format('topic %s', d.topic), format('%s DEAD, the first is message %s', count(*), min(d.id))
+FROM (
+    SELECT m.topic, m.id FROM outbox.message m
+    WHERE m.state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD') AND m.state = 'DEAD'
+    UNION ALL
+    SELECT m.topic, m.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id WHERE w.reason = 'expired'
+) d
+GROUP BY d.topic
 
 -- name: raise
 -- A cause that is new; one that stands keeps its id and its time.

@@ -8,6 +8,8 @@ then what is held behind it. Once it is set aside or given up, what is held behi
 
 Order: a message that is set aside leaves the order of its key; the messages behind it are published. Retried, it takes
 its place when it is retried, behind what was committed meanwhile. Skipped, it is never published.
+
+A message that has expired is COMMITTED, and shown as DEAD. It holds no other one, and is not retried.
 """
 
 from __future__ import annotations
@@ -73,6 +75,8 @@ def act(
     try:
         with deciding(conn, wait):
             before = _read(conn, message)
+            if action == "retry" and before["expired"]:
+                return DecisionResult(message, "refused", _expired(message, before), before["state"])
             state, by, at = before["state"], None, None
             for after in ACTIONS[action].get(state, ()):
                 values = {**_named(message), "before": state, "after": after, "reason": reason}
@@ -132,6 +136,13 @@ def _refusal(error: psycopg.Error, message: Row) -> str:
     text = (error.diag.message_primary or str(error)).removeprefix(f"message {message['message_id']} ")
     hint = error.diag.message_hint
     return text if hint is None else f"{text}\n{hint}"
+
+
+def _expired(message: Row, now: Row) -> str:
+    return (
+        f"has expired: its deliver_before, {cell(now['deliver_before'])}, is over, so it is never published. "
+        f"Give it up: outbox message skip {message['id']} --reason TEXT; or send its content in a new message"
+    )
 
 
 def _cannot(action: str, message: Row, now: Row) -> str:

@@ -7,8 +7,11 @@ WHERE id = %(id)s AND message_id = %(message_id)s AND state = %(before)s
 RETURNING outbox.actor(), decided_at
 
 -- name: read_state
--- The state of a message, its lane, where it is published, and the transition that brought the state.
-SELECT s.state, s.status, s.lane, s.topic, s.partition, s."offset", e.actor, e.happened_at, e.reason
+-- The state of a message, its lane, where it is published, whether its time is over (one that parks its key is asked
+-- again when its key is drained), and the transition that brought the state.
+SELECT s.state, s.status, s.lane, s.topic, s.partition, s."offset", s.deliver_before,
+       s.status = 'DEAD' AND s.waiting IS DISTINCT FROM 'failed' AND s.deliver_before <= clock_timestamp() AS expired,
+       e.actor, e.happened_at, e.reason
 FROM outbox.message_status s
 LEFT JOIN LATERAL (
     SELECT t.actor, t.happened_at, t.reason FROM outbox.event t

@@ -33,6 +33,7 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
         *_relay(status),
         *_stopped(status),
         *_parked(status),
+        *_expired(status),
         *_partitions(status),
         *_failovers(status),
         *_late(status, max_age),
@@ -79,6 +80,16 @@ def _parked(status: Status) -> Iterator[Problem]:
             "key_parked",
             f"{many(failed, 'message')} cannot be published, with {many(held, 'message')} held behind",
             "outbox lane ls",
+        )
+
+
+def _expired(status: Status) -> Iterator[Problem]:
+    expired = sum(one.messages for one in status.waiting if one.reason == "expired")
+    if expired:
+        yield Problem(
+            "expired",
+            f"{many(expired, 'message')} expired before the relay came to publish them",
+            "outbox message ls --status DEAD",
         )
 
 

@@ -41,7 +41,7 @@ WITH progress AS (
 ), found AS MATERIALIZED (
     SELECT id FROM (
         (SELECT m.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
-         WHERE w.reason <> 'failed' AND {conditions} ORDER BY m.id DESC LIMIT %(limit)s)
+         WHERE w.reason NOT IN ('failed', 'expired') AND {conditions} ORDER BY m.id DESC LIMIT %(limit)s)
         UNION
         (SELECT m.id FROM outbox.message m JOIN progress g ON g.lane = m.lane
          WHERE m.state = 'COMMITTED' AND m.xid >= %(lowest)s::xid8
@@ -51,7 +51,7 @@ WITH progress AS (
                                          WHERE int8range(b.lo, b.hi, '[]') @> m.position
                                              AND b.lo <= m.position AND b.hi >= m.position
                                              AND b.positions @> ARRAY[m.position]))
-             AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'failed')
+             AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason IN ('failed', 'expired'))
              AND {conditions}
          ORDER BY m.id + 0 DESC LIMIT %(limit)s)
     ) u
@@ -61,14 +61,15 @@ SELECT s.* FROM found f JOIN outbox.message_status s ON s.id = f.id
 ORDER BY s.id DESC
 
 -- name: search_dead
--- The newest messages that fit among those set aside, and those that cannot be published and park their keys.
+-- The newest messages that fit among those set aside, those that cannot be published and park their keys, and those that
+-- have expired.
 WITH found AS MATERIALIZED (
     SELECT id FROM (
         (SELECT m.id FROM outbox.message m
          WHERE m.state = 'DEAD' AND {conditions} ORDER BY m.id + 0 DESC LIMIT %(limit)s)
         UNION
         (SELECT m.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
-         WHERE w.reason = 'failed' AND {conditions} ORDER BY m.id DESC LIMIT %(limit)s)
+         WHERE w.reason IN ('failed', 'expired') AND {conditions} ORDER BY m.id DESC LIMIT %(limit)s)
     ) u
     ORDER BY id DESC LIMIT %(limit)s
 )

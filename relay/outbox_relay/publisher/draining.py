@@ -11,7 +11,7 @@ from math import inf
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
-from outbox_relay.publisher.finder import ID, POSITION, TOPIC, WAITING, Finder, RawRow
+from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, TOPIC, WAITING, Finder, RawRow
 from outbox_relay.publisher.lane_groups import Group, care_of
 from outbox_relay.publisher.parked import DRAIN_PAGE, Key, KeyDrain, ParkedKeys
 from outbox_relay.publisher.producing import Publisher
@@ -149,12 +149,14 @@ class DrainedKeys:
 
     def _publish_held(self, drain: KeyDrain, ids: array[int], most: int) -> None:
         """Produce the messages of a key that were announced, and note what becomes of it."""
+        found: list[RawRow] = []
         rows: list[RawRow] = []
         settled = 0
         if ids:
             found, settled = self._finder.page(ids, EVERYTHING)
-            rows = [(*row[:WAITING], None, *row[WAITING + 1 :]) for row in found]
-        part = replace(drain)
+            rows = [(*row[:WAITING], None, *row[WAITING + 1 :]) for row in found if row[EXPIRED] is None]
+        expired = {row[ID] for row in found if row[EXPIRED] is not None}
+        part = replace(drain, expired=expired)
         # Claims alone record no progress. This does, for a successor: how far the lane is read, all of which is
         # published and recorded; next to a topic that is read apart that is the floor, because what is drained may
         # lie beyond it. If the lane is stopped, its row has its progress.
@@ -175,10 +177,10 @@ class DrainedKeys:
             batch.alone = rows[0]
         produced = rows[: batch.messages]
         # What was listed and is not COMMITTED any more is not to be published.
-        gone = set(ids[:settled]).difference(row[ID] for row in rows)
+        gone = set(ids[:settled]).difference(expired, (row[ID] for row in rows))
         part.done = [*(row[ID] for row in produced), *gone]
         part.is_all = len(ids) < most and settled == len(ids) and len(produced) == len(rows)
-        self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done)
+        self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done) + len(expired)
         self._parked.held.drained.update(dict.fromkeys((row[POSITION] for row in produced), drain.lane))
         if produced:
             drain.reached = produced[-1][POSITION]

@@ -38,7 +38,7 @@ DENSE = 2
 FIELDS = (
     "position", "id", "lane", "topic", "key", "body", "order_key", "queue", "selector", "message_id", "born_at",
     "headers", "tags", "index_keys", "producer_group", *(column for column, _ in wire.TEXT_HEADERS), "waiting",
-    "withheld", "fills_page",
+    "expired", "withheld", "fills_page",
 )  # fmt: skip
 """One message as the finder reads it; see `columns` in finder.sql.
 
@@ -49,7 +49,7 @@ except `queue`, `message_id` and `born_at`. `fills_page` is True in the row that
     POSITION, ID, LANE, TOPIC, KEY, BODY, ORDER_KEY, QUEUE, SELECTOR, MESSAGE_ID, BORN_AT, HEADERS, TAGS,
     INDEX_KEYS, PRODUCER_GROUP,
 ) = range(15)  # fmt: skip
-WAITING, WITHHELD, FILLS_PAGE = range(len(FIELDS) - 3, len(FIELDS))
+WAITING, EXPIRED, WITHHELD, FILLS_PAGE = range(len(FIELDS) - 4, len(FIELDS))
 
 RawRow = tuple[Any, ...]
 """The values of `FIELDS` in this order, as the driver gives them: the hot path makes no object of its own."""

@@ -49,7 +49,7 @@ SELECT (SELECT rows FROM size) AS position, (SELECT last_value FROM outbox.posit
            FROM (SELECT hashtext(topic) AS hash, count(*) AS rows FROM found GROUP BY hashtext(topic)) t) END AS headers,
        NULL::text AS tags, NULL::text AS index_keys,
        NULL::text AS producer_group, {no_text_headers},
-       NULL::text AS waiting, NULL::bigint AS withheld, NULL::boolean AS fills_page
+       NULL::text AS waiting, NULL::boolean AS expired, NULL::bigint AS withheld, NULL::boolean AS fills_page
 UNION ALL
 SELECT {columns} FROM (
     SELECT *, {withheld} AS withheld FROM (
@@ -81,7 +81,8 @@ SELECT hashtext(%(topic)s::text)
 -- name: columns
 -- What a Kafka record is made of, in types that are cheap to read. "waiting": null is to be published; else the
 -- message waits, for whatever reason, until that time (as text whose order is that of time). It is looked up per
--- row that is returned: a join would read all that waits at every poll. "withheld": the bytes of a row too large
+-- row that is returned: a join would read all that waits at every poll. "expired": true when its
+-- deliver_before is over, by this server's clock as the row is read. "withheld": the bytes of a row too large
 -- to be brought; it comes without its fields. "fills_page": true for the row that fills the page's bytes.
 position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withheld IS NULL THEN key END,
        CASE WHEN withheld IS NULL THEN body END, CASE WHEN withheld IS NULL THEN order_key END, queue,
@@ -92,7 +93,7 @@ position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withhel
        CASE WHEN withheld IS NULL AND index_keys <> '{{}}' THEN array_to_string(index_keys, ' ') END,
        CASE WHEN withheld IS NULL THEN producer_group END, {text_headers},
        (SELECT least(w.due_at, '9999-01-01')::text FROM outbox.waiting w WHERE w.id = m.id),
-       withheld, CASE WHEN bytes >= %(bytes)s THEN true END
+       CASE WHEN deliver_before <= clock_timestamp() THEN true END, withheld, CASE WHEN bytes >= %(bytes)s THEN true END
 
 -- name: text_header
 -- A column that travels as a header as it is (wire.TEXT_HEADERS), in "columns".

@@ -23,6 +23,10 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
   listed.
 - A message with a lower position than one that was drained joins the key (its transaction committed late): each page
   begins at the lowest place, and only what was listed and produced is deleted. So it is published by a later page.
+- A message that has expired is a claim without a key. It holds no other and is not published from then on. Without its
+  row the successor reads it again, and claims it, too; with it the successor passes over it. A relay that died may have
+  published it before it expired; then the claim is in doubt. One that expires while it is held leaves its key with the
+  record of the drain's page that finds it; a successor without that record finds it in the drain again.
 - A drain's publication brings its lane as far as it is read: all of that is published, and recorded. Claims alone
   record no progress: a successor would otherwise read again what was drained, and publish it. So a lane that was
   taken, or goes on after a stop, is read up to what is committed before its keys are drained.
@@ -101,14 +105,22 @@ class Head(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A message to write into outbox.waiting: the head of a parked key, or one behind it."""
+    """A message to write into outbox.waiting: the head of a parked key, one behind it, or one that has expired."""
 
     lane: int
     position: int
     id: int
     message_id: str
-    number: int
+    number: int | None
+    """Of its parked key; None: it has expired, and belongs to none."""
     head: Head | None
+
+    @property
+    def reason(self) -> str:
+        """Why it waits."""
+        if self.number is None:
+            return "expired"
+        return "held" if self.head is None else "failed"
 
 
 @dataclass(slots=True)
@@ -126,6 +138,8 @@ class KeyDrain:
     """The highest position of them."""
     done: Collection[int] = ()
     """The ids of this batch that wait no longer: produced, or not to be published any more."""
+    expired: Collection[int] = ()
+    """The ids of this page that have expired: they leave the key, and wait for ever."""
     is_all: bool = False
     failed: Claim | None = None
     """The message that fails now; nothing behind it was produced."""
@@ -256,9 +270,9 @@ def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dic
     return {
         "ids": array_text(claim.id for claim in claims),
         "message_ids": [claim.message_id for claim in claims],
-        "reasons": ["held" if claim.head is None else "failed" for claim in claims],
-        "numbers": array_text(claim.number for claim in claims),
-        "places": array_text(claim.position for claim in claims),
+        "reasons": [claim.reason for claim in claims],
+        "numbers": [claim.number for claim in claims],
+        "places": [None if claim.number is None else claim.position for claim in claims],
         "doubtful": [doubtful[claim.id] for claim in claims],
         "heads": array_text(claim.id for claim, _ in heads),
         "head_lanes": array_text(claim.lane for claim, _ in heads),

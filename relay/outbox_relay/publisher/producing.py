@@ -20,6 +20,7 @@ from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
 from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import (
+    FILLS_PAGE,
     ID,
     LANE,
     MESSAGE_ID,
@@ -27,7 +28,6 @@ from outbox_relay.publisher.finder import (
     ROW_BYTES,
     TOPIC,
     WAITING,
-    WITHHELD,
     RawRow,
 )
 from outbox_relay.publisher.on_the_wire import OnTheWire
@@ -39,6 +39,7 @@ from outbox_relay.publisher.records import (
     check_size,
     claim_of,
     decode_headers,
+    expiry_of,
     reason_of,
     select,
 )
@@ -96,11 +97,7 @@ class Publisher(OnTheWire):
             KafkaUnavailableError: no broker replies about a topic; nothing was produced.
         """
         self.topics.prepare(
-            {
-                row[TOPIC]
-                for row in rows
-                if row[WAITING] is None and row[WITHHELD] is None and row[LANE] in lanes
-            }
+            {row[TOPIC] for row in rows if not any(row[WAITING:FILLS_PAGE]) and row[LANE] in lanes}
         )
 
     def publish(
@@ -145,8 +142,12 @@ class Publisher(OnTheWire):
         count = 0
         for row in rows:
             (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, headers, tags,
-             index_keys, group, transaction_id, traceparent, waiting, withheld, _) = row  # fmt: skip
+             index_keys, group, transaction_id, traceparent, waiting, expired, withheld, _) = row  # fmt: skip
             if waiting is not None or lane not in running or position in drained:
+                continue
+            if expired is not None:
+                # Before its key is asked about: it neither holds others nor is held.
+                batch.claims.append(expiry_of(row))
                 continue
             if arg is None:
                 arg = key
@@ -294,7 +295,7 @@ class Publisher(OnTheWire):
     def _claim(self, batch: Batch, claim: Claim, topic: str) -> None:
         batch.claims.append(claim)
         self.held.messages_of[claim.lane, topic] += 1
-        if claim.head is not None:
+        if claim.head is not None and claim.number is not None:
             self.held.park(claim.head.key, claim.number)
 
     @staticmethod

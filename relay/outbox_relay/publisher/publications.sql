@@ -74,7 +74,7 @@ SELECT yes FROM own
 
 -- name: drained
 -- What became of a drain, in the transaction that records its publications: these messages were published, or are not to be
--- published any more, and wait no longer. By their ids: a message that is committed late may be held with a lower place.
+-- published any more, and wait no longer; those that have expired leave the key and wait for ever. By their ids: a message that is committed late may be held with a lower place.
 -- Where a message failed, it is the key's new head, and the request is done; else the key is parked no more once it is
 -- empty. What was in doubt stays so: the announcement of an earlier drain is all that is known of it in a lane that is
 -- stopped. False: another session holds the key's row, which stays as it is, with its request. No row: the lease is lost.
@@ -83,6 +83,9 @@ WITH owned AS MATERIALIZED (
     WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
 ), published AS (
     DELETE FROM outbox.waiting w USING owned WHERE w.id = ANY (%(done)s::bigint[])
+), expired AS (
+    UPDATE outbox.waiting w SET reason = 'expired', parked = NULL, place = NULL
+    FROM owned WHERE w.id = ANY (%(expired)s::bigint[])
 ), free AS MATERIALIZED (
     SELECT k.number FROM outbox.parked_key k WHERE k.number = %(number)s FOR UPDATE SKIP LOCKED
 ), ended AS (

@@ -195,6 +195,7 @@ class Recorder:
             **self._ownership([drain.lane]),
             "number": drain.number,
             "done": array_text(drain.done),
+            "expired": array_text(drain.expired),
             "is_whole": drain.is_whole,
             "head": None if failed is None else failed.id,
             "error": None if failed is None or failed.head is None else failed.head.error,

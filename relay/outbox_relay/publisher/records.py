@@ -133,3 +133,8 @@ def claim_of(row: RawRow, number: int, reason: Unpublishable) -> Claim:
     order_key = row[KEY] if row[ORDER_KEY] is None else row[ORDER_KEY]
     key = row[LANE], row[TOPIC], row[QUEUE], order_key if row[QUEUE] is None else None
     return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, Head(key, str(reason)))
+
+
+def expiry_of(row: RawRow) -> Claim:
+    """Return the claim of a message whose `deliver_before` is over: it waits for ever, and belongs to no parked key."""
+    return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], None, None)

@@ -32,7 +32,8 @@ KNOWN = {
     "message": {
         "xid": "xid8", "position": "bigint", "id": "bigint", "message_id": "uuid",
         "born_at": "timestamp with time zone",
-        "decided_at": "timestamp with time zone", "deliver_at": "timestamp with time zone", "check_after": "interval",
+        "decided_at": "timestamp with time zone", "deliver_at": "timestamp with time zone",
+        "deliver_before": "timestamp with time zone", "check_after": "interval",
         "queue": "integer", "lane": "smallint", "state": "text", "topic": "text", "key": "bytea", "body": "bytea",
         "headers": "jsonb", "order_key": "bytea", "selector": "text", "tags": "text[]", "index_keys": "text[]",
         "producer_group": "text", "transaction_id": "text", "checker": "text", "biz_type": "text", "biz_id": "text",

@@ -101,8 +101,8 @@ WHERE c.oid IN ('outbox.message'::regclass, 'outbox.event'::regclass, 'outbox.pu
 -- A message, in the types that travel cheaply; Spark makes the map of headers and looks whether the body is JSON.
 -- A remark counts once it says why a state was given: that of an undecided half message is written over without a
 -- transition, so no window would bring its last one.
-SELECT m.xid::text::bigint AS xid, m.position, m.id, m.message_id, m.born_at, m.decided_at, m.deliver_at, m.queue, m.lane,
-       m.state, m.topic, m.key, m.body, m.headers::text AS headers, m.order_key, m.selector, m.tags, m.index_keys,
+SELECT m.xid::text::bigint AS xid, m.position, m.id, m.message_id, m.born_at, m.decided_at, m.deliver_at, m.deliver_before,
+       m.queue, m.lane, m.state, m.topic, m.key, m.body, m.headers::text AS headers, m.order_key, m.selector, m.tags, m.index_keys,
        m.producer_group, m.transaction_id, m.checker, m.biz_type, m.biz_id, m.traceparent,
        CASE WHEN m.state <> 'UNKNOWN' THEN m.remark END AS remark
 FROM outbox.message m

@@ -76,6 +76,7 @@ MESSAGE_HISTORY = Table(
         ("born_at", "timestamp", "when it was inserted"),
         ("decided_at", "timestamp", "when its state last changed, or null"),
         ("deliver_at", "timestamp", "earliest time of publication, or null"),
+        ("deliver_before", "timestamp", "end of the time of publication, or null"),
         ("published_at", "timestamp", "when its first publication was recorded, or null"),
         ("partition", "int", "Kafka partition of the first publication"),
         ("offset", "bigint", "Kafka offset of the first publication; null with exactly-once if unknown"),

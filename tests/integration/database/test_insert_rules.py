@@ -77,6 +77,12 @@ REFUSED: list[tuple[str, Columns]] = [
     ("message_check_after_is_a_delay", {"check_after": "178000000 years", "state": "UNKNOWN", "producer_group": "g"}),
     *(("message_deliver_at_is_a_time", {"deliver_at": at}) for at in ("infinity", "-infinity", "10000-01-01")),
     *(
+        ("message_deliver_before_is_later", {"deliver_before": before, "deliver_at": at})
+        for before, at in (
+            ("infinity", None), ("10000-01-01", None), ("2300-01-01", "2300-01-01"), ("2200-01-01", "2300-01-01"),
+        )
+    ),
+    *(
         ("message_text_is_short", {name: text})
         for name in ("producer_group", "transaction_id", "checker", "biz_type", "biz_id")
         for text in ("", "x" * 256)
@@ -114,6 +120,7 @@ ACCEPTED: list[Columns] = [
     {"headers": Jsonb({"o": "", "t": "", "tracestate": "a=b", "outboxes": "x"})}, {"index_keys": ["a", "|", "{}", "N"]},
     {"traceparent": TRACE}, {"check_after": "0", "state": "UNKNOWN", "producer_group": "g"},
     {"deliver_at": "9999-12-30", "topic": "delay"}, {"deliver_at": "0001-01-02"},
+    {"deliver_before": "9999-12-30", "deliver_at": "9999-12-29"}, {"deliver_before": "0001-01-02"},
     {"topic": "halves", "state": "UNKNOWN", "producer_group": "tx"}, {"topic": "fifo", "key": b"k"},
     {"producer_group": "ü" * 255, "biz_id": "x" * 255}, {"order_key": b"x" * 1048576}, {"topic": "normal", "key": b"k"},
     {"message_id": UUID("0af76519-16cd-43dd-8448-eb211c80319c")},

@@ -90,14 +90,14 @@ def test_a_lanes_keys_are_read_by_lane(conn: Connection, name: str) -> None:
 def test_a_drain_is_recorded_by_its_key(conn: Connection) -> None:
     types = {
         **OWNED, "mine": "smallint[]", "number": "bigint", "done": "bigint[]", "is_whole": "boolean",
-        "head": "bigint", "error": "text", "in_doubt": "boolean",
+        "head": "bigint", "error": "text", "in_doubt": "boolean", "expired": "bigint[]",
     }  # fmt: skip
     values = {
         "epoch": EPOCH, "owner": "relay-1", "mine": "{4}", "number": 500, "done": [500, 501], "is_whole": False,
-        "head": 502, "error": "X", "in_doubt": False,
+        "head": 502, "error": "X", "in_doubt": False, "expired": [503],
     }  # fmt: skip
     plan = watch(conn, RECORDER["drained"], types, values).explain(values)
-    assert rows_read(plan, "waiting") <= 3
+    assert rows_read(plan, "waiting") <= 4
     assert rows_read(plan, "parked_key") <= 3
 
 

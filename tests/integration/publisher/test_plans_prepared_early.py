@@ -32,7 +32,7 @@ MESSAGE: dict[str, tuple[str, str, list[str]]] = {
     "read_state": ("rocketmq.sql", "UNKNOWN", []),
 }
 """Statements about one message, by name: file, the state of the message, and values behind its two ids."""
-COLUMNS = ["t", "\\x6b", "\\x62", None, None, None, None, "{}", "{}", "orders", *[None] * 6, "1"]
+COLUMNS = ["t", "\\x6b", "\\x62", None, None, None, None, "{}", "{}", "orders", *[None] * 7, "1"]
 """Of a message to send, as send.sql numbers them."""
 
 
@@ -77,8 +77,8 @@ def conns(request: pytest.FixtureRequest) -> Iterator[tuple[Connection, Early]]:
         early = Early(session)
         for name, (file, _, more) in MESSAGE.items():
             early.prepare(file, name, 2 + len(more))
-        early.prepare("send.sql", "send_once", 19)
-        early.prepare("prepare.sql", "prepare_once", 20)
+        early.prepare("send.sql", "send_once", 20)
+        early.prepare("prepare.sql", "prepare_once", 21)
         early.prepare("groups.sql", "read_registry", 2)
         early.prepare("topics.sql", "read_topics", 1)
         filling.execute(FILL_HALVES, [PARTITIONS * WIDTH - 100])

@@ -89,6 +89,9 @@ def test_delivery_time_is_kept_in_utc() -> None:
     assert Message("orders", deliver_at=datetime(2026, 1, 1, 8, tzinfo=east)).deliver_at == datetime(
         2026, 1, 1, tzinfo=UTC
     )
+    before = datetime(2026, 1, 1, 9, tzinfo=east)
+    message = Message("orders", deliver_at=datetime(2026, 1, 1, tzinfo=UTC), deliver_before=before)
+    assert message.deliver_before == datetime(2026, 1, 1, 1, tzinfo=UTC)
 
 
 def test_message_is_a_value() -> None:
@@ -170,6 +173,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (
         {"deliver_at": datetime.min.replace(tzinfo=timezone(timedelta(hours=8)))},
         "deliver_at: .* is out of range",
+    ),
+    ({"deliver_before": datetime(2026, 1, 1)}, "deliver_before: 2026-01-01 00:00:00 has no time zone"),
+    ({"deliver_before": "2026-01-01"}, "deliver_before: is str; allowed: datetime"),
+    (
+        {"deliver_at": datetime(2026, 1, 1, tzinfo=UTC), "deliver_before": datetime(2026, 1, 1, tzinfo=UTC)},
+        "deliver_before: .* is not after deliver_at",
     ),
     ({"transaction_id": 1}, "transaction_id: is int; allowed: str or None"),
     ({"transaction_id": ""}, "transaction_id: is empty"),

@@ -118,6 +118,9 @@ def show_life(life: Life) -> None:
         click.secho(f"next  {life.parked.hold_up(row['id'])}", fg="red")
         for line in life.parked.repair():
             click.echo(f"      {line}")
+    if row["waiting"] == "expired":
+        click.secho("next  EXPIRED: its deliver_before is over, so it is never published", fg="red")
+        click.echo(f"      give it up: outbox message skip {row['id']} --reason TEXT")
     if life.content is not None:
         click.echo()
         _content(life.content)
@@ -131,6 +134,8 @@ def _story(life: Life) -> list[tuple[datetime, str]]:
         story.append((row["born_at"], "born COMMITTED"))
     if row["deliver_at"] is not None:
         story.append((row["deliver_at"], "not published before this time (deliver_at)"))
+    if row["deliver_before"] is not None:
+        story.append((row["deliver_before"], "not published from this time on (deliver_before)"))
     if row["waiting"] is not None:
         until = "" if row["due_at"] is None else f", due at {formatting.cell(row['due_at'])}"
         story.append((row["born_at"], f"waiting: {row['waiting']}{until}"))
