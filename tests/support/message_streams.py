@@ -34,6 +34,7 @@ MESSAGES = """
            m.biz_id, m.traceparent, m.state,
            CASE WHEN m.state = 'COMMITTED' AND p.at IS NOT NULL THEN 'PUBLISHED' ELSE m.state END,
            pg_temp.micros(m.born_at), pg_temp.micros(m.decided_at), pg_temp.micros(m.deliver_at),
+           pg_temp.micros(m.deliver_before),
            CASE WHEN m.state = 'COMMITTED' THEN pg_temp.micros(p.at) END,
            CASE WHEN m.state = 'COMMITTED' THEN p.partition END, CASE WHEN m.state = 'COMMITTED' THEN p."offset" END,
            m.position, (SELECT count(*)::integer FROM outbox.event e WHERE e.id = m.id AND e.kind = 'check'),
