@@ -8,7 +8,8 @@ snapshot; a cursor over positions or xids loses or reorders rows that commit lat
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -251,24 +252,30 @@ class Finder:
         """List the ids of an open difference beyond its position; of a partial one, those without a publication."""
         base, current = progress.base, progress.snapshot
         assert base is not None  # noqa: S101  (level groups are polled)
-        bounds: dict[str, Any] = {
-            "lanes": array_text(scope.lanes),
-            "cur_xmax": str(current.xmax),
-            "cur_xip": current.xip_array,
-            "after": progress.after or 0,
-        }
         if base == BEGINNING:
+            bounds = {"lanes": array_text(scope.lanes), **_bounds(current, progress.after)}
             return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
-        # What still runs is not searched; see "poll".
-        ended = array_text(xid for xid in base.xip if current.has_ended(xid))
-        bounds |= {"xmax": str(base.xmax), "xip": ended, **scope.values}
+        bounds = _difference(base, current, scope, progress.after)
         branches = self.branches("backlog_branch", scope)
         if not progress.is_partial:
             return Listing(self._cursor, sql.SQL(STATEMENTS["backlog"]), bounds, branches=branches)
-        bounds["since"] = str(base.xmin)
+        with self._no_nested_loops():
+            return Listing(self._cursor, sql.SQL(STATEMENTS["partial_backlog"]), bounds, branches=branches)
+
+    def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Scope) -> dict[int, int]:
+        """Count, by hash of the topic, what a large difference begins with, without what has a publication."""
+        statement = sql.SQL(STATEMENTS["unpublished_by_topic"])
+        branches = self.branches("backlog_branch", scope)
+        values = {"page": self.page_size, **_difference(floor, current, scope)}
+        with self._no_nested_loops():
+            found = self._cursor.execute(statement.format(branches=branches), values, prepare=False)
+            return dict(found.fetchall())
+
+    @contextmanager
+    def _no_nested_loops(self) -> Iterator[None]:
         self._cursor.execute(STATEMENTS["nested_loops"], {"on": "off"})
         try:
-            return Listing(self._cursor, sql.SQL(STATEMENTS["partial_backlog"]), bounds, branches=branches)
+            yield
         finally:
             self._cursor.execute(STATEMENTS["nested_loops"], {"on": "on"})
 
@@ -328,6 +335,17 @@ class Finder:
         row = self._cursor.execute(STATEMENTS["here"], prepare=True).fetchone()
         assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
         return Snapshot.parse(row[0]), row[1]
+
+
+def _bounds(current: Snapshot, after: int | None) -> dict[str, Any]:
+    return {"cur_xmax": str(current.xmax), "cur_xip": current.xip_array, "after": after or 0}
+
+
+def _difference(base: Snapshot, current: Snapshot, scope: Scope, after: int | None = None) -> dict[str, Any]:
+    # What still runs is not searched; see "poll".
+    ended = array_text(xid for xid in base.xip if current.has_ended(xid))
+    bounds = {"xmax": str(base.xmax), "xip": ended, "since": str(base.xmin), **_bounds(current, after)}
+    return bounds | scope.values
 
 
 def born(row: RawRow) -> float | None:

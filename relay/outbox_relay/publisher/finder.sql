@@ -153,11 +153,11 @@ DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m ORDE
 
 -- name: backlog_branch
 -- One live partition of a large difference.
-SELECT id, position FROM {partition} WHERE {scope} AND xid >= %(xmax)s::xid8
+SELECT id, position, topic FROM {partition} WHERE {scope} AND xid >= %(xmax)s::xid8
     AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[]) AND position > %(after)s
     AND state = 'COMMITTED'
 UNION ALL
-SELECT id, position FROM {partition} WHERE {scope} AND xid = ANY (%(xip)s::xid8[])
+SELECT id, position, topic FROM {partition} WHERE {scope} AND xid = ANY (%(xip)s::xid8[])
     AND xid < %(cur_xmax)s::xid8 AND NOT xid = ANY (%(cur_xip)s::xid8[]) AND position > %(after)s
     AND state = 'COMMITTED'
 
@@ -169,8 +169,19 @@ WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbo
                                WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
 ORDER BY m.position
 
+-- name: unpublished_by_topic
+-- What a poll counts of a difference of more than a page, without what is published: messages by hash of a topic, of so
+-- many as are more than a page. The difference to a floor begins with what is published of every topic. The LIMIT is
+-- outside: the planner would choose a nested loop for it.
+WITH unpublished AS MATERIALIZED (
+    SELECT hashtext(m.topic) AS hash FROM ({branches}) m
+    WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
+                                   WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
+)
+SELECT hash, count(*) FROM (SELECT hash FROM unpublished LIMIT %(page)s + 1) f GROUP BY hash
+
 -- name: nested_loops
--- Off while "partial_backlog" is planned: a partition without statistics seems to hold a few messages, and then each of a
+-- Off while a comparison with all publications since a floor is planned: a partition without statistics seems to hold a few messages, and then each of a
 -- million would be compared with all publications.
 SELECT set_config('enable_nestloop', %(on)s, false)
 

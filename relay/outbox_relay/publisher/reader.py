@@ -99,9 +99,17 @@ class Reader:
         parts = len(group.split.topics) if group.split is not None else 0
         if group.topic is not None or group.one_by_one or parts >= MOST_APART:
             return False
+        known, found = group.progress, poll.found
+        if known.is_partial:
+            # From a floor on, most of what topics have without a backlog is published: it must not count.
+            found = self._over_what_is_there(
+                lambda: self._finder.unpublished_by_topic(known.snapshot, poll.snapshot, scope_of(group))
+            )
+            if sum(found.values()) <= self._finder.page_size:
+                return False
         # The largest of what was found, and all that are more than an eighth of it.
-        counts = sorted(poll.found.items(), key=lambda item: -item[1])
-        heavy = [topic for topic, count in counts if count * 8 > sum(poll.found.values())] or [counts[0][0]]
+        counts = sorted(found.items(), key=lambda item: -item[1])
+        heavy = [topic for topic, count in counts if count * 8 > sum(found.values())] or [counts[0][0]]
         # At this snapshot, which the group has not reached: it is polled again, without them.
         self._apart += group.read_apart(heavy[: MOST_APART - parts], poll.snapshot)
         return True

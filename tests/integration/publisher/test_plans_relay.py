@@ -282,6 +282,37 @@ def test_positions_of_a_page_are_hashed_to_compare_them_with_publications(conn: 
     assert removed(plan) == 0, "no position is compared with one that it is not"
 
 
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "unpublished_by_topic")
+def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connection) -> None:
+    """Its plan is made each time: a generic one, here with statistics that are older than all rows."""
+    finder, scope = Finder(conn, page=100), Scope(frozenset(ALL_LANES))
+    finder.name_partitions((f"message_p{1:015}",))
+    floor = finder.here()[0]
+    insert_numbered(conn, "few", 300)
+    seen, done = snapshot(conn), positions(conn)
+    for batch in range(10):
+        record(conn, done[batch * 30 : batch * 30 + 30], seen=seen, batch=batch)
+    insert_numbered(conn, "many", 500)
+    current, row = finder.here()[0], conn.execute("SELECT hashtext('many')").fetchone()
+    assert row is not None
+    assert finder.unpublished_by_topic(floor, current, scope) == {row[0]: 101}, "more than a page is enough"
+    conn.execute(FINDER["nested_loops"], {"on": "off"})
+    statement = sql.SQL(FINDER["unpublished_by_topic"])
+    watched = Prepared(
+        conn,
+        statement.format(branches=finder.branches("backlog_branch", scope)),
+        {"first0": "smallint", "last0": "smallint", "xmax": "xid8", "xip": "xid8[]", "cur_xmax": "xid8",
+         "cur_xip": "xid8[]", "after": "bigint", "since": "xid8", "page": "bigint"},
+    )  # fmt: skip
+    bounds = {"xmax": str(floor.xmax), "xip": floor.xip_array, "cur_xmax": str(current.xmax),
+              "cur_xip": current.xip_array, "after": 0, "since": str(floor.xmin), "page": 100}  # fmt: skip
+    plan = watched.explain(bounds | scope.values)
+    (compared,) = [node for node in nodes(plan) if "Join" in node["Node Type"] or "Loop" in node["Node Type"]]
+    assert compared["Hash Cond"]
+    assert removed(plan) == 0
+    assert rows_read(plan, "message_p") == 300 + 101, "it ends when more than a page is found"
+
+
 def explain_backlog(
     conn: Connection, finder: Finder, previous: Snapshot, current: Snapshot, scope: Scope
 ) -> Plan:

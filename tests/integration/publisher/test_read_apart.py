@@ -15,7 +15,7 @@ from outbox_relay.publisher.lease import columns
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.reader import MOST_APART, Page
 from tests.support.bare_reader import Reading
-from tests.support.plain_inserts import Connection, insert
+from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.publications import positions
 
 SEEDS = [*range(12), pytest.param(random.SystemRandom().randrange(10**6), id="any")]
@@ -163,5 +163,36 @@ def test_crashes_while_topics_are_apart_lose_and_double_nothing(
         elif event < 0.5:
             insert(conn, chance.choice("ABCDEF"), "k", b"")
         loop.turn(crash=chance.randrange(3) if chance.random() < 0.2 else None)
+    loop.drain()
+    assert_published_once(loop, conn)
+
+
+def test_after_a_hand_over_what_others_have_published_since_the_floor_takes_no_place(
+    loop: Loop, conn: Connection, database: str
+) -> None:
+    """Ten topics with ordinary traffic next to a backlog: a successor reads the backlog apart, and no other topic."""
+    others = [f"other{number}" for number in range(10)]
+    with connect(database) as writer, writer.transaction():
+        insert(
+            writer, "many", "k", b""
+        )  # its transaction begins first, so what others had comes first to a poll
+        for topic in others:
+            insert(conn, topic, "k", b"")
+            loop.turn()
+        for number in range(400):
+            insert(writer, "many", f"k{number % 3}", b"")
+    for number in range(100):
+        insert(conn, others[number % 10], "k", b"")
+        loop.turn()
+    assert loop.recorded.is_partial
+    loop.die()
+    loop.turn()
+    assert [group.topic is None for group in loop.groups] == [True, False]
+    start = len(loop.published)
+    for topic in others:
+        insert(conn, topic, "late", b"")
+    while sum(row[TOPIC] != "many" for row in loop.published[start:]) < 10:
+        loop.turn()
+    assert len(loop.published) - start < 60, "the others waited for the backlog"
     loop.drain()
     assert_published_once(loop, conn)
