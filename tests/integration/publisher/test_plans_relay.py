@@ -286,7 +286,7 @@ def test_positions_of_a_page_are_hashed_to_compare_them_with_publications(conn: 
 def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connection) -> None:
     """Its plan is made each time: a generic one, here with statistics that are older than all rows."""
     finder, scope = Finder(conn, page=100), Scope(frozenset(ALL_LANES))
-    finder.name_partitions((f"message_p{1:015}",))
+    finder.name_partitions(tuple(f"message_p{1 + number * WIDTH:015}" for number in range(COUNT)))
     floor = finder.here()[0]
     insert_numbered(conn, "few", 300)
     seen, done = snapshot(conn), positions(conn)
