@@ -12,8 +12,9 @@ the least progress of all these groups, marked as partial: publications lie beyo
   goes on, here or with its next owner, from the floor, as after a crash; it is read when all of it is recorded.
 - The hashes of two topics are equal: they are read apart together.
 - Kafka refuses a message of a lane that goes on from a floor: the topic of that message is a part of its own, which
-  goes one message at a time up to it. What it has in front of that message was on the wire, so that is not much; the
-  other topics of the lane go on in pages. Read one by one as a whole, the lane would do so with its backlog. The
+  goes one message at a time up to it; the other topics of the lane go on in pages. Read one by one as a whole, the lane
+  would do so with its backlog. What the topic has in front of that message was on the wire, or was committed since with
+  a lower position: a transaction that commits late goes one message at a time, however many it has. The
   producer is new, so until the message comes again nothing of its topic in this lane overtakes it.
 
 In steady state there is one group. A lane that was stopped, or taken over with another progress, is a group of

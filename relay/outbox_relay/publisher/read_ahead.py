@@ -140,8 +140,9 @@ class ListAhead:
         return page.result()
 
     def close(self) -> None:
-        """Give the list up."""
-        self._pool.submit(self._close)
+        """Give the list up, unless nothing of it is left to close."""
+        if self._next is not None or (self._listing is not None and self._listing.is_open):
+            self._pool.submit(self._close)
 
     def _read(self, tables: tuple[str, ...], size: int) -> tuple[list[RawRow], bool]:
         finder = self._finder(QUANTUM_BYTES if size <= QUANTUM else PAGE_BYTES)

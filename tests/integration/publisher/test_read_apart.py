@@ -167,7 +167,7 @@ def test_crashes_while_topics_are_apart_lose_and_double_nothing(
     assert_published_once(loop, conn)
 
 
-def test_after_a_hand_over_what_others_have_published_since_the_floor_takes_no_place(
+def test_after_a_hand_over_what_is_published_since_the_floor_takes_no_place(
     loop: Loop, conn: Connection, database: str
 ) -> None:
     """Ten topics with ordinary traffic next to a backlog: a successor reads the backlog apart, and no other topic."""

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher.batch import Batch, runs
-from outbox_relay.publisher.finder import Part
+from outbox_relay.publisher.finder import Part, Scope
 from outbox_relay.publisher.lane_groups import (
     Group,
     by_progress,
@@ -22,7 +22,7 @@ from outbox_relay.publisher.lane_groups import (
     merge,
     of_lane,
 )
-from outbox_relay.publisher.read_ahead import ReadAhead
+from outbox_relay.publisher.read_ahead import ListAhead, ReadAhead
 from outbox_relay.publisher.reader import Reader
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 from tests.support.waiting import wait_until
@@ -64,6 +64,18 @@ def test_a_page_that_waits_behind_the_making_of_lists_is_not_waited_for(
     assert ahead.take(ids) == Part([], 2)
     assert len(read) == 1, "the first one was given up"
     ahead.close()
+
+
+@pytest.mark.parametrize(("is_open", "closed"), [(True, 1), (False, 0)])
+def test_a_list_that_is_taken_is_not_closed_once_more(*, is_open: bool, closed: int) -> None:
+    submitted: list[Any] = []
+    pool = cast("Any", SimpleNamespace(submit=submitted.append))
+    ahead = ListAhead(pool, cast("Any", None), FLOOR, Scope(frozenset({1})))
+    ahead.close()
+    assert not submitted, "it was never made"
+    ahead._listing = cast("Any", SimpleNamespace(is_open=is_open))
+    ahead.close()
+    assert len(submitted) == closed
 
 
 @pytest.mark.parametrize("noticed", [True, False])
