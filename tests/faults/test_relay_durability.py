@@ -113,7 +113,7 @@ def test_messages_whose_xid_was_issued_before_a_crash_are_published(
                 wait_until(
                     lambda: conn.execute(
                         "SELECT true FROM pg_stat_activity WHERE application_name = 'outbox relay' "
-                        "AND datname = current_database() AND query_start > %s AND query ~ 'FROM found'",
+                        "AND datname = current_database() AND query_start > %s AND query ~ 'WITH visible'",
                         [now],
                     ).fetchone(),
                     "the relay has polled since",
