@@ -228,7 +228,7 @@ def just_before(position: int, progress: Progress, before: Progress) -> Progress
 
 
 def runs(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
-    """Yield runs of batches that one publication can record: of the same lanes, of `most` messages together.
+    """Yield runs of batches that one publication can record: of the same lanes, of `most` messages and claims together.
 
     The last one's progress holds for all. A batch in which a lane stopped ends its run, because what follows speaks
     for fewer lanes. A drain is recorded by itself, and so are batches of a topic that is read apart: millions of
@@ -238,16 +238,17 @@ def runs(batches: Iterable[Batch], most: int) -> Iterator[list[Batch]]:
     run: list[Batch] = []
     messages = 0
     for batch in batches:
+        size = batch.messages + len(batch.claims)
         others = run and (
             (batch.lanes, batch.topic) != (run[-1].lanes, run[-1].topic)
             or run[-1].stops
-            or messages + batch.messages > most
+            or messages + size > most
         )
         if run and (others or batch.drain or run[-1].drain):
             yield run
             run, messages = [], 0
         run.append(batch)
-        messages += batch.messages
+        messages += size
     if run:
         yield run
 

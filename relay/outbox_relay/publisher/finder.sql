@@ -181,8 +181,8 @@ WITH unpublished AS MATERIALIZED (
 SELECT hash, count(*) FROM (SELECT hash FROM unpublished LIMIT %(page)s + 1) f GROUP BY hash
 
 -- name: nested_loops
--- Off while a comparison with all publications since a floor is planned: a partition without statistics seems to hold a few messages, and then each of a
--- million would be compared with all publications.
+-- Off while a comparison with all publications since a floor is planned: a partition without statistics seems to hold a
+-- few messages, and then each of a million would be compared with all publications.
 SELECT set_config('enable_nestloop', %(on)s, false)
 
 -- name: published

@@ -20,7 +20,7 @@ from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
 from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import (
-    FILLS_PAGE,
+    EXPIRED,
     ID,
     LANE,
     MESSAGE_ID,
@@ -28,6 +28,7 @@ from outbox_relay.publisher.finder import (
     ROW_BYTES,
     TOPIC,
     WAITING,
+    WITHHELD,
     RawRow,
 )
 from outbox_relay.publisher.on_the_wire import OnTheWire
@@ -96,9 +97,8 @@ class Publisher(OnTheWire):
         Raises:
             KafkaUnavailableError: no broker replies about a topic; nothing was produced.
         """
-        self.topics.prepare(
-            {row[TOPIC] for row in rows if not any(row[WAITING:FILLS_PAGE]) and row[LANE] in lanes}
-        )
+        published = (row for row in rows if row[WAITING] is row[EXPIRED] is row[WITHHELD] is None)
+        self.topics.prepare({row[TOPIC] for row in published if row[LANE] in lanes})
 
     def publish(
         self,

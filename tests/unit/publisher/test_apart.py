@@ -22,6 +22,7 @@ from outbox_relay.publisher.lane_groups import (
     merge,
     of_lane,
 )
+from outbox_relay.publisher.parked import Claim
 from outbox_relay.publisher.read_ahead import ListAhead, ReadAhead
 from outbox_relay.publisher.reader import Reader
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
@@ -41,6 +42,13 @@ def test_a_publication_is_of_one_topic_that_is_read_apart_or_of_the_others() -> 
     ]
     found = [[batch.positions[0] for batch in run] for run in runs(acknowledged, 5_000)]
     assert found == [[1, 2], [900, 901], [3], [4]]
+
+
+def test_claims_count_for_the_size_of_a_record() -> None:
+    """Else pages of messages that have expired become one statement of any size."""
+    claims = [Claim(0, at, at, str(at), None, None) for at in range(300)]
+    acknowledged = [Batch((0, 1), FLOOR, FLOOR, claims=claims) for _ in range(4)]
+    assert [len(run) for run in runs(acknowledged, 600)] == [2, 2]
 
 
 def test_a_page_that_waits_behind_the_making_of_lists_is_not_waited_for(
