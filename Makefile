@@ -46,7 +46,7 @@ check: venv-test ## Format, lint, types and the tests without servers, in half a
 	@$(BIN)/ruff format --check --quiet . || { echo "ruff format . puts the files above in order"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(MAKE) --no-print-directory types
-	@$(PYTEST) tests/unit $(UNIT_PARALLEL) $(ARGS)
+	@$(PYTEST) tests/unit -m "not deep" $(UNIT_PARALLEL) $(ARGS)
 
 types: venv-test ## Check the types
 	@$(BIN)/mypy $(SOURCES)

@@ -91,5 +91,10 @@ def _prepare(conn: Connection) -> None:
 def _execute(conn: Connection, text: str) -> PGresult:
     result = conn.pgconn.exec_(text.encode())
     if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-        raise error_from_result(result, encoding="utf-8")
+        error = error_from_result(result, encoding="utf-8")
+        if (
+            error.sqlstate is None
+        ):  # libpq's own, of a connection that was lost; psycopg's cursors raise this, too
+            raise psycopg.OperationalError(str(error))
+        raise error
     return result

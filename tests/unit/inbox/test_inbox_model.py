@@ -84,6 +84,7 @@ BROKEN: dict[str, tuple[Inbox, str]] = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", SOUND)
 def test_no_interleaving_of_consumers_breaks_a_promise(name: str) -> None:
     found = search(SOUND[name])

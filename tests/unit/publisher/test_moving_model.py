@@ -25,6 +25,7 @@ def search(v: Variant) -> Found:
     return explore(start(v), lambda state: steps(v, state), lambda state: missing(v, state))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", SOUND)
 def test_no_interleaving_of_a_move_breaks_the_order_of_a_key(name: str) -> None:
     found = search(SOUND[name])

@@ -51,6 +51,7 @@ def search(v: Variant) -> Found:
     return explore(start(v), lambda state: steps(v, state), lambda state: missing(v, state))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", SOUND)
 def test_no_interleaving_of_a_parked_key_breaks_a_promise(name: str) -> None:
     found = search(SOUND[name])
