@@ -148,16 +148,20 @@ def test_undecided_messages_cost_the_finder_nothing_however_many(conn: Connectio
     watched.run(values(here(conn)))
     insert_numbered(conn, "t", 1)
     snapshot = here(conn)
-    cost = [buffers(watched.explain(values(snapshot)))]
+
+    def read() -> int:
+        """Return what one poll reads; now and then a session reads its catalogue again besides."""
+        return min(buffers(watched.explain(values(snapshot))) for _ in range(3))
+
+    cost = [read()]
     for halves in (400, 4_000):
         conn.execute(
             "INSERT INTO outbox.message (topic, state, producer_group) "
             "SELECT 't', 'UNKNOWN', 'g' FROM generate_series(1, %s)",
             [halves],
         )
-        plan = watched.explain(values(snapshot))
-        assert removed(plan) == 0
-        cost.append(buffers(plan))
+        assert removed(watched.explain(values(snapshot))) == 0
+        cost.append(read())
     assert max(cost) <= cost[0] + 2, cost
 
 
