@@ -254,8 +254,10 @@ def test_a_call_that_has_not_begun_when_the_loop_ends_does_not_begin(
 def test_a_loop_that_fails_interrupts_its_calls_and_the_next_call_has_another_one(
     loop: ListenerLoop, pool: ThreadPoolExecutor
 ) -> None:
+    """A call that its thread submits only after the failure would run in the other loop, and wait for `go_on` there."""
     go_on = threading.Event()
     calls = busy(loop, pool, go_on)
+    wait_until(lambda: len(loop._pending) == CALLS, "they are submitted", seconds=LIMIT_S)
 
     def no_memory(_: float) -> None:
         raise OSError("no memory for events")
