@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests.support.rooms import PACKAGES, ROOT, imports
+from tests.support.sources import parse, walk
 
 PAGE = ROOT / "docs" / "concepts" / "architecture.md"
 PROCESSES = {
@@ -92,7 +93,7 @@ def packages_drawing() -> Iterator[str]:
     for name, package in names.items():
         found: set[str] = set()
         for path in (ROOT / package).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
+            tree = parse(path)
             found |= {module.partition(".")[0] for _, module, _ in imports(tree)}
         yield f'    {name}["{name}"]'
         yield from (f"    {name} --> {other}" for other in sorted(found & names.keys() - {name}))
@@ -126,7 +127,7 @@ def threads_table() -> Iterator[str]:
     """The threads that each process starts, and the names of its connections in pg_stat_activity."""
     threads: dict[str, set[str]] = {name: set() for name in TITLES}
     connections: dict[str, set[str]] = {name: set() for name in TITLES}
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules()}
+    trees = {path: parse(path) for path in modules()}
     classes = thread_classes(trees.values())
     for path, tree in trees.items():
         for process in processes_of(path):
@@ -152,7 +153,7 @@ def thread_classes(trees: Iterable[ast.Module]) -> set[str]:
     bases = {
         node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
         for tree in trees
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.ClassDef)
     }
     found, before = {"Thread"}, set[str]()
@@ -164,7 +165,7 @@ def thread_classes(trees: Iterable[ast.Module]) -> set[str]:
 
 def thread_names(tree: ast.Module, classes: set[str]) -> Iterator[str]:
     """The names of the threads that a module starts; a task of `Periodic` gives its own to its thread."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, ast.Call):
             continue
         called = ast.unparse(node.func).rpartition(".")[2]
@@ -184,7 +185,7 @@ def thread_names(tree: ast.Module, classes: set[str]) -> Iterator[str]:
 
 def connection_names(tree: ast.Module) -> Iterator[str]:
     """The names that a module gives to connections: in a call to connect, or as `application_name`."""
-    nodes = list(ast.walk(tree))
+    nodes = walk(tree)
     assigned = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
     for node in nodes:
         values: list[ast.expr] = []

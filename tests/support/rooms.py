@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.sources import parse, walk
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = (
@@ -64,22 +67,26 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def imports(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+@functools.cache
+def imports(tree: ast.Module) -> tuple[tuple[int, str, str], ...]:
     """Line, module and imported name of every absolute import, wherever it stands; also by `import_module("…")`.
 
     The name is empty where the module itself is imported.
     """
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from ((node.lineno, alias.name, "") for alias in names)
-            case ast.ImportFrom(module=str(module), names=names, level=0):
-                yield from ((node.lineno, module, alias.name) for alias in names)
-            case ast.Call(
-                func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(value=str(module)), *_],
-            ):
-                yield node.lineno, module, ""
+    return tuple(found for node in walk(tree) for found in _imports(node))
+
+
+def _imports(node: ast.AST) -> Iterator[tuple[int, str, str]]:
+    match node:
+        case ast.Import(names=names):
+            yield from ((node.lineno, alias.name, "") for alias in names)
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            yield from ((node.lineno, module, alias.name) for alias in names)
+        case ast.Call(
+            func=ast.Name(id="import_module") | ast.Attribute(attr="import_module"),
+            args=[ast.Constant(value=str(module)), *_],
+        ):
+            yield node.lineno, module, ""
 
 
 def imported(tree: ast.Module, known: Mapping[str, Path]) -> Iterator[str]:
@@ -102,7 +109,7 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def picture(package: Path) -> Picture:
     """Read one package."""
     known = modules(package)
-    trees = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in known.items()}
+    trees = {name: parse(path) for name, path in known.items()}
     files = {name: set(imported(tree, known)) - {name} for name, tree in trees.items()}
     top = package.name
     faces = {name for name, path in known.items() if is_face(path, trees[name])}

@@ -6,7 +6,6 @@ Each rule reads the sources and runs none of them. A failing rule names the file
 from __future__ import annotations
 
 import ast
-import functools
 import itertools
 import re
 import shutil
@@ -19,6 +18,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import rooms
+from tests.support.sources import parse, walk
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = "outbox"
@@ -66,12 +68,6 @@ def sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
             yield str(path.relative_to(ROOT)), parse(path)
 
 
-@functools.cache
-def parse(path: Path) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
-
-
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and top-level name of every absolute import, once each."""
     yield from dict.fromkeys((line, module.partition(".")[0]) for line, module, _ in rooms.imports(tree))
@@ -79,7 +75,7 @@ def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def committed() -> Iterator[tuple[str, str]]:
     """Name and text of every committed text file; of every file where this is no git checkout."""
-    for name in git_files() or walk():
+    for name in git_files() or present():
         path = ROOT / name
         if path.is_file():
             try:
@@ -98,7 +94,7 @@ def git_files() -> list[str]:
     return [name for name in listing.stdout.split("\0") if name]
 
 
-def walk() -> list[str]:
+def present() -> list[str]:
     """All files but those in hidden directories, for an unpacked archive."""
     paths = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
     return [str(path) for path in paths if not any(part.startswith(".") for part in path.parts[:-1])]
@@ -174,7 +170,7 @@ def test_a_service_has_packages_of_its_own_and_imports_no_other_service(service:
         [
             f"{name}:{node.lineno} imports {node.module}: what both services need belongs beside them"
             for name, tree in files
-            for node in ast.walk(tree)
+            for node in walk(tree)
             if isinstance(node, ast.ImportFrom) and node.module
             if ".".join(node.module.split(".")[:2]) in others
         ]
@@ -286,7 +282,7 @@ def test_the_name_of_a_test_is_short() -> None:
     names = [
         (f"{name}:{node.lineno}", node.name)
         for name, tree in sources("tests")
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
     ]
     assert len(names) > 1000, "the tests were found"
@@ -302,7 +298,7 @@ def test_the_name_of_a_test_is_short() -> None:
 def test_tests_do_not_sleep() -> None:
     faults = []
     for name, tree in sources("tests"):
-        for node in ast.walk(tree):
+        for node in walk(tree):
             match node:
                 case ast.Attribute(value=ast.Name(id="time"), attr="sleep"):
                     sleeps = True
@@ -318,10 +314,10 @@ def test_tests_do_not_sleep() -> None:
 def test_statements_live_in_sql_files() -> None:
     faults = []
     for name, tree in sources(LIBRARY, SERVICE, LOCAL, WAREHOUSE):
-        prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        prose = {id(node.value) for node in walk(tree) if isinstance(node, ast.Expr)}
         faults += [
             f"{name}:{node.lineno} holds a statement: name and explain it in a .sql file"
-            for node in ast.walk(tree)
+            for node in walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
             if STATEMENT.match(node.value)
         ]

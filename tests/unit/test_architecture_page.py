@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.support.drawing import PAGE, drawn, processes_of
 from tests.support.rooms import PACKAGES, ROOT
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 PATH = re.compile(r"`((?:outbox|relay|local|spark_etl|migrations|tests|docs|bench)/[\w./-]*)`")
 

@@ -13,6 +13,9 @@ import re
 import pytest
 
 from tests.support import rooms
+from tests.support.sources import parse, walk
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "outbox.partitioning": ("outbox.errors", "outbox.partitioning"),
@@ -164,7 +167,7 @@ def test_a_room_of_the_local_servers_imports_few_rooms_of_the_service(room: str)
     found = {
         module.split(".")[1]: path
         for path in (rooms.ROOT / "local" / "outbox_local" / room).rglob("*.py")
-        for module in rooms.imported(ast.parse(path.read_text(encoding="utf-8")), known)
+        for module in rooms.imported(parse(path), known)
         if "." in module
     }
     assert found, "the imports were found"
@@ -267,7 +270,7 @@ def repeats(package: str) -> dict[str, list[str]]:
     places: dict[str, list[str]] = {}
     known = rooms.modules(rooms.ROOT / package)
     for module, path in known.items():
-        for name in sorted(definitions(ast.parse(path.read_text(encoding="utf-8")))):
+        for name in sorted(definitions(parse(path))):
             places.setdefault(name, []).append(module)
     used = imported_names()
     return {
@@ -299,7 +302,7 @@ def imported_names() -> set[tuple[str, str]]:
         (module, name)
         for package in rooms.PACKAGES
         for path in rooms.modules(rooms.ROOT / package).values()
-        for _, module, name in rooms.imports(ast.parse(path.read_text(encoding="utf-8")))
+        for _, module, name in rooms.imports(parse(path))
         if name
     }
 
@@ -309,7 +312,7 @@ def classes(package: str) -> dict[str, list[str]]:
     """The modules of a package in which each class name is defined, private ones included."""
     places: dict[str, list[str]] = {}
     for name, path in rooms.modules(rooms.ROOT / package).items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in walk(parse(path)):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(name)
     return places
@@ -319,10 +322,7 @@ def classes(package: str) -> dict[str, list[str]]:
 def library_imports() -> dict[str, set[str]]:
     """Each module of the library, and the modules of the library that it imports."""
     known = rooms.modules(rooms.ROOT / "outbox")
-    return {
-        name: set(rooms.imported(ast.parse(path.read_text(encoding="utf-8")), known))
-        for name, path in known.items()
-    }
+    return {name: set(rooms.imported(parse(path), known)) for name, path in known.items()}
 
 
 def within(module: str, package: str) -> bool:
@@ -334,9 +334,9 @@ def service_imports() -> dict[str, set[str]]:
     """Each file of the service, by its path below the package, and the modules that it imports."""
     found = {}
     for path in sorted(SERVICE.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parse(path)
         modules = {f"{module}.{name}" if name else module for _, module, name in rooms.imports(tree)}
-        if any(isinstance(node, ast.Name) and node.id == "print" for node in ast.walk(tree)):
+        if any(isinstance(node, ast.Name) and node.id == "print" for node in walk(tree)):
             modules.add("print")
         found[path.relative_to(SERVICE).as_posix()] = modules
     return found

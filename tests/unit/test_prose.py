@@ -14,6 +14,9 @@ import click
 import pytest
 
 from outbox_relay.cli.main import main
+from tests.support.sources import parse, walk
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSED = {
@@ -110,14 +113,13 @@ def test_the_help_of_commands_uses_plain_words() -> None:
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
     """Line and text of each literal with a space, or in an error: what users read in messages, tables and logs."""
-    source = path.read_text(encoding="utf-8")
     if path.suffix == ".sql":
+        source = path.read_text(encoding="utf-8")
         for found in SQL_TEXT.finditer(source):
             if " " in (text := found["text"] or ""):
                 yield source.count("\n", 0, found.start()) + 1, text
         return
-    tree = ast.parse(source)
-    nodes = list(ast.walk(tree))
+    nodes = walk(parse(path))
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     raised = {id(part) for node in nodes if isinstance(node, ast.Raise) for part in ast.walk(node)}
     for node in nodes:
@@ -163,7 +165,7 @@ def test_docstrings_of_public_names_use_plain_words(package: str) -> None:
     faults = [
         f"{path.relative_to(ROOT)}:{line + number - 1}: {word!r}: write {instead}"
         for path in paths
-        for line, text in docstrings(ast.parse(path.read_text(encoding="utf-8")))
+        for line, text in docstrings(parse(path))
         for number, word, instead in refused(ARGUMENT.sub("", text))
     ]
     assert not faults, "\n" + "\n".join(faults)
@@ -174,7 +176,7 @@ def test_names_of_classes_use_plain_words(package: str) -> None:
     faults = [
         f"{path.relative_to(ROOT)}:{node.lineno}: class {node.name}: write {instead}"
         for path in sorted((ROOT / package).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in walk(parse(path))
         if isinstance(node, ast.ClassDef)
         for _, _, instead in refused(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", node.name))
     ]
