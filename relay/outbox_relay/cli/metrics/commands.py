@@ -1,4 +1,4 @@
-"""`outbox metrics`: which metrics there are, and a process that serves those of a database."""
+"""`outbox metrics`: which metrics there are, alert rules, a dashboard, and a process that serves a database's."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from outbox_relay.cli.options import (
 )
 from outbox_relay.cli.types import Number
 from outbox_relay.database import connections
+from outbox_relay.monitoring import dashboard as grafana
+from outbox_relay.monitoring.alerts import ALERTS, rule_file
 from outbox_relay.monitoring.catalogue import DATABASE, METRICS
 from outbox_relay.monitoring.figures import READ_EVERY_S, Figures, observe_figures
 from outbox_relay.monitoring.server import Monitoring, MonitoringServer
@@ -30,7 +32,7 @@ from outbox_relay.text import logs
 
 @click.group(cls=CommandGroup)
 def metrics() -> None:
-    """Metrics for Prometheus: list them; serve those of a database.
+    """Metrics for Prometheus: list them, with alert rules and a dashboard; serve those of a database.
 
     `outbox relay run --http PORT` and `outbox checker run --http PORT` serve their own.
     """
@@ -49,6 +51,45 @@ def ls(*, as_json: bool) -> None:
         return
     for row in rows:
         click.echo(f"{row['name']}{{{','.join(row['labels'])}}}  {row['kind']}\n    {row['meaning']}")
+
+
+@metrics.command("alerts")
+@click.option(
+    "--runbooks",
+    default="docs",
+    show_default=True,
+    metavar="PLACE",
+    help="Where this documentation is: a URL or a path, for the link of each rule to its runbook.",
+)
+@json_option
+def alerts(*, runbooks: str, as_json: bool) -> None:
+    """Print alert rules for Prometheus.
+
+    Copy the file, and change limits that do not fit your service: they are starting points. --json prints the rules as
+    a list, for other systems of alerts.
+
+    \b
+    Examples:
+      outbox metrics alerts > /etc/prometheus/rules/outbox.yml
+      outbox metrics alerts --runbooks https://wiki.example.com/outbox
+    """
+    if as_json:
+        output.emit_json([{**rule._asdict(), "runbook": f"{runbooks}/{rule.runbook}"} for rule in ALERTS])
+        return
+    click.echo(rule_file(runbooks.rstrip("/")), nl=False)
+
+
+@metrics.command("dashboard")
+def dashboard() -> None:
+    """Print a dashboard for Grafana, as JSON that Grafana imports.
+
+    It has a variable for the source of the data and one for the databases.
+
+    \b
+    Examples:
+      outbox metrics dashboard > /etc/grafana/dashboards/outbox.json
+    """
+    output.emit_json(grafana.dashboard())
 
 
 @metrics.command()
