@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-run venv-test demo shop test check types features faults bench scale spark lock build clean
+.PHONY: help venv venv-run venv-test demo shop test check types features faults bench scale spark docs lock build clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) build.in -o build.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop -c build.txt -o run.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django -c build.txt -c run.txt test.in -o test.txt
+
+docs: venv-test ## Build the documentation site into build/docs; a broken link fails it
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs build/docs
 
 build: venv-test ## Build the wheel into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist
