@@ -9,9 +9,12 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import click
+
+from outbox_relay.cli import configuration
 
 DOCUMENTATION = "README.md and docs/ of the project; docs/reference/cli.md describes every command"
 
@@ -45,6 +48,10 @@ class LazyGroup(click.Group):
             "group": (
                 "outbox_relay.cli.group.commands:group",
                 "Producer groups: how their half messages are asked about.",
+            ),
+            "config": (
+                "outbox_relay.cli.config.commands:config",
+                "Which options hold, and where each comes from.",
             ),
         },
         "Run": {
@@ -189,7 +196,16 @@ def _fail(text: str, kind: str, code: int) -> NoReturn:
     epilog=f"Documentation: {DOCUMENTATION}",
 )
 @click.version_option(package_name="outbox-kafka")
-def main() -> None:
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="OUTBOX_CONFIG",
+    show_envvar=True,
+    metavar="FILE",
+    help="TOML file with options: outbox config --help.",
+)
+@click.pass_context
+def main(ctx: click.Context, *, config: Path | None) -> None:
     """A transactional outbox on PostgreSQL that speaks Kafka.
 
     \b
@@ -208,6 +224,8 @@ def main() -> None:
       OUTBOX_DSN                    PostgreSQL, such as postgresql://user@host:5432/shop
       OUTBOX_BOOTSTRAP_SERVERS      Kafka, such as localhost:9092
     """
+    if config is not None:
+        configuration.use(ctx, config)
 
 
 if __name__ == "__main__":

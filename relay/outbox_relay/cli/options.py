@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from outbox_relay.cli import configuration
 from outbox_relay.cli.types import check_brokers
 from outbox_relay.text.errors import OperatorError, OptionError
 from outbox_relay.text.masking import mask_text
@@ -42,6 +43,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the options; refuse text that is not UTF-8, which neither PostgreSQL nor Kafka could be given."""
+        configuration.apply(ctx)
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:

@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+from outbox_relay.cli import configuration
+from outbox_relay.cli.configuration import DATABASES
 from outbox_relay.cli.options import NO_DATABASE
 from outbox_relay.database import connections
 
@@ -25,15 +27,24 @@ class Dsn(click.ParamType[Any]):
         return [rv] if rv else []
 
 
+def _take_options(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    if value is not None:
+        configuration.use(ctx, value)
+        configuration.apply(ctx)
+    return value
+
+
 def databases_options(command: F) -> F:
     """Add `--dsn`, which may be repeated, and `--config`."""
     command = click.option(
         "--config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        is_eager=True,
+        callback=_take_options,
         envvar="OUTBOX_CONFIG",
         show_envvar=True,
         metavar="FILE",
-        help="TOML file with a table [databases] of names and connection strings: one relay for each.",
+        help="TOML file with options, and a table [databases] of names and connection strings: one relay for each.",
     )(command)
     return click.option(
         "--dsn",
@@ -54,11 +65,19 @@ def chosen(dsns: tuple[str, ...], config: Path | None) -> dict[str, str]:
         UsageError: no database is given, one is given twice, or the file cannot be used.
         DsnError: a connection string cannot be read.
     """
-    if config is not None:
-        context = click.get_current_context()
-        if context.get_parameter_source("dsns") == click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError("give --dsn or --config, not both")
-        return _read(config)
+    context = click.get_current_context()
+    typed = {
+        name
+        for name in ("dsns", "config")
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+    }
+    if typed == {"dsns", "config"}:
+        raise click.UsageError("give --dsn or --config, not both")
+    # OUTBOX_CONFIG may name a file of options, without databases; a --dsn that is typed comes before what it has.
+    if config is not None and "dsns" not in typed:
+        named = _read(config, required="config" in typed or not dsns)
+        if named:
+            return named
     if not dsns:
         raise click.UsageError(NO_DATABASE)
     found: dict[str, str] = {}
@@ -70,11 +89,13 @@ def chosen(dsns: tuple[str, ...], config: Path | None) -> dict[str, str]:
     return found
 
 
-def _read(config: Path) -> dict[str, str]:
+def _read(config: Path, *, required: bool) -> dict[str, str]:
     try:
-        found = tomllib.loads(config.read_text(encoding="utf-8")).get("databases")
+        found = tomllib.loads(config.read_text(encoding="utf-8")).get(DATABASES)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise click.UsageError(f"--config {config} cannot be read: {error}") from None
+    if found is None and not required:
+        return {}
     if not isinstance(found, dict) or not found or not all(isinstance(dsn, str) for dsn in found.values()):
         raise click.UsageError(
             f"--config {config} has no table [databases] of names and connection strings; expected lines such as: "
