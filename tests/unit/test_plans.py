@@ -27,6 +27,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/consumers.sql": "what `outbox consumers` and `outbox status` ask; reads what failed",
     "relay/outbox_relay/operations/database_checks.sql": DB,
     "relay/outbox_relay/operations/decide.sql": TX,
+    "relay/outbox_relay/operations/doctor.sql": "what `outbox doctor` asks once, of the catalog and of one message",
     "relay/outbox_relay/operations/dlq.sql": "what `outbox dlq` asks once; tested in test_dlq_plans.py",
     "relay/outbox_relay/operations/failovers.sql": "what `outbox failover` asks once; a row per server that took over",
     "relay/outbox_relay/operations/lost_messages.sql": "what `outbox failover scan` asks, after a fail-over",

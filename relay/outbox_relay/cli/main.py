@@ -69,9 +69,13 @@ class LazyGroup(click.Group):
                 "outbox_relay.cli.status.commands:status",
                 "Healthy, or what is wrong and which command repairs it.",
             ),
+            "doctor": (
+                "outbox_relay.cli.doctor.commands:doctor",
+                "Check a whole deployment, with what repairs each finding.",
+            ),
             "metrics": (
                 "outbox_relay.cli.metrics.commands:metrics",
-                "Metrics for Prometheus: list them, serve those of a database.",
+                "Metrics for Prometheus, alert rules, and a dashboard for Grafana.",
             ),
             "message": (
                 "outbox_relay.cli.message.commands:message",

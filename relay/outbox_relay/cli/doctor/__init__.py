@@ -1,0 +1,1 @@
+"""`outbox doctor` checks a whole deployment."""
