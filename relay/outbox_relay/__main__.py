@@ -7,6 +7,8 @@ nothing but the standard library may be imported before the packages are known t
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 
 # The packages an operator meets first, by import name, and the extra that brings each.
 EXTRAS = {
@@ -27,8 +29,10 @@ def main() -> None:
     """Run the command line.
 
     Raises:
-        SystemExit: with the command's exit code; with 1 and the install command when an extra is missing.
+        SystemExit: with the command's exit code; with 1 and what to do when an extra is missing, or another package
+            is imported as `outbox`.
     """
+    require_own_library()
     try:
         from outbox_relay.cli.main import main as command_line  # noqa: PLC0415 - it imports click
 
@@ -42,6 +46,25 @@ def main() -> None:
             f"outbox: this command needs the package {package}, which is not installed\n"
             f"run: pip install 'outbox-kafka[{extra}]'"
         )
+
+
+def require_own_library() -> None:
+    """Refuse another package of our library's import name: one in the working directory, or another distribution.
+
+    Raises:
+        SystemExit: it names the place of the other package.
+    """
+    spec = find_spec("outbox")
+    origin = spec.origin if spec is not None else None
+    if origin is not None and Path(origin).with_name("py.typed").exists():
+        return
+    place = origin or (list(spec.submodule_search_locations or ()) if spec is not None else "nowhere")
+    sys.exit(
+        f"outbox: another package is imported as `outbox`: {place}\n"
+        "expected the library of outbox-kafka\n"
+        "start the command in another directory, remove that place from PYTHONPATH, or rename the package; if pip "
+        "installed it: pip uninstall outbox, then pip install --force-reinstall --no-deps outbox-kafka"
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +29,26 @@ def test_error_of_our_own_is_not_taken_for_a_missing_package(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "outbox_relay.cli.main", None)
     with pytest.raises(ModuleNotFoundError):
         main()
+
+
+@pytest.mark.parametrize("file", ["outbox.py", "outbox/__init__.py", "outbox/models.py"])
+def test_another_package_of_the_librarys_name_is_named(tmp_path: Path, file: str) -> None:
+    """A module, as that of the distribution `outbox`; a package, or a folder without `__init__`, of the application."""
+    other = tmp_path / file
+    other.parent.mkdir(exist_ok=True)
+    other.touch()
+    ran = subprocess.run(
+        [sys.executable, "-S", "-m", "outbox_relay", "--version"],
+        env={"PYTHONPATH": os.pathsep.join((str(tmp_path), str(ROOT / "relay")))},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("outbox: another package is imported as `outbox`: ")
+    assert str(tmp_path / "outbox") in ran.stderr
+    assert "rename the package" in ran.stderr
 
 
 @pytest.mark.parametrize("package", EXTRAS)
