@@ -1,6 +1,7 @@
 -- What people read: every message with the one status, partition and offset that it has.
 -- PUBLISHED appears here only, and DEAD for a message that cannot be published and parks its key, or has expired. A message that
--- was published twice (at-least-once, after a crash) shows its first appearance.
+-- was published twice (at-least-once, after a crash) shows its first appearance. "deliver_before" is shown within the years
+-- that clients can load: a writer whose stated lanes are trusted may have written infinity.
 CREATE VIEW outbox.message_status AS
 SELECT m.id,
        m.message_id,
@@ -21,7 +22,8 @@ SELECT m.id,
        m.born_at,
        m.decided_at,
        m.deliver_at,
-       m.deliver_before,
+       CASE WHEN m.deliver_before IS NOT NULL
+            THEN least(greatest(m.deliver_before, '0001-01-02 UTC'), '9999-12-30 UTC') END AS deliver_before,
        p.published_at,
        w.reason AS waiting,
        w.due_at,

@@ -265,6 +265,24 @@ def test_show_tells_a_half_messages_whole_life(database: str, conn: Connection) 
     assert [one["batch"] for one in found["publications"]] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("before", "shown"),
+    [("infinity", "9999-12-30"), ("-infinity", "1-01-02"), ("9999-12-29 UTC", "9999-12-29"), (None, None)],
+)
+def test_a_time_that_no_client_can_load_is_shown(
+    database: str, conn: Connection, before: str | None, shown: str | None
+) -> None:
+    message = insert(conn, "orders", "k", "b", lane=1, deliver_before=before)
+    (found,) = succeed("message", "ls", "--json", OUTBOX_DSN=database).json
+    story = succeed("message", "show", message, OUTBOX_DSN=database).out
+    if shown is None:
+        assert found["deliver_before"] is None
+        assert "deliver_before" not in story
+    else:
+        assert f"{shown}T" in found["deliver_before"]
+        assert any(shown in line and "deliver_before" in line for line in story.splitlines())
+
+
 def test_show_of_an_unknown_message_says_where_it_looked_and_how_to_look_further(database: str) -> None:
     for identity in ("4711", str(uuid.uuid4()), "00000000-1267-8a3f-9d52-0c6c5f3a8e11"):
         ran = outbox("message", "show", identity, OUTBOX_DSN=database)
