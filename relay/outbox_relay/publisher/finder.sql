@@ -164,19 +164,22 @@ SELECT id, position, topic FROM {partition} WHERE {scope} AND xid = ANY (%(xip)s
 -- name: partial_backlog
 -- The same where some of it is published: a topic was read apart from the others. What has no publication is to be
 -- published. A message has its xid before it is visible, so its publication, which is written later, has a higher one.
+-- Not what has expired: it waits for ever, and has a new position once it is published again.
 DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
 WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
                                WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired')
 ORDER BY m.position
 
 -- name: unpublished_by_topic
--- What a poll counts of a difference of more than a page, without what is published: messages by hash of a topic, of so
--- many as are more than a page. The difference to a floor begins with what is published of every topic. The LIMIT is
+-- What a poll counts of a difference of more than a page, without what is published or has expired: messages by hash of a
+-- topic, of so many as are more than a page. The difference to a floor begins with what is published of every topic. The LIMIT is
 -- outside: the planner would choose a nested loop for it.
 WITH unpublished AS MATERIALIZED (
     SELECT hashtext(m.topic) AS hash FROM ({branches}) m
     WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
                                    WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
+        AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired')
 )
 SELECT hash, count(*) FROM (SELECT hash FROM unpublished LIMIT %(page)s + 1) f GROUP BY hash
 

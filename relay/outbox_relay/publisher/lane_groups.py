@@ -65,6 +65,8 @@ class Group:
     """The hash of the topic that it reads; None: all topics but those that are read apart."""
     ahead: ListAhead | None = None
     """The list of that topic, while it is taken."""
+    looks: int = 1
+    """How many rows are read for its next page while it goes one by one."""
     served: int = 0
     """When a page of that list was taken, as a number that grows."""
 
@@ -97,7 +99,7 @@ class Group:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether a page of it is one message."""
+        """Whether a page of it is one message; what waits or has expired may be in front of it."""
         return self.trial or self.careful is not None
 
     @property

@@ -10,7 +10,7 @@ from typing import TypeVar
 import psycopg
 from psycopg import IsolationLevel
 
-from outbox_relay.publisher.finder import POSITION, Finder, Part, Poll, RawRow, Scope
+from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, WAITING, Finder, Part, Poll, RawRow, Scope
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.partitions import LivePartitions
@@ -194,10 +194,12 @@ class Reader:
             self._open(group)
         elif not group.backlog and group.listing is not None:
             self._list(group)
-        size = 1 if group.one_by_one else self._finder.page_size
+        size = min(group.looks, self._finder.page_size) if group.one_by_one else self._finder.page_size
         ids = (group.backlog or array("q"))[:size]
         before = group.progress
         rows, settled = self._read(ids, before.snapshot)
+        if group.one_by_one:
+            rows, settled = self._up_to_a_message(group, ids, Part(rows, settled))
         if group.backlog:
             del group.backlog[:settled]
         if group.backlog or group.listing is not None:
@@ -207,10 +209,22 @@ class Reader:
             group.backlog = None
             group.trial = group.trial and bool(rows)
             group.progress = Progress(before.snapshot)
-        if group.backlog and size > 1:
+        if group.backlog and not group.one_by_one:
             self._ahead.start(group.backlog[:size], before.snapshot)
         if rows:
             yield Page(group, rows, before, group.progress)
+
+    def _up_to_a_message(self, group: Group, ids: array[int], part: Part) -> Part:
+        """Cut a page behind its first message that is to be published; without one, the next has twice as many rows.
+
+        What waits or has expired is not produced, so it may come with the message: each of it would cost a turn.
+        """
+        for number, row in enumerate(part.rows):
+            if row[WAITING] is row[EXPIRED] is None:
+                group.looks = 1
+                return Part(part.rows[: number + 1], ids.index(row[ID]) + 1)
+        group.looks = min(2 * group.looks, self._finder.page_size)
+        return part
 
     def _read(self, ids: array[int], current: Snapshot) -> Part:
         if not ids:

@@ -241,14 +241,14 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             if claim.head is not None:
                 log.error("key parked", lane=claim.lane, message_id=claim.message_id, reason=claim.head.error)
         if group.careful is not None:
-            batch.alone = page.rows[0]
+            batch.alone = page.rows[-1]  # what is in front of it was not produced
         careful = care_of(self._groups) if batch.stops else {}
         for stop in batch.stops:
             # It leaves all parts of a split, and another one than this may go carefully.
             group.lanes.discard(stop.lane)
             self._stops.add(stop, careful=careful.get(stop.lane, {}))
-        if group.trial and batch.claims:
-            # The lane got past what it had stopped at.
+        if group.trial and any(claim.number is not None for claim in batch.claims):
+            # The lane got past what it had stopped at. One that has expired was none of that.
             group.trial = False
         elif group.trial and batch.messages:
             # In flight by itself: it holds up no other lane, however long its acknowledgement takes.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Collection
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
@@ -11,7 +14,7 @@ from outbox.partitioning.lanes import lane_of
 from outbox_relay.operations.dead_letters import act
 from tests.support.kafka_records import read_topic
 from tests.support.parking import Parking, relay, unacknowledged
-from tests.support.plain_inserts import connect
+from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
 
 SEND = """
@@ -89,6 +92,36 @@ def test_a_successor_without_the_claim_finds_it_again(
         # The dead relay read it: whether it was published then is not known.
         assert parking.doubtful == [True]
     assert set(_bodies(bootstrap_servers, parking)) == set(_expected(parking, 0))
+
+
+def test_the_trial_of_a_lane_is_the_message_behind_those_that_have_expired(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    missing = f"missing-{uuid.uuid4().hex[:12]}"
+    lane = lane_of(parking.topic, None, parking.bad.encode())
+    with relay(database, bootstrap_servers) as session:
+        with parking.conn.transaction():
+            head = insert(parking.conn, missing, "k", b"", lane=lane)
+            for version in range(5):
+                _send(parking, version, OVER)
+            parking.send(parking.bad, 5, 6)
+        stopped = "SELECT stopped_error IS NOT NULL FROM outbox.lane WHERE lane = %s"
+        turn_until(
+            session, lambda: parking.conn.execute(stopped, [lane]).fetchone() == (True,), "the lane stops"
+        )
+        tried: list[set[int]] = []
+        set_aside = session._publisher.set_aside
+
+        def noted(lanes: Collection[int]) -> None:
+            tried.append(set(lanes))
+            set_aside(lanes)
+
+        session._publisher.set_aside = noted  # type: ignore[method-assign]
+        assert act(parking.conn, "skip", (None, UUID(head)), "a test", 1.0).result == "decided"
+        parking.settle(session)
+        assert tried == [{lane}]
+        assert parking.reasons == ["expired"] * 5
+    assert _bodies(bootstrap_servers, parking) == _expected(parking, 5, 6)
 
 
 def test_one_that_expires_while_it_is_held_leaves_its_key_in_the_drain(

@@ -16,7 +16,7 @@ from outbox_relay.publisher.finder import STATEMENTS as FINDER
 from outbox_relay.publisher.finder import Finder, Scope, prepare_session
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.partitions import STATEMENTS as PARTITIONS
-from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
 from outbox_relay.publisher.upkeep import SWEEP
 from tests.support.bare_reader import narrow_partitions
@@ -292,6 +292,12 @@ def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connect
     seen, done = snapshot(conn), positions(conn)
     for batch in range(10):
         record(conn, done[batch * 30 : batch * 30 + 30], seen=seen, batch=batch)
+    insert_numbered(conn, "few", 200, start=300)
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason) SELECT id, message_id, 'expired' FROM outbox.message "
+        "WHERE position > %s",
+        [max(done)],
+    )
     insert_numbered(conn, "many", 500)
     current, row = finder.here()[0], conn.execute("SELECT hashtext('many')").fetchone()
     assert row is not None
@@ -307,10 +313,13 @@ def test_what_is_published_since_a_floor_is_hashed_and_not_counted(conn: Connect
     bounds = {"xmax": str(floor.xmax), "xip": floor.xip_array, "cur_xmax": str(current.xmax),
               "cur_xip": current.xip_array, "after": 0, "since": str(floor.xmin), "page": 100}  # fmt: skip
     plan = watched.explain(bounds | scope.values)
-    (compared,) = [node for node in nodes(plan) if "Join" in node["Node Type"] or "Loop" in node["Node Type"]]
-    assert compared["Hash Cond"]
+    compared = [node for node in nodes(plan) if "Join" in node["Node Type"] or "Loop" in node["Node Type"]]
+    assert len(compared) == 2, "with publications, and with what has expired"
+    assert all(node.get("Hash Cond") or node.get("Merge Cond") for node in compared)
     assert removed(plan) == 0
-    assert rows_read(plan, "message_p") == 300 + 101, "it ends when more than a page is found"
+    assert rows_read(plan, "message_p") == 500 + 101, "it ends when more than a page is found"
+    listing = finder.backlog(Progress(current, floor, 0, is_partial=True), scope)
+    assert list(listing.take()) == positions(conn)[500:], "what has expired is not listed"
 
 
 def explain_backlog(

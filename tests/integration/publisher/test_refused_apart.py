@@ -97,3 +97,31 @@ def test_a_message_that_is_refused_inside_a_backlog_repeats_no_recorded_one(
     findings = compare(read_topic(bootstrap_servers, topic), [("first", 0), *numbered(BACKLOG)])
     assert not findings.broken
     assert findings.duplicate_records < half, "what was recorded did not come again"
+
+
+EXPIRED = "SELECT count(*) FROM outbox.waiting WHERE reason = 'expired'"
+SEND_EXPIRED = """
+    INSERT INTO outbox.message (topic, key, body, lane, deliver_before)
+    SELECT %s, 'k', 'late', %s, '2001-01-01' FROM generate_series(1, %s)
+"""
+
+
+def test_what_has_expired_in_front_of_a_refused_message_costs_no_turn_each(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
+) -> None:
+    topic = make_topic(partitions=1, cleanup_policy="compact")
+    with relay_session(database, bootstrap_servers) as session:
+        careful = Careful(session)
+        with conn.transaction():
+            insert(conn, topic, "k", "k:0", lane=LANE)
+            conn.execute(SEND_EXPIRED, [topic, LANE, 300])
+            insert(conn, topic, "k", "k:1", lane=LANE)
+            conn.execute(SEND_EXPIRED, [topic, LANE, 300])
+            insert(conn, topic, None, b"no key", lane=LANE)
+            insert(conn, topic, "k", "k:2", lane=LANE)
+        turn_until(session, lambda: bool(value(conn, PARKED, LANE)), "the message parks itself")
+        finish(session, conn)
+        assert value(conn, EXPIRED) == 600
+        assert not session.stopped
+    assert careful.pages < 30, "a page of one by one ends at a message that is published"
+    assert not compare(read_topic(bootstrap_servers, topic), [("k", 0), ("k", 1), ("k", 2)]).broken
