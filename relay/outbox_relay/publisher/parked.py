@@ -272,7 +272,7 @@ def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dic
         "message_ids": [claim.message_id for claim in claims],
         "reasons": [claim.reason for claim in claims],
         "numbers": [claim.number for claim in claims],
-        "places": [None if claim.number is None else claim.position for claim in claims],
+        "places": array_text(claim.position for claim in claims),
         "doubtful": [doubtful[claim.id] for claim in claims],
         "heads": array_text(claim.id for claim, _ in heads),
         "head_lanes": array_text(claim.lane for claim, _ in heads),

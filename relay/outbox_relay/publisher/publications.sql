@@ -27,7 +27,8 @@ SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('m
 -- name: record_claims
 -- The same with messages that fail, or are held behind one that does, in one statement. The lanes' rows are locked, not only
 -- read: a relay that takes a lane has locked its row before it reads which keys are parked, so a claim is written before that, or
--- never. FOR KEY SHARE lets all others write these rows.
+-- never. FOR KEY SHARE lets all others write these rows. One that has expired since it was published makes no claim: where
+-- a relay died before a lane's row said that it goes on, its successor reads what has a publication again.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
     WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
@@ -40,8 +41,13 @@ WITH owned AS MATERIALIZED (
                      %(order_keys)s::bytea[], %(errors)s::text[]) k (number, lane, topic, queue, order_key, error)
 ), claimed AS (
     INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
-    SELECT c.* FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
-                                %(places)s::bigint[], %(doubtful)s::boolean[]) c
+    SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
+    FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
+                     %(places)s::bigint[], %(doubtful)s::boolean[]) c (id, message_id, reason, parked, place, in_doubt)
+    WHERE c.reason <> 'expired' OR NOT c.in_doubt
+        OR NOT EXISTS (SELECT FROM outbox.publication b
+                       WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
+                           AND b.positions @> ARRAY[c.place])
     ON CONFLICT (id) DO NOTHING
 )
 INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions, partitions,
@@ -66,8 +72,13 @@ WITH owned AS MATERIALIZED (
                      %(order_keys)s::bytea[], %(errors)s::text[]) k (number, lane, topic, queue, order_key, error)
 ), claimed AS (
     INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
-    SELECT c.* FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
-                                %(places)s::bigint[], %(doubtful)s::boolean[]) c
+    SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
+    FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
+                     %(places)s::bigint[], %(doubtful)s::boolean[]) c (id, message_id, reason, parked, place, in_doubt)
+    WHERE c.reason <> 'expired' OR NOT c.in_doubt
+        OR NOT EXISTS (SELECT FROM outbox.publication b
+                       WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
+                           AND b.positions @> ARRAY[c.place])
     ON CONFLICT (id) DO NOTHING
 )
 SELECT yes FROM own

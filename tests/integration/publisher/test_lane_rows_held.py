@@ -186,6 +186,36 @@ def test_a_lane_goes_on_although_its_row_cannot_say_so(
     assert set(values(bootstrap_servers, missing.name)) == {b"stops"}
 
 
+def test_what_expired_after_it_was_published_is_not_claimed_by_the_next_relay(
+    database: str, bootstrap_servers: str, topic: str, missing: Missing
+) -> None:
+    with connect(database) as conn:
+        with relay_session(database, bootstrap_servers, clean=False) as session:
+            first = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"first")
+            turn_until(session, lambda: is_published(conn, first), "the lane has a progress")
+            _, stops, behind = stop_behind_one(conn, topic, missing)
+            turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
+            missing.create()
+            operator = hold_when_announced(session, database)
+            request(conn)
+            turn_until(session, lambda: is_published(conn, stops, behind), "the lane goes on")
+        operator().close()
+        assert lane_row(conn) == (True, True), "nothing says that it did"
+        conn.execute("UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s'")
+        over = "UPDATE outbox.message SET deliver_before = clock_timestamp() WHERE message_id = %s"
+        for one in (stops, behind):
+            conn.execute(over, [one])
+        last = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"last")
+        never = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"never")
+        conn.execute(over, [never])
+        with relay_session(database, bootstrap_servers) as session:
+            turn_until(session, lambda: is_published(conn, last), "the next relay goes on")
+            claims = "SELECT message_id::text FROM outbox.waiting ORDER BY id"
+            turn_until(session, lambda: bool(conn.execute(claims).fetchone()), "a message has expired")
+            turn_until(session, lambda: lane_row(conn) == (False, False), "the row is clean")
+            assert conn.execute(claims).fetchall() == [(never,)]
+
+
 def test_after_a_death_with_an_unwritten_stop_first_appearances_are_in_order(
     database: str, bootstrap_servers: str, topic: str, missing: Missing
 ) -> None:

@@ -15,7 +15,7 @@ from outbox_relay.publisher.finder import prepare_session
 from outbox_relay.publisher.parked import STATEMENTS as PARKED
 from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
 from tests.support.plain_inserts import Connection, connect
-from tests.support.publications import own_lanes
+from tests.support.publications import own_lanes, record, snapshot
 from tests.support.query_plans import Prepared, rows_read
 
 KEYS, EACH, EPOCH = 2_000, 5, 7
@@ -130,6 +130,34 @@ def test_claims_read_lanes_only(conn: Connection, name: str) -> None:
         plan = watched.explain({**values, "ids": [1]})
     assert rows_read(plan, "parked_key") == 0
     assert rows_read(plan, "waiting") == 0
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "claim")
+def test_a_doubtful_claim_of_an_expired_message_reads_what_spans_it(conn: Connection) -> None:
+    types = {
+        **OWNED, "mine": "smallint[]", "ids": "bigint[]", "message_ids": "uuid[]", "reasons": "text[]",
+        "numbers": "bigint[]", "places": "bigint[]", "doubtful": "boolean[]", "heads": "bigint[]",
+        "head_lanes": "smallint[]", "topics": "text[]", "queues": "integer[]", "order_keys": "bytea[]",
+        "errors": "text[]",
+    }  # fmt: skip
+    heads = ("heads", "head_lanes", "topics", "queues", "order_keys", "errors")
+    nothing: dict[str, list[Any]] = {name: [] for name in heads}
+    values: dict[str, Any] = {
+        "epoch": EPOCH, "owner": "relay-1", "mine": "{4}", "ids": [20_001], "numbers": [None],
+        "message_ids": ["0" * 32], "reasons": ["expired"], "places": [7], "doubtful": [True], **nothing,
+    }  # fmt: skip
+    watched = watch(conn, RECORDER["claim"], types, values)
+    seen = snapshot(conn)
+    for batch in range(300):
+        record(conn, range(10 * batch + 1, 10 * batch + 11), seen=seen, batch=batch)
+    plan = watched.explain(values)
+    assert rows_read(plan, "publication_p") == 1
+    for place, doubtful in ((7, False), (90_000, True)):
+        watched.run({**values, "ids": [20_000 + place], "places": [place], "doubtful": [doubtful]})
+    expired = conn.execute(
+        "SELECT id, place FROM outbox.waiting WHERE reason = 'expired' ORDER BY id"
+    ).fetchall()
+    assert expired == [(20_007, None), (110_000, None)], "the first was published before it expired"
 
 
 @pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "request_drain")
