@@ -8,6 +8,12 @@ flight arrives, and comes again at the retry. Both runs begin at the recorded pr
 first appearances are in order too, however the two are mixed. The process is paused past its lease: its next
 record finds another epoch, as always. An error of our own while a lane is given up, before or after its stop is
 recorded: the session starts over from what is recorded, and finds the partition again.
+
+What waits is a drain: the key stays parked, and the producer is replaced later, when nothing else is in flight; until
+then no key is drained, and the lane is not given back. The process dies before the drain's end is recorded: its
+announcement stays, and the next owner of the lane takes its messages for doubtful and drains the key again. After it:
+they are in doubt as recorded. They arrive after all, until the producer is closed: the key is parked, so none of it
+was published behind them.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import time
 from collections.abc import Sequence
 
 from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Refused, Unpublishable
+from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
 from outbox_relay.publisher.lane_groups import Group, care_of, merge, of_lane
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.partitions import LivePartitions
@@ -96,20 +102,10 @@ class AsideLanes:
             self._groups = merge(self._groups)
 
     def _give_up(self, lane: int, reason: Unpublishable) -> None:
-        head = self._publisher.aside[lane][0]
-        if head.drain is not None:
+        if self._publisher.aside[lane][0].drain is not None:
             # Nothing of the lane was on the wire when the drain began, so it is the first.
-            # Its place in the lane is no place to stop at: its key stays parked at it, and the request is done.
-            slot, index = min(head.waiting(), key=lambda one: one[1])
-            refused = Refused(
-                head.positions[index],
-                head.message_ids[index],
-                slot.topic,
-                str(reason),
-                head.alone,
-                of_drain=True,
-            )
-            raise DeliveryError(f"a drain in lane {lane} waits for its partition: {reason}", {lane: refused})
+            self._give_up_drain(lane, reason)
+            return
         with naming_defects():
             done, messages, handed = self._publisher.give_up(lane, reason)
             # Written with the stop, for the messages behind it: they are in flight, too.
@@ -124,6 +120,18 @@ class AsideLanes:
             group.lanes.discard(lane)
         self._groups = [group for group in self._groups if group.lanes]
         self._stops.add(done.stops[0], careful=careful)
+
+    def _give_up_drain(self, lane: int, reason: Unpublishable) -> None:
+        """End the drain that a lane waits for: its place in the lane is no place to stop at.
+
+        What is behind it on the wire stays there, and the lane goes on when that is recorded.
+        """
+        with naming_defects():
+            batch, handed = self._publisher.give_up_drain(lane)
+            self._recorder.doubts.add(handed, {})
+            self._given_up += batch.messages
+            self._burdened |= {lane}
+            self._fail_drain(batch, reason)
 
     def _unburden(self) -> bool:
         """Replace a producer that still holds messages of stopped lanes, once nothing else is in flight.
@@ -165,6 +173,9 @@ class AsideLanes:
         return True
 
     def _reload_keys(self, lanes: frozenset[int]) -> None:
+        raise NotImplementedError
+
+    def _fail_drain(self, batch: Batch, reason: Unpublishable) -> None:
         raise NotImplementedError
 
     def _as_recorded(self, group: Group, known: Progress) -> Progress:

@@ -241,6 +241,27 @@ class DrainedKeys:
                 left[lane] = one
         return left
 
+    def _fail_drain(self, batch: Batch, reason: Unpublishable) -> None:
+        """Leave the key of a drain parked that was given up on the wire; nothing of it is to be recorded.
+
+        Of a page of several messages nothing fails by itself: the drain begins again, one message at a time up to the
+        one that waited.
+        """
+        part = batch.drain
+        assert part is not None  # noqa: S101  (the caller has asked)
+        if batch.alone is None:
+            self._suspects[part.number] = max(batch.positions[index] for _, index in batch.waiting())
+            self._parked.doubt_announced([part.lane])
+        else:
+            failed = claim_of(batch.alone, part.number, reason)
+            self._recorder.drained(replace(part, done=(), is_all=False, failed=failed))
+            log.error("key stays parked", message_id=failed.message_id, reason=str(reason))
+        held = self._parked.held
+        held.messages_of[part.lane, part.key[1]] += len(part.done)
+        self._ended.pop(part.number, None)
+        if self._drain is not None and self._drain.number == part.number:
+            self._drain = None
+
     def _drain_of_refusal(self, refused: Mapping[int, Refused]) -> KeyDrain | None:
         drains = [batch.drain for batch in self._publisher.unrecorded() if batch.drain is not None]
         lanes = [lane for lane, one in refused.items() if one.of_drain]

@@ -72,6 +72,14 @@ class OnTheWire:
         handed = list(in_doubt(queue, self._disturbed_until()))
         return done, sum(batch.messages for batch in queue) - done.messages, handed
 
+    def give_up_drain(self, lane: int) -> tuple[Batch, list[Handed]]:
+        """Give up the drain that a lane waits for, and nothing else; return it, and what Kafka may have of it."""
+        queue = self.aside[lane]
+        batch = queue.popleft()
+        if not queue:
+            del self.aside[lane]
+        return batch, list(in_doubt([batch], self._disturbed_until()))
+
     @property
     def unsettled(self) -> int:
         """Messages given to Kafka that are not recorded."""

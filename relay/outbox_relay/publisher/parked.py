@@ -216,11 +216,16 @@ class ParkedKeys:
         Nothing of these lanes may be on the wire that is to be recorded.
         """
         self.held.drop(lanes)
-        values = {"epoch": self.lease.epoch, "owner": self.lease.owner, "lanes": array_text(lanes)}
-        self.conn.execute(STATEMENTS["end_drains"], values)
+        self.doubt_announced(lanes)
+        values = {"lanes": array_text(lanes)}
         for number, lane, topic, queue, order_key in self.conn.execute(STATEMENTS["keys"], values):
             self.held.park((lane, topic, queue, order_key), number)
         self.count(lanes)
+
+    def doubt_announced(self, lanes: Collection[int]) -> None:
+        """Note that Kafka may have what was announced in lanes and is not recorded; the requests stay."""
+        values = {"epoch": self.lease.epoch, "owner": self.lease.owner, "lanes": array_text(lanes)}
+        self.conn.execute(STATEMENTS["end_drains"], values)
 
     def count(self, lanes: Collection[int]) -> None:
         """Count what waits in lanes of which nothing is on the wire, without what operators gave up meanwhile."""

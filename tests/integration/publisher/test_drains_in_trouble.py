@@ -1,0 +1,66 @@
+"""Drains that are never acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox_relay.publisher import draining
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.parked import KeyDrain
+from tests.support.kafka_records import read_topic
+from tests.support.parking import Parking, relay
+from tests.support.relay_session import turn_until
+
+UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
+
+
+@pytest.mark.parametrize("page", ["its first message", "a page of several"])
+def test_a_drain_that_is_never_acknowledged_ends_without_the_producer_of_the_others(
+    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch, page: str
+) -> None:
+    """The key's partition acknowledges nothing; what else of the lane is on the wire stays there, and is recorded."""
+    monkeypatch.setattr(draining, "DRAIN_PAGE", 2)
+    with relay(database, bootstrap_servers) as session:
+        parking.fail(session, 1, 2, 3)
+        parking.repair()
+        drains: list[Batch] = []
+        note = session._note_drained
+
+        def unlearned(drain: KeyDrain, part: KeyDrain, batch: Batch) -> None:
+            if (page == "its first message") == (batch.alone is not None) and not drains:
+                drains.append(batch)
+                for slot in batch.slots.values():
+                    slot.offsets = []  # its deliveries are appended to another list
+                if batch.alone is not None:
+                    session._set_aside({drain.lane})
+            note(drain, part, batch)
+
+        session._note_drained = unlearned  # type: ignore[method-assign]
+        parking.request(session)
+        turn_until(session, lambda: bool(drains), "the drain is on the wire")
+        parking.send(parking.good, 0)
+        turn_until(session, lambda: 3 in session._publisher.aside, "the lane waits for its partition")
+        producer, polls = session._publisher, session.counts.polls
+        session._give_up(3, Unpublishable("PARTITION_UNAVAILABLE", "no acknowledgement"))
+        assert session._publisher is producer
+        assert parking.keys[0][:2] == (parking.topic, parking.bad.encode())
+        assert any(parking.doubtful)
+        turn_until(session, lambda: parking.is_done() and not session.unsettled, "the lane goes on")
+        assert session.counts.polls > polls
+        session._note_drained = note  # type: ignore[method-assign]
+        if page == "its first message":
+            assert parking.keys[0][2] == "PARTITION_UNAVAILABLE: no acknowledgement"
+            assert parking.reasons == ["failed", "held", "held", "held"]
+            assert parking.conn.execute(UNREQUESTED).fetchall(), "the request is done"
+            parking.request(session)
+        parking.drain(session)
+        assert not session._parked.held.messages_of[3, parking.topic]
+        assert session._publisher is not producer, (
+            "what it still held was dropped before the key was drained again"
+        )
+    found = [record.value for record in read_topic(bootstrap_servers, parking.topic)]
+    assert list(
+        dict.fromkeys(one for one in found if one and one.startswith(parking.bad.encode() + b":"))
+    ) == [f"{parking.bad}:{version}".encode() for version in range(4)]
+    assert found.count(f"{parking.good}:0".encode()) == 1
