@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
 from outbox_relay.publisher.lane_groups import Group, care_of, merge, of_lane
 from outbox_relay.publisher.overdue import Overdue
@@ -110,6 +110,7 @@ class AsideLanes:
             done, messages, handed = self._publisher.give_up(lane, reason)
             # Written with the stop, for the messages behind it: they are in flight, too.
             self._recorder.doubts.add(handed, {})
+            self._stop_early(done.stops[0])
             self._note([done], self._recorder.commit([done], self._partitions.bounds()))
         # Claims behind the stop were given up with what was in front of them.
         self._reload_keys(frozenset((lane,)))
@@ -173,6 +174,9 @@ class AsideLanes:
         return True
 
     def _reload_keys(self, lanes: frozenset[int]) -> None:
+        raise NotImplementedError
+
+    def _stop_early(self, stop: Stop) -> None:
         raise NotImplementedError
 
     def _fail_drain(self, batch: Batch, reason: Unpublishable) -> None:

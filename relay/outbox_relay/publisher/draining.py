@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
-from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
 from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, TOPIC, WAITING, Finder, RawRow
@@ -102,6 +102,15 @@ class DrainedKeys:
         for group in groups:
             if group.is_level and not group.paused:
                 self._behind -= group.lanes
+
+    def _stop_early(self, stop: Stop) -> None:
+        """Mark the progress of a lane that stops before it has caught up: more than that may be published of it.
+
+        What earlier claims without a message passed over lies behind the stop then, and may be drained meanwhile.
+        Without the mark who goes on from the stop publishes that again.
+        """
+        if stop.lane in self._behind:
+            stop.progress = replace(stop.progress, is_partial=True)
 
     def _free_key(self, number: int) -> None:
         """Read and publish the messages of a key again: the row of the key was deleted with the record of its drain."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psycopg
 
@@ -74,6 +75,8 @@ def regroup(
     recorder: Recorder,
     refused: Mapping[int, Refused],
     hash_of: Callable[[str], int],
+    *,
+    behind: Collection[int],
 ) -> list[Group]:
     """Put the lanes into groups that go on from what is recorded.
 
@@ -87,6 +90,7 @@ def regroup(
         recorder: it knows what is recorded, and records stops.
         refused: the first refused message of each lane.
         hash_of: returns the hash of a topic, by which it is read apart.
+        behind: lanes that had not caught up; what is drained of them while they are stopped may lie beyond the stop.
     """
     recorded = recorder.recorded
     careful = care_of(groups)
@@ -99,7 +103,9 @@ def regroup(
         part = hash_of(topic) if recorded[lane].is_partial else None
         if part in care or None in care:
             code, _, text = reason.partition(": ")
-            stop = Stop(lane, recorded[lane], position, message_id, Unpublishable(code, text))
+            known = recorded[lane]
+            known = replace(known, is_partial=known.is_partial or lane in behind)
+            stop = Stop(lane, known, position, message_id, Unpublishable(code, text))
             recorder.stop(stop)
             stops.add(stop, careful={None if None in care else part: position})
             halted.add(lane)
@@ -132,6 +138,7 @@ class Recovery:
     _groups: list[Group]
     _pages: list[Page]
     _burdened: frozenset[int]
+    _behind: set[int]
     _calm_at = 0.0
     stopping: Callable[[], bool]
 
@@ -150,9 +157,12 @@ class Recovery:
         log.error("delivery failed", text=str(error), next_try_in_s=pause)
         self._discard(error)
         refused = self._park_refused(error.refused)
+        behind = frozenset(self._behind)
         self._reload_keys(self._lease.lanes)
         self._pages = []
-        self._groups = regroup(self._groups, self._stops, self._recorder, refused, self._finder.hash_of_topic)
+        self._groups = regroup(
+            self._groups, self._stops, self._recorder, refused, self._finder.hash_of_topic, behind=behind
+        )
         self._stop_reading()
         self._burdened = frozenset()
         self._partitions.revive()

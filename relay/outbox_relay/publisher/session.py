@@ -244,6 +244,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             batch.alone = page.rows[-1]  # what is in front of it was not produced
         careful = care_of(self._groups) if batch.stops else {}
         for stop in batch.stops:
+            self._stop_early(stop)
             # It leaves all parts of a split, and another one than this may go carefully.
             group.lanes.discard(stop.lane)
             self._stops.add(stop, careful=careful.get(stop.lane, {}))

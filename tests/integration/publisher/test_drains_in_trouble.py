@@ -1,15 +1,19 @@
-"""Drains that are never acknowledged."""
+"""Drains that are never acknowledged, and those of a lane that is stopped before it was read to its end."""
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from outbox_relay.operations.dead_letters import act
 from outbox_relay.publisher import draining
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.parked import KeyDrain
 from tests.support.kafka_records import read_topic
-from tests.support.parking import Parking, relay
+from tests.support.parking import Parking, check, relay
+from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
 
 UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
@@ -64,3 +68,30 @@ def test_a_drain_that_is_never_acknowledged_ends_without_the_producer_of_the_oth
         dict.fromkeys(one for one in found if one and one.startswith(parking.bad.encode() + b":"))
     ) == [f"{parking.bad}:{version}".encode() for version in range(4)]
     assert found.count(f"{parking.good}:0".encode()) == 1
+
+
+def test_what_is_drained_in_a_lane_that_stopped_too_early_does_not_come_again(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    """Claims alone recorded no progress, and its lane stopped in front of them: a message was committed late."""
+    missing = f"missing-{uuid.uuid4().hex[:12]}"
+    with connect(database) as late:
+        with relay(database, bootstrap_servers) as session:
+            parking.send(parking.good, 0)
+            parking.settle(session)
+            late.execute("BEGIN")
+            head = insert(late, missing, "k", b"", lane=3)
+            parking.fail(session, 1)
+        late.execute("COMMIT")
+    parking.repair()
+    stopped = "SELECT stopped_message::text FROM outbox.lane WHERE lane = 3"
+    with relay(database, bootstrap_servers) as second:
+        turn_until(second, lambda: parking.conn.execute(stopped).fetchone() == (head,), "the lane stops")
+        parking.request(second)
+        turn_until(second, lambda: not parking.keys, "the key is drained meanwhile")
+    assert act(parking.conn, "dead", (None, uuid.UUID(head)), "a test", 1.0).result == "decided"
+    with relay(database, bootstrap_servers) as third:
+        parking.send(parking.bad, 2)
+        parking.settle(third)
+        turn_until(third, lambda: not third.stopped, "the lane goes on")
+    check(bootstrap_servers, parking, 3, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,12 +13,14 @@ from confluent_kafka import KafkaError
 
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.errors import BrokenError, Unpublishable
+from outbox_relay.publisher.doubts import Doubts
+from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
 from outbox_relay.publisher.finder import FIELDS
 from outbox_relay.publisher.lane_groups import Group, of_lane
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
+from outbox_relay.publisher.recovery import regroup
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.stops import Stops
@@ -28,7 +31,7 @@ def _session(groups: list[Group]) -> Session:
     """Make a session of these groups with nothing on the wire; its turns are the test's."""
     session = Session.__new__(Session)
     session._groups, session._pages, session._burdened = groups, [], frozenset()
-    session._ended = {}
+    session._ended, session._behind = {}, set()
     session._publisher = cast("Any", SimpleNamespace(unacknowledged=0, aside={}))
     session._let_go_on = lambda: None  # type: ignore[method-assign]
     session._drain_next = lambda: False  # type: ignore[method-assign]
@@ -141,6 +144,35 @@ def test_a_lane_that_stops_in_one_part_keeps_the_care_of_another() -> None:
     assert not rest.lanes
     (stopped,) = session._stops.due(float("inf"))
     assert stopped.careful == {77: 1_000}
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_stop_is_marked_where_its_lane_had_not_caught_up(*, behind: bool) -> None:
+    """Keys that are drained meanwhile may lie beyond it."""
+    known = Progress(Snapshot(20, 20), Snapshot(10, 10), 499)
+    marked = replace(known, is_partial=behind)
+    lanes = {3} if behind else {2}
+    refused = {3: Refused(500, "m", "t", "INVALID_RECORD: x")}
+    recorder = cast("Any", SimpleNamespace(recorded={3: known}, stop=lambda stop: None))
+    stops = Stops()
+    assert not regroup(
+        [Group({3}, known, careful=500)], stops, recorder, refused, lambda topic: 77, behind=lanes
+    )
+    assert stops.now()[3].progress == marked
+
+    session = _session([Group({3}, known)])
+    session._behind, session._stops = lanes, Stops()
+    done = Batch((), known, known, stops=[Stop(3, known, 500, "m", Unpublishable("X", "x"), in_flight=True)])
+    session._publisher = cast(
+        "Any",
+        SimpleNamespace(give_up=lambda *_: (done, 1, []), aside={3: [SimpleNamespace(drain=None)]}),
+    )
+    session._recorder = cast("Any", SimpleNamespace(doubts=Doubts(), commit=lambda *_: 0))
+    session._partitions = cast("Any", SimpleNamespace(bounds=list))
+    session._note = lambda *_: None  # type: ignore[method-assign]
+    session._reload_keys = lambda lanes: None  # type: ignore[method-assign]
+    session._give_up(3, Unpublishable("X", "x"))
+    assert session._stops.now()[3].progress == marked
 
 
 @pytest.mark.parametrize(
