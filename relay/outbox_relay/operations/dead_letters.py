@@ -15,6 +15,7 @@ A message that has expired is COMMITTED, and shown as DEAD. It holds no other on
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -109,6 +110,25 @@ def act(
     if state == GOAL.get(action):
         return _already(message, before)
     return DecisionResult(message, "refused", _cannot(action, message, before), state)
+
+
+def skip_expired(
+    conn: psycopg.Connection[Any], topic: str | None, reason: str, wait: float, *, in_doubt: bool
+) -> Iterator[DecisionResult]:
+    """Give up the messages that have expired, each in a transaction of its own; yield what became of each.
+
+    Args:
+        conn: an autocommit connection that is in no transaction.
+        topic: of this topic only; None: of all.
+        reason: as for `act`.
+        wait: as for `act`.
+        in_doubt: those that may be in Kafka already; else those that certainly are not.
+    """
+    values: dict[str, Any] = {"topic": topic, "in_doubt": in_doubt, "after": 0}
+    while ids := [row[0] for row in conn.execute(STATEMENTS["next_expired"], values)]:
+        for id_ in ids:
+            yield act(conn, "skip in doubt" if in_doubt else "skip", (id_, None), reason, wait)
+        values["after"] = ids[-1]
 
 
 def _named(message: Row) -> dict[str, Any]:

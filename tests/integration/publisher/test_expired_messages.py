@@ -13,9 +13,11 @@ from outbox import Message, Outbox
 from outbox.partitioning.lanes import lane_of
 from outbox_relay.operations.dead_letters import act
 from tests.support.kafka_records import read_topic
+from tests.support.outbox_command import outbox, succeed
 from tests.support.parking import Parking, relay, unacknowledged
 from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
+from tests.support.servers import MakeTopic
 
 SEND = """
     INSERT INTO outbox.message (topic, key, body, lane, headers, deliver_at, deliver_before)
@@ -229,3 +231,33 @@ def test_a_retry_is_refused_with_the_reason(database: str, bootstrap_servers: st
             if action == "retry":
                 assert done.text.startswith("has expired: its deliver_before, ")
         assert _status(parking, expired) == ("SKIPPED", None)
+
+
+def test_expired_messages_are_given_up_together(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, parking: Parking
+) -> None:
+    other = make_topic()
+    with relay(database, bootstrap_servers) as session:
+        parking.fail(session, 1)
+        parking.conn.execute(SEND, [other, "k", "late", 3, None, None, OVER])
+        for version in range(2, 6):
+            _send(parking, version, OVER, key=parking.good)
+        turn_until(session, lambda: parking.reasons.count("expired") == 5, "they have expired")
+    parking.conn.execute(
+        "UPDATE outbox.waiting SET in_doubt = true WHERE id = (SELECT max(id) FROM outbox.waiting)"
+    )
+    options = ("--reason", "over", "--json")
+    for given_up, arguments in (
+        (3, ("--expired", "--topic", parking.topic)),
+        (0, ("--expired", "--topic", parking.topic)),
+        (1, ("--expired",)),
+        (1, ("--expired", "--may-be-published")),
+    ):
+        ran = succeed("message", "skip", *arguments, *options, OUTBOX_DSN=database)
+        assert ran.json == {"given_up": given_up, "failed": []}
+    assert parking.reasons == ["failed", "held"], "those of a parked key stay"
+    skipped = "SELECT count(*) FROM outbox.message WHERE state = 'SKIPPED' AND remark = 'over'"
+    assert parking.conn.execute(skipped).fetchone() == (5,)
+    for wrong in ((), ("4711", "--expired"), ("4711", "--topic", "t")):
+        refused = outbox("message", "skip", *wrong, *options, OUTBOX_DSN=database)
+        assert (refused.code, "either the ID of a message, or --expired" in refused.err) == (2, True)

@@ -160,6 +160,21 @@ def test_a_doubtful_claim_of_an_expired_message_reads_what_spans_it(conn: Connec
     assert expired == [(20_007, None), (110_000, None)], "the first was published before it expired"
 
 
+@pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "next_expired")
+def test_what_has_expired_is_found_without_what_is_held(conn: Connection) -> None:
+    values = {"topic": None, "in_doubt": False, "after": 0}
+    watched = watch(
+        conn,
+        DEAD_LETTERS["next_expired"],
+        {"topic": "text", "in_doubt": "boolean", "after": "bigint"},
+        values,
+    )
+    conn.execute(
+        "UPDATE outbox.waiting SET reason = 'expired', parked = NULL, place = NULL WHERE id % 100 = 1"
+    )
+    assert rows_read(watched.explain(values), "waiting") == KEYS * EACH // 100
+
+
 @pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "request_drain")
 def test_a_request_reads_one_message_and_its_key(conn: Connection) -> None:
     types = {"id": "bigint", "message_id": "uuid"}

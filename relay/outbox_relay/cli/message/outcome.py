@@ -55,7 +55,9 @@ def dead(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) ->
 
 
 @click.command(cls=Command)
-@click.argument("identity", metavar="ID")
+@click.argument("identity", metavar="[ID]", required=False)
+@click.option("--expired", is_flag=True, help="Instead of ID: every message that has expired.")
+@click.option("--topic", metavar="NAME", help="With --expired: of this topic only.")
 @click.option(
     "--may-be-published",
     is_flag=True,
@@ -65,7 +67,17 @@ def dead(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) ->
 @wait_option
 @dsn_option
 @json_option
-def skip(*, identity: str, may_be_published: bool, reason: str, wait: float, dsn: str, as_json: bool) -> None:
+def skip(
+    *,
+    identity: str | None,
+    expired: bool,
+    topic: str | None,
+    may_be_published: bool,
+    reason: str,
+    wait: float,
+    dsn: str,
+    as_json: bool,
+) -> None:
     """Give a message up for good: one that is DEAD, or that its lane has stopped at.
 
     It is not published from now on, and this cannot be undone. Of a message in doubt, consumers may have a record.
@@ -73,8 +85,30 @@ def skip(*, identity: str, may_be_published: bool, reason: str, wait: float, dsn
     \b
       outbox message skip 4711 --reason "sent again as 4802"
       outbox message skip 4711 --may-be-published --reason "sent again as 4802"
+      outbox message skip --expired --topic offers --reason "the offers are over"
     """
-    _act("skip in doubt" if may_be_published else "skip", identity, reason, wait, dsn, as_json=as_json)
+    if (identity is None) != expired or (topic is not None and not expired):
+        raise click.UsageError(
+            "give either the ID of a message, or --expired, with --topic NAME if it is for one topic only"
+        )
+    if identity is not None:
+        _act("skip in doubt" if may_be_published else "skip", identity, reason, wait, dsn, as_json=as_json)
+        return
+    checked = checked_reason(reason)
+    given_up, failed = 0, []
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        for outcome in dead_letters.skip_expired(conn, topic, checked, wait, in_doubt=may_be_published):
+            given_up += not outcome.failed
+            failed += [outcome] if outcome.failed else []
+    if as_json:
+        output.emit_json({"given_up": given_up, "failed": [one.document() for one in failed]})
+    else:
+        click.echo(f"expired messages given up: {given_up:,}")
+        for one in failed:
+            click.secho(f"message {one.half['id']} {one.text}", err=True, fg="red")
+    if failed:
+        raise click.exceptions.Exit(1)
 
 
 @click.command(cls=Command)
