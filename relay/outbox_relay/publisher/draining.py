@@ -141,8 +141,9 @@ class DrainedKeys:
     def _drainable(self) -> set[int]:
         """Return the lanes that are being read, and not one message at a time, and those that are stopped.
 
-        A lane is left out until it has caught up after it was taken, or after a stop: what earlier claims without a
-        message passed over is not recorded as read in the database, and would be published again.
+        A lane is left out after it was taken, or after a stop, until it is polled: what earlier claims without a
+        message passed over is not recorded as read in the database, and would be published again. All its topics may
+        be read much later, next to one with a backlog that has no end; what the drain records is then their floor.
         """
         if self._pages or self._burdened or self._publisher.aside:
             return set()
@@ -154,7 +155,7 @@ class DrainedKeys:
             for lane, stop in self._stops.now().items()
             if not stop.in_flight and self._recorder.has(stop, unrecorded)
         }
-        return (going - self._behind - self._stops.known(going) | stopped) - self._leaving
+        return (going - self._behind | stopped) - self._leaving
 
     def _publish_held(self, drain: KeyDrain, ids: array[int], most: int) -> None:
         """Produce the messages of a key that were announced, and note what becomes of it."""
@@ -172,7 +173,7 @@ class DrainedKeys:
         group = next((one for one in self._groups if one.topic is None and drain.lane in one.lanes), None)
         recorded = self._recorder.recorded[drain.lane]
         progress = recorded if group is None else self._as_recorded(group, group.progress)
-        speaks_for = () if drain.lane in self._stops else (drain.lane,)
+        speaks_for = () if drain.lane in self._stops.now() else (drain.lane,)
         if not drain.pages:
             self._read_topic_again(drain)
         self._publisher.prepare(rows, [drain.lane])

@@ -331,6 +331,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             stopped.retry_at = time.monotonic() + LOCKED_PAUSE_S
             return
         stopped.retry_at = NOT_AGAIN
+        self._behind.add(lane)
         self._parked.count([lane])
         self._recorder.resume(lane)
         self._groups += of_lane(lane, stopped.stop.progress, stopped.careful, trial=not stopped.careful)

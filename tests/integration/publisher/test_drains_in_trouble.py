@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 
 import pytest
 
@@ -11,12 +12,19 @@ from outbox_relay.publisher import draining
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.parked import KeyDrain
-from tests.support.kafka_records import read_topic
+from tests.support.kafka_records import compare, read_topic
 from tests.support.parking import Parking, check, relay
-from tests.support.plain_inserts import connect, insert
-from tests.support.relay_session import turn_until
+from tests.support.plain_inserts import connect, insert, numbered
+from tests.support.relay_session import relay_session, turn_until
+from tests.support.servers import MakeTopic
 
 UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
+
+FLOOD = """
+    INSERT INTO outbox.message (topic, lane, key, body)
+    SELECT %s, 3, convert_to('k' || i %% 50, 'UTF8'), convert_to(format('k%%s:%%s', i %% 50, i), 'UTF8')
+    FROM generate_series(%s::bigint, %s::bigint) i
+"""
 
 
 @pytest.mark.parametrize("page", ["its first message", "a page of several"])
@@ -95,3 +103,46 @@ def test_what_is_drained_in_a_lane_that_stopped_too_early_does_not_come_again(
         parking.settle(third)
         turn_until(third, lambda: not third.stopped, "the lane goes on")
     check(bootstrap_servers, parking, 3, 1)
+
+
+def test_a_lane_that_goes_on_next_to_an_endless_backlog_drains_its_keys(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, parking: Parking
+) -> None:
+    """It has not caught up before the backlog is published, which may be never."""
+    many, count = make_topic(), 0
+    missing = f"missing-{uuid.uuid4().hex[:12]}"
+    stopped = "SELECT stopped_message::text FROM outbox.lane WHERE lane = 3"
+    with relay_session(database, bootstrap_servers, page=100) as session:
+
+        def flooded_until(condition: Callable[[], bool], what: str) -> None:
+            """Let more of one topic come in than is published of it."""
+
+            def more() -> bool:
+                nonlocal count
+                assert count < 60_000, f"in vain: {what}"
+                parking.conn.execute(FLOOD, [many, count, count + 149])
+                count += 150
+                return condition()
+
+            turn_until(session, more, what)
+
+        parking.send(parking.good, 0)
+        parking.settle(session)
+        flooded_until(lambda: any(group.split for group in session._groups), "the topic is read apart")
+        parking.send(parking.bad, 0, poison=True)
+        parking.send(parking.bad, 1)
+        head = insert(parking.conn, missing, "k", b"", lane=3)
+        flooded_until(lambda: parking.conn.execute(stopped).fetchone() == (head,), "the lane stops")
+        assert act(parking.conn, "dead", (None, uuid.UUID(head)), "a test", 1.0).result == "decided"
+        flooded_until(lambda: not session.stopped, "the lane goes on")
+        parking.repair()
+        parking.request(session)
+        flooded_until(lambda: not parking.keys, "the key is drained")
+        assert session._stops.known([3]), "the lane has not caught up"
+        parking.send(parking.bad, 2)
+    with relay(database, bootstrap_servers) as successor:
+        parking.settle(successor)
+    check(bootstrap_servers, parking, 3, 1)
+    findings = compare(read_topic(bootstrap_servers, many), numbered(count))
+    assert not findings.broken
+    assert not findings.duplicate_records
