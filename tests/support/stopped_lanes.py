@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
+from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg import Connection
+
+from outbox.partitioning.lanes import lane_of
 
 ERROR = "QUEUE_OUT_OF_RANGE: queue 99 does not exist"
 STOP = """
@@ -24,6 +28,30 @@ FORGET = """
     FROM outbox.message m WHERE m.id = %s AND b.positions @> ARRAY[m.position]
 """
 KILL = "UPDATE outbox.message SET state = 'DEAD', remark = %(error)s WHERE id = %(id)s"
+
+
+class Limited:
+    """A topic that takes none of its messages, whose keys are too long to be parked: they stop their lanes."""
+
+    def __init__(self, conn: Connection[Any], bootstrap_servers: str) -> None:
+        self.conn = conn
+        self.name = f"limited-{uuid.uuid4().hex[:12]}"
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        admin.create_topics([NewTopic(self.name, num_partitions=1, replication_factor=1)])[self.name].result(
+            15
+        )
+        conn.execute(
+            "INSERT INTO outbox.topic (name, partitions, max_message_bytes) VALUES (%s, 1, 1000)", [self.name]
+        )
+
+    def key(self, lane: int) -> str:
+        """Return a key of a lane."""
+        keys = (f"k{number}".ljust(1_100, "x") for number in range(1_000))
+        return next(key for key in keys if lane_of(self.name, None, key.encode()) == lane)
+
+    def repair(self) -> None:
+        """Let the topic take its messages."""
+        self.conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000000 WHERE name = %s", [self.name])
 
 
 def stop_lane(conn: Connection[Any], id_: int, error: str = ERROR, *, in_doubt: bool = False) -> int:

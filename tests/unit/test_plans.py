@@ -44,6 +44,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/replays.sql": "the steps of a replay; tested in test_replay_plans.py",
     "relay/outbox_relay/operations/repartition.sql": "what `outbox topic repartition` asks; a row per relay",
     "relay/outbox_relay/operations/status.sql": INSPECT,
+    "relay/outbox_relay/operations/topic_pauses.sql": "what `outbox topic pause` asks once; a row per lane",
     "relay/outbox_relay/operations/topics.sql": "what `outbox topic` asks once; a row per topic",
     "relay/outbox_relay/retention/eligibility.sql": RETENTION,
     "relay/outbox_relay/retention/ranges.sql": RETENTION,
@@ -149,9 +150,6 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
     },
     "relay/outbox_relay/publisher/publications.sql": {"record": LANES, "has_synchronous_standbys": NO_TABLE},
-    "relay/outbox_relay/publisher/parked.sql": {
-        "end_drains": "when lanes are taken: the keys of the lanes, and what is held of those that were being drained",
-    },
     "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
 }
 

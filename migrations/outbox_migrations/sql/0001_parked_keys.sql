@@ -3,7 +3,9 @@
 -- row. "number" is the id of the message that parked the key, "head" that of the one that fails now. Only the owner of the
 -- lane adds and removes rows. Operators set "requested_at": the owner then publishes head and held messages in order.
 -- "draining_at" is set, and committed, before it reads them, and cleared with the record of what came of it: meanwhile
--- nobody can tell whether they are being published.
+-- nobody can tell whether they are being published; "draining_to" is the last place among those it reads.
+-- A whole topic is parked in a lane by a row without key and queue, whose number is minus the id of the message that was the
+-- first to wait: Kafka does not take the topic, or it is paused. Its messages wait with the reason "parked".
 CREATE TABLE outbox.parked_key (
     number       bigint      PRIMARY KEY,
     lane         smallint    NOT NULL,
@@ -16,11 +18,14 @@ CREATE TABLE outbox.parked_key (
     tries        integer     NOT NULL DEFAULT 0,
     requested_at timestamptz,
     requested_by text,
-    draining_at  timestamptz
+    draining_at  timestamptz,
+    draining_to  bigint,
+    is_topic     boolean     NOT NULL GENERATED ALWAYS AS (number < 0) STORED
 );
 CREATE UNIQUE INDEX parked_key_once
     ON outbox.parked_key (lane, topic, coalesce(queue, -1), coalesce(sha256(order_key), ''))
     WHERE queue IS NOT NULL OR order_key IS NOT NULL;
+CREATE UNIQUE INDEX parked_topic_once ON outbox.parked_key (lane, topic) WHERE is_topic;
 CREATE INDEX parked_key_lane ON outbox.parked_key (lane);
 CREATE INDEX parked_key_requested ON outbox.parked_key (lane, requested_at) WHERE requested_at IS NOT NULL;
 

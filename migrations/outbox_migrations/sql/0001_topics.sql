@@ -1,6 +1,14 @@
 -- Changes of topics are counted, so that relays notice them and state which ones they publish by.
 
--- How often a topic's partition count or selector was changed, which sends keys to other partitions. One row, changed by
+-- Relays publish nothing of a topic until "paused_at" is null again.
+ALTER TABLE outbox.topic
+    ADD paused_at    timestamptz,
+    ADD paused_by    text,
+    ADD pause_reason text,
+    ADD CONSTRAINT topic_pause_is_explained
+        CHECK ((paused_at IS NULL) = (paused_by IS NULL) AND (paused_at IS NULL) = (pause_reason IS NULL));
+
+-- How often a topic was paused, or went on, or its partition count or selector was changed. One row, changed by
 -- the transaction that changes the topic and locked until its end: so a relay that reads a generation, and the topics
 -- afterwards, has seen all changes up to it.
 CREATE TABLE outbox.topic_generation (
@@ -17,8 +25,9 @@ BEGIN
     RETURN NULL;
 END $$;
 REVOKE ALL ON FUNCTION outbox.count_topic_change() FROM PUBLIC;
-CREATE TRIGGER topic_moves_keys AFTER UPDATE ON outbox.topic FOR EACH ROW
-    WHEN (OLD.partitions IS DISTINCT FROM NEW.partitions OR OLD.selector IS DISTINCT FROM NEW.selector)
+CREATE TRIGGER topic_is_changed AFTER UPDATE ON outbox.topic FOR EACH ROW
+    WHEN (OLD.partitions IS DISTINCT FROM NEW.partitions OR OLD.selector IS DISTINCT FROM NEW.selector
+          OR OLD.paused_at IS DISTINCT FROM NEW.paused_at)
     EXECUTE FUNCTION outbox.count_topic_change();
 CREATE TRIGGER topic_is_deleted AFTER DELETE ON outbox.topic FOR EACH ROW
     EXECUTE FUNCTION outbox.count_topic_change();

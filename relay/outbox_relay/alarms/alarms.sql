@@ -19,7 +19,11 @@ FROM outbox.lane l WHERE l.stopped_error IS NOT NULL
 UNION ALL
 SELECT 'key_parked', format('topic %s', k.topic),
        format('parked keys: %s, the first at message %s: %s', count(*), min(k.head), (array_agg(k.error ORDER BY k.head))[1])
-FROM outbox.parked_key k GROUP BY k.topic
+FROM outbox.parked_key k WHERE NOT k.is_topic GROUP BY k.topic
+UNION ALL
+SELECT 'topic_parked', format('topic %s', k.topic),
+       format('parked in lanes: %s: %s', count(*), (array_agg(k.error ORDER BY k.since))[1])
+FROM outbox.parked_key k WHERE k.is_topic GROUP BY k.topic
 UNION ALL
 SELECT CASE WHEN a.kind IN ('exhausted', 'rolled_back') THEN 'half_message_' || a.kind ELSE 'group_' || a.kind END,
        format('group %s', a.producer_group), a.detail

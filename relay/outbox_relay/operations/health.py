@@ -81,6 +81,13 @@ def _parked(status: Status) -> Iterator[Problem]:
             f"{many(failed, 'message')} cannot be published, with {many(held, 'message')} held behind",
             "outbox lane ls",
         )
+    parked = sum(one.messages for one in status.waiting if one.reason == "parked")
+    if parked:
+        yield Problem(
+            "topic_parked",
+            f"{many(parked, 'message')} wait for topics that are paused, or that Kafka does not take",
+            "outbox lane ls",
+        )
 
 
 def _expired(status: Status) -> Iterator[Problem]:

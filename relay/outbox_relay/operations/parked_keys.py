@@ -23,7 +23,8 @@ MOST = 100
 class ParkedKey:
     """A parked key; `id` and `message_id` are of the message that fails; Kafka may have it where it is `in_doubt`.
 
-    `has_relay`: whether a living relay has its lane.
+    `is_topic`: its whole topic is parked in this lane, because it is paused or Kafka does not take it; then the message
+    is the one that is tried first, and `held` counts all of them. `has_relay`: whether a living relay has its lane.
     """
 
     lane: int
@@ -36,6 +37,7 @@ class ParkedKey:
     since: datetime
     tries: int
     requested_at: datetime | None
+    is_topic: bool
     is_draining: bool
     in_doubt: bool
     held: int
@@ -44,19 +46,25 @@ class ParkedKey:
     @property
     def being_tried(self) -> str:
         """What comes of the retry that is under way, or was when its relay ended."""
+        if self.has_relay and self.is_topic:
+            return "its topic is being tried again now; if it fails again: outbox lane ls"
         if self.has_relay:
             return "its key is being tried again now; if it fails again: outbox lane ls"
         return "the relay that was trying its key again has ended; the next one goes on with that: outbox relay run"
 
     @property
     def place(self) -> str:
-        """What is parked: a topic with a key or a queue."""
+        """What is parked: a topic with a key or a queue, or all of it."""
+        if self.is_topic:
+            return f"topic {printable(self.topic)}, all of it"
         if self.queue is not None:
             return f"topic {self.topic}, queue {self.queue}"
         return f"topic {self.topic}" + (f", key {cell(self.order_key)}" if self.order_key is not None else "")
 
     def hold_up(self, id_: int) -> str:
         """State what this means for one of its messages: the one that fails, or one behind it."""
+        if self.is_topic:
+            return f"waits, with all of its topic: {printable(self.error)}"
         if id_ == self.id:
             return f"cannot be published, and holds up {many(self.held, 'message')} of its key: {printable(self.error)}"
         return f"held behind message {self.id}, which cannot be published: {printable(self.error)}"
@@ -67,6 +75,13 @@ class ParkedKey:
 
     def repair(self) -> list[str]:
         """Return what an operator can do about it, best first."""
+        if self.is_topic:
+            if self.error.startswith("TOPIC_PAUSED"):
+                return [f"let it go on: outbox topic resume {self.topic}"]
+            name = printable(self.topic)
+            return [
+                f"repair the topic; the relay asks again within a minute, or now: outbox topic register {name}"
+            ]
         skip = "--may-be-published " if self.in_doubt else ""
         return [
             f"repair the cause, then: outbox message retry {self.id} --reason TEXT",

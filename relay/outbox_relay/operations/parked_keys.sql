@@ -1,10 +1,10 @@
 -- Parked keys, as operators see them.
 
 -- name: columns
--- A key with the message that fails and the number of those held behind it.
+-- A key with the message that fails and the number of those held behind it; or a topic, of which all of them wait alike.
 SELECT k.lane, k.topic, k.queue, k.order_key, k.head AS id, h.message_id, k.error, k.since, k.tries, k.requested_at,
-       k.draining_at IS NOT NULL AS is_draining, coalesce(h.in_doubt, false) AS in_doubt,
-       (SELECT count(*) FROM outbox.waiting w WHERE w.parked = k.number AND w.id <> k.head) AS held,
+       k.is_topic, k.draining_at IS NOT NULL AS is_draining, coalesce(h.in_doubt, false) AS in_doubt,
+       (SELECT count(*) FROM outbox.waiting w WHERE w.parked = k.number AND (k.is_topic OR w.id <> k.head)) AS held,
        EXISTS (SELECT FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
                WHERE l.lane = k.lane AND e.leased_until > clock_timestamp()) AS has_relay
 FROM outbox.parked_key k LEFT JOIN outbox.waiting h ON h.id = k.head

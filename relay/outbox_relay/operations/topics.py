@@ -40,6 +40,9 @@ class Registered:
     selector: str | None
     max_message_bytes: int
     registered_at: datetime
+    paused_at: datetime | None = None
+    paused_by: str | None = None
+    pause_reason: str | None = None
 
 
 def everything(conn: psycopg.Connection[Any]) -> list[Registered]:

@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from math import inf
 
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
-from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, TOPIC, WAITING, Finder, RawRow
+from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, TOPIC, WAITING, WITHHELD, Finder, RawRow
 from outbox_relay.publisher.lane_groups import Group, care_of
-from outbox_relay.publisher.parked import DRAIN_PAGE, Key, KeyDrain, ParkedKeys
+from outbox_relay.publisher.parked import (
+    DRAIN_PAGE,
+    TOPIC_PAGE,
+    Claim,
+    Key,
+    KeyDrain,
+    ParkedKeys,
+)
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.recorder import Recorder
-from outbox_relay.publisher.records import can_park, claim_of
+from outbox_relay.publisher.records import claim_of, claim_of_failure
 from outbox_relay.publisher.recovery import naming_defects
 from outbox_relay.publisher.snapshot import EVERYTHING, Progress
 from outbox_relay.publisher.stops import Stops
+from outbox_relay.publisher.waking import Waking
 from outbox_relay.text.logs import Log
 
 ASK_EVERY_S = 1.0
@@ -51,6 +59,7 @@ class DrainedKeys:
     counts: Counts
     _topics_read: dict[str, float]
     """When topics were read again for a drain; many keys of one topic are often requested together."""
+    _waking: Waking
     _suspects: dict[int, int]
     """By number of a key: up to this position its messages are drained one at a time, because Kafka refused one."""
 
@@ -67,7 +76,7 @@ class DrainedKeys:
             if now < self._drain_at or not lanes:
                 return False
             self._drain_at = now + ASK_EVERY_S
-            self._drain = self._parked.requested(lanes)
+            self._drain = self._open_topic(lanes) or self._parked.requested(lanes)
         drain = self._drain
         if drain is None:
             return False
@@ -80,7 +89,8 @@ class DrainedKeys:
         if drain.lane not in self._drainable():
             return False
         # Nothing behind a message that is known to fail is worth reading.
-        most = 1 if not drain.pages or drain.reached < self._suspects.get(drain.number, 0) else DRAIN_PAGE
+        is_suspect = not drain.pages or drain.reached < self._suspects.get(drain.number, 0)
+        most = 1 if is_suspect else TOPIC_PAGE if drain.is_topic else DRAIN_PAGE
         ids = self._parked.announce(drain, most)
         if ids is None:
             self._drain, self._drain_at = None, now + ASK_EVERY_S
@@ -91,6 +101,21 @@ class DrainedKeys:
             return False
         self._publish_held(drain, ids, most)
         return True
+
+    def _open_topic(self, lanes: Collection[int]) -> KeyDrain | None:
+        """Return the drain of a topic that is parked in one of these lanes, and can be published to again."""
+        held = self._parked.held
+        rows = {
+            number: (lane, topic)
+            for (lane, topic), number in held.topics.items()
+            if lane in lanes and topic in self._waking.open
+        }
+        number = self._waking.first(rows)
+        return (
+            None
+            if number is None
+            else KeyDrain(rows[number][0], number, (*rows[number], None, None), time.monotonic())
+        )
 
     @property
     def _ends_drain(self) -> bool:
@@ -117,10 +142,11 @@ class DrainedKeys:
         key = self._ended.pop(number, None)
         if key is not None:
             self._suspects.pop(number, None)
-            self._parked.held.free(key)
+            self._parked.held.free(key, number)
             # The lane may have stopped because it held too much.
             self._stops.hurry([key[0]])
-            log.info("key is parked no more", topic=key[1], lane=key[0])
+            what = "topic" if number < 0 else "key"
+            log.info(f"{what} is parked no more", topic=key[1], lane=key[0])
 
     def _forget_drained(self, read: Iterable[Group]) -> None:
         """Forget what was drained of lanes all of whose messages were read since; `read` are the groups of a turn."""
@@ -176,29 +202,45 @@ class DrainedKeys:
         speaks_for = () if drain.lane in self._stops.now() else (drain.lane,)
         if not drain.pages:
             self._read_topic_again(drain)
-        self._publisher.prepare(rows, [drain.lane])
+        self._publisher.topics.prepare({row[TOPIC] for row in rows if row[WITHHELD] is None})
         with naming_defects():
             batch = self._publisher.publish(rows, progress, progress, [drain.lane], part)
             is_cut = batch.ended_at is not None  # the local queue was full
-            if part.failed is None and not is_cut and batch.messages != len(rows):
+            settled_rows = batch.messages + len(batch.claims)
+            if part.failed is None and not is_cut and settled_rows != len(rows):
                 raise BrokenError(f"a drain of lane {drain.lane} left out messages of its key", {})
         batch.lanes, batch.progress = speaks_for, progress
         if most == 1 and rows:
             batch.alone = rows[0]
-        produced = rows[: batch.messages]
+        gone_out = set(batch.positions)
+        produced = [row for row in rows if row[POSITION] in gone_out]
+        self._note_claims(batch)
         # What was listed and is not COMMITTED any more is not to be published.
         gone = set(ids[:settled]).difference(expired, (row[ID] for row in rows))
         part.done = [*(row[ID] for row in produced), *gone]
-        part.is_all = len(ids) < most and settled == len(ids) and len(produced) == len(rows)
-        self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done) + len(expired)
-        self._parked.held.drained.update(dict.fromkeys((row[POSITION] for row in produced), drain.lane))
-        if produced:
-            drain.reached = produced[-1][POSITION]
+        part.is_all = len(ids) < most and settled == len(ids) and settled_rows == len(rows)
+        if not drain.is_topic:
+            self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done) + len(expired)
+        if self._may_be_listed(drain):
+            self._parked.held.drained.update(dict.fromkeys((row[POSITION] for row in produced), drain.lane))
+        if settled_rows:
+            drain.reached = rows[settled_rows - 1][POSITION]
         self._note_drained(drain, part, batch)
         if most == 1 or self._drain is None:
             # Recorded before anything else of the lane is read, unless its partition is slow: then the lane is set
             # aside, and not read before that. The next request is read when this one is recorded, too.
             self._settle()
+
+    def _may_be_listed(self, drain: KeyDrain) -> bool:
+        """Return whether a list that was made before may hold what is drained; else it need not be remembered.
+
+        Asked for topics only: they may have millions of messages.
+        """
+        groups = [group for group in self._groups if drain.lane in group.lanes]
+        if not drain.is_topic or not groups:
+            return True
+        hash_ = self._finder.hash_of_topic(drain.key[1])
+        return any(not group.is_level and group.topic in {None, hash_} for group in groups)
 
     def _read_topic_again(self, drain: KeyDrain) -> None:
         """Forget what is known of a drain's topic, if that was read before the drain was requested."""
@@ -216,10 +258,28 @@ class DrainedKeys:
         if part.failed is not None or part.is_all:
             self._drain, self._drain_at = None, 0.0
         if part.failed is not None:
-            assert part.failed.head is not None  # noqa: S101  (claim_of gives it)
-            log.error("key stays parked", message_id=part.failed.message_id, reason=part.failed.head.error)
+            self._note_failed(drain, part.failed)
         elif part.is_all:
             self._ended[drain.number] = drain.key
+
+    def _note_failed(self, drain: KeyDrain, failed: Claim) -> None:
+        """Note that a key, or a topic, stays parked; a topic is asked about again, later each time."""
+        assert failed.head is not None  # noqa: S101  (claim_of gives it)
+        if drain.is_topic:
+            self._waking.fail(drain.key[1], drain.number)
+        what = "topic" if drain.is_topic else "key"
+        log.error(f"{what} stays parked", message_id=failed.message_id, reason=failed.head.error)
+
+    def _note_claims(self, batch: Batch) -> None:
+        """Log which keys and topics a batch parks."""
+        for claim in batch.claims:
+            if claim.head is not None:
+                log.error(
+                    f"{claim.what} parked",
+                    lane=claim.lane,
+                    message_id=claim.message_id,
+                    reason=claim.head.error,
+                )
 
     def _park_refused(self, refused: Mapping[int, Refused]) -> dict[int, Refused]:
         """Park the keys of messages that Kafka refused while they were alone on the wire; return the other refusals.
@@ -232,21 +292,21 @@ class DrainedKeys:
         for lane, one in refused.items():
             code, _, text = one.reason.partition(": ")
             row = one.row
+            claim = None if row is None else claim_of_failure(row, Unpublishable(code, text))
+            if claim is not None and self._parked.held.no_key(claim) is not None:
+                claim = None
             if one.of_drain:
-                if drain is not None and row is not None:
+                if drain is not None and claim is not None and drain.takes(claim):
+                    self._recorder.claim(claim)
+                elif drain is not None and row is not None:
                     failed = claim_of(row, drain.number, Unpublishable(code, text))
                     self._recorder.drained(replace(drain, done=(), is_all=False, failed=failed))
+                    self._note_failed(drain, failed)
                 elif drain is not None:
                     self._suspects[drain.number] = one.position
-            elif (
-                row is not None
-                and lane in careful
-                and can_park(row, Unpublishable(code, text))
-                and self._parked.held.no_key(lane, row[TOPIC]) is None
-            ):
-                claim = claim_of(row, row[ID], Unpublishable(code, text))
+            elif claim is not None and lane in careful:
                 self._recorder.claim(claim)
-                log.error("key parked", lane=lane, message_id=one.message_id, reason=one.reason)
+                log.error(f"{claim.what} parked", lane=lane, message_id=one.message_id, reason=one.reason)
             else:
                 left[lane] = one
         return left

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+REFUSED = frozenset(
+    {
+        "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
+        "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
+        "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MSG_SIZE_TOO_LARGE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
+        "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE", "_INVALID_ARG",
+    }
+)  # fmt: skip
+"""Errors of Kafka that the same message would cause again: its key or topic is parked, or its lane stops. After any
+other a new producer tries again."""
+
 
 class Unpublishable(Exception):
     """A message that cannot be published as it is; it parks its key, or its lane stops before it.

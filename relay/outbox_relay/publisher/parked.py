@@ -52,6 +52,11 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
 - A lane that holds too much, or has too many parked keys, stops at the next message, as for a fault of its topic. When
   it is tried again, what waits is counted again: messages that were given up meanwhile count no more. Its
   progress is recorded with the stop, and nothing of it is on the wire, so its keys can be drained meanwhile.
+
+A whole topic that Kafka does not take, or that is paused, is parked in the same way in each lane, and drained when it
+can be published to again. All of the above holds for it. Its messages are held for the topic even if their key is
+parked, too; as the drain of the topic comes to them they are claimed for the key, in the transaction that records the
+drain. So they stay in order whichever of the two is drained first. Further schedules: docs/adr/0094.
 """
 
 from __future__ import annotations
@@ -79,6 +84,15 @@ OWN_FAULT = frozenset(
     }
 )  # fmt: skip
 """Errors of a message, not of its topic or lane: it parks its own key."""
+TOPICS_FAULT = frozenset(
+    {
+        "TOPIC_PAUSED", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED",
+        "PARTITIONS_MISSING",
+    }
+)  # fmt: skip
+"""Errors that every message of the topic has: it parks the topic in its lane."""
+LONGEST_TOPIC = 249
+"""Characters of the name of a topic that can be parked; Kafka has none that is longer."""
 LONGEST_KEY = 1_000
 """Bytes of an order key that can be parked: all that are parked are kept in memory."""
 MOST_KEYS = 10_000
@@ -89,6 +103,8 @@ MOST_HELD = 100_000 // LANES
 a topic take some 10 MB. An eighth of that for each lane, because its owner does not know what the others hold."""
 DRAIN_PAGE = 10_000
 """Messages of a key that are drained at a time: more than a page, so that a drain ends while newer ones are held."""
+TOPIC_PAGE = 2_000
+"""The same of a whole topic. There may be millions, and the others wait for each page: some 40 ms."""
 
 Key = tuple[int, str, int | None, bytes | None]
 """A lane and a topic with a queue, or with an order key; with neither, of a message alone. The lane, because a row may
@@ -112,14 +128,26 @@ class Claim(NamedTuple):
     id: int
     message_id: str
     number: int | None
-    """Of its parked key; None: it has expired, and belongs to none."""
+    """Of its parked key, or topic; None: it has expired, and belongs to none."""
     head: Head | None
+
+    @property
+    def is_of_topic(self) -> bool:
+        """Whether it waits for its whole topic."""
+        return self.number is not None and self.number < 0
+
+    @property
+    def what(self) -> str:
+        """What it parks."""
+        return "topic" if self.is_of_topic else "key"
 
     @property
     def reason(self) -> str:
         """Why it waits."""
         if self.number is None:
             return "expired"
+        if self.is_of_topic:
+            return "parked"
         return "held" if self.head is None else "failed"
 
 
@@ -145,6 +173,15 @@ class KeyDrain:
     """The message that fails now; nothing behind it was produced."""
 
     @property
+    def is_topic(self) -> bool:
+        """Whether it is of a whole topic."""
+        return self.number < 0
+
+    def takes(self, claim: Claim) -> bool:
+        """Return whether it goes on behind a message that parks its own key."""
+        return self.is_topic and not claim.is_of_topic
+
+    @property
     def is_whole(self) -> bool:
         """Whether nothing of the key is left."""
         return self.is_all and self.failed is None
@@ -156,6 +193,8 @@ class Held:
 
     keys: dict[Key, int] = field(default_factory=dict)
     """The number of each key."""
+    topics: dict[tuple[int, str], int] = field(default_factory=dict)
+    """Topics that are parked as a whole, by lane: the number of each."""
     keys_of: Counter[int] = field(default_factory=Counter)
     """Parked keys by lane; a message without queue and order key counts as one."""
     messages_of: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -167,12 +206,17 @@ class Held:
     def park(self, key: Key, number: int) -> None:
         """Hold the messages of a key from now on."""
         self.keys_of[key[0]] += 1
-        if key[2:] != (None, None):
+        if number < 0:
+            self.topics[key[:2]] = number
+        elif key[2:] != (None, None):
             self.keys[key] = number
 
-    def free(self, key: Key) -> None:
-        """Hold the messages of a key no more."""
-        self.keys.pop(key, None)
+    def free(self, key: Key, number: int) -> None:
+        """Hold the messages of a key, or of a topic, no more."""
+        if number < 0:
+            self.topics.pop(key[:2], None)
+        else:
+            self.keys.pop(key, None)
         self.keys_of[key[0]] -= 1
 
     @property
@@ -184,6 +228,8 @@ class Held:
         """Forget the keys of lanes."""
         for key in [key for key in self.keys if key[0] in lanes]:
             del self.keys[key]
+        for one in [one for one in self.topics if one[0] in lanes]:
+            del self.topics[one]
         for lane in lanes:
             del self.keys_of[lane]
         for known in [known for known in self.messages_of if known[0] in lanes]:
@@ -195,11 +241,14 @@ class Held:
             return None
         return f"lane {lane} holds {MOST_HELD:,} messages of topic {topic!r} behind others that cannot be published"
 
-    def no_key(self, lane: int, topic: str) -> str | None:
-        """Return why a lane may park no further key of a topic, or None if it may."""
+    def no_key(self, claim: Claim) -> str | None:
+        """Return why a lane may not park the key, or the topic, of a message that fails, or None if it may."""
+        lane = claim.lane
         if self.keys_of[lane] >= MOST_KEYS:
             return f"lane {lane} has {MOST_KEYS:,} parked keys"
-        return self.no_room(lane, topic)
+        if claim.is_of_topic or claim.head is None:
+            return None
+        return self.no_room(lane, claim.head.key[1])
 
 
 @dataclass(slots=True)
@@ -279,6 +328,7 @@ def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dic
         "numbers": [claim.number for claim in claims],
         "places": array_text(claim.position for claim in claims),
         "doubtful": [doubtful[claim.id] for claim in claims],
+        "head_numbers": array_text(claim.number or 0 for claim, _ in heads),
         "heads": array_text(claim.id for claim, _ in heads),
         "head_lanes": array_text(claim.lane for claim, _ in heads),
         "topics": [head.key[1] for _, head in heads],

@@ -10,31 +10,35 @@ WITH owned AS MATERIALIZED (
     WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::smallint[])
         AND EXISTS (SELECT FROM outbox.parked_key k WHERE k.lane = l.lane AND k.draining_at IS NOT NULL) FOR KEY SHARE OF l
 ), announced AS MATERIALIZED (
-    SELECT k.number FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane WHERE k.draining_at IS NOT NULL
+    SELECT k.number, k.draining_to FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane
+    WHERE k.draining_at IS NOT NULL
 ), ended AS (
     UPDATE outbox.parked_key SET draining_at = NULL
     WHERE number IN (SELECT k.number FROM announced a JOIN outbox.parked_key k ON k.number = a.number
                      FOR NO KEY UPDATE OF k SKIP LOCKED)
 )
-UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number
+UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number AND w.place <= a.draining_to
 
 -- name: keys
 -- The parked keys of lanes that were taken.
 SELECT number, lane, topic, queue, order_key FROM outbox.parked_key WHERE lane = ANY (%(lanes)s::smallint[])
 
 -- name: held
--- How many messages wait in lanes that were taken, by topic; those that fail included.
+-- How many messages wait in lanes that were taken, by topic; those that fail included, those of topics that are parked not:
+-- there is no limit for them, and they may be millions.
 SELECT k.lane, k.topic, sum(h.messages)::bigint
 FROM outbox.parked_key k CROSS JOIN LATERAL (
     SELECT count(*) AS messages FROM outbox.waiting w WHERE w.parked = k.number
 ) h
-WHERE k.lane = ANY (%(lanes)s::smallint[]) GROUP BY k.lane, k.topic
+WHERE k.lane = ANY (%(lanes)s::smallint[]) AND NOT k.is_topic GROUP BY k.lane, k.topic
 
 -- name: requested
 -- The key whose drain was requested first, and how many seconds ago. One that is locked (a message of it is being given up)
--- is left for later.
+-- is left for later, and so is one whose topic is parked.
 SELECT number, lane, topic, queue, order_key, extract(epoch FROM clock_timestamp() - requested_at)::float8 FROM outbox.parked_key
 WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL
+    AND (is_topic OR NOT EXISTS (SELECT FROM outbox.parked_key t
+                                 WHERE t.lane = parked_key.lane AND t.topic = parked_key.topic AND t.is_topic))
 ORDER BY requested_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 
 -- name: announce
@@ -46,14 +50,17 @@ ORDER BY requested_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
     WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = %(lane)s FOR KEY SHARE
+), listed AS MATERIALIZED (
+    SELECT w.id, w.place FROM outbox.waiting w WHERE w.parked = %(number)s ORDER BY w.place LIMIT %(most)s
 ), announced AS (
-    UPDATE outbox.parked_key SET draining_at = clock_timestamp(), tries = tries + %(is_first)s::boolean::integer
+    UPDATE outbox.parked_key
+    SET draining_at = clock_timestamp(), tries = tries + %(is_first)s::boolean::integer,
+        draining_to = (SELECT max(l.place) FROM listed l)
     WHERE number = (SELECT k.number FROM owned, outbox.parked_key k WHERE k.number = %(number)s
                     FOR NO KEY UPDATE OF k SKIP LOCKED)
     RETURNING number
 )
-SELECT number, ARRAY(SELECT w.id FROM outbox.waiting w WHERE w.parked = %(number)s ORDER BY w.place LIMIT %(most)s)
-FROM announced
+SELECT number, ARRAY(SELECT l.id FROM listed l ORDER BY l.place) FROM announced
 
 -- name: withdraw
 -- Nothing of these lanes is on the wire, and all that was published is recorded. Where another session holds the key's row,

@@ -18,14 +18,13 @@ from confluent_kafka import KafkaError, KafkaException
 from outbox import wire
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
-from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable
+from outbox_relay.publisher.errors import REFUSED, DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import (
     EXPIRED,
     ID,
     LANE,
     MESSAGE_ID,
     POSITION,
-    ROW_BYTES,
     TOPIC,
     WAITING,
     WITHHELD,
@@ -36,13 +35,14 @@ from outbox_relay.publisher.parked import Claim, Held, Key, KeyDrain
 from outbox_relay.publisher.producers import Producers
 from outbox_relay.publisher.records import (
     Headers,
-    can_park,
     check_size,
     claim_of,
+    claim_of_failure,
     decode_headers,
     expiry_of,
     reason_of,
     select,
+    too_large,
 )
 from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.publisher.topic import ROOM, Topic
@@ -51,16 +51,6 @@ from outbox_relay.publisher.topics import KEYS_CACHED, TopicBook
 # Names in this module's own dictionary are looked up faster.
 _ID, _BORN_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.TAGS, wire.KEYS
 _GROUP, _TRANSACTION_ID, _TRACEPARENT = wire.PRODUCER_GROUP, wire.TRANSACTION_ID, wire.TRACEPARENT
-
-REFUSED = frozenset(
-    {
-        "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
-        "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
-        "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MSG_SIZE_TOO_LARGE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
-        "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE", "_INVALID_ARG",
-    }
-)  # fmt: skip
-"""Errors that the same message would cause again: its lane stops. After any other a new producer tries again."""
 
 LONG = ROOM // 32
 """A key or header of more characters than this is not taken for granted when the size is checked: seven of them, with
@@ -97,8 +87,12 @@ class Publisher(OnTheWire):
         Raises:
             KafkaUnavailableError: no broker replies about a topic; nothing was produced.
         """
+        parked = self.held.topics
         published = (row for row in rows if row[WAITING] is row[EXPIRED] is row[WITHHELD] is None)
-        self.topics.prepare({row[TOPIC] for row in published if row[LANE] in lanes})
+        flowing = (row for row in published if row[LANE] in lanes)
+        self.topics.prepare(
+            {row[TOPIC] for row in flowing if not parked or (row[LANE], row[TOPIC]) not in parked}
+        )
 
     def publish(
         self,
@@ -132,7 +126,9 @@ class Publisher(OnTheWire):
         positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
         produce, poll = self._producers.main.produce, self._producers.poll
         slots = batch.slots
-        parked: Mapping[Key, int] = self.held.keys if drain is None else {}
+        # The messages of a topic are drained into the keys that are parked, or park themselves meanwhile.
+        parked: Mapping[Key, int] = self.held.keys if drain is None or drain.is_topic else {}
+        whole: Mapping[tuple[int, str], int] = self.held.topics if drain is None else {}
         drained: Collection[int] = self.held.drained if drain is None else ()
         topic: Topic | None = None
         last_topic = ""
@@ -151,15 +147,17 @@ class Publisher(OnTheWire):
                 continue
             if arg is None:
                 arg = key
-            if parked:
-                known = parked.get((lane, name, queue, arg if queue is None else None))
+            if whole or parked:
+                known = whole.get((lane, name))
+                if known is None:
+                    known = parked.get((lane, name, queue, arg if queue is None else None))
                 if known is not None:
                     self._hold(batch, running, row, known)
                     continue
             try:
                 if withheld is not None:
                     topic = None
-                    raise _too_large(withheld)
+                    raise too_large(withheld)
                 if topic is None or name != last_topic:
                     topic = None  # should this one be unknown, the last row's is not in doubt
                     topic, last_topic = self.topics.known(name), name
@@ -255,37 +253,35 @@ class Publisher(OnTheWire):
     def _stop(
         self, batch: Batch, running: set[int], row: RawRow, topic: Topic | None, error: Exception
     ) -> None:
-        """Park the key of a message that cannot be built or handed over, or stop its lane before it.
+        """Park the key, or the topic, of a message that cannot be built or handed over, or stop its lane before it.
 
         This is the one place where an error of a single record is judged. Whatever it is, it concerns that message: its
-        key is parked, or its lane stops; the others flow. What is not the message's fault ends the producer
+        key or topic is parked, or its lane stops; the others flow. What is not the message's fault ends the producer
         (DeliveryError).
         """
         if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
             # The producer, not the message: after a refused message it takes nothing more (_FATAL).
             self._raise_end(error.args[0])
-        lane = row[LANE]
         reason = reason_of(error)
-        if batch.drain is not None:
-            running.discard(lane)
-            batch.drain.failed = claim_of(row, batch.drain.number, reason)
+        claim = claim_of_failure(row, reason)
+        if batch.drain is not None and (claim is None or not batch.drain.takes(claim)):
+            self._end_drain(batch, running, row, reason)
             return
-        if can_park(row, reason):
-            no_key = self.held.no_key(lane, row[TOPIC])
+        if claim is not None:
+            no_key = self.held.no_key(claim)
             if no_key is None:
-                self._claim(batch, claim_of(row, row[ID], reason), row[TOPIC])
+                self._claim(batch, claim, row[TOPIC])
                 return
-            reason = Unpublishable(
-                reason.code, f"{str(reason).partition(': ')[2]}; its key is not parked: {no_key}"
-            )
+            text = f"{str(reason).partition(': ')[2]}; its {claim.what} is not parked: {no_key}"
+            reason = Unpublishable(reason.code, text)
         self._stop_lane(batch, running, row, reason)
-        if topic is not None:
+        if topic is not None and batch.drain is None:
             # What is known may be what is wrong: it is read again at the retry.
             self.topics.doubt(topic.name)
 
     def _hold(self, batch: Batch, running: set[int], row: RawRow, number: int) -> None:
-        """Hold a message behind the one that parked its key, or stop its lane if that holds too many."""
-        no_room = self.held.no_room(row[LANE], row[TOPIC])
+        """Hold a message behind the one that parked its key, or its topic; stop its lane if a key holds too many."""
+        no_room = self.held.no_room(row[LANE], row[TOPIC]) if number > 0 else None
         if no_room is not None:
             self._stop_lane(batch, running, row, Unpublishable("TOO_MANY_HELD", no_room))
             return
@@ -294,12 +290,22 @@ class Publisher(OnTheWire):
 
     def _claim(self, batch: Batch, claim: Claim, topic: str) -> None:
         batch.claims.append(claim)
-        self.held.messages_of[claim.lane, topic] += 1
+        if not claim.is_of_topic:
+            self.held.messages_of[claim.lane, topic] += 1
         if claim.head is not None and claim.number is not None:
             self.held.park(claim.head.key, claim.number)
 
     @staticmethod
-    def _stop_lane(batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
+    def _end_drain(batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
+        """End a drain in front of a message that fails."""
+        assert batch.drain is not None  # noqa: S101  (the callers have asked)
+        running.discard(row[LANE])
+        batch.drain.failed = claim_of(row, batch.drain.number, reason)
+
+    def _stop_lane(self, batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
+        if batch.drain is not None:
+            self._end_drain(batch, running, row, reason)
+            return
         lane = row[LANE]
         running.discard(lane)
         at = just_before(row[POSITION], batch.progress, batch.before)
@@ -389,8 +395,3 @@ class Publisher(OnTheWire):
 def _go_on(seconds: float) -> bool:
     """Wait for as long as it takes."""
     return True
-
-
-def _too_large(size: int) -> Unpublishable:
-    """Say of a row that was not brought for its size why it stops its lane."""
-    return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")

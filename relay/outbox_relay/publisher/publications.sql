@@ -29,6 +29,8 @@ SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('m
 -- read: a relay that takes a lane has locked its row before it reads which keys are parked, so a claim is written before that, or
 -- never. FOR KEY SHARE lets all others write these rows. One that has expired since it was published makes no claim: where
 -- a relay died before a lane's row said that it goes on, its successor reads what has a publication again.
+-- A message that waits for its whole topic already is taken over by its own key: the drain of the topic has found that it
+-- fails, or is to be held.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
     WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
@@ -36,9 +38,10 @@ WITH owned AS MATERIALIZED (
     SELECT 1 AS yes FROM owned HAVING count(*) = cardinality(%(mine)s::smallint[])
 ), keys AS (
     INSERT INTO outbox.parked_key (number, lane, topic, queue, order_key, head, error)
-    SELECT k.number, k.lane, k.topic, k.queue, k.order_key, k.number, k.error
-    FROM own, unnest(%(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[], %(queues)s::integer[],
-                     %(order_keys)s::bytea[], %(errors)s::text[]) k (number, lane, topic, queue, order_key, error)
+    SELECT k.number, k.lane, k.topic, k.queue, k.order_key, k.head, k.error
+    FROM own, unnest(%(head_numbers)s::bigint[], %(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[],
+                     %(queues)s::integer[], %(order_keys)s::bytea[], %(errors)s::text[])
+                  k (number, head, lane, topic, queue, order_key, error)
 ), claimed AS (
     INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
     SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
@@ -48,7 +51,10 @@ WITH owned AS MATERIALIZED (
         OR NOT EXISTS (SELECT FROM outbox.publication b
                        WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
                            AND b.positions @> ARRAY[c.place])
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT (id) DO UPDATE
+    SET reason = excluded.reason, parked = excluded.parked, place = excluded.place,
+        in_doubt = waiting.in_doubt OR excluded.in_doubt
+    WHERE waiting.parked < 0
 )
 INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions, partitions,
     offsets)
@@ -67,9 +73,10 @@ WITH owned AS MATERIALIZED (
     SELECT 1 AS yes FROM owned HAVING count(*) = cardinality(%(mine)s::smallint[])
 ), keys AS (
     INSERT INTO outbox.parked_key (number, lane, topic, queue, order_key, head, error)
-    SELECT k.number, k.lane, k.topic, k.queue, k.order_key, k.number, k.error
-    FROM own, unnest(%(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[], %(queues)s::integer[],
-                     %(order_keys)s::bytea[], %(errors)s::text[]) k (number, lane, topic, queue, order_key, error)
+    SELECT k.number, k.lane, k.topic, k.queue, k.order_key, k.head, k.error
+    FROM own, unnest(%(head_numbers)s::bigint[], %(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[],
+                     %(queues)s::integer[], %(order_keys)s::bytea[], %(errors)s::text[])
+                  k (number, head, lane, topic, queue, order_key, error)
 ), claimed AS (
     INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
     SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
@@ -79,7 +86,10 @@ WITH owned AS MATERIALIZED (
         OR NOT EXISTS (SELECT FROM outbox.publication b
                        WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
                            AND b.positions @> ARRAY[c.place])
-    ON CONFLICT (id) DO NOTHING
+    ON CONFLICT (id) DO UPDATE
+    SET reason = excluded.reason, parked = excluded.parked, place = excluded.place,
+        in_doubt = waiting.in_doubt OR excluded.in_doubt
+    WHERE waiting.parked < 0
 )
 SELECT yes FROM own
 
@@ -87,7 +97,7 @@ SELECT yes FROM own
 -- What became of a drain, in the transaction that records its publications: these messages were published, or are not to be
 -- published any more, and wait no longer; those that have expired leave the key and wait for ever. By their ids: a message that is committed late may be held with a lower place.
 -- Where a message failed, it is the key's new head, and the request is done; else the key is parked no more once it is
--- empty. What was in doubt stays so: the announcement of an earlier drain is all that is known of it in a lane that is
+-- empty; the first message of a topic that stays parked goes on waiting as before. What was in doubt stays so: the announcement of an earlier drain is all that is known of it in a lane that is
 -- stopped. False: another session holds the key's row, which stays as it is, with its request. No row: the lease is lost.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
@@ -106,6 +116,8 @@ WITH owned AS MATERIALIZED (
     SET head = %(head)s, error = %(error)s, draining_at = NULL, requested_at = NULL, requested_by = NULL
     FROM owned, free f WHERE k.number = f.number AND %(head)s::bigint IS NOT NULL
 ), marked AS (
-    UPDATE outbox.waiting w SET reason = 'failed', in_doubt = w.in_doubt OR %(in_doubt)s FROM owned WHERE w.id = %(head)s
+    UPDATE outbox.waiting w SET reason = CASE WHEN %(number)s::bigint < 0 THEN w.reason ELSE 'failed' END,
+        in_doubt = w.in_doubt OR %(in_doubt)s
+    FROM owned WHERE w.id = %(head)s
 )
 SELECT EXISTS (SELECT FROM free) OR NOT EXISTS (SELECT FROM outbox.parked_key k WHERE k.number = %(number)s) FROM owned

@@ -24,11 +24,12 @@ from outbox_relay.publisher.finder import (
     ORDER_KEY,
     POSITION,
     QUEUE,
+    ROW_BYTES,
     TOPIC,
     WITHHELD,
     RawRow,
 )
-from outbox_relay.publisher.parked import LONGEST_KEY, OWN_FAULT, Claim, Head
+from outbox_relay.publisher.parked import LONGEST_KEY, LONGEST_TOPIC, OWN_FAULT, TOPICS_FAULT, Claim, Head
 from outbox_relay.publisher.topic import Topic
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -118,14 +119,32 @@ def reason_of(error: Exception) -> Unpublishable:
     )
 
 
-def can_park(row: RawRow, reason: Unpublishable) -> bool:
-    """Return whether a message that cannot be published parks its key; else it stops its lane.
+def too_large(size: int) -> Unpublishable:
+    """Return why a row stops its lane that was not brought for its size."""
+    return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")
 
-    It does not if the fault is its topic's, or if its key is not known, or too long to be kept.
+
+def can_park(row: RawRow, reason: Unpublishable) -> bool:
+    """Return whether a message that cannot be published parks its key.
+
+    It does not if the fault is not its own, or if its key is not known, or too long to be kept.
     """
     if row[WITHHELD] is not None or reason.code not in OWN_FAULT:
         return False
     return all(key is None or len(key) <= LONGEST_KEY for key in (row[KEY], row[ORDER_KEY]))
+
+
+def parks_topic(row: RawRow, reason: Unpublishable) -> bool:
+    """Return whether a message that cannot be published parks its whole topic in its lane."""
+    return row[WITHHELD] is None and reason.code in TOPICS_FAULT and len(row[TOPIC]) <= LONGEST_TOPIC
+
+
+def claim_of_failure(row: RawRow, reason: Unpublishable) -> Claim | None:
+    """Return the claim by which a message parks its key or its topic; None: it does neither, and its lane stops."""
+    if parks_topic(row, reason):
+        head = Head((row[LANE], row[TOPIC], None, None), str(reason))
+        return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], -row[ID], head)
+    return claim_of(row, row[ID], reason) if can_park(row, reason) else None
 
 
 def claim_of(row: RawRow, number: int, reason: Unpublishable) -> Claim:

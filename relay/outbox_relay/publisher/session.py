@@ -40,6 +40,7 @@ from outbox_relay.publisher.retries import LOCKED_PAUSE_S, Retries
 from outbox_relay.publisher.shared_lanes import SharedLanes, Shares
 from outbox_relay.publisher.stops import NOT_AGAIN, Stopped, Stops
 from outbox_relay.publisher.upkeep import Upkeep, repair
+from outbox_relay.publisher.waking import Waking
 from outbox_relay.text.logs import Log
 
 log = Log("relay")
@@ -71,6 +72,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         self._lease = lease
         self._new_publisher = new_publisher
         self._parked = ParkedKeys(conn, lease)
+        self._waking = Waking()
         self._suspects, self._topics_read, self._ended, self._behind = {}, {}, {}, set()
         self._publisher = self._open_publisher()
         self._recorder = recorder
@@ -98,6 +100,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         publisher = self._new_publisher(self._conn)
         publisher.while_full = self._while_full
         publisher.held = self._parked.held
+        publisher.topics.waking = self._waking
         return publisher
 
     def run_once(self, wait: float) -> bool:
@@ -237,9 +240,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         batch.born = born(page.rows[0])
         self.counts.last_found = time.monotonic()
         self._note_published(group, batch)
-        for claim in batch.claims:
-            if claim.head is not None:
-                log.error("key parked", lane=claim.lane, message_id=claim.message_id, reason=claim.head.error)
+        self._note_claims(batch)
         if group.careful is not None:
             batch.alone = page.rows[-1]  # what is in front of it was not produced
         careful = care_of(self._groups) if batch.stops else {}
@@ -296,6 +297,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         self._renewal.beat()
         self.balance()
         self._watch()
+        self._waking.follow(self._parked.held.topics)
         self._publisher.tend()
         if not self._lease.lanes:
             self._upkeep.take_lost(())

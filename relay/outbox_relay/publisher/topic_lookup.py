@@ -30,12 +30,13 @@ log = Log("topics")
 
 
 class _Registered(NamedTuple):
-    """A row of outbox.topic; `seen` is the count that Kafka had when a relay read it last."""
+    """A row of outbox.topic; `seen` is the count that Kafka had when a relay read it last, `pause` why it is paused."""
 
     pinned: int
     selector: str | None
     limit: int
     seen: int | None
+    pause: str | None
 
 
 class TopicLookup:
@@ -90,8 +91,11 @@ class TopicLookup:
         limits = self._limits_in_kafka(admin, partitions)
         registered = self._registered(conn, partitions, limits)
         self._note_counts(conn, partitions, registered)
-        for name, (pinned, selector, limit, _) in registered.items():
-            if pinned > partitions[name]:
+        for name, (pinned, selector, limit, _, pause) in registered.items():
+            if pause is not None:
+                text = f"topic {name!r} is {pause}; to go on: outbox topic resume {name}"
+                found[name] = Unpublishable("TOPIC_PAUSED", text)
+            elif pinned > partitions[name]:
                 found[name] = Unpublishable(
                     "PARTITIONS_MISSING",
                     f"topic {name!r} is pinned to {pinned} partitions, Kafka has {partitions[name]}; "

@@ -21,6 +21,7 @@ from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.publisher.topic_changes import TopicChanges
+from outbox_relay.publisher.waking import Waking
 from outbox_relay.text.logs import Log, inherit
 
 REFRESH_S = 20.0
@@ -81,6 +82,10 @@ class TopicBook:
         self._current: int | None = None
         """All known topics were read when the registry had this generation, or a later one."""
         self.changes = TopicChanges()
+        self.waking = Waking()
+        """The topics that are parked; the session's own."""
+        self._pausing: set[str] = set()
+        """Paused topics that may have messages on the wire."""
 
     def prepare(self, names: Iterable[str]) -> None:
         """Read what is not known, all of it in one request.
@@ -135,8 +140,13 @@ class TopicBook:
 
     @property
     def generation(self) -> int | None:
-        """The generation of the registry by which messages are published, and none is unacknowledged that is not."""
-        return None if self.changes else self._current
+        """The generation of the registry by which messages are published, and none is unacknowledged that is not.
+
+        Of a topic that is paused, none is unacknowledged.
+        """
+        if self._pausing:
+            self._pausing.intersection_update(self.changes.on_the_wire())
+        return None if self.changes or self._pausing else self._current
 
     def use_changes(self) -> None:
         """Use what has changed of topics of which nothing is unacknowledged."""
@@ -165,8 +175,12 @@ class TopicBook:
             except (KafkaUnavailableError, DatabaseUnreachableError, psycopg.Error) as error:
                 log.warning("topics not read again; what is known stays in use", error=str(error).strip())
                 self._retry_at = time.monotonic() + RETRY_S
+                for name in self.waking.due(time.monotonic()):
+                    self.waking.close(name)
             else:
                 self._learn({name: topic for name, topic in found.items() if name not in self._read_since})
+                readable = {name: isinstance(topic, Topic) for name, topic in found.items()}
+                self.waking.note(readable, self._refreshing_for)
                 self._current = self._refreshing_for
         self.use_changes()
         self._refresh()
@@ -174,7 +188,13 @@ class TopicBook:
     def _refresh(self) -> None:
         now = time.monotonic()
         is_behind = self._wanted != self._current and now >= self._retry_at
-        if self._refreshing is not None or (now < self._refresh_at and not is_behind):
+        if self._refreshing is not None:
+            return
+        if now < self._refresh_at and not is_behind:
+            if waking := self.waking.due(now):
+                self._refreshing_for = self._current
+                self._read_since = set()
+                self._refreshing = self._refresher.start(waking)
             return
         self._refresh_at = now + REFRESH_S
         self._topics = {
@@ -183,9 +203,9 @@ class TopicBook:
             if isinstance(topic, Topic) and now - topic.used_at < FORGET_S
         }
         self._refreshing_for = self._wanted
-        if self._topics:
+        if names := {*self._topics, *self.waking.names}:
             self._read_since = set()
-            self._refreshing = self._refresher.start(self._topics)
+            self._refreshing = self._refresher.start(names)
         else:
             self._current = self._wanted
 
@@ -197,4 +217,6 @@ class TopicBook:
                     continue
                 if isinstance(known, Topic):
                     topic.used_at, topic.cache = known.used_at, known.cache
+            elif topic.code == "TOPIC_PAUSED":
+                self._pausing.add(name)
             self._topics[name] = topic

@@ -1,8 +1,9 @@
 -- Topics as the relay needs them.
 
 -- name: topics
--- The pinned partition count, the selector, the size limit, and the count last seen in Kafka, of topics.
-SELECT name, partitions, selector, max_message_bytes, partitions_in_kafka
+-- The pinned partition count, the selector, the size limit, the count last seen in Kafka, and why it is paused, of topics.
+SELECT name, partitions, selector, max_message_bytes, partitions_in_kafka,
+       CASE WHEN paused_at IS NOT NULL THEN format('paused by %%s: %%s', paused_by, pause_reason) END
 FROM outbox.topic WHERE name = ANY (%(names)s::text[])
 
 -- name: pin

@@ -244,7 +244,7 @@ def test_a_paused_owner_cannot_unpark_a_key(
             with pytest.raises(LeaseLostError):
                 turn_until(paused, lambda: False, "the drain is recorded")
             assert parking.reasons == ["held"] * 3
-            assert parking.doubtful == [True] * 3, "the drain was on the wire"
+            assert parking.doubtful == [True, True, False], "two of them were on the wire"
             assert len(parking.keys) == 1
             parking.drain(successor)
     check(bootstrap_servers, parking, 4, 0, repeated=True)

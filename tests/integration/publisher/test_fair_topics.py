@@ -5,19 +5,17 @@ The tests act between two turns of a session, while a part of the backlog is pub
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from outbox_relay.publisher.errors import DeliveryError
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import Findings, compare, read_topic
-from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, keys_of_lanes, numbered
+from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
+from tests.support.stopped_lanes import Limited
 
 PAGE = 100
 BACKLOG = 3_000
@@ -82,19 +80,17 @@ def test_a_message_is_published_before_the_older_backlog_of_another_topic(
 def test_a_lane_that_stops_beside_a_backlog_repeats_nothing_when_it_goes_on(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
-    missing = f"missing-{uuid.uuid4().hex[:12]}"
-    (key,) = keys_of_lanes(conn, missing, 3)
+    limited = Limited(conn, bootstrap_servers)
     stopped = "SELECT count(*) FROM outbox.lane WHERE stopped_error IS NOT NULL"
     with relay_session(database, bootstrap_servers, page=PAGE) as session:
         read_apart(session, conn, topic)
-        insert(conn, missing, key, b"first")
-        insert(conn, missing, key, b"second")
+        insert(conn, limited.name, limited.key(3), b"first", lane=3)
+        insert(conn, limited.name, limited.key(3), b"second", lane=3)
         turn_until(session, lambda: bool(value(conn, stopped)), "the lane stops")
         assert value(conn, "SELECT count(*) FROM outbox.lane WHERE is_partial AND lane = 3")
         others = f"{PENDING} AND lane <> 3"
         turn_until(session, lambda: not value(conn, others), "the other lanes are published")
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        admin.create_topics([NewTopic(missing, num_partitions=1, replication_factor=1)])[missing].result(15)
+        limited.repair()
         conn.execute("UPDATE outbox.lane SET retry_requested_at = clock_timestamp() WHERE lane = 3")
         turn_until(
             session,
@@ -102,7 +98,7 @@ def test_a_lane_that_stops_beside_a_backlog_repeats_nothing_when_it_goes_on(
             "after one message the topics of the lane are apart again",
         )
         finish(session, conn)
-    assert [record.value for record in read_topic(bootstrap_servers, missing)] == [b"first", b"second"]
+    assert [record.value for record in read_topic(bootstrap_servers, limited.name)] == [b"first", b"second"]
     findings = found(bootstrap_servers, topic)
     assert not findings.broken
     assert not findings.duplicate_records

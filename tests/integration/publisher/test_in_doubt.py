@@ -30,7 +30,9 @@ from tests.support.waiting import wait_until
 
 CHANGE = "UPDATE outbox.message SET state = %s, remark = 'by hand' WHERE message_id = %s"
 SPOIL = "UPDATE outbox.message SET queue = 99 WHERE message_id = %s"
-SPOIL_TOPIC = "UPDATE outbox.message SET topic = 'missing-for-ever' WHERE message_id = %s"
+NO_NAME = "x" * 250
+"""Kafka has no topic with so long a name, and none is parked: a message of it stops its lane."""
+SPOIL_TOPIC = "UPDATE outbox.message SET topic = repeat('x', 250) WHERE message_id = %s"
 STOPPED = """
     SELECT stopped_message::text, stopped_in_doubt FROM outbox.lane
     WHERE lane = %(lane)s AND stopped_error LIKE %(error)s
@@ -53,7 +55,7 @@ def status(conn: Connection, message_id: str) -> str:
     return str(row[0])
 
 
-def stopped(conn: Connection, lane: int, code: str = "UNKNOWN_TOPIC_OR_PART") -> tuple[Any, ...] | None:
+def stopped(conn: Connection, lane: int, code: str = "TOPIC_EXCEPTION") -> tuple[Any, ...] | None:
     """The message that the lane stopped at for this reason, and whether it is in doubt."""
     return conn.execute(STOPPED, {"lane": lane, "error": f"{code}:%"}).fetchone()
 
@@ -64,7 +66,7 @@ def parked(conn: Connection, lane: int, code: str = "QUEUE_OUT_OF_RANGE") -> tup
 
 
 FAULTS = pytest.mark.parametrize(("spoil", "failed"), [(SPOIL, parked), (SPOIL_TOPIC, stopped)])
-"""A fault of the message's own, which parks its key, and one of its topic, which stops its lane."""
+"""A fault of the message's own, which parks its key, and the name of no topic, which stops its lane."""
 
 
 def assert_only_skipped(conn: Connection, message_id: str) -> None:
@@ -161,7 +163,7 @@ def test_a_retry_in_doubt_stays_announced_after_a_clean_stop(
         with relay_session(database, bootstrap_servers) as session:
             topic = make_topic(partitions=1)
             (key,) = keys_of_lanes(conn, topic, LANE)
-            message_id = insert(conn, "missing-for-ever", key, b"x", lane=LANE)
+            message_id = insert(conn, NO_NAME, key, b"x", lane=LANE)
             turn_until(session, lambda: stopped(conn, LANE) == (message_id, False), "its lane stops")
             (stop,) = session._stops.now().values()
             assert session._retries.announce(LANE)
@@ -179,7 +181,7 @@ def test_what_a_killed_relay_may_have_published_does_not_become_dead(
 ) -> None:
     topic = make_topic(partitions=1)
     one, another = ({"queue": n} if failed is parked else {} for n in (97, 98))
-    elsewhere = topic if failed is parked else "missing-for-ever"
+    elsewhere = topic if failed is parked else NO_NAME
     with connect(database) as conn:
         key, other, third = keys_of_lanes(conn, topic, LANE, OTHER, THIRD)
         with RelayProcess(database, bootstrap_servers) as relay:

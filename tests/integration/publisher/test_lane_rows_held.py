@@ -6,15 +6,11 @@ The rows are held from psql's point of view: a session of its own, an open trans
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from psycopg.errors import CheckViolation
 
 from outbox_relay.publisher.session import Session
@@ -22,6 +18,7 @@ from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes
 from tests.support.relay_session import relay_session, turn_until
+from tests.support.stopped_lanes import Limited
 
 LANE, OTHER = 5, 6
 HOLD = f"SELECT FROM outbox.lane WHERE lane = {LANE} FOR UPDATE"
@@ -29,23 +26,9 @@ STATUS = "SELECT status FROM outbox.message_status WHERE message_id = %s"
 SET_ASIDE = "UPDATE outbox.message SET state = 'DEAD', remark = 'by hand' WHERE message_id = %s"
 
 
-@dataclass
-class Missing:
-    """A topic that Kafka does not have yet."""
-
-    name: str
-    bootstrap_servers: str
-
-    def create(self) -> None:
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        admin.create_topics([NewTopic(self.name, num_partitions=1, replication_factor=1)])[self.name].result(
-            15
-        )
-
-
 @pytest.fixture
-def missing(bootstrap_servers: str) -> Missing:
-    return Missing(f"missing-{uuid.uuid4().hex[:12]}", bootstrap_servers)
+def limited(conn: Connection, bootstrap_servers: str) -> Limited:
+    return Limited(conn, bootstrap_servers)
 
 
 def lane_row(conn: Connection) -> tuple[bool, bool]:
@@ -84,13 +67,13 @@ def request(conn: Connection) -> None:
     conn.execute("UPDATE outbox.lane SET retry_requested_at = clock_timestamp() WHERE lane = %s", [LANE])
 
 
-def stop_behind_one(conn: Connection, topic: str, missing: Missing) -> tuple[str, str, str]:
+def stop_behind_one(conn: Connection, topic: str, limited: Limited) -> tuple[str, str, str]:
     """Write a message that can be published, one that cannot, and one behind it, all of one lane."""
-    (good,), (bad,) = keys_of_lanes(conn, topic, LANE), keys_of_lanes(conn, missing.name, LANE)
+    (good,) = keys_of_lanes(conn, topic, LANE)
     with conn.transaction():
         return (
             insert(conn, topic, good, b"before"),
-            insert(conn, missing.name, bad, b"stops"),
+            insert(conn, limited.name, limited.key(LANE), b"stops", lane=LANE),
             insert(conn, topic, good, b"behind"),
         )
 
@@ -103,7 +86,7 @@ def test_a_stop_that_cannot_be_written_holds_up_no_other_lane_and_is_written_lat
     database: str,
     bootstrap_servers: str,
     topic: str,
-    missing: Missing,
+    limited: Limited,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with (
@@ -112,7 +95,7 @@ def test_a_stop_that_cannot_be_written_holds_up_no_other_lane_and_is_written_lat
         relay_session(database, bootstrap_servers) as session,
     ):
         with holding(database, HOLD) as operator:
-            before, stops, behind = stop_behind_one(conn, topic, missing)
+            before, stops, behind = stop_behind_one(conn, topic, limited)
             turn_until(session, stopped_in_memory(session), "the lane stops")
             flows(session, conn, topic)
             assert is_published(conn, before)
@@ -126,11 +109,11 @@ def test_a_stop_that_cannot_be_written_holds_up_no_other_lane_and_is_written_lat
             with pytest.raises(CheckViolation, match=f"lane {LANE} is not stopped at it"):
                 conn.execute(SET_ASIDE, [stops])
         turn_until(session, lambda: lane_row(conn) == (True, False), "the stop is written")
-        missing.create()
+        limited.repair()
         request(conn)
         turn_until(session, lambda: is_published(conn, before, stops, behind), "the lane goes on")
         turn_until(session, lambda: lane_row(conn) == (False, False), "its row says so")
-    assert values(bootstrap_servers, missing.name) == [b"stops"]
+    assert values(bootstrap_servers, limited.name) == [b"stops"]
     assert lane_values(bootstrap_servers, topic) == [b"before", b"behind"], "nothing is doubled"
 
 
@@ -152,15 +135,15 @@ def hold_when_announced(session: Session, dsn: str) -> Callable[[], psycopg.Conn
 
 @pytest.mark.parametrize("ends", ["commits", "is killed first"])
 def test_a_lane_goes_on_although_its_row_cannot_say_so(
-    database: str, bootstrap_servers: str, topic: str, missing: Missing, ends: str
+    database: str, bootstrap_servers: str, topic: str, limited: Limited, ends: str
 ) -> None:
     """Where the relay dies meanwhile, its successor repeats the lane from the recorded stop on, in order."""
     clean = ends == "commits"
     with connect(database) as conn:
         with relay_session(database, bootstrap_servers, clean=clean) as session:
-            _, stops, behind = stop_behind_one(conn, topic, missing)
+            _, stops, behind = stop_behind_one(conn, topic, limited)
             turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
-            missing.create()
+            limited.repair()
             operator = hold_when_announced(session, database)
             request(conn)
             turn_until(session, lambda: is_published(conn, stops, behind), "the lane goes on")
@@ -183,7 +166,7 @@ def test_a_lane_goes_on_although_its_row_cannot_say_so(
     if clean:
         assert found == [b"before", b"behind", b"later", b"last"]
     assert list(dict.fromkeys(found)) == [b"before", b"behind", b"later", b"last"]
-    assert set(values(bootstrap_servers, missing.name)) == {b"stops"}
+    assert set(values(bootstrap_servers, limited.name)) == {b"stops"}
 
 
 def test_what_expired_after_it_was_published_is_not_claimed_by_the_next_relay(
@@ -217,30 +200,30 @@ def test_what_expired_after_it_was_published_is_not_claimed_by_the_next_relay(
 
 
 def test_after_a_death_with_an_unwritten_stop_first_appearances_are_in_order(
-    database: str, bootstrap_servers: str, topic: str, missing: Missing
+    database: str, bootstrap_servers: str, topic: str, limited: Limited
 ) -> None:
     with connect(database) as conn:
         with (
             relay_session(database, bootstrap_servers, clean=False) as session,
             holding(database, HOLD),
         ):
-            _, stops, behind = stop_behind_one(conn, topic, missing)
+            _, stops, behind = stop_behind_one(conn, topic, limited)
             turn_until(session, stopped_in_memory(session), "the lane stops")
         assert lane_row(conn) == (False, False)
         conn.execute("UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s'")
-        missing.create()
+        limited.repair()
         with relay_session(database, bootstrap_servers) as session:
             turn_until(session, lambda: is_published(conn, stops, behind), "the next relay goes on")
     assert list(dict.fromkeys(lane_values(bootstrap_servers, topic))) == [b"before", b"behind"]
-    assert values(bootstrap_servers, missing.name) == [b"stops"]
+    assert values(bootstrap_servers, limited.name) == [b"stops"]
 
 
 def test_a_clean_stop_does_not_wait_and_what_was_retried_stays_guarded(
-    database: str, bootstrap_servers: str, topic: str, missing: Missing
+    database: str, bootstrap_servers: str, topic: str, limited: Limited
 ) -> None:
     with connect(database) as conn:
         with relay_session(database, bootstrap_servers) as session:
-            _, stops, _ = stop_behind_one(conn, topic, missing)
+            _, stops, _ = stop_behind_one(conn, topic, limited)
             turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
             operator = hold_when_announced(session, database)
             request(conn)

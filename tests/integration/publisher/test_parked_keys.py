@@ -173,8 +173,8 @@ def test_a_lane_is_not_taken_while_a_claim_is_written(
         owner.execute("UPDATE outbox.lane SET epoch = 7, owner = 'owner'")
         values = {
             "epoch": 7, "owner": "owner", "mine": [3], "ids": [1], "message_ids": ["0" * 32], "reasons": ["failed"],
-            "numbers": [1], "places": [1], "doubtful": [False], "heads": [1], "head_lanes": [3], "topics": ["t"],
-            "queues": [None], "order_keys": [b"k"], "errors": ["e"],
+            "numbers": [1], "places": [1], "doubtful": [False], "heads": [1], "head_numbers": [1], "head_lanes": [3],
+            "topics": ["t"], "queues": [None], "order_keys": [b"k"], "errors": ["e"],
         }  # fmt: skip
         lock = {"lanes": [3], "owner": "taker", "epoch": 8}
         with owner.transaction():

@@ -60,6 +60,12 @@ def test_requests_are_read_without_reading_all_keys(conn: Connection) -> None:
     plan = watched.explain(values)
     assert plan["Actual Rows"] == 1
     assert rows_read(plan, "parked_key") <= 2
+    conn.execute(
+        "INSERT INTO outbox.parked_key (number, lane, topic, head, error) VALUES (-500, 4, 't', 500, 'X')"
+    )
+    plan = watched.explain(values)
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "parked_key") <= 4
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "announce")
@@ -86,6 +92,40 @@ def test_a_lanes_keys_are_read_by_lane(conn: Connection, name: str) -> None:
     assert rows_read(plan, "waiting") <= (KEYS // 8 * EACH if name == "held" else 0)
 
 
+@pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "end_drains")
+def test_a_taken_lane_reads_of_a_topic_what_its_drain_listed(conn: Connection) -> None:
+    values = {"epoch": EPOCH, "owner": "relay-1", "lanes": "{4}"}
+    watched = watch(conn, PARKED["end_drains"], {**OWNED, "lanes": "smallint[]"}, values)
+    conn.execute(
+        "INSERT INTO outbox.parked_key (number, lane, topic, head, error, draining_at, draining_to) "
+        "VALUES (-100001, 4, 'u', 100001, 'X', clock_timestamp(), 100020)"
+    )
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason, parked, place) "
+        "SELECT i, gen_random_uuid(), 'parked', -100001, i FROM generate_series(100001, 105000) i"
+    )
+    plan = watched.explain(values)
+    assert rows_read(plan, "waiting") == 20
+    assert rows_read(plan, "parked_key") <= 2 * (KEYS // 8 + 2), (
+        "those of the lane, once to lock it and once to find it"
+    )
+    (doubted,) = conn.execute("SELECT count(*) FROM outbox.waiting WHERE in_doubt").fetchone() or (0,)
+    assert doubted == 20
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "held")
+def test_what_waits_for_a_topic_is_not_counted(conn: Connection) -> None:
+    watched = watch(conn, PARKED["held"], {"lanes": "smallint[]"}, {"lanes": "{3}"})
+    conn.execute(
+        "INSERT INTO outbox.parked_key (number, lane, topic, head, error) VALUES (-9, 3, 'u', 9, 'X')"
+    )
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason, parked, place) "
+        "SELECT i, gen_random_uuid(), 'parked', -9, i FROM generate_series(100001, 105000) i"
+    )
+    assert rows_read(watched.explain({"lanes": "{3}"}), "waiting") <= KEYS // 8 * EACH
+
+
 @pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "drained")
 def test_a_drain_is_recorded_by_its_key(conn: Connection) -> None:
     types = {
@@ -107,13 +147,14 @@ def test_claims_read_lanes_only(conn: Connection, name: str) -> None:
     types = {
         **OWNED, "mine": "smallint[]", "ids": "bigint[]", "message_ids": "uuid[]", "reasons": "text[]",
         "numbers": "bigint[]", "places": "bigint[]", "doubtful": "boolean[]", "heads": "bigint[]",
+        "head_numbers": "bigint[]",
         "head_lanes": "smallint[]", "topics": "text[]", "queues": "integer[]", "order_keys": "bytea[]",
         "errors": "text[]",
     }  # fmt: skip
     values: dict[str, Any] = {
         "epoch": EPOCH, "owner": "relay-1", "mine": "{4}", "ids": [7], "message_ids": ["0" * 32],
-        "reasons": ["failed"], "numbers": [7], "places": [7], "doubtful": [False], "heads": [7], "head_lanes": [4],
-        "topics": ["u"], "queues": [None], "order_keys": [b"k"], "errors": ["X"],
+        "reasons": ["failed"], "numbers": [7], "places": [7], "doubtful": [False], "heads": [7], "head_numbers": [7],
+        "head_lanes": [4], "topics": ["u"], "queues": [None], "order_keys": [b"k"], "errors": ["X"],
     }  # fmt: skip
     if name == "record_claims":
         types |= {

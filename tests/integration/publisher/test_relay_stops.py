@@ -78,10 +78,11 @@ def limit_in_kafka(bootstrap_servers: str, topic: str, value: int | None) -> Non
 
 
 @pytest.mark.feature("S-38")
-def test_an_unknown_topic_stops_its_lane_only_and_goes_on_when_it_is_created(
+def test_an_unknown_topic_holds_up_itself_only_and_goes_on_when_it_is_created(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
     missing = f"missing-{uuid.uuid4().hex[:12]}"
+    error = "SELECT error FROM outbox.parked_key WHERE is_topic AND lane = 3"
     with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
         relay.wait_until_running()
         (bad,) = keys_of_lanes(conn, missing, 3)
@@ -90,20 +91,20 @@ def test_an_unknown_topic_stops_its_lane_only_and_goes_on_when_it_is_created(
         for version in range(3):
             insert(conn, missing, bad, f"{bad}:{version}")
         insert(conn, topic, same_lane, f"{same_lane}:2")
-        wait_until(lambda: stopped(conn), "the lane stops")
+        relay.wait_for("topic parked", lane=3)
         insert(conn, topic, other_lane, f"{other_lane}:1")
-        wait_until(lambda: len(read_topic(bootstrap_servers, topic)) == 2, "other lanes flow")
-        (error,) = stopped(conn)
-        assert error.startswith("UNKNOWN_TOPIC_OR_PART")
-        assert missing in error
-        assert f"outbox topic create {missing}" in error
-        relay.wait_for("lane stopped", lane=3)
+        wait_until(lambda: len(read_topic(bootstrap_servers, topic)) == 3, "both lanes flow")
+        wait_until(lambda: conn.execute(error).fetchone(), "it is recorded")
+        ((text,),) = conn.execute(error).fetchall()
+        assert text.startswith("UNKNOWN_TOPIC_OR_PART")
+        assert f"outbox topic create {missing}" in text
+        assert not stopped(conn)
 
         admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         admin.create_topics([NewTopic(missing, num_partitions=2, replication_factor=1)])[missing].result(15)
         wait_published(conn)
-        wait_until(lambda: not stopped(conn), "the lane is no longer stopped")
-        relay.wait_for("lanes go on")
+        wait_until(lambda: not conn.execute(error).fetchone(), "the topic is no longer parked")
+        relay.wait_for("topic is parked no more")
         relay.stop()
     late = read_topic(bootstrap_servers, missing)
     assert [record.value for record in late] == [f"{bad}:{version}".encode() for version in range(3)]

@@ -7,19 +7,15 @@ that row exclude it. The gates below stand at the announcement, on real servers.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
-
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from psycopg.errors import CheckViolation
 
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes
 from tests.support.relay_session import relay_session, turn_until
+from tests.support.stopped_lanes import Limited
 
 SET_ASIDE = "UPDATE outbox.message SET state = 'DEAD', remark = 'by hand' WHERE message_id = %s"
 STATUS = "SELECT status FROM outbox.message_status WHERE message_id = %s"
@@ -27,20 +23,8 @@ LANE = 5
 
 
 @pytest.fixture
-def missing() -> str:
-    """A topic that Kafka does not have yet."""
-    return f"missing-{uuid.uuid4().hex[:12]}"
-
-
-@pytest.fixture
-def create(bootstrap_servers: str, missing: str) -> Callable[[], None]:
-    """Makes the topic."""
-
-    def make() -> None:
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        admin.create_topics([NewTopic(missing, num_partitions=1, replication_factor=1)])[missing].result(15)
-
-    return make
+def limited(conn: Connection, bootstrap_servers: str) -> Limited:
+    return Limited(conn, bootstrap_servers)
 
 
 def lane_row(conn: Connection) -> tuple[bool, bool, bool]:
@@ -60,10 +44,11 @@ def status(conn: Connection, message_id: str) -> str:
     return str(row[0])
 
 
-def stop_at(session: Session, conn: Connection, topic: str) -> tuple[str, str]:
-    """Write two messages of one key to a topic that is missing; let the lane stop at the first."""
-    (key,) = keys_of_lanes(conn, topic, LANE)
-    first, second = insert(conn, topic, key, b"first"), insert(conn, topic, key, b"second")
+def stop_at(session: Session, conn: Connection, limited: Limited) -> tuple[str, str]:
+    """Write two messages of one key that cannot be published; let the lane stop at the first."""
+    first, second = (
+        insert(conn, limited.name, limited.key(LANE), body, lane=LANE) for body in (b"first", b"second")
+    )
     turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
     return first, second
 
@@ -77,11 +62,11 @@ def values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
 
 
 def test_what_the_relay_tries_again_is_not_set_aside(
-    database: str, bootstrap_servers: str, missing: str, create: Callable[[], None]
+    database: str, bootstrap_servers: str, limited: Limited
 ) -> None:
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
-        first, second = stop_at(session, conn, missing)
-        create()
+        first, second = stop_at(session, conn, limited)
+        limited.repair()
         announce, refusals = session._retries.announce, []
 
         def announce_and_ask(lane: int) -> bool:
@@ -99,19 +84,19 @@ def test_what_the_relay_tries_again_is_not_set_aside(
         with pytest.raises(CheckViolation, match=r"it is published at 0/0"):
             conn.execute(SET_ASIDE, [first])
         assert lane_row(conn) == (False, False, False)
-    assert values(bootstrap_servers, missing) == [b"first", b"second"]
+    assert values(bootstrap_servers, limited.name) == [b"first", b"second"]
 
 
 def test_what_is_being_set_aside_is_not_tried_again(
-    database: str, bootstrap_servers: str, missing: str, create: Callable[[], None]
+    database: str, bootstrap_servers: str, limited: Limited
 ) -> None:
     with (
         connect(database) as conn,
         psycopg.connect(database) as operator,
         relay_session(database, bootstrap_servers) as session,
     ):
-        first, second = stop_at(session, conn, missing)
-        create()
+        first, second = stop_at(session, conn, limited)
+        limited.repair()
         announce, tries = session._retries.announce, []
 
         def note(lane: int) -> bool:
@@ -128,16 +113,16 @@ def test_what_is_being_set_aside_is_not_tried_again(
         operator.commit()
         turn_until(session, lambda: status(conn, second) == "PUBLISHED", "the lane goes on behind it")
         assert status(conn, first) == "DEAD"
-    assert values(bootstrap_servers, missing) == [b"second"]
+    assert values(bootstrap_servers, limited.name) == [b"second"]
 
 
 def test_a_lane_goes_on_soon_after_its_message_is_set_aside(
-    database: str, bootstrap_servers: str, missing: str, topic: str
+    database: str, bootstrap_servers: str, limited: Limited, topic: str
 ) -> None:
     """The trigger asks for it; the back-off would be a minute."""
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
-        (key,), (other,) = keys_of_lanes(conn, missing, LANE), keys_of_lanes(conn, topic, LANE)
-        bad = insert(conn, missing, key, b"bad")
+        (other,) = keys_of_lanes(conn, topic, LANE)
+        bad = insert(conn, limited.name, limited.key(LANE), b"bad", lane=LANE)
         good = insert(conn, topic, other, b"good")
         turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
         session._stops._stopped[LANE].retry_at += 3_600
@@ -155,23 +140,23 @@ def test_a_lane_goes_on_soon_after_its_message_is_set_aside(
 
 
 def test_a_retried_message_takes_its_place_when_it_is_retried(
-    database: str, bootstrap_servers: str, missing: str, create: Callable[[], None]
+    database: str, bootstrap_servers: str, limited: Limited
 ) -> None:
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
-        first, second = stop_at(session, conn, missing)
+        first, second = stop_at(session, conn, limited)
         conn.execute(SET_ASIDE, [first])
-        create()
+        limited.repair()
         turn_until(session, lambda: status(conn, second) == "PUBLISHED", "the lane goes on")
         conn.execute("UPDATE outbox.message SET state = 'COMMITTED' WHERE message_id = %s", [first])
         turn_until(session, lambda: status(conn, first) == "PUBLISHED", "it is published after all")
-    assert values(bootstrap_servers, missing) == [b"second", b"first"]
+    assert values(bootstrap_servers, limited.name) == [b"second", b"first"]
 
 
 def test_only_what_its_lane_stopped_at_is_set_aside(
-    database: str, bootstrap_servers: str, missing: str, topic: str
+    database: str, bootstrap_servers: str, limited: Limited, topic: str
 ) -> None:
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
-        first, second = stop_at(session, conn, missing)
+        first, second = stop_at(session, conn, limited)
         with pytest.raises(CheckViolation, match=f"not what lane {LANE} stopped at; that is message {first}"):
             conn.execute(SET_ASIDE, [second])
         (elsewhere,) = keys_of_lanes(conn, topic, LANE + 1)
@@ -180,11 +165,11 @@ def test_only_what_its_lane_stopped_at_is_set_aside(
 
 
 def test_after_a_clean_stop_what_a_lane_stopped_at_can_be_set_aside(
-    database: str, bootstrap_servers: str, missing: str
+    database: str, bootstrap_servers: str, limited: Limited
 ) -> None:
     with connect(database) as conn:
         with relay_session(database, bootstrap_servers) as session:
-            first, second = stop_at(session, conn, missing)
+            first, second = stop_at(session, conn, limited)
             # Announced, and stopped before the lane is read.
             assert session._retries.announce(LANE)
         assert lane_row(conn) == (True, False, False)
@@ -192,21 +177,21 @@ def test_after_a_clean_stop_what_a_lane_stopped_at_can_be_set_aside(
         with relay_session(database, bootstrap_servers) as session:
             turn_until(session, lambda: lane_row(conn)[0], "the next relay stops at the second")
             with pytest.raises(CheckViolation, match=f"that is message {second}"):
-                conn.execute(SET_ASIDE, [insert(conn, missing, keys_of_lanes(conn, missing, LANE)[0], b"x")])
+                conn.execute(SET_ASIDE, [insert(conn, limited.name, limited.key(LANE), b"x", lane=LANE)])
 
 
 def test_after_a_relay_died_in_a_retry_nothing_is_set_aside_until_the_next_one_read(
-    database: str, bootstrap_servers: str, missing: str, create: Callable[[], None]
+    database: str, bootstrap_servers: str, limited: Limited
 ) -> None:
     with connect(database) as conn:
         with relay_session(database, bootstrap_servers, clean=False) as session:
-            first, _ = stop_at(session, conn, missing)
+            first, _ = stop_at(session, conn, limited)
             assert session._retries.announce(LANE)
         conn.execute("UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s'")
         with pytest.raises(CheckViolation, match="has ended, and has not recorded") as caught:
             conn.execute(SET_ASIDE, [first])
         assert "outbox relay run" in str(caught.value.diag.message_hint)
-        create()
+        limited.repair()
         with relay_session(database, bootstrap_servers) as session:
             turn_until(session, lambda: status(conn, first) == "PUBLISHED", "it is published")
             with pytest.raises(CheckViolation, match="it is published at 0/0"):

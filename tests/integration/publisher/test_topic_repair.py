@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.locks import holding
 from tests.support.outbox_command import Ran, outbox, succeed
-from tests.support.plain_inserts import Connection, insert, keys_of_lanes, stopped
+from tests.support.plain_inserts import Connection, insert, keys_of_lanes
 from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.stopped_lanes import stop_lane
@@ -117,17 +117,19 @@ def test_a_topic_is_altered_although_a_lanes_row_is_held(
     assert value(conn, "SELECT message_type FROM outbox.topic WHERE name = %s", [topic]) == "FIFO"
 
 
-def test_a_lane_goes_on_soon_after_the_repair_that_its_error_names(
+def test_a_topic_goes_on_soon_after_the_repair_that_its_error_names(
     database: str, conn: Connection, bootstrap_servers: str, missing: str
 ) -> None:
     """Its back-off would be much longer than the test waits."""
     (key,) = keys_of_lanes(conn, missing, 1)
     insert(conn, missing, key, b"x")
+    parked = "SELECT error FROM outbox.parked_key WHERE is_topic"
     with relay_session(database, bootstrap_servers) as session:
-        turn_until(session, lambda: bool(stopped(conn)), "the lane stops")
-        session._stops._stopped[1].retry_at += 3_600
-        (error,) = stopped(conn)
+        turn_until(session, lambda: bool(conn.execute(parked).fetchall()), "the topic is parked")
+        session._waking.follow(session._parked.held.topics)
+        session._waking._waits[missing].at += 3_600
+        error = str(value(conn, parked))
         command = error.rpartition("create it with: outbox ")[2].split()
         assert command == ["topic", "create", missing]
         succeed(*command, OUTBOX_DSN=database, OUTBOX_BOOTSTRAP_SERVERS=bootstrap_servers)
-        turn_until(session, lambda: not stopped(conn), "the lane goes on")
+        turn_until(session, lambda: not conn.execute(parked).fetchall(), "the topic goes on")

@@ -1,0 +1,90 @@
+"""When the topics that are parked in lanes of a session are asked about again, and which of them can be published to.
+
+A topic that Kafka does not take is asked about at once, after 2 s, and later each time, up to a minute; also whenever
+the registry has changed, because a paused topic goes on by that. What was asked on a thread decides only that the topic
+is tried: its drain reads it once more, and begins with one message alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from outbox.backoff import Backoff
+from outbox_relay.publisher.stops import RETRY_FIRST_S, RETRY_LAST_S
+
+
+@dataclass(slots=True)
+class _NextTry:
+    """When a topic is asked about again, in monotonic seconds."""
+
+    at: float
+    backoff: Backoff
+
+
+@dataclass(slots=True)
+class Waking:
+    """The parked topics of a session."""
+
+    open: set[str] = field(default_factory=set)
+    """Those that can be published to, as far as is known."""
+    generation: int | None = None
+    """The registry's, when they were read last; see topic_changes.py."""
+    _waits: dict[str, _NextTry] = field(default_factory=dict)
+    _failed: dict[int, int] = field(default_factory=dict)
+    """The rows of lanes and topics whose drain failed, by their numbers: which failure that was."""
+
+    @property
+    def names(self) -> Set[str]:
+        """The topics that are parked in some lane."""
+        return self._waits.keys()
+
+    def follow(self, parked: Iterable[tuple[int, str]]) -> None:
+        """Note which topics are parked now, with their lanes."""
+        names = {topic for _, topic in parked}
+        if names == self._waits.keys():
+            return
+        self.open &= names
+        self._waits = {name: wait for name, wait in self._waits.items() if name in names}
+        for name in names - self._waits.keys():
+            # At once: it may be known from another relay, for which it was parked.
+            self._waits[name] = _NextTry(time.monotonic(), Backoff(RETRY_FIRST_S, RETRY_LAST_S))
+        if not names:
+            self._failed.clear()
+
+    def due(self, now: float) -> set[str]:
+        """Return the topics to ask about now."""
+        return {name for name, wait in self._waits.items() if now >= wait.at and name not in self.open}
+
+    def note(self, found: Mapping[str, bool], generation: int | None) -> None:
+        """Note which topics can be published to, as was read at a generation of the registry.
+
+        One that was read before its time, because a new producer reads all topics for example, waits on: each try of a
+        topic that refuses its messages ends a producer.
+        """
+        now = time.monotonic()
+        due: Set[str] = self.due(now)
+        if generation not in {None, self.generation}:
+            self.generation = generation
+            due = self._waits.keys()
+        for name in due & found.keys():
+            if found[name]:
+                self.open.add(name)
+            else:
+                self.close(name)
+
+    def close(self, name: str) -> None:
+        """Ask about a topic again later: it could not be published to."""
+        self.open.discard(name)
+        if (wait := self._waits.get(name)) is not None:
+            wait.at = time.monotonic() + wait.backoff.next()
+
+    def fail(self, name: str, number: int) -> None:
+        """Note that the drain of a topic failed in a lane: the next try is that of another one."""
+        self._failed[number] = max(self._failed.values(), default=0) + 1
+        self.close(name)
+
+    def first(self, numbers: Collection[int]) -> int | None:
+        """Return of the rows of open topics the one to try first."""
+        return min(numbers, key=lambda number: self._failed.get(number, 0), default=None)

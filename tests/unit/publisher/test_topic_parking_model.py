@@ -1,0 +1,67 @@
+"""The model of a parked topic: every interleaving keeps the promises, and each safeguard taken away breaks one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.models.search import Found, explore
+from tests.support.models.topic_parking_model import ORDER, STUCK, Variant, missing, start, steps
+
+ALONE = Variant(sessions=1, deaths=0)
+SOUND: dict[str, Variant] = {
+    "paused and resumed": replace(ALONE, messages=5),
+    "paused twice": replace(ALONE, flips=4),
+    "missing at first": replace(ALONE, flips=1),
+    "paused, with a message that fails": replace(ALONE, poison=True, messages=5),
+    "missing at first, with a message that fails": replace(ALONE, flips=1, poison=True, messages=5),
+    "a take-over": Variant(deaths=0),
+    "a death": Variant(),
+    "a death, and a message that fails": Variant(poison=True),
+}
+DEEP: dict[str, Variant] = {
+    "a take-over while it is paused twice": Variant(deaths=0, flips=4),
+    "a death with five messages, one of which fails": Variant(poison=True, messages=5, flips=1),
+}
+BROKEN: dict[str, tuple[Variant, str]] = {
+    "claims before what is in front of them has arrived": (Variant(claims_with_record=False), ORDER),
+    "topics in memory only": (Variant(loads_topics=False), ORDER),
+    "a drain with claims on the wire": (replace(ALONE, settles_first=False), STUCK),
+    "a lane read behind the last page of a drain": (replace(ALONE, ends_before_reading=False), STUCK),
+    "a topic that flows as soon as it is open": (replace(ALONE, drains_before_reading=False), ORDER),
+    "a drain that publishes messages of a parked key": (
+        replace(ALONE, poison=True, asks_keys_in_drains=False),
+        ORDER,
+    ),
+    "a drain that leaves out what fails": (
+        replace(ALONE, flips=1, poison=True, fails_in_drains=False),
+        ORDER,
+    ),
+    "a record under another epoch": (Variant(deaths=0, checks_owner=False), ORDER),
+}
+
+
+def search(v: Variant) -> Found:
+    return explore(start(v), lambda state: steps(v, state), lambda state: missing(v, state))
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_no_interleaving_of_a_parked_topic_breaks_a_promise(name: str) -> None:
+    found = search(SOUND[name])
+    assert found.wrong == {}
+    assert found.ends, "the search ended nowhere"
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("name", DEEP)
+def test_no_longer_interleaving_breaks_a_promise(name: str) -> None:
+    found = search(DEEP[name])
+    assert found.wrong == {}
+    assert found.ends, "the search ended nowhere"
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_safeguard_of_parked_topics_taken_away_is_missed(name: str) -> None:
+    variant, what = BROKEN[name]
+    assert what in search(variant).wrong

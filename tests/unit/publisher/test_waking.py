@@ -1,0 +1,66 @@
+"""When parked topics are asked about again, and in which lane one is tried first."""
+
+from __future__ import annotations
+
+import time
+
+from outbox_relay.publisher.waking import Waking
+
+
+def parked(*topics: str) -> Waking:
+    """Topics that were asked about once, at generation 1."""
+    waking = Waking()
+    waking.follow([(3, name) for name in topics])
+    assert waking.due(time.monotonic()) == {*topics}
+    waking.note(dict.fromkeys(topics, False), 1)
+    return waking
+
+
+def test_a_topic_that_stays_closed_is_asked_about_later_each_time() -> None:
+    waking = parked("t", "u")
+    for pause in (2, 4, 8, 16, 32, 60, 60):
+        now = time.monotonic()
+        assert waking.due(now + pause - 1) <= {"u"}
+        assert waking.due(now + pause + 1) == {"t", "u"}
+        waking.close("t")
+
+
+def test_a_topic_that_is_open_is_not_asked_about_until_it_fails() -> None:
+    waking = parked("t")
+    waking.note({"t": True, "not parked": True}, 2)
+    assert waking.open == {"t"}
+    assert waking.due(time.monotonic() + 100) == set()
+    waking.close("t")
+    assert waking.open == set()
+    assert waking.due(time.monotonic() + 100) == {"t"}
+
+
+def test_what_is_read_before_its_time_opens_a_topic_only_after_a_change() -> None:
+    waking = parked("t")
+    for generation in (1, None):
+        waking.note({"t": True}, generation)
+        assert waking.open == set()
+    waking.note({"t": True}, 2)
+    assert waking.open == {"t"}
+
+
+def test_a_topic_that_is_parked_no_more_is_forgotten() -> None:
+    waking = parked("t", "u")
+    waking.note({"t": True, "u": True}, 2)
+    waking.follow([(3, "u")])
+    assert waking.open == {"u"}
+    assert [*waking.names] == ["u"]
+    waking.follow([(3, "t"), (3, "u")])
+    assert waking.due(time.monotonic()) == {"t"}
+
+
+def test_the_lane_that_failed_last_is_tried_last() -> None:
+    waking = parked("t")
+    assert waking.first([]) is None
+    tried = []
+    for _ in range(5):
+        number = waking.first([-7, -8, -9])
+        assert number is not None
+        tried.append(number)
+        waking.fail("t", number)
+    assert tried == [-7, -8, -9, -7, -8]
