@@ -215,7 +215,16 @@ def test_ls_and_show_tell_the_registry_even_without_a_broker(
     assert "no topic is registered" in succeed("topic", "ls", OUTBOX_DSN=database).out
     succeed("topic", "register", topic, "--type", "FIFO", **environment)
     shown = succeed("topic", "ls", OUTBOX_DSN=database).out.splitlines()
-    assert shown[0].split() == ["TOPIC", "TYPE", "PARTITIONS", "SELECTOR", "MAX", "BYTES", "REGISTERED"]
+    assert shown[0].split() == [
+        "TOPIC",
+        "TYPE",
+        "PARTITIONS",
+        "SELECTOR",
+        "MAX",
+        "BYTES",
+        "REGISTERED",
+        "PAUSED",
+    ]
     assert shown[1].split()[:4] == [topic, "FIFO", "4", "murmur2"]
     (listed,) = succeed("topic", "ls", "--json", OUTBOX_DSN=database).json
     assert (listed["name"], listed["partitions"]) == (topic, 4)

@@ -73,8 +73,9 @@ def ls(dsn: str, as_json: bool) -> None:
 
 def _parked_key(key: ParkedKey) -> None:
     held = formatting.many(key.held, "message")
+    at = "" if key.is_topic else f" at message {key.id}"
     click.secho(
-        f"lane {key.lane}, {key.place}: parked since {formatting.cell(key.since)} at message {key.id}, {held} held: "
+        f"lane {key.lane}, {key.place}: parked since {formatting.cell(key.since)}{at}, {held} held: "
         f"{formatting.printable(key.error)}",
         fg="red",
     )

@@ -18,7 +18,7 @@ from outbox_relay.cli.options import (
     kafka_config_option,
     optional_bootstrap_servers_option,
 )
-from outbox_relay.cli.topic import missing, render, repartition
+from outbox_relay.cli.topic import missing, pause, render, repartition
 from outbox_relay.cli.topic.options import (
     MOST_BYTES,
     SELECTOR_HELP,
@@ -250,6 +250,8 @@ def alter(
 
 
 topic.add_command(repartition.repartition)
+topic.add_command(pause.pause)
+topic.add_command(pause.resume)
 
 
 @topic.command("ls")

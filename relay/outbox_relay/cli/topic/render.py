@@ -20,7 +20,7 @@ def show_list(topics: Sequence[Registered]) -> None:
         click.echo("no topic is registered; create one: outbox topic create NAME")
         return
     output.table(
-        ["topic", "type", "partitions", "selector", "max bytes", "registered"],
+        ["topic", "type", "partitions", "selector", "max bytes", "registered", "paused"],
         [
             (
                 one.name,
@@ -29,6 +29,7 @@ def show_list(topics: Sequence[Registered]) -> None:
                 one.selector or "murmur2",
                 formatting.count(one.max_message_bytes),
                 one.registered_at,
+                one.paused_at,
             )
             for one in topics
         ],
@@ -51,6 +52,9 @@ def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: s
         ("max message", f"{formatting.count(registered.max_message_bytes)} bytes"),
         ("registered", registered.registered_at),
     ]
+    if registered.paused_at is not None:
+        why = formatting.printable(registered.pause_reason or "")
+        rows.append(("paused", f"{formatting.cell(registered.paused_at)}, by {registered.paused_by}: {why}"))
     if found is not None:
         limit = (
             "not readable"

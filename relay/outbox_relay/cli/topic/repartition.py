@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import click
-import psycopg
 
 from outbox_relay.cli import output
 from outbox_relay.cli.options import (
@@ -18,7 +16,7 @@ from outbox_relay.cli.options import (
     json_option,
     kafka_config_option,
 )
-from outbox_relay.cli.topic import missing
+from outbox_relay.cli.topic import following, missing
 from outbox_relay.cli.topic.options import topic_argument
 from outbox_relay.cli.types import Number
 from outbox_relay.database import connections, schema
@@ -27,10 +25,6 @@ from outbox_relay.operations import topics as registry
 from outbox_relay.operations.kafka_topics import KafkaTopic, KafkaTopics
 from outbox_relay.operations.repartition import MovingRelay
 from outbox_relay.operations.topics import Registered
-from outbox_relay.text import formatting
-from outbox_relay.text.errors import OperatorError
-
-ASK_EVERY_S = 0.1
 
 
 @click.command("repartition", cls=Command)
@@ -96,7 +90,8 @@ def repartition(
             missing.wake(conn, name)
         if not as_json:
             click.echo(_switched(old, partitions), err=True)
-        relays = _wait(conn, changed, timeout, is_quiet=as_json)
+        again = f"outbox topic repartition {name} --to {partitions}"
+        relays = following.follow(conn, timeout, "gone over", again, is_quiet=as_json)
     if as_json:
         output.emit_json(_facts(old, found, partitions, relays))
         return
@@ -114,46 +109,6 @@ def _switched(old: Registered, partitions: int) -> str:
 
 def _all(count: int) -> str:
     return "the relay that runs" if count == 1 else f"all {count} relays"
-
-
-def _wait(
-    conn: psycopg.Connection[Any], changed: Registered, timeout: float, *, is_quiet: bool
-) -> list[MovingRelay]:
-    """Wait until all relays have gone over, and report each that has; return them.
-
-    Raises:
-        OperatorError: some have not in time; names them.
-    """
-    number = operation.generation(conn)
-    until = time.monotonic() + timeout
-    told: set[str] = set()
-    while True:
-        relays = operation.relays(conn, number)
-        left = [relay for relay in relays if not relay.has_moved]
-        for relay in relays:
-            if relay.has_moved and relay.owner not in told and not is_quiet:
-                click.echo(f"{formatting.printable(relay.owner)} has gone over", err=True)
-        told |= {relay.owner for relay in relays if relay.has_moved}
-        if not left:
-            return relays
-        if time.monotonic() >= until:
-            raise OperatorError(
-                f"the registry is changed, but within {timeout:g} s these relays have not gone over: "
-                f"{formatting.printable('; '.join(map(_condition, left)))}\n"
-                "they go over by themselves once their messages of the topic are acknowledged; see: outbox lane ls, "
-                f"outbox relay ls\nto wait on: outbox topic repartition {changed.name} --to {changed.partitions}"
-            )
-        time.sleep(ASK_EVERY_S)
-
-
-def _condition(relay: MovingRelay) -> str:
-    lanes = f"lanes {formatting.cell(relay.lanes)}" if relay.lanes else "no lanes"
-    if relay.lease_seconds > 0:
-        return f"{relay.owner} ({lanes})"
-    return (
-        f"{relay.owner} ({lanes}; its lease ended {formatting.seconds(-relay.lease_seconds)} ago and no other relay "
-        "took them: continue or end that process)"
-    )
 
 
 def _show_plan(
