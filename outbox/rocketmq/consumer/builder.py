@@ -143,6 +143,11 @@ class PushConsumerBuilder:
         self._settings["delays"] = DelaySchedule.levels(attempts - 1)
         return self
 
+    def set_dead_letter_topic(self, topic: str | None) -> Self:
+        """State the topic to which copies of dead letters are sent, as in `PushConsumer`; None: they are rows only."""
+        self._settings["dead_letter_topic"] = topic
+        return self
+
     def build(self) -> PushConsumer:
         """Start the consumer in threads of its own; `close` ends it.
 

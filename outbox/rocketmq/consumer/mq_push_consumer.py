@@ -78,6 +78,7 @@ class DefaultMQPushConsumer:
         self._retries = RETRIES
         self._timeout = 900.0
         self._limits = Limits()
+        self._dead_letter_topic: str | None = None
         self._consumer: PushConsumer | None = None
 
     def set_namesrv_addr(self, addresses: str) -> None:
@@ -167,6 +168,14 @@ class DefaultMQPushConsumer:
         """State how many messages a listener gets at most, 1 to 1000; RocketMQ's 1. They are one transaction."""
         self._batch = size
 
+    def set_dead_letter_topic(self, topic: str | None) -> None:
+        """State the topic to which copies of dead letters are sent: RocketMQ's `%DLQ%group`, which it always has.
+
+        Args:
+            topic: registered in the consumer's database, such as `DLQ.<group>`; None: dead letters are rows only.
+        """
+        self._dead_letter_topic = topic
+
     def register_message_listener(
         self, listener: MessageListenerConcurrently | MessageListenerOrderly
     ) -> None:
@@ -212,6 +221,7 @@ class DefaultMQPushConsumer:
             delays=DelaySchedule.levels(self._retries, first=FIRST_ORDERLY_LEVEL if orderly else FIRST_LEVEL),
             timeout=self._timeout,
             limits=self._limits,
+            dead_letter_topic=self._dead_letter_topic,
         )
         self._consumer = consumer.start()
 

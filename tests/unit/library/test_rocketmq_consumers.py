@@ -188,6 +188,7 @@ LEFT_OUT: list[tuple[str, Callable[[DefaultMQPushConsumer], object]]] = [
     ("retries: -2", lambda each: each.set_max_reconsume_times(-2)),
     ("'bootstrap.servers' is missing", lambda each: each.set_namesrv_addr("")),
     ("timeout", lambda each: each.set_consume_timeout(0)),
+    ("the group reads 'orders' itself", lambda each: each.set_dead_letter_topic("orders")),
 ]
 
 
@@ -213,17 +214,8 @@ def test_a_subscription_that_was_taken_back_is_missing() -> None:
         consumer.start()
 
 
-@pytest.mark.parametrize(
-    "left_out",
-    [
-        "set_client_configuration",
-        "set_consumer_group",
-        "set_subscription_expressions",
-        "set_message_listener",
-        "set_consume_from",
-    ],
-)
-def test_a_builder_of_5x_names_the_setter_that_is_missing(left_out: str) -> None:
+def built(left_out: str = "") -> PushConsumerBuilder:
+    """A builder of which one setter was not called."""
     builder = PushConsumerBuilder("host=nowhere.invalid")
     steps: dict[str, Any] = {
         "set_client_configuration": ClientConfiguration("broker:9092"),
@@ -235,8 +227,27 @@ def test_a_builder_of_5x_names_the_setter_that_is_missing(left_out: str) -> None
     for name, value in steps.items():
         if name != left_out:
             getattr(builder, name)(value)
+    return builder
+
+
+def test_a_builder_of_5x_refuses_a_topic_of_dead_letters_that_the_group_reads() -> None:
+    with pytest.raises(ConfigurationError, match="the group reads 'orders' itself"):
+        built().set_dead_letter_topic("orders").build()
+
+
+@pytest.mark.parametrize(
+    "left_out",
+    [
+        "set_client_configuration",
+        "set_consumer_group",
+        "set_subscription_expressions",
+        "set_message_listener",
+        "set_consume_from",
+    ],
+)
+def test_a_builder_of_5x_names_the_setter_that_is_missing(left_out: str) -> None:
     with pytest.raises(ConfigurationError, match=f"call {left_out} before build"):
-        builder.build()
+        built(left_out).build()
 
 
 def test_a_filter_expression_of_sql_is_refused() -> None:
