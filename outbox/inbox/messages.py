@@ -54,6 +54,11 @@ class ConsumedMessage:
         return first(self.headers, name)
 
     @property
+    def deliver_at(self) -> datetime | None:
+        """When a delayed message was due; None: it was not delayed."""
+        return due_of(self.headers)
+
+    @property
     def tags(self) -> tuple[str, ...]:
         """The tags of the message."""
         return tags_of(self.headers)
@@ -136,9 +141,13 @@ def identify(
     message_id = _uuid(_text(first(record.headers, wire.ID)))
     stated = born_of(record.headers) if message_id is not None else None
     born_at = stated or published_at
-    day = born_at.date() if stated is not None or message_id is None else _NO_DAY
     if message_id is None:
+        day = published_at.date()
         message_id = uuid5(_FOREIGN, f"{source.kafka_id}/{record.partition}/{record.offset}")
+    elif stated is None:
+        day = _NO_DAY
+    else:
+        day = _day(stated, record.headers)
     message = ConsumedMessage(message_id, *record[:6], born_at, published_at)
     content = digest(record.key, record.body)
     key = order_key(record.key) if orderly else None
@@ -147,14 +156,26 @@ def identify(
 
 def born_on(message: ConsumedMessage) -> date:
     """Return the day under which the inbox has the row of a message, as `identify` finds it."""
-    if _uuid(_text(first(message.headers, wire.ID))) is None or born_of(message.headers) is not None:
+    if _uuid(_text(first(message.headers, wire.ID))) is None:
         return message.born_at.date()
-    return _NO_DAY
+    stated = born_of(message.headers)
+    return _NO_DAY if stated is None else _day(stated, message.headers)
+
+
+def _day(born_at: datetime, headers: Iterable[tuple[str, HeaderValue]]) -> date:
+    """Return the day of a message with an id of its own: of its birth, or the one on which it was due."""
+    due = due_of(headers)
+    return (born_at if due is None else max(born_at, due)).date()
 
 
 def born_of(headers: Iterable[tuple[str, HeaderValue]]) -> datetime | None:
     """Return when the message was sent, if its header states that."""
     return _time(_number(_text(first(headers, wire.BORN_AT))))
+
+
+def due_of(headers: Iterable[tuple[str, HeaderValue]]) -> datetime | None:
+    """Return when a delayed message was due, if its header states that."""
+    return _time(_number(_text(first(headers, wire.DELIVER_AT))))
 
 
 def digest(key: bytes | None, body: bytes | None) -> bytes:

@@ -19,6 +19,8 @@ _PER_HEADER = 10
 def record_size(message: Message, producer_group: str | None) -> int:
     """Return the bytes of the record, our own headers included: what the broker compares with the topic's limit."""
     headers: list[wire.Header] = [(wire.ID, _ANY_ID), (wire.BORN_AT, _ANY_TIME)]
+    if message.deliver_at is not None:
+        headers.append((wire.DELIVER_AT, str(round(message.deliver_at.timestamp() * 1000))))
     if message.tags:
         headers.append((wire.TAGS, wire.TAGS_JOINED_BY.join(message.tags)))
     if message.index_keys:
@@ -53,7 +55,7 @@ def require_fitting(message: Message, producer_group: str | None, limit: int) ->
 def _bound(message: Message, producer_group: str | None) -> int:
     """Return a size that the record does not exceed, at less cost: no character takes more than 4 bytes."""
     size = _SMALL_FRAME + len(message.body_bytes or b"") + len(message.key_bytes or b"")
-    texts = 0
+    texts = 0 if message.deliver_at is None else 60
     if message.tags:
         texts += 20 + sum(len(tag) + 2 for tag in message.tags)
     if message.index_keys:

@@ -29,6 +29,7 @@ BEGIN
     INTO headers, size
     FROM (SELECT 'outbox-id', m.message_id::text
           UNION ALL SELECT 'outbox-born-at', (date_part('epoch', m.born_at) * 1000)::bigint::text
+          UNION ALL SELECT 'outbox-deliver-at', (date_part('epoch', m.deliver_at) * 1000)::bigint::text WHERE m.deliver_at IS NOT NULL
           UNION ALL SELECT 'outbox-tags', array_to_string(m.tags, '||') WHERE m.tags <> '{}'
           UNION ALL SELECT 'outbox-keys', array_to_string(m.index_keys, ' ') WHERE m.index_keys <> '{}'
           UNION ALL SELECT 'outbox-producer-group', m.producer_group WHERE m.producer_group IS NOT NULL

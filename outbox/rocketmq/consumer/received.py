@@ -81,12 +81,18 @@ class MessageExt:
     @property
     def born_timestamp(self) -> int:
         """When it was sent, in milliseconds since 1970."""
-        return (self.message.born_at - _EPOCH) // timedelta(milliseconds=1)
+        return _milliseconds(self.message.born_at)
+
+    @property
+    def delivery_timestamp(self) -> int | None:
+        """5.x: when a delayed message was due, in milliseconds since 1970; None: it was not delayed."""
+        due = self.message.deliver_at
+        return None if due is None else _milliseconds(due)
 
     @property
     def store_timestamp(self) -> int:
         """When it was published to Kafka, in milliseconds since 1970."""
-        return (self.message.published_at - _EPOCH) // timedelta(milliseconds=1)
+        return _milliseconds(self.message.published_at)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -99,3 +105,7 @@ class MessageExt:
                 except UnicodeDecodeError:
                     continue
         return found
+
+
+def _milliseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

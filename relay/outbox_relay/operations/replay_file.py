@@ -1,8 +1,8 @@
 """Messages of a replay from a file of JSON lines, such as one that a query of the warehouse has written.
 
 A line is an object with `position`, `message_id`, `topic`, `partition`, `offset`, `born_ms` and `published_ms`; where
-they are not null `key` and `body` in base64, `headers` (an object of texts), `tags` and `index_keys` (lists),
-`producer_group`, `transaction_id` and `traceparent`. A replay that goes on compares the digest of the file.
+they are not null `deliver_ms`, `key` and `body` in base64, `headers` (an object of texts), `tags` and `index_keys`
+(lists), `producer_group`, `transaction_id` and `traceparent`. A replay that goes on compares the digest of the file.
 """
 
 from __future__ import annotations
@@ -110,6 +110,7 @@ def _exported(row: Mapping[str, Any]) -> Exported:
         _bytes(row.get("key")),
         [str(tag) for tag in row.get("tags") or ()],
         int(row["born_ms"]),
+        None if row.get("deliver_ms") is None else int(row["deliver_ms"]),
         int(row["partition"]),
         -1 if offset is None else int(offset),
         datetime.fromtimestamp(int(row["published_ms"]) / 1000, UTC),

@@ -79,6 +79,8 @@ class Chosen:
     tags: list[str]
     born: int
     """In milliseconds since 1970, as in its header."""
+    due: int | None
+    """Its `deliver_at`, likewise; None: it was not delayed."""
     partition: int
     offset: int
     published_at: datetime
@@ -86,7 +88,8 @@ class Chosen:
     @property
     def born_on(self) -> date:
         """The day under which the inbox has its row."""
-        return datetime.fromtimestamp(self.born / 1000, UTC).date()
+        later = self.born if self.due is None else max(self.born, self.due)
+        return datetime.fromtimestamp(later / 1000, UTC).date()
 
     @property
     def order_key(self) -> bytes | None:
@@ -207,6 +210,7 @@ def record_of(topic: str, message: Chosen, contents: Contents) -> RawRecord:
     own = (
         (wire.ID, str(message.message_id)),
         (wire.BORN_AT, str(message.born)),
+        (wire.DELIVER_AT, None if message.due is None else str(message.due)),
         (wire.TAGS, contents.tags),
         (wire.KEYS, contents.index_keys),
         (wire.PRODUCER_GROUP, contents.producer_group),

@@ -13,6 +13,7 @@ WHERE m.message_id = %(message_id)s::uuid AND get_byte(uuid_send(m.message_id), 
 -- The published messages that fit, each at the place in Kafka where it appeared first. A window is one of the times at which they
 -- were sent. The milliseconds are those of the header, as the relay makes it. An offset that is not known is -1.
 SELECT s.id, s.message_id, s.position, s.key, s.tags, (date_part('epoch', s.born_at) * 1000)::bigint AS born,
+    (date_part('epoch', s.deliver_at) * 1000)::bigint AS due,
     s.partition, coalesce(s."offset", -1) AS "offset", s.published_at
 FROM outbox.message_status s
 WHERE s.topic = %(topic)s AND s.state = 'COMMITTED' AND s.published_at < %(published_before)s

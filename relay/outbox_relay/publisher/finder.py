@@ -38,18 +38,19 @@ DENSE = 2
 
 FIELDS = (
     "position", "id", "lane", "topic", "key", "body", "order_key", "queue", "selector", "message_id", "born_at",
-    "headers", "tags", "index_keys", "producer_group", *(column for column, _ in wire.TEXT_HEADERS), "waiting",
-    "expired", "withheld", "fills_page",
+    "deliver_at", "headers", "tags", "index_keys", "producer_group", *(column for column, _ in wire.TEXT_HEADERS),
+    "waiting", "expired", "withheld", "fills_page",
 )  # fmt: skip
 """One message as the finder reads it; see `columns` in finder.sql.
 
 `withheld` is the size of a row of more than `ROW_BYTES`: its fields from `topic` to the last text header are None,
-except `queue`, `message_id` and `born_at`. `fills_page` is True in the row that fills the bytes of a page.
+except `queue`, `message_id`, `born_at` and `deliver_at`. `fills_page` is True in the row that fills the bytes of a
+page.
 """
 (
-    POSITION, ID, LANE, TOPIC, KEY, BODY, ORDER_KEY, QUEUE, SELECTOR, MESSAGE_ID, BORN_AT, HEADERS, TAGS,
-    INDEX_KEYS, PRODUCER_GROUP,
-) = range(15)  # fmt: skip
+    POSITION, ID, LANE, TOPIC, KEY, BODY, ORDER_KEY, QUEUE, SELECTOR, MESSAGE_ID, BORN_AT, DELIVER_AT,
+    HEADERS, TAGS, INDEX_KEYS, PRODUCER_GROUP,
+) = range(16)  # fmt: skip
 WAITING, EXPIRED, WITHHELD, FILLS_PAGE = range(len(FIELDS) - 4, len(FIELDS))
 
 RawRow = tuple[Any, ...]

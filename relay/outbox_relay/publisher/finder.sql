@@ -43,7 +43,7 @@ WITH visible AS MATERIALIZED (
 SELECT (SELECT rows FROM size) AS position, (SELECT last_value FROM outbox.position) AS id,
        NULL::smallint AS lane, pg_current_snapshot()::text AS topic, NULL::bytea AS key, NULL::bytea AS body,
        NULL::bytea AS order_key, NULL::integer AS queue, NULL::text AS selector, NULL::text AS message_id,
-       NULL::text AS born_at,
+       NULL::text AS born_at, NULL::text AS deliver_at,
        CASE WHEN (SELECT rows FROM size) > %(page)s THEN (
            SELECT string_agg(t.hash || ':' || t.rows, ' ')
            FROM (SELECT hashtext(topic) AS hash, count(*) AS rows FROM found GROUP BY hashtext(topic)) t) END AS headers,
@@ -87,7 +87,7 @@ SELECT hashtext(%(topic)s::text)
 position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withheld IS NULL THEN key END,
        CASE WHEN withheld IS NULL THEN body END, CASE WHEN withheld IS NULL THEN order_key END, queue,
        CASE WHEN withheld IS NULL THEN selector END, message_id::text,
-       (date_part('epoch', born_at) * 1000)::bigint::text,
+       (date_part('epoch', born_at) * 1000)::bigint::text, (date_part('epoch', deliver_at) * 1000)::bigint::text,
        CASE WHEN withheld IS NULL AND headers IS NOT NULL THEN {headers} END,
        CASE WHEN withheld IS NULL AND tags <> '{{}}' THEN array_to_string(tags, '||') END,
        CASE WHEN withheld IS NULL AND index_keys <> '{{}}' THEN array_to_string(index_keys, ' ') END,

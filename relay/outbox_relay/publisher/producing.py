@@ -49,7 +49,7 @@ from outbox_relay.publisher.topic import ROOM, Topic
 from outbox_relay.publisher.topics import KEYS_CACHED, TopicBook
 
 # Names in this module's own dictionary are looked up faster.
-_ID, _BORN_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.TAGS, wire.KEYS
+_ID, _BORN_AT, _DELIVER_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.DELIVER_AT, wire.TAGS, wire.KEYS
 _GROUP, _TRANSACTION_ID, _TRACEPARENT = wire.PRODUCER_GROUP, wire.TRANSACTION_ID, wire.TRACEPARENT
 
 LONG = ROOM // 32
@@ -137,8 +137,8 @@ class Publisher(OnTheWire):
         partition, slot, record = 0, NO_SLOT, pairs
         count = 0
         for row in rows:
-            (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, headers, tags,
-             index_keys, group, transaction_id, traceparent, waiting, expired, withheld, _) = row  # fmt: skip
+            (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, deliver_at, headers,
+             tags, index_keys, group, transaction_id, traceparent, waiting, expired, withheld, _) = row  # fmt: skip
             if waiting is not None or lane not in running or position in drained:
                 continue
             if expired is not None:
@@ -168,6 +168,8 @@ class Publisher(OnTheWire):
                 else:
                     partition = select(topic, queue, selector, arg, position)
                 record = [(_ID, message_id), (_BORN_AT, born_at)]
+                if deliver_at is not None:
+                    record.append((_DELIVER_AT, deliver_at))
                 if tags is not None:
                     record.append((_TAGS, tags))
                 if index_keys is not None:

@@ -87,6 +87,22 @@ def test_a_group_without_a_floor_applies_old_messages(inbox: InboxStage, topic: 
     assert inbox.count("outbox.inbox_parked") == 0
 
 
+@pytest.mark.parametrize("orderly", [False, True])
+def test_a_delayed_message_that_was_born_below_the_floor_is_applied_once(
+    inbox: InboxStage, topic: str, orderly: bool
+) -> None:
+    with inbox.consumer(topic, orderly=orderly):
+        wait_until(lambda: inbox.count("outbox.consumer_group"), "the group is there")
+        raise_floor(inbox)
+        due = (("outbox-deliver-at", str(int(time.time() * 1000)).encode()),)
+        number = inbox.produce(topic, "k", "due", born_at=time.time() - OLD, headers=due)
+        inbox.produce(topic, "k", "due", message_id=number, born_at=time.time() - OLD, headers=due)
+        inbox.flush()
+        wait_until(lambda: inbox.committed(topic) == 2, "both copies are done")
+    assert inbox.applied("body") == ["due"]
+    assert inbox.count("outbox.inbox_parked") == 0
+
+
 def test_redrive_by_filter_leaves_out_what_is_too_old_and_by_id_applies_it(
     inbox: InboxStage, topic: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ def random_message(chance: random.Random, topic: str) -> Message:
         parts["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     if chance.random() < 0.5:
         parts["transaction_id"] = text(200)
+    if chance.random() < 0.5:
+        parts["deliver_at"] = datetime(1995, 1, 1, tzinfo=UTC) + timedelta(seconds=chance.randrange(10**9))
     some = Message(topic, body=b"x" * 10_000, **parts)
     return Message(topic, body=b"x" * (LIMIT - record_size(some, GROUP) + 10_000), **parts)
 

@@ -12,6 +12,7 @@ from tests.support.kafka_records import by_key_and_version, compare, message_ids
 from tests.support.plain_inserts import connect, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -98,6 +99,25 @@ def test_a_record_carries_the_outbox_headers_and_then_the_users(
         "nothing": None,
         "名字": "值".encode(),
     }
+
+
+def test_a_delayed_message_carries_the_time_at_which_it_was_due(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers):
+        row = conn.execute(
+            "INSERT INTO outbox.message (topic, body, deliver_at) VALUES (%s, '', clock_timestamp() + interval '1 s') "
+            "RETURNING (date_part('epoch', deliver_at) * 1000)::bigint, (date_part('epoch', born_at) * 1000)::bigint",
+            [topic],
+        ).fetchone()
+        published = "SELECT 1 FROM outbox.publication"
+        wait_until(lambda: conn.execute(published).fetchone() is not None, "it is published")
+    assert row is not None
+    (record,) = read_topic(bootstrap_servers, topic)
+    assert record.headers[1:] == (
+        ("outbox-born-at", str(row[1]).encode()),
+        ("outbox-deliver-at", str(row[0]).encode()),
+    )
 
 
 def test_a_message_with_nothing_but_a_topic_carries_id_and_birth_only(

@@ -13,7 +13,7 @@ from outbox.errors import ConfigurationError, InvalidSubscriptionError
 from outbox.inbox import FIRST, ConsumeFrom, DelaySchedule, TagExpression, repeats
 from outbox.inbox.failures import describe, is_infrastructure
 from outbox.inbox.key_queues import KeyQueues
-from outbox.inbox.messages import RawRecord, Source, identify, order_key, pairs_of
+from outbox.inbox.messages import RawRecord, Source, born_on, identify, order_key, pairs_of
 from outbox.inbox.settings import ConsumerSettings, check_kafka, subscription_of
 from outbox.inbox.starts import Known, decide_start
 from outbox.inbox.tracker import OffsetTracker
@@ -181,6 +181,41 @@ def test_an_id_without_a_time_of_birth_has_one_day_whenever_it_is_published(born
     again = identify(SOURCE, record(own)._replace(timestamp=1_800_000_000_000), orderly=True)
     assert str(found.born_on) == str(again.born_on) == "1970-01-01"
     assert str(found.message.born_at.date()) == "2023-11-14"
+
+
+@pytest.mark.parametrize(
+    ("due", "day", "is_delayed"),
+    [
+        (b"1700784000000", "2023-11-24", True),
+        (b"1699900000000", "2023-11-14", True),  # before it was born: it was never delayed
+        (b"-62135596800000", "2023-11-14", False),
+        (b"soon", "2023-11-14", False),
+        (b"9" * 15, "2023-11-14", False),
+        (None, "2023-11-14", False),
+    ],
+)
+def test_a_delayed_message_has_the_day_on_which_it_was_due(
+    due: bytes | None, day: str, is_delayed: bool
+) -> None:
+    own = (
+        ("outbox-id", b"6f7c1f1e-0a53-4c3c-9d0c-2a6f1c4b8e11"),
+        ("outbox-born-at", b"1699999999999"),
+        ("outbox-deliver-at", due),
+    )
+    found = identify(SOURCE, record(*own), orderly=True)
+    assert str(found.born_on) == str(born_on(found.message)) == day
+    assert str(found.message.born_at.date()) == "2023-11-14"
+    assert (found.message.deliver_at is not None) is is_delayed
+
+
+def test_a_time_at_which_it_was_due_dates_no_message_without_an_id_or_a_birth() -> None:
+    due = ("outbox-deliver-at", b"1700784000000")
+    foreign = identify(SOURCE, record(due), orderly=True)
+    assert str(foreign.born_on) == str(born_on(foreign.message)) == "2023-11-14"
+    unborn = identify(
+        SOURCE, record(("outbox-id", b"6f7c1f1e-0a53-4c3c-9d0c-2a6f1c4b8e11"), due), orderly=True
+    )
+    assert str(unborn.born_on) == str(born_on(unborn.message)) == "1970-01-01"
 
 
 def test_the_first_header_of_a_name_counts() -> None:

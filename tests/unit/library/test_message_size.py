@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from outbox import Message
@@ -36,10 +38,12 @@ def test_size_is_what_the_broker_counts_with_every_header_of_ours() -> None:
         index_keys=["k1", "k2"],
         transaction_id="t" * 30,
         traceparent=TRACE,
+        deliver_at=datetime(2027, 1, 1, tzinfo=UTC),
     )
     ours = {
         "outbox-id": b"i" * 36,
         "outbox-born-at": b"1795363743050",
+        "outbox-deliver-at": b"1798761600000",
         "outbox-tags": "a||创建".encode(),
         "outbox-keys": b"k1 k2",
         "outbox-producer-group": b"group",

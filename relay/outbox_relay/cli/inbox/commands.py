@@ -36,7 +36,7 @@ _OPTIONS = (
         metavar="DURATION",
         default="7d",
         show_default=True,
-        help="The retention: its messages were born and handled so long ago. Longer than your longest deliver_at.",
+        help="The retention: its messages were born and handled so long ago. Longer than a lane may stay stopped.",
     ),
     optional_bootstrap_servers_option,
     kafka_config_option,
