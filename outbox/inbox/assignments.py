@@ -84,6 +84,11 @@ class Assignments:
             self._open[where] = OpenPartition(source, generation, self._epoch, OffsetTracker(start), -1)
             return self._epoch
 
+    @property
+    def count(self) -> int:
+        """How many partitions are open."""
+        return len(self._open)
+
     def find(self, where: TopicPart) -> OpenPartition | None:
         """Return an open partition, for its source and epoch."""
         return self._open.get(where)

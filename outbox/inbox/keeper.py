@@ -25,6 +25,7 @@ from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConsumerFailedError, OutboxError, SubscriptionConflictError
 from outbox.inbox import membership
 from outbox.inbox.assignments import Assignments, StoredOffset
+from outbox.inbox.idle import IdleWatch
 from outbox.inbox.messages import Source
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer, Server, identify_server
@@ -121,6 +122,7 @@ class Keeper(threading.Thread):
         self._openings: list[Opening] = []
         self._to_end: list[int] = []
         self._ends = threading.Event()
+        self._idle = IdleWatch(settings.group)
         self._pauses, self._repeats = Backoff(FIRST_PAUSE, LAST_PAUSE), Repeats()
         self._ticked, self._renewed, self._kept = 0.0, 0.0, -UPKEEP
         self.results: queue.SimpleQueue[Opened | Restarted | list[StoredOffset]] = queue.SimpleQueue()
@@ -152,7 +154,11 @@ class Keeper(threading.Thread):
     def _registration(self) -> Plan[int]:
         settings = self._settings
         return membership.register(
-            settings.group, settings.member, settings.subscription_json, orderly=settings.orderly
+            settings.group,
+            settings.member,
+            settings.subscription_json,
+            orderly=settings.orderly,
+            partitions=self._assignments.count,
         )
 
     def _storing(self, offsets: Sequence[StoredOffset]) -> Plan[None]:
@@ -256,7 +262,7 @@ class Keeper(threading.Thread):
             self._run(self._storing(offsets))
             self._assignments.stored(offsets)
             self.results.put(offsets)
-        if monotonic() - self._renewed >= RENEWAL:
+        if self._idle.changed(self._assignments.count) or monotonic() - self._renewed >= RENEWAL:
             self._renewed = monotonic()
             self._run(self._registration())
         if monotonic() - self._kept >= UPKEEP:

@@ -37,8 +37,8 @@ def require_one_type(group: str, topics: Sequence[str]) -> Plan[None]:
         )
 
 
-def register(group: str, member: str, subscription: str, *, orderly: bool) -> Plan[int]:
-    """List a member, or state that it still runs; return the number of its group.
+def register(group: str, member: str, subscription: str, *, orderly: bool, partitions: int = 0) -> Plan[int]:
+    """List a member, or state that it still runs and how many partitions it reads; return the number of its group.
 
     Members register one after the other. One that was not seen for a minute, because it stood still, is not listed any
     more, and is compared with the others again.
@@ -61,7 +61,7 @@ def register(group: str, member: str, subscription: str, *, orderly: bool) -> Pl
             "first, or use another group"
         )
     yield Statement(SQL["change_group"], (number, *values))
-    yield Statement(SQL["join"], (number, member, *values))
+    yield Statement(SQL["join"], (number, member, *values, str(partitions)))
     return int(number)
 
 

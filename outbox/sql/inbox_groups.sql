@@ -42,10 +42,11 @@ WHERE id = $1::integer AND dead_letter_topic IS DISTINCT FROM $2::text
 RETURNING id;
 
 -- name: join
--- Lists a member, or renews that it lives.
-INSERT INTO outbox.consumer_member (group_id, member, subscription, orderly)
-VALUES ($1::integer, $2::text, $3::jsonb, $4::boolean)
-ON CONFLICT (group_id, member) DO UPDATE SET seen_at = clock_timestamp()
+-- Lists a member, or renews that it lives, with the number of partitions that it reads ($5).
+INSERT INTO outbox.consumer_member AS m (group_id, member, subscription, orderly, partitions, idle_since)
+VALUES ($1::integer, $2::text, $3::jsonb, $4::boolean, $5::integer, CASE WHEN $5::integer = 0 THEN clock_timestamp() END)
+ON CONFLICT (group_id, member) DO UPDATE SET seen_at = clock_timestamp(), partitions = EXCLUDED.partitions,
+    idle_since = CASE WHEN EXCLUDED.partitions = 0 THEN coalesce(m.idle_since, EXCLUDED.idle_since) END
 RETURNING 1;
 
 -- name: is_listed

@@ -24,8 +24,12 @@ CREATE TABLE outbox.consumer_member (
     orderly      boolean     NOT NULL,
     started_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    partitions   integer     NOT NULL DEFAULT 0,
+    idle_since   timestamptz DEFAULT clock_timestamp(),
     PRIMARY KEY (group_id, member)
 ) WITH (fillfactor = 50);
+COMMENT ON COLUMN outbox.consumer_member.partitions IS 'how many partitions it reads';
+COMMENT ON COLUMN outbox.consumer_member.idle_since IS 'since when it has read none; null: it reads some';
 
 -- Topics by Kafka's own id: one that was deleted and made again under its name is another topic.
 CREATE TABLE outbox.inbox_topic (

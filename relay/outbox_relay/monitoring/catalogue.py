@@ -79,6 +79,9 @@ FIGURES = {
     "outbox_problems": Described("gauge", ("kind",), "What outbox status reports as a problem, by kind."),
     "outbox_partitions_ahead": Described("gauge", (), "Partitions of outbox.message that are made ahead."),
     "outbox_consumer_members": Described("gauge", ("group", "topic"), "Members seen within a minute."),
+    "outbox_consumer_idle_members": Described(
+        "gauge", ("group", "topic"), "Those of them that have read no partition of any topic for a minute."
+    ),
     "outbox_consumer_retries": Described("gauge", ("group", "topic"), "Messages that wait for another try."),
     "outbox_consumer_waiting": Described(
         "gauge", ("group", "topic"), "Messages behind one of their key that failed."

@@ -163,6 +163,7 @@ class Figures(Periodic):
             for name, value in found.items():
                 sums[name, group, topic] = sums.get((name, group, topic), 0) + value
             sums["outbox_consumer_members", group, topic] = row["members"]
+            sums["outbox_consumer_idle_members", group, topic] = row["idle_members"]
         for (name, group, topic), value in sums.items():
             families.add(name, self.database, group, topic, value=value)
 

@@ -20,12 +20,16 @@ STATEMENTS = Statements("outbox_relay/operations/consumers.sql")
 
 @dataclass(frozen=True)
 class ConsumerTotals:
-    """All consumer groups of a database: how many, and their messages that failed."""
+    """All consumer groups of a database: how many, their messages that failed, and members without work."""
 
     groups: int
     dead: int
     retries: int
     held_keys: int
+    idle_members: int
+    """Members that run and have read no partition for a minute."""
+    idle_group: str | None
+    """One of their groups."""
 
 
 def groups(conn: psycopg.Connection[Any]) -> list[Row]:
@@ -58,7 +62,7 @@ def find(conn: psycopg.Connection[Any], group: str) -> Row:
 
 
 def totals(conn: psycopg.Connection[Any]) -> ConsumerTotals:
-    """Count the groups of a database, and their messages that failed."""
+    """Count the groups of a database, their messages that failed, and members without work."""
     with conn.cursor(row_factory=class_row(ConsumerTotals)) as cursor:
         found = cursor.execute(STATEMENTS["totals"]).fetchone()
     assert found is not None  # noqa: S101  (one row, always)

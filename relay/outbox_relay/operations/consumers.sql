@@ -3,7 +3,7 @@
 
 -- name: groups
 -- Consumer groups and the topics that they have a position or a parked message in, with what is parked of each. A member that
--- was not seen for a minute does not run. Kafka's id differs between topics that had the same name one after the other.
+-- was not seen for a minute does not run; one that has read no partition for a minute is idle. Kafka's id differs between topics that had the same name one after the other.
 WITH parked AS (
     SELECT p.group_id, p.topic_id,
         count(*) FILTER (WHERE p.state = 'retry' AND p.due_at <= statement_timestamp()) AS retries_due,
@@ -22,6 +22,9 @@ WITH parked AS (
 SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, g.orderly,
     (SELECT count(*) FROM outbox.consumer_member m
      WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds') AS members,
+    (SELECT count(*) FROM outbox.consumer_member m
+     WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds'
+         AND m.idle_since < clock_timestamp() - interval '60 seconds') AS idle_members,
     coalesce(o.partitions, 0) AS partitions,
     coalesce(p.retries_due, 0) AS retries_due,
     coalesce(p.retries_later, 0) AS retries_later,
@@ -53,15 +56,21 @@ FROM outbox.consumer_group g WHERE g.name = %(group)s;
 
 -- name: members
 -- The members of a group, and whether each runs: it was seen within a minute.
-SELECT m.member, m.started_at, m.seen_at, m.seen_at > clock_timestamp() - interval '60 seconds' AS runs
+SELECT m.member, m.started_at, m.seen_at, m.seen_at > clock_timestamp() - interval '60 seconds' AS runs, m.partitions,
+    m.idle_since
 FROM outbox.consumer_member m
 JOIN outbox.consumer_group g ON g.id = m.group_id
 WHERE g.name = %(group)s
 ORDER BY m.started_at, m.member;
 
 -- name: totals
--- How many groups there are, and what is parked of all of them.
-SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups,
+-- How many groups there are, what is parked of all of them, and the members that read no partition, with one of their groups.
+WITH idle AS (
+    SELECT m.group_id FROM outbox.consumer_member m
+    WHERE m.seen_at > clock_timestamp() - interval '60 seconds' AND m.idle_since < clock_timestamp() - interval '60 seconds'
+)
+SELECT (SELECT count(*) FROM outbox.consumer_group) AS groups, (SELECT count(*) FROM idle) AS idle_members,
+    (SELECT min(g.name) FROM outbox.consumer_group g WHERE g.id IN (SELECT group_id FROM idle)) AS idle_group,
     (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'dead') AS dead,
     (SELECT count(*) FROM outbox.inbox_parked WHERE state = 'retry') AS retries,
     (SELECT count(*) FROM outbox.inbox_held_key) AS held_keys;

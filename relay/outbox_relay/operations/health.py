@@ -170,3 +170,12 @@ def _consumers(status: Status) -> Iterator[Problem]:
     if status.consumers.dead:
         letters = many(status.consumers.dead, "dead letter")
         yield Problem("dead_letters", f"{letters} of consumer groups", "outbox dlq summary")
+    if status.consumers.idle_members:
+        members = many(status.consumers.idle_members, "member")
+        group = printable(status.consumers.idle_group or "")
+        yield Problem(
+            "idle_members",
+            f"{members} of consumer groups, such as {group}, read no partition: there are more members than "
+            "partitions, or Kafka has assigned none",
+            f"outbox consumers show {quote(group)}",
+        )

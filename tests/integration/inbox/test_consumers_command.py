@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from uuid import uuid4
 
@@ -39,6 +40,7 @@ def test_a_group_that_does_not_run_is_listed_with_its_lag(inbox: InboxStage, top
         "topic": topic,
         "orderly": False,
         "members": 0,
+        "idle_members": 0,
         "partitions": 4,
         **dict.fromkeys(("retries_due", "retries_later", "waiting", "held_keys", "dead"), 0),
         "lag": 3,
@@ -111,8 +113,47 @@ def test_what_failed_is_counted_and_dead_letters_are_a_problem(inbox: InboxStage
         if line
     )
     found = outbox("status", "--check", "--json", "--dsn", inbox.dsn).json
-    assert found["consumers"] == {"groups": 1, "dead": 1, "retries": 1, "held_keys": 2}
+    assert found["consumers"] == {
+        "groups": 1,
+        "dead": 1,
+        "retries": 1,
+        "held_keys": 2,
+        "idle_members": 0,
+        "idle_group": None,
+    }
     assert "dead_letters" in [one["kind"] for one in found["problems"]]
+
+
+@pytest.mark.feature("S-98")
+def test_a_member_without_a_partition_is_reported_until_it_has_one(
+    inbox: InboxStage, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(partitions=1)
+    idle = "outbox.consumer_member", "partitions = 0 AND idle_since IS NOT NULL"
+    with inbox.consumer(topic) as first:
+        wait_until(lambda: inbox.count(*idle) == 0 < inbox.count(idle[0]), "it has the partition")
+        with inbox.consumer(topic):
+            wait_until(lambda: inbox.count(idle[0]) == 2, "there are two members")
+            wait_until(lambda: inbox.count(*idle) == 1, "there is nothing for one of them")
+            assert _ls(inbox)[0]["idle_members"] == 0, "it may be a rebalance"
+            inbox.conn.execute(
+                "UPDATE outbox.consumer_member SET idle_since = idle_since - interval '1 minute'"
+            )
+            [row] = _ls(inbox)
+            assert (row["members"], row["idle_members"]) == (2, 1)
+            given = ("--dsn", inbox.dsn)
+            shown = succeed("consumers", "show", inbox.group, *given).out
+            assert re.search(
+                "runs, 0 partitions since .*runs, 1 partition,|1 partition,.*0 partitions since", shown, re.S
+            )
+            problem = f"such as {inbox.group}, read no partition: "
+            assert problem in succeed("status", *given).out
+            found = outbox("status", "--check", "--json", *given).json
+            assert "idle_members" in [one["kind"] for one in found["problems"]]
+            first.close()
+            wait_until(lambda: inbox.count(*idle) == 0, "the other one takes the partition")
+            assert _ls(inbox)[0]["idle_members"] == 0
+            assert problem not in succeed("status", *given).out
 
 
 @pytest.mark.feature("S-98")

@@ -40,6 +40,7 @@ def ls(*, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_jso
 
     \b
     members  those that were seen within a minute
+    idle     those of them that have read no partition for a minute
     due      retries that are due now; later: those that wait for their delay
     waiting  messages behind one of their key that failed
     held     order keys with such a message

@@ -17,6 +17,7 @@ COLUMNS = {
     "topic": "topic",
     "partitions": "partitions",
     "members": "members",
+    "idle": "idle_members",
     "due": "retries_due",
     "later": "retries_later",
     "waiting": "waiting",
@@ -30,7 +31,7 @@ def groups(found: Sequence[Row], *, has_lag: bool) -> None:
     if not found:
         click.echo("no consumer group")
         return
-    columns = [*list(COLUMNS)[:4], "kind", *list(COLUMNS)[4:], *(("oldest", "lag") if has_lag else ())]
+    columns = [*list(COLUMNS)[:5], "kind", *list(COLUMNS)[5:], *(("oldest", "lag") if has_lag else ())]
     rows = []
     for row in found:
         cells = {column: row[name] for column, name in COLUMNS.items()} | {"kind": kind(row)}
@@ -53,7 +54,10 @@ def group(found: Row, members: Sequence[Row], positions: Sequence[Row], *, has_l
     ]
     for member in members:
         condition = "runs" if member["runs"] else "does not run"
-        rows.append(("member", f"{member['member']}, {condition}, seen {formatting.cell(member['seen_at'])}"))
+        since = "" if member["idle_since"] is None else f" since {formatting.cell(member['idle_since'])}"
+        reads = f"{formatting.many(member['partitions'], 'partition')}{since}"
+        seen = f"seen {formatting.cell(member['seen_at'])}"
+        rows.append(("member", ", ".join((member["member"], condition, reads, seen))))
     output.pairs(rows)
     columns = ["topic", "partition", "position", *(("end", "lag") if has_lag else ()), "moved_at"]
     click.echo()
