@@ -9,7 +9,8 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule
+from outbox.drivers.psycopg_sync import run
+from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, membership
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.outbox_command import outbox, succeed
 from tests.support.servers import MakeTopic
@@ -154,6 +155,20 @@ def test_a_member_without_a_partition_is_reported_until_it_has_one(
             wait_until(lambda: inbox.count(*idle) == 0, "the other one takes the partition")
             assert _ls(inbox)[0]["idle_members"] == 0
             assert problem not in succeed("status", *given).out
+
+
+def test_the_time_without_a_partition_counts_from_when_it_began(inbox: InboxStage) -> None:
+    def since(partitions: int) -> object:
+        with inbox.conn.transaction():
+            run(inbox.conn, membership.register("points", "m", "{}", orderly=False, partitions=partitions))
+        [(found,)] = inbox.conn.execute("SELECT idle_since FROM outbox.consumer_member").fetchall()
+        return found
+
+    began = since(0)
+    assert began is not None
+    assert since(0) == began
+    assert since(2) is None
+    assert since(0) != began
 
 
 @pytest.mark.feature("S-98")
