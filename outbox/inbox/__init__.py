@@ -11,6 +11,7 @@ from outbox.inbox.messages import ConsumedMessage
 from outbox.inbox.results import ConsumeResult
 from outbox.inbox.starts import FIRST, LAST, ConsumeFrom
 from outbox.inbox.tags import TagExpression
+from outbox.inbox.vitals import ConsumerVitals, PartitionVitals
 
 __all__ = [
     "FIRST",
@@ -18,9 +19,11 @@ __all__ = [
     "ConsumeFrom",
     "ConsumeResult",
     "ConsumedMessage",
+    "ConsumerVitals",
     "DelaySchedule",
     "HeaderFilter",
     "Limits",
+    "PartitionVitals",
     "PushConsumer",
     "TagExpression",
 ]

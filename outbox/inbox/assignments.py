@@ -10,13 +10,14 @@ offset here. Its effect is guarded by the inbox, not by epochs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
 from outbox.inbox.key_queues import KeyQueues
 from outbox.inbox.messages import Delivery, Source
 from outbox.inbox.tracker import OffsetTracker
+from outbox.inbox.vitals import PartitionVitals
 
 TopicPart = tuple[str, int]
 
@@ -70,6 +71,8 @@ class Assignments:
         self._closing = 0
         self._epoch = 0
         self._ended = False
+        self.skipped = 0
+        """Messages that are not subscribed to."""
         self.server = 0
         """How often another server of PostgreSQL has taken over since the start."""
 
@@ -112,6 +115,7 @@ class Assignments:
             found = self._open.get(where)
             if found is not None and found.tracker.add(offset):
                 found.tracker.done(offset)
+                self.skipped += 1
 
     def advance(self, where: TopicPart, position: int) -> None:
         """Note that reading has passed what lies below a position, such as the broker's own records."""
@@ -285,6 +289,16 @@ class Assignments:
                     each.paused = False
                     resume.append(place)
         return pause, resume
+
+    def vitals(self, ends: Mapping[TopicPart, int]) -> tuple[PartitionVitals, ...]:
+        """Return how each partition stands; `ends`: where they end in Kafka, as far as that is known."""
+        with self._changed:
+            return tuple(
+                PartitionVitals(
+                    *place, each.tracker.safe, ends.get(place), each.waiting, each.running, each.paused
+                )
+                for place, each in sorted(self._open.items())
+            )
 
     def idle(self) -> list[TopicPart]:
         """Return the partitions of which everything that was seen is done."""

@@ -124,7 +124,12 @@ class BatchThread(DeliveryThread):
         """Finish what is done, and note what is to be run next."""
         # One that was tried before may have been committed by the listener itself, which is checked when it is alone.
         tried = [place for place in outcome.refused if works[place].attempt is not None]
-        for place in [*outcome.done, *(place for place in outcome.refused if place not in tried)]:
+        refused = [place for place in outcome.refused if place not in tried]
+        counts = self._how.counts
+        counts.message("applied", outcome.applied)
+        counts.message("discarded", len(outcome.done) - outcome.applied)
+        counts.message("refused", len(refused))
+        for place in [*outcome.done, *refused]:
             self._work.finish(works[place].key, works[place].delivery)
         self._rounds.add_alone(works[place] for place in [*outcome.alone, *tried])
         for place, failure in outcome.failed.items():

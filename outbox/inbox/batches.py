@@ -62,6 +62,8 @@ class BatchOutcome:
 
     done: list[int] = field(default_factory=list)
     """They need nothing more."""
+    applied: int = 0
+    """How many of them have an effect; the listener discarded the others."""
     refused: list[int] = field(default_factory=list)
     """The group had taken them over before, with the same content."""
     alone: list[int] = field(default_factory=list)
@@ -148,7 +150,7 @@ def handle_batch(
 
     if call_listener(conn, called, messages[0], attempt) is ConsumeResult.SUCCESS:
         conn.commit()
-        outcome.done = taken.new
+        outcome.done, outcome.applied = taken.new, len(taken.new)
         return outcome
     conn.rollback()
     by_result = {

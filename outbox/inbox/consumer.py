@@ -16,11 +16,13 @@ from outbox.inbox.assignments import Assignments, Limits
 from outbox.inbox.async_listeners import CANCEL_TIME, awaiting, is_async
 from outbox.inbox.batch_threads import BatchThread
 from outbox.inbox.batches import Batching, BatchListener, one_by_one
+from outbox.inbox.counts import MessageCounts
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.handling import Handling, Listener
 from outbox.inbox.header_filters import Predicate
 from outbox.inbox.keeper import Keeper
 from outbox.inbox.listener_loop import ListenerLoop
+from outbox.inbox.observing import observe
 from outbox.inbox.poller import Poller
 from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer
@@ -35,6 +37,7 @@ from outbox.inbox.threads import (
     Runtime,
     timed_out,
 )
+from outbox.inbox.vitals import ConsumerVitals
 
 log = logging.getLogger("outbox.inbox")
 PATIENCE: dict[str, Any] = {
@@ -165,7 +168,7 @@ class PushConsumer:
         self._lost: list[ListenerThread] = []
         """Threads that were given up and whose listeners have not returned."""
         self._failure: str | None = None
-        self._repeats = Repeats()
+        self._repeats, self._counts = Repeats(), MessageCounts()
         self._runtime: Runtime | None = None
         self._own: threading.Thread | None = None
         self._begun = threading.Event()
@@ -182,7 +185,8 @@ class PushConsumer:
                 PostgreSQL took over that does not know the group by the same number.
         """
         settings = self.settings
-        how = Handling(self._register(), self._listener, settings.delays, settings.subscription)
+        group = self._register()
+        how = Handling(group, self._listener, settings.delays, settings.subscription, self._counts)
         self._runtime = Runtime(how, self.connect, settings.timeout + self._grace, self._server)
         self._poller = Poller(settings, self._assignments, self._keeper)
         self._begun.set()
@@ -201,6 +205,19 @@ class PushConsumer:
             raise self._keeper.refusal
         if self._failure is not None:
             raise ConsumerFailedError(f"{self._failure}; end the process to stop them")
+
+    def vitals(self) -> ConsumerVitals:
+        """Return how this member stands, as it noted it; no server is asked. Any thread may call this."""
+        return observe(
+            self.settings,
+            self._counts,
+            self._assignments,
+            self._keeper,
+            self._poller,
+            given_up=sum(thread.is_alive() for thread in self._lost),
+            is_ending=self._is_ending,
+            error=self._error or self._keeper.refusal,
+        )
 
     def stop(self) -> None:
         """Ask the consumer to end: running listeners are waited for, offsets are stored, the group is left."""

@@ -18,6 +18,7 @@ from psycopg.pq import TransactionStatus
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
 from outbox.inbox import plans
+from outbox.inbox.counts import MessageCounts
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import Failure, describe, is_infrastructure, reported
 from outbox.inbox.guard import guarded
@@ -58,6 +59,7 @@ class Handling:
     listener: Listener
     delays: DelaySchedule
     subscription: Mapping[str, Subscribed] = field(default_factory=dict)
+    counts: MessageCounts = field(default_factory=MessageCounts)
 
 
 class ListenerFailedError(Exception):
@@ -159,6 +161,7 @@ def handle_due(
     else:
         run(conn, plans.take_out(how.group, retry))
     conn.commit()
+    how.counts.retry("discarded" if result is ConsumeResult.DISCARD else "applied")
     return retry
 
 
@@ -170,6 +173,8 @@ def count_failure(conn: Connection, how: Handling, retry: plans.Retry, failure: 
     """
     state = run(conn, plans.failed_again(retry, failure, how.delays))
     conn.commit()
+    if state is not None:
+        how.counts.retry("dead" if state == "dead" else "failed")
     if state == "dead":
         _log_dead(retry.delivery.message, failure, retry.id)
 

@@ -129,6 +129,11 @@ class Keeper(threading.Thread):
         """For the thread that polls: opened partitions, and offsets that may be committed to Kafka now."""
         self.refusal: OutboxError | None = None
         """Why the member may not go on."""
+        self.kept_at = monotonic()
+        self.trouble: str | None = None
+        """When the books were kept, and what keeps them from it: the name of an error of PostgreSQL."""
+        self.held_keys: int | None = None
+        """Keys of the group that are held, as of the last registration."""
         self.group = 0
         """The number of the group, once the member is registered."""
 
@@ -198,11 +203,13 @@ class Keeper(threading.Thread):
             try:
                 self.run_once()
                 self._pauses.reset()
+                self.kept_at, self.trouble = monotonic(), None
             except ServerChangedError:
                 continue
             except (SubscriptionConflictError, ConsumerFailedError) as error:
                 self._refuse(error)
             except psycopg.Error as error:
+                self.trouble = type(error).__name__
                 self._drop()
                 seconds = self._pauses.next()
                 log.log(
@@ -265,6 +272,7 @@ class Keeper(threading.Thread):
         if self._idle.changed(self._assignments.count) or monotonic() - self._renewed >= RENEWAL:
             self._renewed = monotonic()
             self._run(self._registration())
+            self.held_keys = self._run(membership.held_keys(self.group))
         if monotonic() - self._kept >= UPKEEP:
             self._run(membership.ensure_ahead())
             self._server.days.clear()  # an operator may have dropped one

@@ -94,6 +94,12 @@ def is_listed(group: int, member: str) -> Plan[bool]:
     return bool((yield Statement(SQL["is_listed"], (str(group), member))))
 
 
+def held_keys(group: int) -> Plan[int]:
+    """Return how many order keys of a group are held."""
+    rows = yield Statement(SQL["held_keys"], (str(group),))
+    return int(rows[0][0])
+
+
 def leave(group: int, member: str) -> Plan[None]:
     """State that the member has ended."""
     yield Statement(SQL["leave"], (str(group), member))

@@ -15,6 +15,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -38,6 +39,8 @@ POLL = 0.1
 BATCH = 500
 FLUSH = 10.0
 FIRST_PAUSE, LAST_PAUSE = 0.2, 10.0
+ASK_EVERY = 10.0
+"""Seconds between two questions whether Kafka is back, while it is away."""
 RENEWAL = 30.0
 """Seconds after which a client that has lost all brokers, and has no partitions, is asked for Kafka and replaced."""
 
@@ -61,6 +64,12 @@ class Poller:
         self._repeats = Repeats()
         self._stops = threading.Event()
         self._fatal: str | None = None
+        self.polled_at = monotonic()
+        """When the loop made progress."""
+        self.is_away, self._asked_at = False, 0.0
+        """Whether Kafka has no broker for the member; noticed as soon as one replies."""
+        self.ends: dict[TopicPart, int] = {}
+        """Behind the last record that Kafka had at the last fetch."""
         self.subscribed = threading.Event()
 
     def stop(self) -> None:
@@ -82,6 +91,7 @@ class Poller:
 
     def run_once(self) -> None:
         """Receive what the keeper has, fetch what Kafka has, and slow down where too much waits."""
+        self.polled_at = monotonic()
         self._receive()
         self._ask()
         self._fetch()
@@ -93,9 +103,23 @@ class Poller:
         if monotonic() - self._advanced >= 1.0:
             self._advanced = monotonic()
             self._advance()
+            self._note_kafka()
             self._replace_client()
         if self._fatal:
             raise ConsumerFailedError(f"group {self._settings.group!r}: {self._fatal}")
+
+    def _note_kafka(self) -> None:
+        """Note where partitions end, by what was fetched, and whether Kafka is back."""
+        marks = {
+            place: self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+            for place in self._read
+        }
+        self.ends = {place: high for place, (_, high) in marks.items() if high >= 0}
+        if self.is_away and monotonic() - self._asked_at >= ASK_EVERY:
+            self._asked_at = monotonic()
+            with suppress(KafkaException):
+                self._consumer.list_topics(next(iter(self._settings.subscription)), timeout=1.0)
+                self.is_away = False
 
     def _client(self) -> Consumer:
         return Consumer({**self._settings.librdkafka, "error_cb": self._on_error}, logger=QuietLog(log))
@@ -137,6 +161,7 @@ class Poller:
         for record in (first, *self._consumer.consume(BATCH - 1, 0)):
             error = record.error()
             if error is None:
+                self.is_away = False
                 self._accept(record)
             elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                 self._reopen(record, error)
@@ -355,7 +380,7 @@ class Poller:
             self._fatal = error.str()
             return
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._away_since = self._away_since or monotonic()
+            self._away_since, self.is_away = self._away_since or monotonic(), True
         log.log(self._repeats.level(error.code()), "Kafka: %s", error.str())
 
     def _close(self) -> None:

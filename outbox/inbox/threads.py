@@ -233,6 +233,8 @@ class DeliveryThread(ListenerThread):
                 else:
                     work.failure = interrupted(error)
         if self._settle():
+            if handled is not None:
+                self._how.counts.message(handled.value)
             if handled is Handled.PARKED and delivery.order_key is not None:
                 self._park_followers(work.key)
             self._work.finish(work.key, delivery, done=done)
@@ -257,6 +259,7 @@ class DeliveryThread(ListenerThread):
                 )
             finally:
                 self._work.finish_followers(key, followers, parked)
+            self._how.counts.message("parked", sum(parked))
             if not all(parked) or self._ends.is_set():
                 return
 

@@ -16,7 +16,16 @@ from enum import Enum
 from typing import Any
 
 from outbox.errors import ConfigurationError
-from outbox.inbox import FIRST, LAST, ConsumeFrom, DelaySchedule, Limits, PushConsumer, TagExpression
+from outbox.inbox import (
+    FIRST,
+    LAST,
+    ConsumeFrom,
+    ConsumerVitals,
+    DelaySchedule,
+    Limits,
+    PushConsumer,
+    TagExpression,
+)
 from outbox.inbox.delays import FIRST_LEVEL
 from outbox.rocketmq.consumer.mq_listeners import (
     ListenerOf4x,
@@ -224,6 +233,16 @@ class DefaultMQPushConsumer:
             dead_letter_topic=self._dead_letter_topic,
         )
         self._consumer = consumer.start()
+
+    def vitals(self) -> ConsumerVitals:
+        """Return how this member stands, for `outbox.inbox.metrics`.
+
+        Raises:
+            ConfigurationError: it was not started.
+        """
+        if self._consumer is None:
+            raise ConfigurationError(f"consumer of group {self.consumer_group!r}: call start before vitals")
+        return self._consumer.vitals()
 
     def shutdown(self) -> None:
         """End: running listeners are waited for, offsets are stored, the group is left; raise what ended it before."""

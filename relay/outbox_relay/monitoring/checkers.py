@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from outbox.probes import ProbeCheck
 from outbox_relay.checker.service import Checker
 from outbox_relay.monitoring.catalogue import Families
-from outbox_relay.monitoring.server import Monitoring, ProbeCheck
+from outbox_relay.monitoring.server import Monitoring
 
 HANGS_S = 120.0
 """Seconds without an attempt to read the groups after which the checker hangs; a read itself may take long."""

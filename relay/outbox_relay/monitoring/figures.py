@@ -17,11 +17,12 @@ from typing import Any
 
 import psycopg
 
+from outbox.probes import ProbeCheck
 from outbox_relay.database.connections import connect
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.database.schema import require_current
 from outbox_relay.monitoring.catalogue import Families
-from outbox_relay.monitoring.server import Monitoring, ProbeCheck
+from outbox_relay.monitoring.server import Monitoring
 from outbox_relay.operations import consumers
 from outbox_relay.operations.consumer_lag import KafkaOffsets, Lag, lags
 from outbox_relay.operations.health import problems

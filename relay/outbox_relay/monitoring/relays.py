@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 
+from outbox.probes import ProbeCheck
 from outbox_relay.monitoring.catalogue import Families
-from outbox_relay.monitoring.server import Monitoring, ProbeCheck
+from outbox_relay.monitoring.server import Monitoring
 from outbox_relay.publisher.counts import BOUNDS, Times
 from outbox_relay.publisher.vitals import Vitals
 

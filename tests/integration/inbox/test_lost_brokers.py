@@ -43,8 +43,10 @@ def test_a_client_that_finds_no_broker_is_replaced(
     monkeypatch.setattr(poller, "RENEWAL", 1.0)
     monkeypatch.setattr(poller, "REPLY_TIME", 0.5)
     inbox.produce_numbered(topic, 20)
-    with inbox.consumer(topic):
+    with inbox.consumer(topic) as consumer:
+        wait_until(lambda: consumer.vitals().trouble == "no broker of Kafka is reachable", "it notices")
         inbox.wait_applied(20)
+        assert consumer.vitals().trouble is None, "a message has come"
         wait_until(lambda: len(made) == 4, "the fourth one works")
     assert inbox.count("outbox.inbox") == 20
     assert len(made) == 4, "a client that works is kept"

@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from outbox.errors import SubscriptionConflictError
 from outbox.inbox import FIRST
+from outbox.inbox.metrics import prometheus_text
 from outbox.rocketmq.consumer import (
     ClientConfiguration,
     ConsumeConcurrentlyContext,
@@ -99,6 +100,7 @@ def test_an_orderly_listener_of_4x_suspends_its_key_only(inbox: InboxStage, make
     consumer.start()
     try:
         inbox.wait_applied(5)
+        assert "outbox_member_messages_total" in prometheus_text([consumer])
     finally:
         consumer.shutdown()
     assert inbox.applied("body") == ["b1", "b2", "a1", "a2", "a3"]

@@ -202,6 +202,11 @@ def test_a_consumer_of_4x_does_not_start_without_what_it_needs(
         consumer.start()
 
 
+def test_a_consumer_of_4x_that_was_not_started_shows_nothing() -> None:
+    with pytest.raises(ConfigurationError, match="call start before vitals"):
+        ready().vitals()
+
+
 def test_an_expression_of_4x_that_cannot_be_parsed_is_refused() -> None:
     with pytest.raises(InvalidSubscriptionError, match="tag expression"):
         ready().subscribe("orders", "a || || b")

@@ -10,11 +10,13 @@ from pathlib import Path
 import click
 import pytest
 
+from outbox import probes
+from outbox.inbox.metrics import METRICS as MEMBER_METRICS
+from outbox.probes import ProbeCheck
 from outbox_relay.cli.monitoring import Address
-from outbox_relay.monitoring import server as module
 from outbox_relay.monitoring.catalogue import METRICS, Families
 from outbox_relay.monitoring.relays import observe_relays
-from outbox_relay.monitoring.server import AddressError, Monitoring, MonitoringServer, ProbeCheck
+from outbox_relay.monitoring.server import PATHS, AddressError, Monitoring, MonitoringServer
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.vitals import Vitals
 from tests.support.scraping import get, probe, scrape
@@ -50,7 +52,7 @@ def test_a_probe_fails_if_one_check_does_and_names_each(monitoring: Monitoring, 
 def test_another_path_is_refused_with_the_paths_that_there_are(port: int) -> None:
     status, page = get(port, "/status")
     assert status == 404
-    assert all(path in page for path in module.PATHS)
+    assert all(path in page for path in PATHS)
 
 
 def test_a_defect_of_a_page_ends_the_request_and_shows_nothing(monitoring: Monitoring, port: int) -> None:
@@ -66,9 +68,9 @@ def test_a_defect_of_a_page_ends_the_request_and_shows_nothing(monitoring: Monit
 def test_clients_that_say_nothing_hold_the_server_for_a_moment_only(
     port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module._Handler, "timeout", 0.3)
+    monkeypatch.setattr(probes._Handler, "timeout", 0.3)
     with ExitStack() as stack:
-        for _ in range(3 * module.AT_A_TIME):
+        for _ in range(3 * probes.AT_A_TIME):
             stack.enter_context(socket.create_connection(("127.0.0.1", port), 5))
 
         def replies() -> bool:
@@ -150,7 +152,9 @@ def test_each_metric_is_described_on_the_page_and_no_other() -> None:
         for line in PAGE.read_text(encoding="utf-8").splitlines()
         if line.startswith("| `outbox_")
     }
-    exported = {name + ("_total" if one.kind == "counter" else "") for name, one in METRICS.items()}
+    kinds = {name: one.kind for name, one in METRICS.items()}
+    kinds |= {name: one.kind for name, one in MEMBER_METRICS.items()}
+    exported = {name + ("_total" if kind == "counter" else "") for name, kind in kinds.items()}
     assert described == exported
 
 

@@ -9,6 +9,7 @@ from types import FrameType
 
 import click
 
+from outbox.inbox.metrics import METRICS as MEMBER_METRICS
 from outbox_relay.cli import output
 from outbox_relay.cli.monitoring import http_option
 from outbox_relay.cli.options import (
@@ -45,6 +46,10 @@ def ls(*, as_json: bool) -> None:
     rows = [
         {"name": name, "kind": one.kind, "labels": [DATABASE, *one.labels], "meaning": one.text}
         for name, one in METRICS.items()
+    ]
+    rows += [
+        {"name": name, "kind": one.kind, "labels": ["group", *one.labels], "meaning": one.text}
+        for name, one in MEMBER_METRICS.items()
     ]
     if as_json:
         output.emit_json(rows)

@@ -1,0 +1,41 @@
+"""What a member has done since it was started, counted by its threads."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Literal
+
+Result = Literal["applied", "discarded", "refused", "parked", "dead", "gone"]
+RetryResult = Literal["applied", "discarded", "failed", "dead"]
+
+
+class MessageCounts:
+    """Messages and retries by what became of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: Counter[str] = Counter(applied=0, discarded=0, refused=0, parked=0, dead=0, gone=0)
+        self._retries: Counter[str] = Counter(applied=0, discarded=0, failed=0, dead=0)
+
+    def message(self, result: Result, count: int = 1) -> None:
+        """Count messages that were delivered and need nothing more."""
+        with self._lock:
+            self._messages[result] += count
+
+    def retry(self, result: RetryResult) -> None:
+        """Count a retry that has ended."""
+        with self._lock:
+            self._retries[result] += 1
+
+    @property
+    def messages(self) -> dict[str, int]:
+        """Messages by result."""
+        with self._lock:
+            return dict(self._messages)
+
+    @property
+    def retries(self) -> dict[str, int]:
+        """Retries by result."""
+        with self._lock:
+            return dict(self._retries)
