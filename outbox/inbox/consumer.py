@@ -233,6 +233,8 @@ class PushConsumer:
             SubscriptionConflictError: Another member of the group runs with another subscription or kind of listener.
             psycopg.Error: PostgreSQL is away, or refuses the user.
         """
+        if self._own is not None:
+            raise ConfigurationError(f"consumer of group {self.settings.group!r}: it was started already")
         self._own = threading.Thread(target=self._run_kept, name="outbox-consumer", daemon=True)
         self._own.start()
         self._begun.wait()
@@ -249,7 +251,7 @@ class PushConsumer:
             raise self._error
 
     def __enter__(self) -> Self:
-        return self.start()
+        return self.start() if self._own is None else self  # what a builder returns was started
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

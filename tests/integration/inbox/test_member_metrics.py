@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from outbox.errors import ConfigurationError
 from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer
 from outbox.inbox.metrics import prometheus_text, serve_metrics
 from tests.support.inbox_stage import Connection, InboxStage, apply, apply_all
@@ -96,6 +97,8 @@ def test_what_waits_and_what_runs_is_shown_until_it_is_done(inbox: InboxStage, t
         with consumer:
             for _ in range(2):
                 assert began.acquire(timeout=60)
+            with pytest.raises(ConfigurationError, match="was started already"):
+                consumer.start()
             place = (inbox.group, topic, "0")
             wait_until(lambda: scrape(server.port).get(("outbox_member_lag_messages", *place)) == 6, "lag")
             found = scrape(server.port)
