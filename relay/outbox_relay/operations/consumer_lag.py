@@ -196,3 +196,9 @@ def _add_ages(kafka: KafkaOffsets, found: Mapping[tuple[str, str], Lag], names: 
 
 def _of(topic: str, offsets: Mapping[Place, int]) -> dict[int, int]:
     return {part: offset for (name, part), offset in offsets.items() if name == topic}
+
+
+def total(found: Mapping[tuple[str, str], Lag]) -> Lag:
+    """Return the lag of all groups together."""
+    ages = [lag.oldest for lag in found.values() if lag.oldest is not None]
+    return Lag(sum(lag.messages for lag in found.values()), oldest=max(ages, default=None))

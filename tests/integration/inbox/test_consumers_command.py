@@ -75,6 +75,26 @@ def test_each_partition_is_shown_with_position_end_and_lag(inbox: InboxStage, to
     assert "give --bootstrap-servers" in without.err
 
 
+@pytest.mark.feature("S-98")
+def test_the_status_shows_the_lag_of_all_groups(inbox: InboxStage, topic: str) -> None:
+    inbox.produce_numbered(topic, 8, keys=4)
+    with inbox.consumer(topic):
+        inbox.wait_applied(8)
+        wait_until(lambda: _ls(inbox)[0]["lag"] == 0, "it has caught up")
+    inbox.produce(topic, "k", "late", partition=2, timestamp=1_700_000_000_000)
+    inbox.flush()
+    given = ("status", "--dsn", inbox.dsn)
+    kafka = ("--bootstrap-servers", inbox.bootstrap_servers)
+    found = succeed(*given, *kafka, "--json").json["consumers"]
+    assert found["lag"] == 1
+    assert found["oldest_age_seconds"] > 86_400 * 365
+    assert ", lag 1, the oldest message " in succeed(*given, *kafka).out
+    assert "lag" not in succeed(*given, "--json").json["consumers"]
+    away = succeed(*given, "--bootstrap-servers", "127.0.0.1:1")
+    assert "lag is not known: cannot read Kafka at 127.0.0.1:1" in away.err
+    assert ", 0 held keys" in away.out
+
+
 def test_without_kafka_the_columns_of_lag_are_left_out(inbox: InboxStage, topic: str) -> None:
     assert succeed("consumers", "ls", "--dsn", inbox.dsn).out == "no consumer group\n"
     with inbox.consumer(topic):

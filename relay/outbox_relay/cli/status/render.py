@@ -11,6 +11,7 @@ import click
 
 from outbox_relay.cli import output
 from outbox_relay.cli.status import render_half_messages
+from outbox_relay.operations.consumer_lag import Lag
 from outbox_relay.operations.health import Problem
 from outbox_relay.operations.status import Share, Status
 from outbox_relay.text import formatting
@@ -19,7 +20,7 @@ MOST_TOPICS = 20
 """Topics, and groups, shown to people; machines get all."""
 
 
-def as_document(status: Status, found: Sequence[Problem]) -> dict[str, Any]:
+def as_document(status: Status, found: Sequence[Problem], lag: Lag | None = None) -> dict[str, Any]:
     """Everything for machines: counts, seconds and messages/s; a topic named null was not identified."""
     return {
         "healthy": not found,
@@ -57,7 +58,8 @@ def as_document(status: Status, found: Sequence[Problem]) -> dict[str, Any]:
             for one in status.alarms
         ],
         "grown_topics": [asdict(one) for one in status.grown],
-        "consumers": asdict(status.consumers),
+        "consumers": asdict(status.consumers)
+        | ({} if lag is None else {"lag": lag.messages, "oldest_age_seconds": lag.oldest}),
         "partitions": {
             "newest_id": status.partitions.newest_id,
             "ahead": status.partitions.ahead,
@@ -82,11 +84,11 @@ def _by_backlog(status: Status) -> list[tuple[str | None, Share]]:
     )
 
 
-def show(status: Status, found: Sequence[Problem], place: str) -> None:
-    """Print the status for people."""
+def show(status: Status, found: Sequence[Problem], place: str, lag: Lag | None = None) -> None:
+    """Print the status for people; `lag`: of all consumer groups, if Kafka was asked."""
     show_verdict(found)
     click.echo(f"{place}, {formatting.moment(datetime.now(UTC))}")
-    output.pairs(_summary(status))
+    output.pairs(_summary(status, lag))
     click.echo()
     _topics(status)
     render_half_messages.show(status.unsettled, MOST_TOPICS)
@@ -106,7 +108,7 @@ def show_verdict(found: Sequence[Problem]) -> None:
         )
 
 
-def _summary(status: Status) -> list[tuple[str, Any]]:
+def _summary(status: Status, lag: Lag | None) -> list[tuple[str, Any]]:
     total = status.total
     oldest = f", the oldest {formatting.seconds(total.oldest)} old" if total.backlog else ""
     rows: list[tuple[str, Any]] = [
@@ -141,6 +143,9 @@ def _summary(status: Status) -> list[tuple[str, Any]]:
             f"{formatting.count(consumers.retries)} {'retry' if consumers.retries == 1 else 'retries'}",
             formatting.many(consumers.held_keys, "held key"),
         ]
+        if lag is not None:
+            age = "" if lag.oldest is None else f", the oldest message {formatting.seconds(lag.oldest)} old"
+            figures.append(f"lag {formatting.count(lag.messages)}{age}")
         rows.append(("consumers", ", ".join(figures)))
     room = formatting.many(status.partitions.ids_left, "message")
     left = status.partitions.seconds_until(status.partitions.newest_id + status.partitions.ids_left)
