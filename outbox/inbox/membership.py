@@ -95,8 +95,8 @@ def is_listed(group: int, member: str) -> Plan[bool]:
 
 
 def held_keys(group: int) -> Plan[int]:
-    """Return how many order keys of a group are held."""
-    rows = yield Statement(SQL["held_keys"], (str(group),))
+    """Return how many order keys of a group are held, up to 10,000."""
+    rows = yield Statement(SQL["count_held_keys"], (str(group),))
     return int(rows[0][0])
 
 

@@ -51,7 +51,9 @@ METRICS = {
     "outbox_member_retries": MemberMetric(
         "counter", ("result",), "Retries that ended: applied, discarded, failed, dead."
     ),
-    "outbox_member_held_keys": MemberMetric("gauge", (), "Order keys of the whole group that are held."),
+    "outbox_member_held_keys": MemberMetric(
+        "gauge", (), "Order keys of the whole group that are held, up to 10,000."
+    ),
     "outbox_member_listeners_given_up": MemberMetric(
         "gauge", (), "Listeners that ran past their time-out and have not returned."
     ),

@@ -46,7 +46,7 @@ class ConsumerVitals:
     given_up: int
     """Listeners that ran past their time-out and have not returned."""
     held_keys: int | None
-    """Keys of the whole group that are held, as read from PostgreSQL every 10 s; None: not read yet."""
+    """Keys of the whole group that are held, up to 10,000, as read from PostgreSQL every 10 s; None: not read yet."""
     polled_ago: float
     """Seconds since the loop that polls Kafka made progress."""
     stored_ago: float
