@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import resources
 
 import psycopg
-import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
+from outbox_migrations import sql_files
+from outbox_migrations.callers import (
+    CallersConnection,
+    CallersConnectionError,
+    Runner,
+    is_lock_timeout,
+    runner,
+)
 from outbox_migrations.env_names import SCHEMA, VERSION_TABLE
+
+__all__ = [
+    "CallersConnectionError",
+    "Revision",
+    "UnknownRevisionError",
+    "UnsupportedServerError",
+    "UpgradeBlockedError",
+    "head",
+    "include_name",
+    "scripts",
+    "sql",
+    "status",
+    "status_in",
+    "upgrade",
+    "upgrade_in",
+]
 
 MINIMUM_SERVER = 140000  # pg_snapshot functions are older; bloom BRIN and SQL-body functions are not
 BLOCKED = (
@@ -81,21 +104,26 @@ def _require_known(revision: str | None) -> None:
         ) from None
 
 
-def _engine(dsn: str) -> sa.Engine:
-    # psycopg parses the DSN itself: every form that libpq takes works, and no URL has to be rebuilt.
-    return sa.create_engine(
-        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), poolclass=sa.NullPool
-    )
-
-
 def status(dsn: str) -> Revision:
     """Read the database's revision without changing anything."""
-    engine = _engine(dsn)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": VERSION_TABLE, "version_table_schema": SCHEMA}
-        )
-        return Revision(context.get_current_revision(), head())
+    with psycopg.connect(dsn) as connection:
+        return status_in(connection)
+
+
+def status_in(connection: CallersConnection) -> Revision:
+    """Read the revision on a connection of the caller, in its transaction.
+
+    Raises:
+        CallersConnectionError: the connection is of another kind or database, or in autocommit.
+    """
+    return Revision(_current(runner(connection)), head())
+
+
+def _current(caller: Runner) -> str | None:
+    if caller.read(f"SELECT to_regclass('{SCHEMA}.{VERSION_TABLE}')::text") is None:
+        return None
+    current: str | None = caller.read(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")  # noqa: S608  (names of ours)
+    return current
 
 
 def upgrade(dsn: str, target: str = "head") -> Revision:
@@ -110,43 +138,85 @@ def upgrade(dsn: str, target: str = "head") -> Revision:
         UnknownRevisionError: the schema is of a revision that this package does not know; nothing has changed.
         UpgradeBlockedError: open transactions use a table that a migration changes; nothing has changed.
     """
-    config = _config()
-    with _engine(dsn).begin() as connection:
-        version = connection.execute(
-            sa.text("SELECT current_setting('server_version_num')::int")
-        ).scalar_one()
-        if version < MINIMUM_SERVER:
-            raise UnsupportedServerError(
-                f"PostgreSQL {version // 10000} is too old: the outbox needs 14 or newer"
-            )
-        # Two services that start together both upgrade: the second waits here and finds the work done.
-        connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtextextended('outbox.upgrade', 0))"))
-        connection.execute(sa.text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
-        context = MigrationContext.configure(
-            connection, opts={"version_table": VERSION_TABLE, "version_table_schema": SCHEMA}
+    with psycopg.connect(dsn) as connection:
+        return upgrade_in(connection, target)
+
+
+def upgrade_in(connection: CallersConnection, target: str = "head") -> Revision:
+    """Do what `upgrade` does in the transaction of the caller, who commits it; return where the schema stood before.
+
+    May be called in a migration of the host's, as `upgrade_in(op.get_bind())`. An error of the database leaves the
+    transaction failed, as any failed statement does: roll it back. Whoever dies before the commit has changed nothing.
+
+    Args:
+        connection: of psycopg or SQLAlchemy, see `outbox_migrations.callers`.
+        target: the revision to stop at. A schema that is newer stays as it is.
+
+    Raises:
+        CallersConnectionError: the connection is of another kind or database, or in autocommit.
+        UnsupportedServerError, UnknownRevisionError, UpgradeBlockedError: as for `upgrade`.
+    """
+    caller = runner(connection)
+    version = int(caller.read("SELECT current_setting('server_version_num')"))
+    if version < MINIMUM_SERVER:
+        raise UnsupportedServerError(
+            f"PostgreSQL {version // 10000} is too old: the outbox needs 14 or newer"
         )
-        before = Revision(context.get_current_revision(), head())
-        _require_known(before.current)
-        config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, target)
-        except psycopg.errors.LockNotAvailable as error:  # as it is: migrations use the driver's own cursor
-            raise UpgradeBlockedError(
-                BLOCKED.format(head=head(), reason=error.diag.message_primary)
-            ) from error
+    # Two services that start together both upgrade: the second waits here and finds the work done.
+    caller.read("SELECT pg_advisory_xact_lock(hashtextextended('outbox.upgrade', 0))::text")
+    before = Revision(_current(caller), head())
+    for revision in (before.current, None if target == "head" else target):
+        _require_known(revision)
+    try:
+        for script in scripts(before.current, before.head if target == "head" else target):
+            caller.run(script)
+    except Exception as error:
+        if not is_lock_timeout(error):
+            raise
+        raise UpgradeBlockedError(BLOCKED.format(head=head(), reason=str(error).splitlines()[0])) from error
     return before
 
 
-def sql(from_revision: str | None = None) -> str:
+def scripts(current: str | None, target: str) -> Iterator[str]:
+    """Yield the scripts between two revisions, with the statements that note them; `sql` prints the same."""
+    table = f"{SCHEMA}.{VERSION_TABLE}"
+    if current is None:
+        yield f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {table} "
+            f"(version_num VARCHAR(32) NOT NULL, CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
+        )
+    directory = ScriptDirectory.from_config(_config())
+    for script in reversed([*directory.iterate_revisions(target, "base")]):
+        # Revisions are numbers of four digits, so they compare as text.
+        if current is not None and script.revision <= current:
+            continue
+        with sql_files.collected() as scripts:
+            script.module.upgrade()
+        yield from scripts
+        if script.down_revision is None:
+            yield f"INSERT INTO {table} (version_num) VALUES ('{script.revision}')"  # noqa: S608
+        else:
+            yield f"UPDATE {table} SET version_num = '{script.revision}'"  # noqa: S608
+
+
+def sql(from_revision: str | None = None, to_revision: str | None = None) -> str:
     """Return the SQL that an upgrade would run, for people who apply it themselves.
 
     Raises:
-        UnknownRevisionError: this package does not contain `from_revision`.
+        UnknownRevisionError: this package does not contain one of the revisions.
     """
-    _require_known(from_revision)
+    for revision in (from_revision, to_revision):
+        _require_known(revision)
     config = _config()
     out = io.StringIO()
     config.output_buffer = out
+    target = to_revision or "head"
     with redirect_stdout(out):
-        command.upgrade(config, f"{from_revision}:head" if from_revision else "head", sql=True)
+        command.upgrade(config, f"{from_revision}:{target}" if from_revision else target, sql=True)
     return out.getvalue()
+
+
+def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
+    """Leave the outbox out of what a host's alembic compares: `context.configure(include_name=include_name)`."""
+    return not (type_ == "schema" and name == SCHEMA)

@@ -1,4 +1,4 @@
 """Names that the migration environment and its callers share."""
 
 SCHEMA = "outbox"
-VERSION_TABLE = "alembic_version"
+VERSION_TABLE = "schema_version"

@@ -1,10 +1,15 @@
-"""Runs a packaged SQL file as one script, so that migrations are SQL that people can read."""
+"""Collects packaged SQL files as scripts, so that migrations are SQL that people can read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib import resources
 
-from alembic import context, op
+from alembic import op
+
+_COLLECTED: ContextVar[list[str] | None] = ContextVar("scripts of a migration", default=None)
 
 
 def text(name: str) -> str:
@@ -12,18 +17,25 @@ def text(name: str) -> str:
     return (resources.files("outbox_migrations") / "sql" / name).read_text(encoding="utf-8")
 
 
-def run(name: str) -> None:
-    """Execute the file in the migration's transaction, or print it in offline mode.
-
-    The driver's own cursor is used: it sends the script as it is (a simple query may hold many statements),
-    while SQLAlchemy's text() would take every `:name` in it for a parameter.
-    """
-    script = text(name)
-    if context.is_offline_mode():
-        op.get_context().impl.static_output(script)
-        return
-    driver = op.get_bind().connection.cursor()
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """Collect what migrations `run` meanwhile."""
+    scripts: list[str] = []
+    token = _COLLECTED.set(scripts)
     try:
-        driver.execute(script)
+        yield scripts
     finally:
-        driver.close()
+        _COLLECTED.reset(token)
+
+
+def run(name: str) -> None:
+    """Collect the file, or print it where alembic prints a migration.
+
+    It is not run by alembic: its proxies `op` and `context` are global, and the caller may be a migration of the
+    host's, whose proxies would be gone afterwards.
+    """
+    scripts = _COLLECTED.get()
+    if scripts is None:
+        op.get_context().impl.static_output(text(name))
+    else:
+        scripts.append(text(name))

@@ -35,7 +35,7 @@ BEGIN
         -- A group may be named by who uses it; how it is asked about is the operator's to say.
         GRANT INSERT (name, message_type) ON outbox.producer_group TO outbox_producer;
         GRANT SELECT ON outbox.topic, outbox.producer_group, outbox.transition, outbox.event,
-            outbox.alembic_version TO outbox_producer;
+            outbox.schema_version TO outbox_producer;
     END IF;
 
     -- Nothing by itself, to be granted in addition: rows of these applications that state their lane are not checked
@@ -70,7 +70,7 @@ BEGIN
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_consumer') THEN
         GRANT USAGE ON SCHEMA outbox TO outbox_consumer;
-        GRANT SELECT ON outbox.alembic_version TO outbox_consumer;
+        GRANT SELECT ON outbox.schema_version TO outbox_consumer;
     END IF;
 
     IF EXISTS (SELECT FROM pg_catalog.pg_roles r WHERE r.rolname = 'outbox_etl') THEN
@@ -93,7 +93,7 @@ BEGIN
         EXECUTE format('GRANT SELECT ON outbox.message_status, outbox.partition, outbox.publication, outbox.event,
                         outbox.waiting, outbox.parked_key, outbox.topic, outbox.topic_generation, outbox.producer_group,
                         outbox.pending_check, outbox.alarm, outbox.notice, outbox.lane, outbox.lease, outbox.failover,
-                        outbox.transition, outbox.certificate, outbox.alembic_version TO %I',
+                        outbox.transition, outbox.certificate, outbox.schema_version TO %I',
                        wanted);
         EXECUTE format('GRANT SELECT ON SEQUENCE outbox.position TO %I', wanted);
     END LOOP;

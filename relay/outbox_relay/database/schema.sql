@@ -1,9 +1,9 @@
 -- Which version of the schema a database has.
 
 -- name: exists
--- Whether alembic's table of the outbox is there.
-SELECT to_regclass('outbox.alembic_version') IS NOT NULL
+-- Whether the table of the revision is there.
+SELECT to_regclass('outbox.schema_version') IS NOT NULL
 
 -- name: revision
 -- The revision that it names.
-SELECT version_num FROM outbox.alembic_version
+SELECT version_num FROM outbox.schema_version

@@ -103,7 +103,7 @@ def test_an_older_or_newer_schema_says_what_to_upgrade(
     private_database: str, revision: str, repair: str
 ) -> None:
     with connect(private_database) as conn:
-        conn.execute("UPDATE outbox.alembic_version SET version_num = %s", [revision])
+        conn.execute("UPDATE outbox.schema_version SET version_num = %s", [revision])
         with pytest.raises(schema.SchemaError, match=revision):
             schema.require_current(conn)
     ran = outbox("status", OUTBOX_DSN=private_database)
@@ -300,7 +300,7 @@ def test_a_host_applications_alembic_is_left_alone(durable: str, tmp_path: Path)
     succeed("db", "upgrade", OUTBOX_DSN=durable)
     with connect(durable) as conn:
         assert conn.execute("SELECT version_num FROM public.alembic_version").fetchall() == [("abc",)]
-        assert conn.execute("SELECT version_num FROM outbox.alembic_version").fetchall() == [
+        assert conn.execute("SELECT version_num FROM outbox.schema_version").fetchall() == [
             (schema.REVISION,)
         ]
     filtered = compare(engine, include_name=without_outbox)

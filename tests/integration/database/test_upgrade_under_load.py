@@ -42,8 +42,8 @@ POINTS = {
     ),
     "before the index": ("LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE", INDEX),
     "between the index and the revision": (
-        "SELECT FROM outbox.alembic_version FOR UPDATE",
-        "UPDATE outbox.alembic_version%",
+        "SELECT FROM outbox.schema_version FOR UPDATE",
+        "UPDATE outbox.schema_version%",
     ),
 }
 """Where an upgrade is held: by the lock of this statement, in this statement of its own."""

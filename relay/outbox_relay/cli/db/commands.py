@@ -6,7 +6,6 @@ import sys
 from dataclasses import asdict
 
 import click
-import sqlalchemy as sa
 
 from outbox_migrations import api, sql_files
 from outbox_relay.cli import output
@@ -46,8 +45,6 @@ def upgrade(dsn: str, as_json: bool) -> None:
         before = api.upgrade(dsn)
     except (api.UnsupportedServerError, api.UnknownRevisionError, api.UpgradeBlockedError) as error:
         raise click.ClickException(str(error)) from None
-    except sa.exc.DBAPIError as error:
-        raise (error.orig or error) from None
     with connections.connect(dsn) as conn:
         added = partitions.ensure(conn, DAYS)
         found = partitions.read(conn)

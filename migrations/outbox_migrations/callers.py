@@ -1,0 +1,110 @@
+"""Runs scripts on a connection of the caller, in the transaction of the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import psycopg
+import sqlalchemy as sa
+from psycopg.rows import tuple_row
+
+CallersConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection
+LOCK_NOT_AVAILABLE = "55P03"
+ALLOWED = (
+    "a psycopg.Connection, or a sqlalchemy.Connection of postgresql+psycopg or postgresql+asyncpg; from an "
+    "AsyncConnection of SQLAlchemy: await connection.run_sync(upgrade_in)"
+)
+
+
+class Runner(NamedTuple):
+    """How scripts are run on a connection."""
+
+    run: Callable[[str], Any]
+    """Runs a script of many statements."""
+    read: Callable[[str], Any]
+    """Returns the first value of one statement's result, or None."""
+
+
+class CallersConnectionError(RuntimeError):
+    """Migrations cannot run on what the caller gave; nothing has changed."""
+
+
+def runner(connection: CallersConnection | Any) -> Runner:
+    """Return what runs scripts on a connection.
+
+    The driver's own cursor is used, without parameters: a simple query may hold many statements, and neither `:name`
+    nor `%` in one is a parameter then.
+
+    Raises:
+        CallersConnectionError: it is of another kind, of another database, or in autocommit.
+    """
+    if isinstance(connection, psycopg.Connection):
+        found = _on_psycopg(connection)
+    elif isinstance(connection, sa.Connection):
+        kind = (connection.dialect.name, connection.dialect.driver)
+        if kind not in {("postgresql", "psycopg"), ("postgresql", "asyncpg")}:
+            raise CallersConnectionError(f"connection: is of {'+'.join(kind)}; allowed: {ALLOWED}")
+        if not connection.in_transaction():
+            connection.begin()  # as any statement does; SQLAlchemy commits only what it began
+        found = _on_asyncpg(connection) if kind[1] == "asyncpg" else _on_cursors(connection)
+    else:
+        given = f"{type(connection).__module__}.{type(connection).__qualname__}"
+        raise CallersConnectionError(f"connection: is {given}; allowed: {ALLOWED}")
+    _require_transaction(found)
+    return found
+
+
+def _require_transaction(caller: Runner) -> None:
+    """Refuse a connection that commits each script by itself: a local setting is gone in the next one."""
+    caller.read("SELECT set_config('outbox.upgrading', 'on', true)")
+    if caller.read("SELECT current_setting('outbox.upgrading', true)") != "on":
+        raise CallersConnectionError(
+            "connection: is in autocommit, so that an upgrade that fails would stay half done; allowed: "
+            "`with connection.transaction():`, `with transaction.atomic():` of Django, or another isolation level"
+        )
+
+
+def _on_psycopg(connection: psycopg.Connection[Any]) -> Runner:
+    def run(script: str) -> Any:
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+            cursor.execute(script.encode())
+            return _first(cursor)
+
+    return Runner(run, run)
+
+
+def _on_cursors(connection: sa.Connection) -> Runner:
+    def run(script: str) -> Any:
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(script)
+            return _first(cursor)
+        finally:
+            cursor.close()
+
+    return Runner(run, run)
+
+
+def _on_asyncpg(connection: sa.Connection) -> Runner:
+    # SQLAlchemy begins on the server with its first statement, and its cursors take one statement at a time.
+    connection.exec_driver_sql("SELECT 1")
+    driver: Any = connection.connection.dbapi_connection
+
+    def run(script: str) -> Any:
+        return driver.run_async(lambda raw: raw.execute(script))
+
+    def read(statement: str) -> Any:
+        return driver.run_async(lambda raw: raw.fetchval(statement))
+
+    return Runner(run, read)
+
+
+def _first(cursor: Any) -> Any:
+    row = cursor.fetchone() if cursor.description else None
+    return None if row is None else row[0]
+
+
+def is_lock_timeout(error: Exception) -> bool:
+    """Whether a driver's error is that a lock was not had in time."""
+    return getattr(error, "sqlstate", None) == LOCK_NOT_AVAILABLE
