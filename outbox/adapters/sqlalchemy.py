@@ -24,15 +24,17 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
-from sqlalchemy.orm import Session, scoped_session
-
+from outbox.adapters.extras import needs
 from outbox.calls import AsyncOutboxCalls, OutboxCalls
 from outbox.drivers import psycopg_async, psycopg_sync
 from outbox.errors import InvalidConnectionError
 from outbox.statements import Plan
+
+with needs("sqlalchemy"):
+    from sqlalchemy import Connection
+    from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
+    from sqlalchemy.orm import Session, scoped_session
 
 T = TypeVar("T")
 AnySession: TypeAlias = Session | scoped_session[Any] | Connection

@@ -91,8 +91,8 @@ ADAPTERS = _adapters()
 _WRAPPERS = (
     ("sqlalchemy.ext.asyncio.", "; use outbox.adapters.sqlalchemy.AsyncSQLAlchemyOutbox for it"),
     ("sqlalchemy.", "; use outbox.adapters.sqlalchemy.SQLAlchemyOutbox for it"),
-    ("django.", "; inside `transaction.atomic()` give `connection.connection`"),
-    ("asyncpg.", "; asyncpg has no psycopg connection inside: insert by SQL, see docs/reference/sql.md"),
+    ("django.", "; use outbox.adapters.django.DjangoOutbox for it"),
+    ("asyncpg.", "; use outbox.adapters.asyncpg.AsyncpgOutbox for it"),
 )
 
 

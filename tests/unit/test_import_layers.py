@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "outbox.calls",
         "outbox.drivers",
         "outbox.errors",
+        "outbox.operations",
         "outbox.statements",
     ),
     "outbox.calls": (

@@ -6,24 +6,18 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-import django
 import psycopg
 import pytest
-from django.conf import settings
 from django.db import IntegrityError, connections, models, transaction
-from psycopg.conninfo import conninfo_to_dict
 
 from outbox import Message, Outbox
 from outbox.errors import ConfigurationError, ListenerError
 from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer
 from outbox.inbox.django import connections_of, django_listener
+from tests.support.django_project import alias_of, databases
 from tests.support.inbox_stage import InboxStage
 from tests.support.servers import MakeDatabase
 from tests.support.waiting import wait_until
-
-if not settings.configured:
-    settings.configure(DATABASES={}, INSTALLED_APPS=[], USE_TZ=True)
-    django.setup()
 
 SUCCESS = ConsumeResult.SUCCESS
 Listener = Callable[[Any, ConsumedMessage], ConsumeResult]
@@ -43,25 +37,15 @@ class Point(models.Model):  # type: ignore[misc]
         db_table = "point"
 
 
-def alias_of(dsn: str, **options: Any) -> dict[str, Any]:
-    """The settings of a database."""
-    names = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-    found = {names[name]: value for name, value in conninfo_to_dict(dsn).items() if name in names}
-    return {"ENGINE": "django.db.backends.postgresql", "OPTIONS": options, **found}
-
-
 @pytest.fixture
 def aliases(inbox: InboxStage, make_database: MakeDatabase) -> Iterator[None]:
     """Two databases: that of the inbox, with a table, and another one, with the same table."""
     given = {"default": alias_of(inbox.dsn), "other": alias_of(make_database())}
-    connections.settings = connections.configure_settings(given)
-    for alias in given:
-        with connections[alias].schema_editor() as editor:
-            editor.create_model(Point)
-    yield
-    for alias in given:
-        connections[alias].close()
-        del connections[alias]
+    with databases(**given):
+        for alias in given:
+            with connections[alias].schema_editor() as editor:
+                editor.create_model(Point)
+        yield
 
 
 def text_of(message: ConsumedMessage) -> str:
@@ -283,11 +267,8 @@ def test_a_consumer_of_another_database_is_refused(inbox: InboxStage, topic: str
 
 
 def test_an_engine_other_than_postgresql_is_refused() -> None:
-    connections.settings = connections.configure_settings(
-        {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
-    )
-    try:
-        with pytest.raises(ConfigurationError, match=r"sqlite3.*allowed: django.db.backends.postgresql"):
-            django_listener(add)
-    finally:
-        del connections["default"]
+    with (
+        databases(default={"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}),
+        pytest.raises(ConfigurationError, match=r"sqlite3.*allowed: django.db.backends.postgresql"),
+    ):
+        django_listener(add)

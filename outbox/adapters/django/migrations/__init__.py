@@ -1,0 +1,1 @@
+"""The migrations of the app, one for each revision of the schema."""

@@ -1,0 +1,17 @@
+-- What the system checks of Django ask; see outbox/adapters/django/checks.py.
+
+-- name: exists
+-- Whether the schema is there.
+SELECT to_regclass('outbox.schema_version') IS NOT NULL;
+
+-- name: revision
+-- Its revision.
+SELECT version_num FROM outbox.schema_version;
+
+-- name: rights
+-- Whether the current user may write a message.
+SELECT has_column_privilege('outbox.message', 'topic', 'INSERT');
+
+-- name: none
+-- What the others return where there is no schema.
+SELECT NULL::text;
