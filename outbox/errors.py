@@ -142,5 +142,11 @@ def add_migration_hint(error: Exception, sqlstate: str | None) -> None:
         error.add_note(PRIVILEGE_HINT)
 
 
+def constraint_of(error: Exception) -> str | None:
+    """Return the constraint that a driver's error names: psycopg has it in `diag`, asyncpg on the error."""
+    found: str | None = getattr(getattr(error, "diag", error), "constraint_name", None)
+    return found
+
+
 class InvalidReceiptError(OutboxError):
     """A message that was received is in other hands: it was acknowledged, received again, or is a dead letter."""

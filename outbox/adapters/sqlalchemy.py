@@ -14,8 +14,8 @@ Each call does what is forgotten otherwise:
   driver got a receipt and was rolled back.
 
 The transaction stays the caller's: a call never commits, and a savepoint that is rolled back takes its messages along.
-An error of the database is psycopg's own. As after any failed statement, the transaction is over then: roll it back, or
-wrap the call in `begin_nested()`.
+An error of the database is the driver's own. As after any failed statement, the transaction is over then: roll it back,
+or wrap the call in `begin_nested()`.
 
 Statements go to the driver directly, so `echo=True` and events such as `before_cursor_execute` do not show them.
 """
@@ -31,7 +31,7 @@ from outbox.errors import InvalidConnectionError
 from outbox.statements import Plan
 
 with needs("sqlalchemy"):
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, literal, select
     from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, scoped_session
@@ -41,7 +41,7 @@ AnySession: TypeAlias = Session | scoped_session[Any] | Connection
 AnyAsyncSession: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
 
 SYNC = "an engine of `create_engine('postgresql+psycopg://…')`"
-ASYNC = "an engine of `create_async_engine('postgresql+psycopg://…')`"
+ASYNC = "an engine of `create_async_engine('postgresql+psycopg://…')`, or of postgresql+asyncpg"
 
 
 class SQLAlchemyOutbox(OutboxCalls[AnySession]):
@@ -77,7 +77,21 @@ class AsyncSQLAlchemyOutbox(AsyncOutboxCalls[AnyAsyncSession]):
         if not connection.in_transaction():
             await connection.begin()
         raw = await connection.get_raw_connection()
-        return await psycopg_async.run(raw.driver_connection, plan)  # type: ignore[arg-type]
+        if connection.dialect.driver == "psycopg":
+            return await psycopg_async.run(raw.driver_connection, plan)  # type: ignore[arg-type]
+        return await _run_on_asyncpg(connection, raw.driver_connection, plan)
+
+
+async def _run_on_asyncpg(connection: AsyncConnection, driver: Any, plan: Plan[T]) -> T:
+    """Run a plan after SQLAlchemy has begun on the server, which it does with its first statement.
+
+    Until then a message would be committed by itself, and stay when the transaction is rolled back.
+    """
+    from outbox.drivers import asyncpg_async  # noqa: PLC0415  (an engine of psycopg needs no asyncpg)
+
+    if not driver.is_in_transaction():
+        await connection.execute(select(literal(1)))
+    return await asyncpg_async.run(driver, plan)
 
 
 def _connection_of(session: object) -> Connection:
@@ -94,8 +108,9 @@ def _connection_of(session: object) -> Connection:
 
 
 def _require(dialect: Any, *, is_async: bool) -> None:
-    """Refuse what is not psycopg of this kind: the plans are written for it."""
-    if (dialect.name, dialect.driver, dialect.is_async) != ("postgresql", "psycopg", is_async):
+    """Refuse a database or a driver for which there is none in `outbox.drivers`."""
+    drivers = {"psycopg", "asyncpg"} if is_async else {"psycopg"}
+    if (dialect.name, dialect.is_async) != ("postgresql", is_async) or dialect.driver not in drivers:
         kind = f"{dialect.name}+{dialect.driver}{' (async)' if dialect.is_async else ''}"
         raise InvalidConnectionError(f"conn: is of {kind}; allowed here: {ASYNC if is_async else SYNC}")
 

@@ -10,6 +10,6 @@ The core's plans (`outbox.statements.Plan`) yield one `Statement` after another 
 4. throws errors into the plan, with `errors.add_migration_hint` where the schema is missing. A plan lets them pass
    unchanged, unless it set a savepoint and asked for what the database may refuse.
 
-An adapter for something that has a psycopg connection inside (SQLAlchemy, Django) unwraps it and calls `run` here; one
-for another protocol (asyncpg) does these four things itself. Statements use $1, so no text has to be rewritten.
+An adapter for something that has such a connection inside (SQLAlchemy, Django) unwraps it and calls `run` here.
+Statements use $1, PostgreSQL's own.
 """

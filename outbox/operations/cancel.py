@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outbox.errors import DecidedOtherwiseError, NotDelayedError, OutboxError, TooLateError
+from outbox.errors import DecidedOtherwiseError, NotDelayedError, OutboxError, TooLateError, constraint_of
 from outbox.operations.decide import AnyMessage, Decision, Named, named, time_of, unknown
 from outbox.operations.remarks import checked_remark
 from outbox.statements import Plan, Rows, Statement, load
@@ -36,7 +36,7 @@ def cancel(message: AnyMessage, remark: str | None) -> Plan[Decision]:
     try:
         rows = yield Statement(_SQL["cancel_overdue"], cancelled)
     except Exception as error:
-        if getattr(getattr(error, "diag", None), "constraint_name", None) != _RELEASED:
+        if constraint_of(error) != _RELEASED:
             raise
         yield Statement(_SQL["undo"], answers=False)
         yield Statement(_SQL["release"], answers=False)

@@ -8,12 +8,25 @@ from typing import Any
 
 import django
 from django.conf import settings
-from django.db import connections
+from django.db import connections, models
 from psycopg.conninfo import conninfo_to_dict
 
 if not settings.configured:
     settings.configure(DATABASES={}, INSTALLED_APPS=["outbox.adapters.django"], USE_TZ=True)
     django.setup()
+
+
+class OrderOfDjango(models.Model):  # type: ignore[misc]
+    """A row of the contract of adapters."""
+
+    id = models.TextField(primary_key=True)
+    state = models.TextField()
+
+    class Meta:
+        """Of an application that is not installed."""
+
+        app_label = "contract"
+        db_table = "orders"
 
 
 def alias_of(dsn: str, **options: Any) -> dict[str, Any]:

@@ -116,6 +116,7 @@ OPTIONAL = {
     "outbox/adapters/django/": {"django"},
     "outbox/adapters/django/upgrading.py": {"outbox_migrations"},
     "outbox/adapters/sqlalchemy.py": {"sqlalchemy"},
+    "outbox/drivers/asyncpg_async.py": {"asyncpg"},
     "outbox/inbox/django.py": {"django"},
     "outbox/inbox/kafka_offsets.py": {"confluent_kafka"},
     "outbox/inbox/poller.py": {"confluent_kafka"},
