@@ -182,6 +182,23 @@ def test_a_connection_of_the_callers_is_not_committed(empty: str) -> None:
     assert api.status(empty).is_current
 
 
+@pytest.mark.parametrize("driver", ["sync", "psycopg", "asyncpg"])
+def test_an_upgrade_is_part_of_what_sqlalchemy_commits(empty: str, driver: str) -> None:
+    """It commits only what it began, and nothing else has begun here."""
+
+    def upgrade(connection: sa.Connection, *ends: str) -> None:
+        for end in ends:
+            api.upgrade_in(connection)
+            getattr(connection, end)()
+
+    for ends in (["rollback"], ["rollback", "commit"]):
+        if driver == "sync":
+            on_engine(empty, upgrade, *ends)
+        else:
+            on_async_engine(empty, driver, upgrade, *ends)
+        assert api.status(empty).is_current is (ends[-1] == "commit")
+
+
 @pytest.fixture
 def refused(empty: str) -> Iterator[dict[str, tuple[Any, str]]]:
     """What cannot carry a migration, and what the error names."""

@@ -1,0 +1,96 @@
+"""The page of FastAPI runs as it stands: a request's rows and messages are one transaction, whose failure is no 200."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.plain_inserts import Connection
+
+pytestmark = pytest.mark.feature("H-17")
+PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "how-to" / "fastapi.md"
+[EXAMPLE] = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+WithApp = Callable[[Callable[[Any], Awaitable[Any]]], Any]
+
+
+async def post(app: Any, path: str) -> int:
+    """Ask the application as its server does, and return the status that it sent."""
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": [],
+        "http_version": "1.1",
+        "scheme": "http",
+        "server": ("shop", 80),
+        "client": ("client", 1),
+    }
+    with suppress(Exception):  # what is also sent, as a 500
+        await app(scope, receive, send)
+    status: int = sent[0]["status"]
+    return status
+
+
+@pytest.fixture(params=["psycopg", "asyncpg"])
+def with_app(request: pytest.FixtureRequest, database: str, conn: Connection) -> WithApp:
+    """Runs work with the application of the page, between its start and its end."""
+    conn.execute("CREATE TABLE orders (id text PRIMARY KEY, state text)")
+    conn.execute("INSERT INTO orders VALUES ('o-1', 'new')")
+    names: dict[str, Any] = {"url": database.replace("postgresql://", f"postgresql+{request.param}://", 1)}
+    exec(EXAMPLE, names)
+
+    async def run(work: Callable[[Any], Awaitable[Any]]) -> Any:
+        app = names["app"]
+        async with app.router.lifespan_context(app):
+            return await work(app)
+
+    return lambda work: asyncio.run(run(work))
+
+
+def test_a_request_commits_its_row_and_its_message(with_app: WithApp, conn: Connection) -> None:
+    assert with_app(lambda app: post(app, "/orders/o-1/pay")) == 200
+    assert conn.execute("SELECT state FROM orders").fetchone() == ("paid",)
+    assert conn.execute("SELECT topic, key, body FROM outbox.message").fetchall() == [
+        ("orders", b"o-1", b"paid")
+    ]
+    assert conn.execute("SELECT name, partitions FROM outbox.topic").fetchall() == [("orders", 12)]
+
+
+def test_a_commit_that_fails_is_no_success(with_app: WithApp, conn: Connection) -> None:
+    conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'refused'; END $$"
+    )
+    conn.execute(
+        "CREATE CONSTRAINT TRIGGER late AFTER UPDATE ON orders DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    assert with_app(lambda app: post(app, "/orders/o-1/pay")) == 500
+    assert conn.execute("SELECT state FROM orders").fetchone() == ("new",)
+    assert conn.execute("SELECT count(*) FROM outbox.message").fetchone() == (0,)
+
+
+def test_a_service_without_the_schema_does_not_start(
+    with_app: WithApp, conn: Connection, database: str
+) -> None:
+    with psycopg.connect(database) as owner:
+        owner.execute("DROP SCHEMA outbox CASCADE")
+    with pytest.raises(Exception, match="outbox") as caught:
+        with_app(lambda app: post(app, "/orders/o-1/pay"))
+    assert "run: outbox db upgrade" in "".join(caught.value.__notes__)
