@@ -20,6 +20,7 @@ INSPECT = "what operators ask once; tested in test_message_plans.py and test_sta
 COMMANDS = {
     "local/outbox_local/demo/demo.sql": "tables of the demo",
     "local/outbox_local/shop/shop.sql": "tables of the e-commerce example",
+    "outbox/sql/django.sql": "asked by Django's system checks, of the catalog",
     "outbox/sql/testing.sql": "asked by tests of applications",
     "relay/outbox_relay/database/partitions_ahead.sql": DB,
     "relay/outbox_relay/database/schema.sql": "asked once at a start, of the catalog",
