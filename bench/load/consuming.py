@@ -124,7 +124,8 @@ def without_inbox(
     how: Handling,
     delivery: Delivery,
     begins: Callable[..., None],
-    previous: object = None,
+    previous: object,
+    **_: object,
 ) -> Handled:
     """Run the listener and commit, instead of `outbox.inbox.handling.handle`."""
     how.listener(conn, delivery.message)

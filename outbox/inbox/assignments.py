@@ -201,6 +201,13 @@ class Assignments:
             if self._closing:
                 self._drained.notify_all()
 
+    def give_back(self, key: Hashable, delivery: Delivery) -> None:
+        """Let a message that was taken wait again, in front of its key."""
+        self.finish_followers(key, [delivery], [False])
+        with self._changed:
+            if self._queues.release(key):
+                self._changed.notify()
+
     def finish(self, key: Hashable, delivery: Delivery, *, done: bool = True) -> None:
         """End a message that was taken.
 

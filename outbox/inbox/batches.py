@@ -37,10 +37,11 @@ from outbox.drivers.psycopg_sync import run
 from outbox.errors import ListenerError
 from outbox.inbox import batch_plans
 from outbox.inbox.failures import Failure, reported
-from outbox.inbox.handling import LATER, LONG_WAIT, Connection, Listener, call_listener
+from outbox.inbox.handling import LATER, Connection, Listener, call_listener
 from outbox.inbox.messages import ConsumedMessage, Delivery
 from outbox.inbox.plans import Attempt
 from outbox.inbox.results import ConsumeResult
+from outbox.inbox.round_trips import LONG_WAIT
 
 BatchListener = Callable[[Connection, list[ConsumedMessage]], ConsumeResult | Sequence[ConsumeResult]]
 _ALLOWED = "allowed for a batch: a ConsumeResult, or a list that has one for each message"

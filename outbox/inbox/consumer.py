@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 import psycopg
 
 from outbox.errors import ConfigurationError, ConsumerFailedError
+from outbox.inbox.ahead_threads import AheadThread
 from outbox.inbox.assignments import Assignments, Limits
 from outbox.inbox.async_listeners import CANCEL_TIME, awaiting, is_async
 from outbox.inbox.batch_threads import BatchThread
@@ -283,7 +284,7 @@ class PushConsumer:
         name, runtime = f"outbox-listener-{number}", self._running()
         if self._batching is not None:
             return BatchThread(name, runtime, self._assignments, self._batching)
-        return DeliveryThread(name, runtime, self._assignments)
+        return AheadThread(name, runtime, self._assignments)
 
     def _retry_thread(self, number: int, *, searches: bool) -> RetryThread:
         return RetryThread(f"outbox-retry-{number}", self._running(), self._more, searches=searches)

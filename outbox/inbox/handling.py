@@ -26,13 +26,13 @@ from outbox.inbox.header_filters import UndecidedError
 from outbox.inbox.messages import ConsumedMessage, Delivery
 from outbox.inbox.plans import Attempt
 from outbox.inbox.results import ConsumeResult
-from outbox.inbox.round_trips import begin_and_take, check_and_commit
+from outbox.inbox.round_trips import LONG_WAIT, begin_and_take, check_and_commit
 from outbox.inbox.settings import Subscribed
 
 Connection = psycopg.Connection[Any]
 Listener = Callable[[Connection, ConsumedMessage], ConsumeResult]
-LONG_WAIT = 1.0
-"""Seconds that a transaction may have waited for a message before its listener runs in it."""
+Commit = Callable[[Connection, str], None]
+"""Commits the transaction of a connection if it has this number; see `check_and_commit`."""
 LATER = "the listener returned RECONSUME_LATER"
 log = logging.getLogger("outbox.inbox")
 _KEEPS_TRANSACTION = "listener_keeps_transaction"
@@ -76,21 +76,26 @@ def handle(
     delivery: Delivery,
     begins: Callable[[Attempt], None] = lambda _: None,
     previous: Attempt | None = None,
+    *,
+    taken: plans.Taken | None = None,
+    commit: Commit | None = None,
 ) -> Handled:
     """Handle a message that was delivered.
 
     Args:
-        conn: a connection outside a transaction.
+        conn: a connection outside a transaction, or in the one in which the message was taken over.
         how: the group.
         delivery: the message.
         begins: called with the attempt before the listener.
         previous: the last attempt with this message, whose outcome may be unknown.
+        taken: what became of the attempt to take the message over, if that was made before.
+        commit: commits the effect; None: `check_and_commit`.
 
     Raises:
         psycopg.Error: PostgreSQL is away, or asks for another try; nothing is lost, and nothing is known of a commit.
         ListenerFailedError: The listener failed; everything is rolled back, and the message is to be parked.
     """
-    taken = _take(conn, how.group, delivery)
+    taken = taken or _take(conn, how.group, delivery)
     if not taken.is_new:
         return _refused(conn, how, delivery, previous)
     if taken.is_too_old:
@@ -104,7 +109,11 @@ def handle(
         return Handled.PARKED
     attempt = Attempt(taken.xid)
     begins(attempt)
-    if call_listener(conn, how.listener, delivery.message, attempt, commits=True) is ConsumeResult.SUCCESS:
+    committing = commit or check_and_commit
+    if (
+        call_listener(conn, how.listener, delivery.message, attempt, commit=committing)
+        is ConsumeResult.SUCCESS
+    ):
         return Handled.APPLIED
     conn.rollback()
     if not run(conn, plans.take(how.group, delivery)).is_new:
@@ -258,7 +267,7 @@ def call_listener(
     attempt: Attempt,
     take_back: Callable[[Connection], None] = _take_back,
     *,
-    commits: bool = False,
+    commit: Commit | None = None,
 ) -> ConsumeResult:
     """Run the listener; return SUCCESS if its transaction may be committed, or DISCARD.
 
@@ -268,7 +277,7 @@ def call_listener(
         message: for the listener.
         attempt: notes what becomes of the transaction.
         take_back: takes back what the listener wrote.
-        commits: whether a transaction that may be committed is committed here.
+        commit: commits a transaction that may be committed; None: the caller does.
 
     Raises:
         ListenerFailedError: it failed, and what it wrote is taken back.
@@ -284,8 +293,8 @@ def call_listener(
         failure = describe(error)
     else:
         failure = _unusable(conn, result)
-    if commits and failure is None and result is ConsumeResult.SUCCESS and not attempt.ended:
-        failure = _commit(conn, attempt)
+    if commit and failure is None and result is ConsumeResult.SUCCESS and not attempt.ended:
+        failure = _commit(conn, attempt, commit)
     elif failure is None or attempt.ended:
         failure = _left(conn, attempt, take_back) or failure
     if failure is not None:
@@ -329,11 +338,11 @@ def _left(conn: Connection, attempt: Attempt, take_back: Callable[[Connection], 
     return None
 
 
-def _commit(conn: Connection, attempt: Attempt) -> Failure | None:
+def _commit(conn: Connection, attempt: Attempt, commit: Commit) -> Failure | None:
     """Commit; return a failure if the listener ended the transaction that it was given."""
     attempt.returned = True  # before the commit is sent: from here on it is the consumer's
     try:
-        check_and_commit(conn, attempt.xid)
+        commit(conn, attempt.xid)
     except psycopg.Error as error:
         attempt.returned = error.diag.constraint_name != _KEEPS_TRANSACTION
         return _ended(conn, attempt, error)

@@ -1,4 +1,4 @@
-"""The two ends of a listener's transaction in one round trip each: begin and take; check and commit.
+"""The two ends of a listener's transaction in one round trip each: begin and take; check and commit. Or both in one.
 
 A message costs as many round trips as a loop by hand that begins, writes and commits: the row of the inbox goes with
 the `BEGIN`, and the check that the listener has kept its transaction goes with the `COMMIT`. Each is a text of two
@@ -12,15 +12,28 @@ When the process dies, or the connection is lost:
   from the moment at which the text is sent. If the listener had ended the transaction by `COMMIT AND CHAIN` before,
   which nothing but the check finds, and the connection is lost before the check has returned, then the message counts
   as done, and no dead letter states that a part of its effect exists.
+
+A thread that has the next message in its hands when it commits sends the `BEGIN` and the row of that message behind the
+`COMMIT` (`commit_and_take`). PostgreSQL skips what is behind a statement that failed, so it takes the next message only
+if it has committed the one before. It reports the commit before it runs what is behind it, so a row that another
+process has locked does not delay the end of the message before. When the process dies, or the connection is lost:
+
+- until the commit has run: nothing of both messages is committed, or it is as above. The row of the next message was
+  not inserted.
+- after that: the first message is committed, and comes to its row if its end was not noted. The transaction of the
+  next one is rolled back, as after `begin_and_take`.
 """
 
 from __future__ import annotations
 
+import select
+from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 import psycopg
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
+from psycopg.pq import ConnStatus, ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
 from outbox.inbox.messages import Delivery
@@ -32,6 +45,10 @@ _BEGIN_AND_TAKE = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;EXECUTE outbox_take(%d,'%s','%s',%d,%d,%d,E'\\\\x%s',%s)"
 )
 _CHECK_AND_COMMIT = "EXECUTE outbox_same('%d');COMMIT"
+_BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+_TAKE_FORMATS = (*(Format.TEXT,) * 6, Format.BINARY, Format.BINARY)
+LONG_WAIT = 1.0
+"""Seconds that a transaction may have waited for a message before its listener runs in it."""
 
 
 def begin_and_take(conn: Connection, group: int, delivery: Delivery) -> Taken:
@@ -62,8 +79,7 @@ def begin_and_take(conn: Connection, group: int, delivery: Delivery) -> Taken:
         conn.rollback()
         _prepare(conn)
         result = _execute(conn, text)
-    xid, *flags = (result.get_value(0, column) for column in range(4))
-    return Taken((xid or b"").decode(), *(flag == b"t" for flag in flags))
+    return _taken(result)
 
 
 def check_and_commit(conn: Connection, xid: str) -> None:
@@ -79,6 +95,79 @@ def check_and_commit(conn: Connection, xid: str) -> None:
         raise psycopg.OperationalError(f"the listener removed prepared statements: {error}") from error
 
 
+class SentTake:
+    """The row of a message that was sent behind the commit of another one; until `receive`, the connection is busy."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        self._sent_at = monotonic()
+
+    def receive(self) -> Taken | None:
+        """Return what became of it; the connection is in the transaction of the message then.
+
+        Returns:
+            None: it waited too long for the row for a listener to run in its transaction, which is rolled back.
+
+        Raises:
+            psycopg.Error: as of `plans.take`; the connection is to be closed.
+        """
+        _result(self.conn)
+        taken = _taken(_result(self.conn))
+        _end_pipeline(self.conn)
+        if taken.is_new and monotonic() - self._sent_at >= LONG_WAIT:
+            self.conn.rollback()
+            return None
+        return taken
+
+
+def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery) -> SentTake:
+    """Do `check_and_commit`, and send `begin_and_take` of another message in the same round trip.
+
+    Args:
+        conn: in the transaction that took the message; `begin_and_take` was used on it before.
+        xid: of that transaction.
+        group: the number of the group.
+        following: the other message.
+
+    Returns:
+        What the caller has to receive, once it has noted that the first message is committed.
+
+    Raises:
+        psycopg.Error: as of `check_and_commit`; the other message was not taken.
+    """
+    message, pgconn = following.message, conn.pgconn
+    pgconn.enter_pipeline_mode()
+    pgconn.send_query_prepared(b"outbox_same", [xid.encode()])
+    pgconn.send_query_params(b"COMMIT", None)
+    pgconn.send_flush_request()  # not a sync: PostgreSQL goes on behind an error there
+    pgconn.send_query_params(_BEGIN, None)
+    values = (
+        str(group),
+        str(message.message_id),
+        str(following.born_on),
+        str(following.topic_id),
+        str(message.partition),
+        str(message.offset),
+    )
+    pgconn.send_query_prepared(
+        b"outbox_take",
+        [*(value.encode() for value in values), following.digest, following.order_key],
+        _TAKE_FORMATS,
+    )
+    pgconn.pipeline_sync()
+    try:
+        _result(conn)
+        _result(conn)
+    except psycopg.errors.InvalidSqlStatementName as error:
+        raise psycopg.OperationalError(f"the listener removed prepared statements: {error}") from error
+    except psycopg.Error as error:
+        if error.sqlstate is not None:
+            with suppress(psycopg.OperationalError):  # the caller finds the connection lost
+                _end_pipeline(conn)
+        raise
+    return SentTake(conn)
+
+
 def _prepare(conn: Connection) -> None:
     """Prepare the statements, whichever of them the session has."""
     for name, statement in _PREPARED.items():
@@ -88,8 +177,43 @@ def _prepare(conn: Connection) -> None:
             continue
 
 
+def _taken(result: PGresult) -> Taken:
+    xid, *flags = (result.get_value(0, column) for column in range(4))
+    return Taken((xid or b"").decode(), *(flag == b"t" for flag in flags))
+
+
+def _result(conn: Connection) -> PGresult:
+    """Wait for the next result of the pipeline."""
+    return _checked(_next(conn))
+
+
+def _end_pipeline(conn: Connection) -> None:
+    """Pass over what is left in the pipeline, and leave it."""
+    while _next(conn).status != ExecStatus.PIPELINE_SYNC:
+        pass
+    conn.pgconn.exit_pipeline_mode()
+
+
+def _next(conn: Connection) -> PGresult:
+    """Wait for a result; between the results of two statements is an empty one."""
+    pgconn = conn.pgconn
+    while pgconn.status == ConnStatus.OK:
+        while (has_more := pgconn.flush()) or pgconn.is_busy():
+            ready = select.poll()
+            ready.register(pgconn.socket, select.POLLIN | (select.POLLOUT if has_more else 0))
+            ready.poll()
+            pgconn.consume_input()
+        result = pgconn.get_result()
+        if result is not None:
+            return result
+    raise psycopg.OperationalError("the connection was lost")
+
+
 def _execute(conn: Connection, text: str) -> PGresult:
-    result = conn.pgconn.exec_(text.encode())
+    return _checked(conn.pgconn.exec_(text.encode()))
+
+
+def _checked(result: PGresult) -> PGresult:
     if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
         error = error_from_result(result, encoding="utf-8")
         if (

@@ -35,8 +35,9 @@ from outbox.inbox.handling import (
     try_later,
 )
 from outbox.inbox.messages import Delivery
-from outbox.inbox.plans import Attempt
+from outbox.inbox.plans import Attempt, Taken
 from outbox.inbox.repeats import Repeats
+from outbox.inbox.round_trips import check_and_commit
 from outbox.inbox.server import CurrentServer, Server
 from outbox.inbox.sessions import limit_transactions
 
@@ -77,6 +78,8 @@ class Work:
     attempt: Attempt | None = None
     failure: Failure | None = None
     """Why the message is parked; None: its listener has not failed, and runs."""
+    taken: tuple[Connection, Taken] | None = None
+    """Whether it was taken over ahead of its turn, in the transaction that this connection is in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +271,9 @@ class DeliveryThread(ListenerThread):
         conn, delivery, failure = self._connection(), work.delivery, work.failure
         if not self._work.is_current(delivery):
             return None  # the connection may be new, and lead to a server that lacks earlier messages
-        if delivery.born_on not in self._server.days:
+        taken = work.taken[1] if work.taken and work.taken[0] is conn else None
+        work.taken = None
+        if taken is None and delivery.born_on not in self._server.days:
             run(conn, membership.ensure_partition(str(delivery.born_on)))
             conn.commit()
             self._server.days.add(delivery.born_on)
@@ -279,12 +284,18 @@ class DeliveryThread(ListenerThread):
             self._begin(delivery, conn)
 
         if failure is None:
-            handled = handle(conn, self._how, delivery, begins, work.attempt)
+            handled = handle(
+                conn, self._how, delivery, begins, work.attempt, taken=taken, commit=self._commit
+            )
         else:
             handled = park(conn, self._how, delivery, failure, work.attempt)
         if failure is not None and handled is not Handled.DEAD:
             log.warning("%s %s: %s", delivery.message.message_id, handled.value, failure.fingerprint)
         return handled
+
+    def _commit(self, conn: Connection, xid: str) -> None:
+        """Commit the effect of a message."""
+        check_and_commit(conn, xid)
 
     def _report(self, error: Exception, work: Work) -> None:
         message = work.delivery.message

@@ -22,9 +22,9 @@ from outbox.inbox import (
     ConsumeResult,
     DelaySchedule,
     PushConsumer,
+    ahead_threads,
     batch_threads,
     followers,
-    handling,
     threads,
 )
 from outbox.inbox.handling import Handled, ListenerFailedError
@@ -164,8 +164,22 @@ def patch() -> None:
         conn.dies("after commit")
         conn.at_commit = False
 
-    check_and_commit = vars(handling)["check_and_commit"]
-    vars(handling)["check_and_commit"] = checking
+    def committing_ahead(conn: Any, *given: Any) -> Any:
+        chosen = conn.at_commit
+        conn.dies("before commit")
+        conn.at_commit = False
+        sent = commit_and_take(conn, *given)
+        for step in ("after commit", "after the row of the next one"):
+            if chosen and step == DIES:
+                if step != "after commit":
+                    assert sent.receive()
+                die()
+        return sent
+
+    check_and_commit = vars(threads)["check_and_commit"]
+    vars(threads)["check_and_commit"] = checking
+    commit_and_take = vars(ahead_threads)["commit_and_take"]
+    vars(ahead_threads)["commit_and_take"] = committing_ahead
     Poller._accept = accepting  # type: ignore[method-assign]
     Poller._commit = committing  # type: ignore[method-assign]
     vars(threads)["park"] = parking

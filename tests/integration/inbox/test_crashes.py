@@ -21,6 +21,7 @@ STEPS = [
     "after the write",
     "before commit",
     "after commit",
+    "after the row of the next one",
     "before Kafka's offset",
     "before the park",
     "after the park",
