@@ -1,4 +1,4 @@
-"""Consume: messages per second with the inbox, next to a loop by hand that writes the same row."""
+"""Consume: messages per second with the inbox, next to a loop by hand and FastStream that write the same row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bench.harness.cpu import Meter
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, ratio, spread
 from bench.harness.workers import Worker
-from bench.load.consuming import STATEMENTS, bare, produce, push
+from bench.load.consuming import BATCH, STATEMENTS, bare, faststream, produce, push
 from bench.plan import PARTITIONS, Bench
 
 KEYS = 1000
@@ -23,7 +23,10 @@ METHOD = (
     "A topic of {partitions} partitions has {count:,} messages of 100 B with {keys:,} keys. A consumer in a process of "
     "its own inserts one row for each message, in one transaction each, fsync on. By hand: one thread, a loop of "
     "confluent_kafka and psycopg with a prepared statement, offsets stored once a second; nothing keeps it from "
-    "applying a message twice. The others: `outbox.inbox.PushConsumer`; 20 workers are its default. Rate: rows by the "
+    "applying a message twice. FastStream: a subscriber of its broker for confluent_kafka on psycopg's asynchronous "
+    "connection, which commits the row, then lets FastStream store the offset (`AckPolicy.NACK_ON_ERROR`); a message "
+    "may be applied twice, too. The others: `outbox.inbox.PushConsumer`; 20 workers are its default. Batches: up to "
+    "{batch} rows in one transaction, inserted one by one by both. Rate: rows by the "
     "time from the {warm_up:,}th row to the last one. × is the median over {rounds} interleaved rounds of the ratio to "
     "the loop by hand of the same round. CPU: of the consumer's process and of PostgreSQL. Failing keys: the same "
     "orderly consumer, but each message of a tenth of the keys fails at once and is parked; the rate of the other keys "
@@ -46,18 +49,22 @@ class Variant:
 
     def worker(self, *arguments: Any) -> Worker:
         """Start it."""
-        if self.job is bare:
-            return Worker(bare, *arguments)
+        if self.job is not push:
+            return Worker(partial(self.job, **self.options), *arguments)
         given = partial(push, inbox=self.inbox, fails=self.fails, work=self.work, options=self.options)
         return Worker(given, *arguments)
 
 
-BARE, INBOX, ORDERLY, FAILING = "bare", "inbox", "orderly", "failing"
+BARE, ONE, INBOX, ORDERLY, FAILING = "bare", "one", "inbox", "orderly", "failing"
+BARE_BATCHES, BATCHES = "bare_batches", "batches"
 VARIANTS = {
     BARE: Variant("loop by hand, one thread", bare),
-    "one": Variant("with inbox, 1 worker", push, {"workers": 1}),
+    "faststream": Variant("FastStream, one task", faststream),
+    ONE: Variant("with inbox, 1 worker", push, {"workers": 1}),
     INBOX: Variant("with inbox, 20 workers", push),
     "without": Variant("the same without its inbox", push, inbox=False),
+    BARE_BATCHES: Variant("loop by hand, batches", bare, {"size": BATCH}),
+    BATCHES: Variant("with inbox, batches, 1 worker", push, {"workers": 1, "batch": BATCH}),
     ORDERLY: Variant("with inbox, in order of the keys", push, {"orderly": True}),
     FAILING: Variant("the same, a tenth of the keys fails", push, {"orderly": True}, fails=True, share=0.9),
 }
@@ -117,6 +124,7 @@ def _section(bench: Bench, found: dict[str, list[Outcome]]) -> Section:
             partitions=PARTITIONS,
             count=plan.consumed,
             keys=KEYS,
+            batch=BATCH,
             warm_up=plan.consumed // 10,
             rounds=plan.consume_rounds,
         ),
@@ -140,6 +148,20 @@ def _section(bench: Bench, found: dict[str, list[Outcome]]) -> Section:
             ],
         )
     )
+    section.tables.append(
+        Table(
+            f"Up to {BATCH} rows in one transaction, one thread",
+            ["", "messages per second", "of the loop by hand with batches"],
+            [
+                [
+                    VARIANTS[name].title,
+                    f"{median(rates[name]):,.0f}",
+                    f"{ratio(rates[name], rates[BARE_BATCHES]):.2f} ×",
+                ]
+                for name in (BARE_BATCHES, BATCHES)
+            ],
+        )
+    )
     kept = ratio(healthy[FAILING], healthy[ORDERLY])
     section.tables.append(
         Table(
@@ -150,6 +172,7 @@ def _section(bench: Bench, found: dict[str, list[Outcome]]) -> Section:
     )
     section.floors += [
         Floor("consume with the inbox, of a loop by hand", ratio(rates[INBOX], rates[BARE]), 0.8, "×", True),
+        Floor("the same with 1 worker", ratio(rates[ONE], rates[BARE]), 0.8, "×", True),
         Floor("healthy keys while a tenth fails", kept, 0.95, "×", True),
     ]
     section.figures = {"rates": rates, "healthy": healthy}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from uuid import uuid4
 
 import psycopg
 from confluent_kafka import Consumer, KafkaException, Producer
+from faststream import AckPolicy
+from faststream.confluent import KafkaBroker, KafkaMessage
 
 from outbox.inbox import FIRST, ConsumedMessage, ConsumeResult, DelaySchedule, PushConsumer
 from outbox.inbox.handling import Handled, Handling
@@ -21,6 +24,8 @@ from outbox.statements import Statements
 
 STATEMENTS = Statements("bench/sql/consume.sql")
 FETCH = 500
+BATCH = 100
+"""Rows of one transaction, where several are committed together."""
 FAILING = b"7"
 """The last digit of keys that fail."""
 
@@ -43,8 +48,8 @@ def produce(bootstrap_servers: str, topic: str, count: int, keys: int) -> None:
         raise TimeoutError("the broker did not take all messages")
 
 
-def bare(pipe: Connection, dsn: str, bootstrap_servers: str, topic: str) -> None:
-    """Job of a worker: a loop by hand, one transaction for each message, offsets stored once a second."""
+def bare(pipe: Connection, dsn: str, bootstrap_servers: str, topic: str, *, size: int = 1) -> None:
+    """Job of a worker: a loop by hand, one transaction for so many messages, offsets stored once a second."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -59,16 +64,45 @@ def bare(pipe: Connection, dsn: str, bootstrap_servers: str, topic: str) -> None
         conn.prepare_threshold = 0
         while not pipe.poll():
             first = consumer.poll(0.05)
-            for record in () if first is None else (first, *consumer.consume(FETCH - 1, 0)):
+            records = [] if first is None else [first, *consumer.consume(FETCH - 1, 0)]
+            for number, record in enumerate(records, 1):
                 if record.error():
                     raise KafkaException(record.error())
                 conn.execute(STATEMENTS["apply"], {"key": record.key(), "body": record.value()})
-                conn.commit()
+                if number % size == 0 or number == len(records):
+                    conn.commit()
             if first is not None and time.monotonic() - stored > 1:
                 stored = time.monotonic()
                 consumer.commit(asynchronous=True)
     consumer.close()
     pipe.send("ended")
+
+
+def faststream(pipe: Connection, dsn: str, bootstrap_servers: str, topic: str) -> None:
+    """Job of a worker: a subscriber of FastStream, one transaction for each message, its offset stored after that."""
+    asyncio.run(_subscribe(pipe, dsn, bootstrap_servers, topic))
+    pipe.send("ended")
+
+
+async def _subscribe(pipe: Connection, dsn: str, bootstrap_servers: str, topic: str) -> None:
+    broker = KafkaBroker(bootstrap_servers, logger=None)
+    async with await psycopg.AsyncConnection.connect(dsn) as conn, broker:
+        conn.prepare_threshold = 0
+
+        # An error takes the message back; FastStream's default stores offsets before the subscriber has run.
+        @broker.subscriber(
+            topic,
+            group_id=f"bench-{uuid4().hex[:12]}",
+            auto_offset_reset="earliest",
+            ack_policy=AckPolicy.NACK_ON_ERROR,
+        )
+        async def _(body: bytes, message: KafkaMessage) -> None:
+            assert not isinstance(message.raw_message, tuple)
+            await conn.execute(STATEMENTS["apply"], {"key": message.raw_message.key(), "body": body})
+            await conn.commit()
+
+        await broker.start()
+        await asyncio.to_thread(pipe.recv)
 
 
 def push(
@@ -103,11 +137,16 @@ def push(
         conn.execute(STATEMENTS["apply"], {"key": message.key, "body": message.body})
         return ConsumeResult.SUCCESS
 
+    def batch_listener(conn: psycopg.Connection[Any], messages: list[ConsumedMessage]) -> ConsumeResult:
+        for message in messages:
+            listener(conn, message)
+        return ConsumeResult.SUCCESS
+
     logging.getLogger("outbox.inbox").setLevel(logging.ERROR)  # a line for each message that is parked
     consumer = PushConsumer(
         f"bench-{uuid4().hex[:12]}",
         {topic: "*"},
-        listener,
+        batch_listener if "batch" in options else listener,
         dsn=dsn,
         kafka={"bootstrap.servers": bootstrap_servers},
         consume_from=FIRST,
