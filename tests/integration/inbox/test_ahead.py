@@ -1,0 +1,278 @@
+"""A message that is taken with the commit of the one before: applied once, and given back where it cannot be.
+
+The threads are driven by the test, so each schedule is exact: see `outbox/inbox/ahead_threads.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+import pytest
+from psycopg.pq import PipelineStatus, TransactionStatus
+
+from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, ahead_threads
+from outbox.inbox.ahead_threads import AheadThread
+from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.handling import Handling, Listener
+from outbox.inbox.messages import RawRecord, Source, identify
+from outbox.inbox.round_trips import begin_and_take, commit_and_take
+from outbox.inbox.server import CurrentServer, identify_server
+from outbox.inbox.sessions import use_read_committed
+from outbox.inbox.threads import Runtime, Work
+from tests.support.inbox_stage import Connection, InboxStage, apply
+from tests.support.locks import see_blocked
+from tests.support.waiting import wait_until
+
+BORN_AT = str(int(time.time() * 1000)).encode()
+SOURCE = Source(1, "c/t")
+TOPIC = ("t", 0)
+DEFERRED = """
+    CREATE TABLE bodies (body text PRIMARY KEY);
+    INSERT INTO bodies SELECT n::text FROM generate_series(1, 9) n;
+    ALTER TABLE applied ADD FOREIGN KEY (body) REFERENCES bodies DEFERRABLE INITIALLY DEFERRED
+"""
+
+
+class Stage:
+    """A partition with messages of one key each, and a thread that the test drives."""
+
+    def __init__(self, inbox: InboxStage) -> None:
+        self.inbox = inbox
+        inbox.conn.execute("INSERT INTO outbox.inbox_topic (name, kafka_id) VALUES ('t', 'c/t')")
+        inbox.conn.execute("SELECT outbox.ensure_inbox_partition((now() AT TIME ZONE 'UTC')::date)")
+        self.work = Assignments(orderly=True, limits=Limits())
+        self.server = CurrentServer()
+        self.threads: list[AheadThread] = []
+        self.conn = psycopg.connect(inbox.dsn)
+        use_read_committed(self.conn)
+        self.server.accept(identify_server(self.conn))
+        self.conn.commit()
+        self.assign(0)
+
+    def assign(self, start: int) -> None:
+        """Give the partition to the member, from an offset on."""
+        self.epoch = self.work.open(TOPIC, SOURCE, start, 0)
+
+    def add(self, *numbers: int) -> None:
+        """Deliver messages."""
+        for number in numbers:
+            headers = (
+                ("outbox-id", f"00000000-0000-4000-8000-{number:012}".encode()),
+                ("outbox-born-at", BORN_AT),
+            )
+            record = RawRecord(
+                "t", 0, number, b"k%d" % number, str(number).encode(), headers, 1_700_000_000_123
+            )
+            assert self.epoch is not None
+            delivery = identify(SOURCE, record, orderly=True, epoch=self.epoch)
+            self.server.days.add(delivery.born_on)
+            assert self.work.add(delivery)
+
+    def thread(self, listener: Listener = apply) -> AheadThread:
+        """Make a thread; the first one begins on the connection of the stage, each other one on its own."""
+        first = [] if self.threads else [self.conn]
+        how = Handling(1, listener, DelaySchedule.of(["1h"]))
+        runtime = Runtime(
+            how, lambda: first.pop() if first else psycopg.connect(self.inbox.dsn), 900, self.server
+        )
+        self.threads.append(AheadThread("listener", runtime, self.work))
+        return self.threads[-1]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.conn.close()
+        for thread in self.threads:
+            thread._drop_connection()
+
+    @property
+    def offset(self) -> int:
+        """What would be stored."""
+        [stored] = self.work.offsets() or self.work.close([TOPIC], 0)
+        return stored.offset
+
+    def running(self) -> int:
+        """How many messages are in the hands of threads."""
+        found = self.work.find(TOPIC)
+        assert found is not None
+        return found.running
+
+
+@pytest.fixture
+def stage(inbox: InboxStage) -> Iterator[Stage]:
+    """A stage whose connection is closed at the end."""
+    stage = Stage(inbox)
+    yield stage
+    stage.close()
+
+
+@pytest.mark.feature("S-90", "S-91")
+def test_messages_are_taken_with_the_commit_of_the_one_before(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead: list[str] = []
+
+    def watched(*given: object) -> object:
+        ahead.append("sent")
+        return commit_and_take(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ahead_threads, "commit_and_take", watched)
+    stage.add(*range(9))
+    stage.thread().run_once()
+    assert stage.inbox.applied("body") == [str(number) for number in range(9)]
+    assert len(ahead) == 8
+    assert stage.inbox.count("outbox.inbox") == stage.offset == 9
+    rows = stage.inbox.conn.execute("SELECT count(*) FROM applied GROUP BY xmin").fetchall()
+    assert rows == [(1,)] * 9, "a transaction for each"
+
+
+@pytest.mark.feature("S-90")
+def test_a_commit_that_is_refused_takes_nothing_and_gives_the_next_message_back(stage: Stage) -> None:
+    stage.inbox.conn.execute(DEFERRED)
+    stage.add(0, 1, 2)
+    seen: list[tuple[int, int]] = []
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        if message.body == b"0" and seen == []:
+            seen.append((0, 0))
+        elif message.body == b"0" and len(seen) == 1:
+            seen.append((stage.running(), stage.inbox.count("outbox.inbox")))
+            other.run_once()  # the message that was given back is anybody's
+            stage.inbox.conn.execute("INSERT INTO bodies VALUES ('0')")
+        return apply(conn, message)
+
+    thread, other = stage.thread(listener), stage.thread()
+    thread._ends.wait = lambda timeout=None: False  # type: ignore[method-assign,assignment]
+    thread.run_once()
+    assert seen[1] == (1, 0), "the message that was refused runs alone, and nothing is taken"
+    assert sorted(stage.inbox.applied("body")) == ["0", "1", "2"]
+    assert stage.inbox.applied("body")[2] == "0"
+    assert stage.inbox.count("outbox.inbox") == stage.offset == 3
+
+
+@pytest.mark.feature("S-90", "S-92")
+def test_a_row_that_a_zombie_has_locked_does_not_delay_the_end_of_the_message_before(stage: Stage) -> None:
+    stage.add(0, 1)
+    with psycopg.connect(stage.inbox.dsn) as zombie, ThreadPoolExecutor(1) as pool:
+        taken = stage.work.take(0), stage.work.take(0)
+        assert taken[0] is not None
+        assert taken[1] is not None
+        begin_and_take(zombie, 1, taken[1][1])
+        for key, delivery in taken:  # type: ignore[misc]
+            stage.work.give_back(key, delivery)
+        step = pool.submit(stage.thread().run_once)
+        try:
+            see_blocked(stage.inbox.conn, stage.conn, step)
+            wait_until(lambda: stage.running() == 1, "the first message has ended", seconds=20)
+            assert [each.offset for each in stage.work.offsets()] == [1]
+            assert stage.inbox.applied("body") == ["0"]
+        finally:
+            zombie.rollback()
+        step.result(60)
+    assert stage.inbox.applied("body") == ["0", "1"]
+
+
+@pytest.mark.feature("S-90", "S-94")
+@pytest.mark.parametrize("lost", ["partition", "server"])
+def test_a_message_that_was_taken_ahead_and_is_not_run_leaves_nothing(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    stage.add(0, 1)
+    thread = stage.thread()
+    finish = stage.work.finish
+
+    def finishing(*given: object, **options: object) -> None:
+        finish(*given, **options)  # type: ignore[arg-type]
+        monkeypatch.setattr(stage.work, "finish", finish)
+        if lost == "partition":
+            stage.work.close([TOPIC], 0)
+        else:
+            stage.work.restart()
+
+    monkeypatch.setattr(stage.work, "finish", finishing)
+    thread.run_once()
+    assert stage.inbox.applied("body") == ["0"]
+    assert stage.inbox.count("outbox.inbox") == 1
+    assert stage.conn.closed
+    stage.epoch = stage.work.open(TOPIC, SOURCE, 1, 0, stage.work.server)
+    stage.add(1)
+    thread.run_once()
+    assert stage.inbox.applied("body") == ["0", "1"]
+
+
+@pytest.mark.feature("S-90")
+def test_a_connection_that_is_lost_before_the_row_is_received_runs_the_message_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.add(0, 1)
+    thread = stage.thread()
+
+    def lost(*given: object) -> object:
+        sent = commit_and_take(*given)  # type: ignore[arg-type]
+        stage.inbox.conn.execute("SELECT pg_terminate_backend(%s)", [stage.conn.info.backend_pid])
+        monkeypatch.setattr(ahead_threads, "commit_and_take", commit_and_take)
+        wait_until(
+            lambda: not stage.inbox.count("pg_stat_activity", f"pid = {stage.conn.info.backend_pid}"),
+            "it is gone",
+        )
+        return sent
+
+    monkeypatch.setattr(ahead_threads, "commit_and_take", lost)
+    thread.run_once()
+    assert stage.inbox.applied("body") == ["0", "1"]
+    assert stage.offset == 2
+
+
+@pytest.mark.feature("S-90")
+def test_a_row_that_was_taken_on_a_connection_that_is_replaced_is_taken_again(stage: Stage) -> None:
+    stage.add(0, 1)
+    thread = stage.thread()
+    work_on = thread._work_on
+
+    def working(work: Work) -> None:
+        if work.taken is not None:
+            thread._drop_connection()
+        work_on(work)
+
+    thread._work_on = working  # type: ignore[method-assign]
+    thread.run_once()
+    assert stage.inbox.applied("body") == ["0", "1"]
+    assert stage.inbox.count("outbox.inbox") == 2
+    assert stage.inbox.count("outbox.inbox_parked") == 0
+
+
+@pytest.mark.feature("S-90")
+def test_a_thread_that_is_given_up_leaves_its_next_message_to_others(stage: Stage) -> None:
+    stage.add(0, 1)
+    thread, replacement = stage.thread(), stage.thread()
+    commit = thread._commit
+
+    def late(conn: Connection, xid: str) -> None:
+        thread.given_up = True
+        replacement.take_over(thread, None)
+        commit(conn, xid)
+
+    thread._commit = late  # type: ignore[method-assign]
+    thread.run_once()
+    thread._drop_connection()
+    replacement.run_once()  # the message that was inherited
+    replacement.run_once()
+    assert stage.inbox.applied("body") == ["0", "1"]
+    assert stage.running() == 0
+    assert stage.offset == 2
+
+
+def test_a_refused_commit_leaves_the_connection_outside_the_pipeline(stage: Stage) -> None:
+    stage.inbox.conn.execute(DEFERRED)
+    stage.add(0, 1)
+    (_, first), (_, second) = stage.work.take(0), stage.work.take(0)  # type: ignore[misc]
+    taken = begin_and_take(stage.conn, 1, first)
+    apply(stage.conn, first.message)
+    with pytest.raises(psycopg.errors.ForeignKeyViolation):
+        commit_and_take(stage.conn, taken.xid, 1, second)
+    assert stage.conn.pgconn.pipeline_status == PipelineStatus.OFF
+    assert stage.conn.info.transaction_status == TransactionStatus.IDLE
+    assert stage.inbox.count("outbox.inbox") == 0
+    assert begin_and_take(stage.conn, 1, second).is_new
