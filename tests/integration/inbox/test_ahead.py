@@ -144,7 +144,7 @@ def test_a_commit_that_is_refused_takes_nothing_and_gives_the_next_message_back(
         return apply(conn, message)
 
     thread, other = stage.thread(listener), stage.thread()
-    thread._ends.wait = lambda timeout=None: False  # type: ignore[method-assign,assignment]
+    thread._ends.wait = lambda timeout=None: False  # type: ignore[method-assign]
     thread.run_once()
     assert seen[1] == (1, 0), "the message that was refused runs alone, and nothing is taken"
     assert sorted(stage.inbox.applied("body")) == ["0", "1", "2"]
@@ -226,18 +226,28 @@ def test_a_connection_that_is_lost_before_the_row_is_received_runs_the_message_o
 
 
 @pytest.mark.feature("S-90")
-def test_a_row_that_was_taken_on_a_connection_that_is_replaced_is_taken_again(stage: Stage) -> None:
+@pytest.mark.parametrize("changed", ["connection", "days"])
+def test_a_row_that_was_taken_ahead_counts_in_its_transaction_only(stage: Stage, changed: str) -> None:
     stage.add(0, 1)
-    thread = stage.thread()
+    seen: list[bytes | None] = []
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        seen.append(message.body)
+        return apply(conn, message)
+
+    thread = stage.thread(listener)
     work_on = thread._work_on
 
     def working(work: Work) -> None:
-        if work.taken is not None:
+        if work.taken is not None and changed == "connection":
             thread._drop_connection()
+        if work.taken is not None and changed == "days":
+            stage.server.days.clear()  # to make a partition now would commit the row
         work_on(work)
 
     thread._work_on = working  # type: ignore[method-assign]
     thread.run_once()
+    assert seen == [b"0", b"1"]
     assert stage.inbox.applied("body") == ["0", "1"]
     assert stage.inbox.count("outbox.inbox") == 2
     assert stage.inbox.count("outbox.inbox_parked") == 0

@@ -149,12 +149,11 @@ def _member(v: Ahead, s: State, number: int, member: Member) -> Iterator[Next]:
             )
     elif at == "took":
         # The reply to the commit comes first, so its end is noted by now, or in this step.
-        after = (
-            Member("runs", message + 1, row, done)
-            if is_new
-            else Member("idle", message + 2, noted=done | {message + 1})
-        )
-        yield f"{number} goes on", _with(s, number, after)
+        following = message + 1
+        goes_on = Member("runs", following, row, done)
+        if not is_new:
+            goes_on = Member("idle", following + 1, noted=done | {following})
+        yield f"{number} goes on", _with(s, number, goes_on)
 
 
 def _refuse(v: Ahead, s: State, number: int, member: Member) -> Iterator[Next]:
@@ -187,7 +186,7 @@ def _faults(v: Ahead, s: State, number: int, member: Member) -> Iterator[Next]:
             after = Member("runs", message + 1, FREE, noted | {message})
         yield f"the connection of {number} is lost", _with(s, number, after)._replace(losses=s.losses - 1)
     if s.moves and at == "took" and is_new:
-        after = _with(s, number, Member("idle", s.offset))._replace(moves=s.moves - 1)
+        given_away = _with(s, number, Member("idle", s.offset))._replace(moves=s.moves - 1)
         if not v.closes:
-            after = after._replace(inbox=s.inbox | {row})
-        yield f"the partition of {number} is given away", after
+            given_away = given_away._replace(inbox=s.inbox | {row})
+        yield f"the partition of {number} is given away", given_away
