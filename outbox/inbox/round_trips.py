@@ -13,10 +13,11 @@ When the process dies, or the connection is lost:
   which nothing but the check finds, and the connection is lost before the check has returned, then the message counts
   as done, and no dead letter states that a part of its effect exists.
 
-A thread that has the next message in its hands when it commits sends the `BEGIN` and the row of that message behind the
-`COMMIT` (`commit_and_take`). PostgreSQL skips what is behind a statement that failed, so it takes the next message only
-if it has committed the one before. It reports the commit before it runs what is behind it, so a row that another
-process has locked does not delay the end of the message before. When the process dies, or the connection is lost:
+A thread that has the next message in its hands when it commits sends the row of that message behind a
+`COMMIT AND CHAIN`, which begins its transaction (`commit_and_take`). PostgreSQL skips what is behind a statement that
+failed, so it takes the next message only if it has committed the one before. It reports the commit before it runs what
+is behind it, so a row that another process has locked does not delay the end of the message before. When the process
+dies, or the connection is lost:
 
 - until the commit has run: nothing of both messages is committed, or it is as above. The row of the next message was
   not inserted.
@@ -45,7 +46,8 @@ _BEGIN_AND_TAKE = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;EXECUTE outbox_take(%d,'%s','%s',%d,%d,%d,E'\\\\x%s',%s)"
 )
 _CHECK_AND_COMMIT = "EXECUTE outbox_same('%d');COMMIT"
-_BEGIN = b"BEGIN ISOLATION LEVEL READ COMMITTED"
+_COMMIT_AND_BEGIN = b"COMMIT AND CHAIN"
+"""The next transaction has the isolation level of the one before, which `begin_and_take` has begun."""
 _TAKE_FORMATS = (*(Format.TEXT,) * 6, Format.BINARY, Format.BINARY)
 LONG_WAIT = 1.0
 """Seconds that a transaction may have waited for a message before its listener runs in it."""
@@ -111,7 +113,6 @@ class SentTake:
         Raises:
             psycopg.Error: as of `plans.take`; the connection is to be closed.
         """
-        _result(self.conn)
         taken = _taken(_result(self.conn))
         _end_pipeline(self.conn)
         if taken.is_new and monotonic() - self._sent_at >= LONG_WAIT:
@@ -138,9 +139,8 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
     message, pgconn = following.message, conn.pgconn
     pgconn.enter_pipeline_mode()
     pgconn.send_query_prepared(b"outbox_same", [xid.encode()])
-    pgconn.send_query_params(b"COMMIT", None)
+    pgconn.send_query_params(_COMMIT_AND_BEGIN, None)
     pgconn.send_flush_request()  # not a sync: PostgreSQL goes on behind an error there
-    pgconn.send_query_params(_BEGIN, None)
     values = (
         str(group),
         str(message.message_id),
