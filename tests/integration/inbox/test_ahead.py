@@ -129,7 +129,7 @@ def test_messages_are_taken_with_the_commit_of_the_one_before(
 
 
 @pytest.mark.feature("S-90")
-def test_a_commit_that_is_refused_takes_nothing_and_gives_the_next_message_back(stage: Stage) -> None:
+def test_a_refused_commit_gives_the_next_message_back(stage: Stage) -> None:
     stage.inbox.conn.execute(DEFERRED)
     stage.add(0, 1, 2)
     seen: list[tuple[int, int]] = []
@@ -153,7 +153,7 @@ def test_a_commit_that_is_refused_takes_nothing_and_gives_the_next_message_back(
 
 
 @pytest.mark.feature("S-90", "S-92")
-def test_a_row_that_a_zombie_has_locked_does_not_delay_the_end_of_the_message_before(stage: Stage) -> None:
+def test_a_locked_row_does_not_delay_the_message_before(stage: Stage) -> None:
     stage.add(0, 1)
     with psycopg.connect(stage.inbox.dsn) as zombie, ThreadPoolExecutor(1) as pool:
         taken = stage.work.take(0), stage.work.take(0)
@@ -176,7 +176,7 @@ def test_a_row_that_a_zombie_has_locked_does_not_delay_the_end_of_the_message_be
 
 @pytest.mark.feature("S-90", "S-94")
 @pytest.mark.parametrize("lost", ["partition", "server"])
-def test_a_message_that_was_taken_ahead_and_is_not_run_leaves_nothing(
+def test_a_message_taken_ahead_and_not_run_leaves_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
     stage.add(0, 1)
@@ -203,9 +203,7 @@ def test_a_message_that_was_taken_ahead_and_is_not_run_leaves_nothing(
 
 
 @pytest.mark.feature("S-90")
-def test_a_connection_that_is_lost_before_the_row_is_received_runs_the_message_once(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_connection_runs_the_next_message_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.add(0, 1)
     thread = stage.thread()
 
