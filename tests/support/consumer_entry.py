@@ -30,12 +30,15 @@ from outbox.inbox import (
 from outbox.inbox.handling import Handled, ListenerFailedError
 from outbox.inbox.poller import Poller
 from tests.support.inbox_stage import apply
+from tests.support.waiting import wait_until
 
 OPTIONS: dict[str, Any] = json.loads(sys.argv[1])
 DIES: str = OPTIONS["dies"]
 BODY: bytes = OPTIONS["body"].encode()
 OUTBOX = Outbox(producer_group=OPTIONS["group"])
 LATER = ConsumeResult.RECONSUME_LATER
+AHEAD = "after the row of the next one"
+CONSUMERS: list[PushConsumer] = []
 
 
 def report(line: str) -> None:
@@ -76,6 +79,8 @@ def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> Consume
         OUTBOX.send(conn, Message(OPTIONS["sends_to"], key=message.key, body=message.body))
     if chosen and DIES == "after the write":
         die()
+    if chosen and DIES == AHEAD:
+        wait_until(lambda: CONSUMERS[0]._assignments._queues.ready, "another message is in memory")
     if chosen and DIES == "stops":
         signal.pause()
     if (
@@ -169,7 +174,7 @@ def patch() -> None:
         conn.dies("before commit")
         conn.at_commit = False
         sent = commit_and_take(conn, *given)
-        for step in ("after commit", "after the row of the next one"):
+        for step in ("after commit", AHEAD):
             if chosen and step == DIES:
                 if step != "after commit":
                     assert sent.receive()
@@ -204,8 +209,9 @@ def main() -> None:
         retry_workers=1,
         delays=DelaySchedule.of([0.05] * 5),
         timeout=OPTIONS["timeout"],
-        **{"orderly": True, "workers": 3, **several},
+        **{"orderly": True, "workers": 1 if DIES == AHEAD else 3, **several},
     )
+    CONSUMERS.append(consumer)
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     faulthandler.register(signal.SIGUSR1)
     report("runs")
