@@ -21,7 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 from outbox_local.stack.api import Stack
 from outbox_local.stack.jvm import ClassArchive, java_command
 from outbox_local.stack.ports import Reservation
-from outbox_local.stack.state import State
+from outbox_local.stack.state import ServerState, State
 from outbox_local.stack.storage import storage_template
 from tests.support.kafka_records import read_topic
 from tests.support.pausing import pause
@@ -32,6 +32,18 @@ NODE = 2
 DIE_WITH_PARENT = (
     "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 )
+
+
+def launched(kafka: ServerState, place: Path) -> subprocess.Popen[bytes]:
+    """Start a broker with the programs of a stack, by `kafka.properties` of a directory; it writes to `log` there."""
+    command = java_command(kafka.program, kafka.library, "kafka.Kafka", place / "kafka.properties")
+    archive = ClassArchive(kafka.program)
+    if archive.path.exists():
+        command[1:1] = [f"-XX:SharedArchiveFile={archive.path}"]
+    with (place / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", DIE_WITH_PARENT, *map(str, command)], stdout=log, stderr=log
+        )
 
 
 class SecondBroker:
@@ -96,16 +108,7 @@ class SecondBroker:
 
     def start(self) -> None:
         """Start it and wait until the cluster knows it."""
-        command = java_command(
-            self._kafka.program, self._kafka.library, "kafka.Kafka", self._place / "kafka.properties"
-        )
-        archive = ClassArchive(self._kafka.program)
-        if archive.path.exists():
-            command[1:1] = [f"-XX:SharedArchiveFile={archive.path}"]
-        with (self._place / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", DIE_WITH_PARENT, *map(str, command)], stdout=log, stderr=log
-            )
+        self._process = launched(self._kafka, self._place)
         admin = self._admin()
         wait_until(self._is_known(admin), "the cluster knows broker 2")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -25,11 +24,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from outbox_local.stack.api import Stack
-from outbox_local.stack.jvm import ClassArchive, java_command
 from outbox_local.stack.ports import LOOPBACK, Reservation
 from outbox_local.stack.state import State
 from outbox_local.stack.storage import new_storage, settings, storage_template
-from tests.support.second_broker import DIE_WITH_PARENT
+from tests.support.second_broker import launched
 from tests.support.waiting import wait_until
 
 USER, PASSWORD = "points", "secret-Pa55"
@@ -102,16 +100,8 @@ class SecuredBroker:
             f"CONTROLLER://{LOOPBACK}:{self._controller.port}\n",
             f"CONTROLLER://{LOOPBACK}:{self._controller.port}{listeners}\n",
         ) + _SECURED.format(keystore=self._place / "server.pem")
-        path = self._place / "kafka.properties"
-        path.write_text(secured)
-        command = java_command(self._kafka.program, self._kafka.library, "kafka.Kafka", path)
-        archive = ClassArchive(self._kafka.program)
-        if archive.path.exists():
-            command[1:1] = [f"-XX:SharedArchiveFile={archive.path}"]
-        with (self._place / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", DIE_WITH_PARENT, *map(str, command)], stdout=log, stderr=log
-            )
+        (self._place / "kafka.properties").write_text(secured)
+        self._process = launched(self._kafka, self._place)
         wait_until(self._is_up, "the secured broker serves")
         user = UserScramCredentialUpsertion(
             USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()
