@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 from datetime import timedelta
 from uuid import UUID
@@ -18,6 +17,7 @@ from tests.support.parking import Parking, relay, unacknowledged
 from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
 from tests.support.servers import MakeTopic
+from tests.support.stopped_lanes import Limited
 
 SEND = """
     INSERT INTO outbox.message (topic, key, body, lane, headers, deliver_at, deliver_before)
@@ -99,11 +99,11 @@ def test_a_successor_without_the_claim_finds_it_again(
 def test_the_trial_of_a_lane_is_the_message_behind_those_that_have_expired(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
-    missing = f"missing-{uuid.uuid4().hex[:12]}"
+    limited = Limited(parking.conn, bootstrap_servers)
     lane = lane_of(parking.topic, None, parking.bad.encode())
     with relay(database, bootstrap_servers) as session:
         with parking.conn.transaction():
-            head = insert(parking.conn, missing, "k", b"", lane=lane)
+            head = insert(parking.conn, limited.name, limited.key(lane), b"", lane=lane)
             for version in range(5):
                 _send(parking, version, OVER)
             parking.send(parking.bad, 5, 6)

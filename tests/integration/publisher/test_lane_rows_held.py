@@ -170,15 +170,15 @@ def test_a_lane_goes_on_although_its_row_cannot_say_so(
 
 
 def test_what_expired_after_it_was_published_is_not_claimed_by_the_next_relay(
-    database: str, bootstrap_servers: str, topic: str, missing: Missing
+    database: str, bootstrap_servers: str, topic: str, limited: Limited
 ) -> None:
     with connect(database) as conn:
         with relay_session(database, bootstrap_servers, clean=False) as session:
             first = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"first")
             turn_until(session, lambda: is_published(conn, first), "the lane has a progress")
-            _, stops, behind = stop_behind_one(conn, topic, missing)
+            _, stops, behind = stop_behind_one(conn, topic, limited)
             turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
-            missing.create()
+            limited.repair()
             operator = hold_when_announced(session, database)
             request(conn)
             turn_until(session, lambda: is_published(conn, stops, behind), "the lane goes on")

@@ -177,11 +177,11 @@ def test_claims_read_lanes_only(conn: Connection, name: str) -> None:
 def test_a_doubtful_claim_of_an_expired_message_reads_what_spans_it(conn: Connection) -> None:
     types = {
         **OWNED, "mine": "smallint[]", "ids": "bigint[]", "message_ids": "uuid[]", "reasons": "text[]",
-        "numbers": "bigint[]", "places": "bigint[]", "doubtful": "boolean[]", "heads": "bigint[]",
-        "head_lanes": "smallint[]", "topics": "text[]", "queues": "integer[]", "order_keys": "bytea[]",
+        "numbers": "bigint[]", "places": "bigint[]", "doubtful": "boolean[]", "head_numbers": "bigint[]",
+        "heads": "bigint[]", "head_lanes": "smallint[]", "topics": "text[]", "queues": "integer[]", "order_keys": "bytea[]",
         "errors": "text[]",
     }  # fmt: skip
-    heads = ("heads", "head_lanes", "topics", "queues", "order_keys", "errors")
+    heads = ("head_numbers", "heads", "head_lanes", "topics", "queues", "order_keys", "errors")
     nothing: dict[str, list[Any]] = {name: [] for name in heads}
     values: dict[str, Any] = {
         "epoch": EPOCH, "owner": "relay-1", "mine": "{4}", "ids": [20_001], "numbers": [None],
