@@ -17,6 +17,7 @@ from tests.support.parking import Parking, check, relay
 from tests.support.plain_inserts import connect, insert, numbered
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
+from tests.support.stopped_lanes import Limited
 
 UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
 
@@ -82,13 +83,13 @@ def test_what_is_drained_in_a_lane_that_stopped_too_early_does_not_come_again(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
     """Claims alone recorded no progress, and its lane stopped in front of them: a message was committed late."""
-    missing = f"missing-{uuid.uuid4().hex[:12]}"
+    limited = Limited(parking.conn, bootstrap_servers)
     with connect(database) as late:
         with relay(database, bootstrap_servers) as session:
             parking.send(parking.good, 0)
             parking.settle(session)
             late.execute("BEGIN")
-            head = insert(late, missing, "k", b"", lane=3)
+            head = insert(late, limited.name, limited.key(3), b"", lane=3)
             parking.fail(session, 1)
         late.execute("COMMIT")
     parking.repair()
@@ -110,7 +111,7 @@ def test_a_lane_that_goes_on_next_to_an_endless_backlog_drains_its_keys(
 ) -> None:
     """It has not caught up before the backlog is published, which may be never."""
     many, count = make_topic(), 0
-    missing = f"missing-{uuid.uuid4().hex[:12]}"
+    limited = Limited(parking.conn, bootstrap_servers)
     stopped = "SELECT stopped_message::text FROM outbox.lane WHERE lane = 3"
     with relay_session(database, bootstrap_servers, page=100) as session:
 
@@ -131,7 +132,7 @@ def test_a_lane_that_goes_on_next_to_an_endless_backlog_drains_its_keys(
         flooded_until(lambda: any(group.split for group in session._groups), "the topic is read apart")
         parking.send(parking.bad, 0, poison=True)
         parking.send(parking.bad, 1)
-        head = insert(parking.conn, missing, "k", b"", lane=3)
+        head = insert(parking.conn, limited.name, limited.key(3), b"", lane=3)
         flooded_until(lambda: parking.conn.execute(stopped).fetchone() == (head,), "the lane stops")
         assert act(parking.conn, "dead", (None, uuid.UUID(head)), "a test", 1.0).result == "decided"
         flooded_until(lambda: not session.stopped, "the lane goes on")

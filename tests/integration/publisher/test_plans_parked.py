@@ -178,8 +178,8 @@ def test_a_doubtful_claim_of_an_expired_message_reads_what_spans_it(conn: Connec
     types = {
         **OWNED, "mine": "smallint[]", "ids": "bigint[]", "message_ids": "uuid[]", "reasons": "text[]",
         "numbers": "bigint[]", "places": "bigint[]", "doubtful": "boolean[]", "head_numbers": "bigint[]",
-        "heads": "bigint[]", "head_lanes": "smallint[]", "topics": "text[]", "queues": "integer[]", "order_keys": "bytea[]",
-        "errors": "text[]",
+        "heads": "bigint[]", "head_lanes": "smallint[]", "topics": "text[]", "queues": "integer[]",
+        "order_keys": "bytea[]", "errors": "text[]",
     }  # fmt: skip
     heads = ("head_numbers", "heads", "head_lanes", "topics", "queues", "order_keys", "errors")
     nothing: dict[str, list[Any]] = {name: [] for name in heads}
