@@ -75,7 +75,7 @@ lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django --extra asyncpg -c build.txt -c run.txt test.in -o test.txt
 
 docs: venv-test ## Build the documentation site into build/docs; a broken link fails it
-	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -b html docs build/docs
+	@$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -b html docs build/docs
 
 build: venv-test ## Build the wheel into dist/
 	@$(BIN)/python -m build --no-isolation --outdir dist

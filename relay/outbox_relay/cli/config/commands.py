@@ -36,7 +36,7 @@ def config() -> None:
 def show(ctx: click.Context, *, command: tuple[str, ...], as_json: bool) -> None:
     """Show the options that a command would run with now, and the origin of each.
 
-    Passwords and secrets are shown as ***.
+    Passwords and secrets are hidden.
 
     \b
     Examples:
