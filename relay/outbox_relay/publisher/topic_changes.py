@@ -28,8 +28,9 @@ Schedules, between any two lines. The change is one step in memory, so what matt
 - A message fails and parks its key: everything in front of it is acknowledged before the change. What is held behind
   it is drained by the count of that moment; a drain is on the wire as any other batch.
 - Delayed messages are new rows when they are due. A message that names its queue stays there.
-- The topic could not be published to for a while, or was forgotten: the count that this producer last used of it is
-  remembered, because its messages may be on the wire.
+- The topic could not be published to for a while, was paused, or was forgotten: the count that this producer last used
+  of it is remembered, because its messages may be on the wire. A change that waited when it closed is not used: the
+  look-up that finds it open brings it again.
 - The producer does not list the new partitions yet (it reads its metadata every five minutes): it is asked to, and the
   change waits for that; else it would refuse the messages. Where no message may go out meanwhile, it is replaced soon.
 """
@@ -79,7 +80,7 @@ class TopicChanges:
         """Return whether what was read of a topic may be used at once; if not, it waits for `take`."""
         name = topic.name
         if self._used.setdefault(name, _rule(topic)) == _rule(topic):
-            self._drop(name)
+            self.forget(name)
             return True
         if name not in self._waiting or _rule(self._waiting[name]) != _rule(topic):
             self.await_change(topic)
@@ -105,7 +106,7 @@ class TopicChanges:
         taken = [self._waiting[name] for name in self._listed if name not in on_the_wire]
         for topic in taken:
             self._used[topic.name] = _rule(topic)
-            self._drop(topic.name)
+            self.forget(topic.name)
         return taken
 
     def held_up(self, aside: Collection[str]) -> bool:
@@ -138,6 +139,15 @@ class TopicChanges:
                 + ", ".join(sorted(unlisted))
             )
 
+    def forget(self, name: str) -> None:
+        """Let no change of a topic wait any more; what was used of it last is still known.
+
+        Also where the topic is paused, or cannot be published to, since the change was read: the change would open it.
+        """
+        self._waiting.pop(name, None)
+        self._listed.discard(name)
+        self.awaited -= {name}
+
     def _ask(self) -> None:
         now = time.monotonic()
         if now < self._ask_at:
@@ -148,11 +158,6 @@ class TopicChanges:
                     self._listed.add(name)
                 else:
                     self._ask_at = now + ASK_EVERY_S
-
-    def _drop(self, name: str) -> None:
-        self._waiting.pop(name, None)
-        self._listed.discard(name)
-        self.awaited -= {name}
 
 
 def _always(topic: Topic) -> bool:

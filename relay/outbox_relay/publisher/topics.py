@@ -217,6 +217,8 @@ class TopicBook:
                     continue
                 if isinstance(known, Topic):
                     topic.used_at, topic.cache = known.used_at, known.cache
-            elif topic.code == "TOPIC_PAUSED":
-                self._pausing.add(name)
+            else:
+                self.changes.forget(name)
+                if topic.code == "TOPIC_PAUSED":
+                    self._pausing.add(name)
             self._topics[name] = topic

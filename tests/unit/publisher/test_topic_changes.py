@@ -176,6 +176,55 @@ def test_a_change_that_is_taken_back_is_not_used(registry: Registry, book: Topic
     assert book.generation == 3
 
 
+PAUSED = Unpublishable("TOPIC_PAUSED", "paused by a test")
+
+
+@pytest.mark.parametrize("code", ["TOPIC_PAUSED", "PARTITIONS_MISSING"])
+@pytest.mark.parametrize("is_awaited", [False, True])
+def test_a_topic_that_closes_while_its_change_waits_is_not_opened_by_it(
+    registry: Registry, book: TopicBook, code: str, *, is_awaited: bool
+) -> None:
+    registry.rows["t"], registry.wire = 8, {"t"}
+    if is_awaited:
+        book.read_anew(2)
+        book.prepare(["t"])
+        assert book.changes.awaited == {"t"}
+    look_up(registry, book, 2)
+    assert book.changes
+    registry.rows["t"] = Unpublishable(code, "closed")
+    look_up(registry, book, 3)
+    assert not book.changes.awaited, "other topics flow"
+    assert book.generation == (None if code == "TOPIC_PAUSED" else 3)
+    if is_awaited:
+        book.prepare(["t"])
+        assert not book.changes.awaited
+    registry.wire = set()
+    book.tend()
+    with pytest.raises(Unpublishable, match=code):
+        book.known("t")
+    assert book.generation == 3
+
+
+def test_a_change_that_was_read_before_a_pause_keeps_its_rules_after_it(
+    registry: Registry, book: TopicBook
+) -> None:
+    registry.rows["t"], registry.wire = 8, {"t"}
+    look_up(registry, book, 2)
+    registry.rows["t"] = PAUSED
+    look_up(registry, book, 3)
+    registry.rows["t"] = 8
+    book.expect(4)
+    book.tend()
+    assert book.generation is None, "messages of the older count are unacknowledged"
+    book.prepare(["t"])
+    assert book.changes.awaited == {"t"}
+    assert book.generation is None
+    registry.wire = set()
+    book.prepare(["t"])
+    assert book.known("t").partitions == 8
+    assert book.generation == 4
+
+
 def test_a_look_up_that_failed_is_repeated_and_confirms_nothing(
     registry: Registry, book: TopicBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
