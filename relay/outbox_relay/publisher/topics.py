@@ -213,6 +213,7 @@ class TopicBook:
         for name, topic in found.items():
             known = self._topics.get(name)
             if isinstance(topic, Topic):
+                self._pausing.discard(name)
                 if not self.changes.admits(topic):
                     continue
                 if isinstance(known, Topic):

@@ -225,6 +225,20 @@ def test_a_change_that_was_read_before_a_pause_keeps_its_rules_after_it(
     assert book.generation == 4
 
 
+def test_a_topic_that_goes_on_while_it_is_on_the_wire_holds_up_no_later_change(
+    registry: Registry, book: TopicBook
+) -> None:
+    registry.rows["t"], registry.wire = PAUSED, {"t"}
+    look_up(registry, book, 2)
+    assert book.generation is None
+    registry.rows["t"] = 4
+    book.expect(3)
+    book.tend()
+    book.prepare(["t"])
+    assert book.known("t").partitions == 4
+    assert book.generation == 3, "newer messages of it are always on the wire"
+
+
 def test_a_look_up_that_failed_is_repeated_and_confirms_nothing(
     registry: Registry, book: TopicBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
