@@ -209,10 +209,22 @@ def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
         "INSERT INTO outbox.waiting (id, message_id, reason) "
         "SELECT i, gen_random_uuid(), 'held' FROM generate_series(10001, 15000) i"
     )
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason, parked, place) "
+        "SELECT i, gen_random_uuid(), 'parked', -9, i FROM generate_series(15001, 20000) i"
+    )
     plan = watched.explain(bounds)
     no_table_is_read_through(plan)
     assert rows_read(plan, "message_p") == 0
     assert rows_read(plan, "waiting") == 0
+    for id_, place in ((2_500, None), (2_500, 30_000), (30_000, 2_500)):
+        conn.execute(
+            "INSERT INTO outbox.waiting (id, message_id, reason, parked, place) "
+            "VALUES (%s, gen_random_uuid(), 'expired', CASE WHEN %s::bigint IS NOT NULL THEN -9 END, %s)",
+            [id_, place, place],
+        )
+        assert watched.run(bounds)[0][1], "by its message, or by its place"
+        conn.execute("DELETE FROM outbox.waiting WHERE id = %s", [id_])
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "backlog", "backlog_branch")
