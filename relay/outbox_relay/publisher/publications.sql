@@ -29,6 +29,7 @@ SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('m
 -- read: a relay that takes a lane has locked its row before it reads which keys are parked, so a claim is written before that, or
 -- never. FOR KEY SHARE lets all others write these rows. One that has expired since it was published makes no claim: where
 -- a relay died before a lane's row said that it goes on, its successor reads what has a publication again.
+-- Does such a one wait for its topic, its row stays as it is: the drain of the topic finds that it has expired.
 -- A message that waits for its whole topic already is taken over by its own key: the drain of the topic has found that it
 -- fails, or is to be held.
 WITH owned AS MATERIALIZED (
