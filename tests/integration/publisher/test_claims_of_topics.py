@@ -65,7 +65,7 @@ def test_a_claim_moves_nothing_but_from_a_topic(conn: Connection, name: str) -> 
 
 
 @pytest.mark.parametrize("name", ["claim", "record_claims"])
-def test_one_that_expired_after_it_was_published_stays_with_its_topic_until_the_drain(
+def test_one_that_expired_once_published_stays_with_its_topic_until_the_drain(
     conn: Connection, name: str
 ) -> None:
     record(conn, [ID], seen=snapshot(conn), batch=3)

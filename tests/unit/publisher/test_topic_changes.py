@@ -2,51 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from concurrent.futures import Future
-from typing import Any, cast
-
 import pytest
 
 from outbox_relay.publisher import topic_changes
 from outbox_relay.publisher import topics as book_module
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topics import Found, Refresher, TopicBook
-
-
-class Registry:
-    """The registry, and look-ups in the background that end when the test says so."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, int | Unpublishable] = {"t": 4}
-        self.begun: list[tuple[Future[Found], Found]] = []
-        self.wire: set[str] = set()
-        self.listed = True
-
-    def read(self, conn: object, names: Iterable[str]) -> Found:
-        return {
-            name: row if isinstance(row, Unpublishable) else Topic(name, row, None, 1_000)
-            for name in names
-            for row in [self.rows[name]]
-        }
-
-    def start(self, names: Iterable[str]) -> Future[Found]:
-        """Read now; `end` brings it."""
-        future: Future[Found] = Future()
-        self.begun.append((future, self.read(None, list(names))))
-        return future
-
-    def end(self) -> None:
-        """End the look-up that began first."""
-        future, found = self.begun.pop(0)
-        future.set_result(found)
-
-    def book(self) -> TopicBook:
-        book = TopicBook(cast("Any", None), self.read, cast("Refresher", self))
-        book.changes.on_the_wire = lambda: self.wire
-        book.changes.lists = lambda topic: self.listed
-        return book
+from outbox_relay.publisher.topics import TopicBook
+from tests.support.topic_registry import Registry, look_up
 
 
 @pytest.fixture
@@ -56,20 +18,7 @@ def registry() -> Registry:
 
 @pytest.fixture
 def book(registry: Registry) -> TopicBook:
-    """A book that has read the topic at generation 1."""
-    book = registry.book()
-    book.expect(1)
-    book.tend()
-    assert book.generation == 1
-    book.prepare(["t"])
-    return book
-
-
-def look_up(registry: Registry, book: TopicBook, generation: int) -> None:
-    book.expect(generation)
-    book.tend()
-    registry.end()
-    book.tend()
+    return registry.book()
 
 
 def test_a_change_is_used_when_nothing_of_the_topic_is_on_the_wire(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
+from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.waking import Waking
+from tests.support.topic_registry import Registry, look_up
 
 
 def parked(*topics: str) -> Waking:
@@ -64,3 +66,30 @@ def test_the_lane_that_failed_last_is_tried_last() -> None:
         tried.append(number)
         waking.fail("t", number)
     assert tried == [-7, -8, -9, -7, -8]
+
+
+def test_a_parked_topic_that_could_not_be_read_is_asked_about_later() -> None:
+    registry = Registry()
+    book = registry.book()
+    book.waking.follow([(3, "parked")])
+    registry.rows["parked"] = Unpublishable("TOPIC_PAUSED", "paused by a test")
+    book.tend()
+    [(asked, found)] = registry.begun
+    assert [*found] == ["parked"]
+    registry.begun.clear()
+    asked.set_exception(KafkaUnavailableError("no broker replies"))
+    book.tend()
+    assert not registry.begun, "not again at once"
+    assert book.waking.due(time.monotonic() + 100) == {"parked"}
+
+
+def test_a_parked_topic_opens_with_the_generation_that_resumes_it() -> None:
+    registry = Registry()
+    book = registry.book()
+    book.waking.follow([(3, "parked")])
+    registry.rows["parked"] = Unpublishable("TOPIC_PAUSED", "paused by a test")
+    look_up(registry, book, 2)
+    assert not book.waking.open
+    registry.rows["parked"] = 4
+    look_up(registry, book, 3)
+    assert book.waking.open == {"parked"}
