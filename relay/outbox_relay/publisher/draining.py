@@ -293,8 +293,6 @@ class DrainedKeys:
             code, _, text = one.reason.partition(": ")
             row = one.row
             claim = None if row is None else claim_of_failure(row, Unpublishable(code, text))
-            if claim is not None and self._parked.held.no_key(claim) is not None:
-                claim = None
             if one.of_drain:
                 if drain is not None and claim is not None and drain.takes(claim):
                     self._recorder.claim(claim)
@@ -304,7 +302,7 @@ class DrainedKeys:
                     self._note_failed(drain, failed)
                 elif drain is not None:
                     self._suspects[drain.number] = one.position
-            elif claim is not None and lane in careful:
+            elif claim is not None and lane in careful and self._parked.held.no_key(claim) is None:
                 self._recorder.claim(claim)
                 log.error(f"{claim.what} parked", lane=lane, message_id=one.message_id, reason=one.reason)
             else:

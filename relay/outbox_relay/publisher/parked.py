@@ -56,7 +56,8 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
 A whole topic that Kafka does not take, or that is paused, is parked in the same way in each lane, and drained when it
 can be published to again. All of the above holds for it. Its messages are held for the topic even if their key is
 parked, too; as the drain of the topic comes to them they are claimed for the key, in the transaction that records the
-drain. So they stay in order whichever of the two is drained first. Further schedules: docs/adr/0094.
+drain. So they stay in order whichever of the two is drained first. That has no limit: the drains of the keys wait for
+the topic, so a topic that waited for room among its keys would wait for ever. Further schedules: docs/adr/0094.
 """
 
 from __future__ import annotations

@@ -270,7 +270,8 @@ class Publisher(OnTheWire):
             self._end_drain(batch, running, row, reason)
             return
         if claim is not None:
-            no_key = self.held.no_key(claim)
+            # No limit for a drain: a topic that stayed parked here would keep those of its keys from beginning.
+            no_key = None if batch.drain is not None else self.held.no_key(claim)
             if no_key is None:
                 self._claim(batch, claim, row[TOPIC])
                 return
@@ -282,8 +283,12 @@ class Publisher(OnTheWire):
             self.topics.doubt(topic.name)
 
     def _hold(self, batch: Batch, running: set[int], row: RawRow, number: int) -> None:
-        """Hold a message behind the one that parked its key, or its topic; stop its lane if a key holds too many."""
-        no_room = self.held.no_room(row[LANE], row[TOPIC]) if number > 0 else None
+        """Hold a message behind the one that parked its key, or its topic; stop its lane if a key holds too many.
+
+        What the drain of a topic moves to a key has its row in the database already, and counts only for newer ones.
+        """
+        is_new = number > 0 and batch.drain is None
+        no_room = self.held.no_room(row[LANE], row[TOPIC]) if is_new else None
         if no_room is not None:
             self._stop_lane(batch, running, row, Unpublishable("TOO_MANY_HELD", no_room))
             return
@@ -305,9 +310,6 @@ class Publisher(OnTheWire):
         batch.drain.failed = claim_of(row, batch.drain.number, reason)
 
     def _stop_lane(self, batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
-        if batch.drain is not None:
-            self._end_drain(batch, running, row, reason)
-            return
         lane = row[LANE]
         running.discard(lane)
         at = just_before(row[POSITION], batch.progress, batch.before)

@@ -1,0 +1,71 @@
+"""A topic that is parked, with keys of it that are parked, too: neither keeps the other waiting for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from outbox_relay.publisher import parked
+from outbox_relay.publisher.session import Session
+from tests.support.plain_inserts import connect, insert
+from tests.support.relay_session import relay_session, turn_until
+from tests.support.topic_parking import LANES, TopicParking
+
+LIMIT = 1_000
+LONG = '{"much": "%s"}' % ("x" * 2 * LIMIT)
+SET_LIMIT = "UPDATE outbox.topic SET max_message_bytes = %s WHERE name = %s"
+REQUEST = "UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE NOT is_topic"
+
+
+class Keys:
+    """Keys of the topic that is to be parked, in one lane: their messages are written one by one."""
+
+    def __init__(self, topics: TopicParking) -> None:
+        self.topics = topics
+        self.bad, self.other = topics.keys[topics.sick][0], topics.another_key(LANES[0])
+        topics.conn.execute(SET_LIMIT, [LIMIT, topics.sick])
+
+    def send(self, key: str, *versions: int, poison: bool = False) -> None:
+        """Write messages of a key; a poisonous one is larger than the topic takes."""
+        for version in versions:
+            columns = {"headers": LONG} if poison else {}
+            insert(self.topics.conn, self.topics.sick, key, f"{key}:{version}", lane=LANES[0], **columns)
+
+    def publish(self, session: Session) -> None:
+        """Repair the cause, and let the relay publish what is parked."""
+        self.topics.conn.execute(SET_LIMIT, [1_000_000, self.topics.sick])
+        self.topics.conn.execute(REQUEST)
+        turn_until(session, lambda: not self.topics.of_keys, "the keys are drained")
+        self.topics.settle(session)
+        assert self.topics.reasons == []
+
+
+@pytest.mark.parametrize("parked_first", [True, False])
+def test_a_topic_goes_on_although_its_keys_hold_as_much_as_a_lane_may(
+    database: str, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch, *, parked_first: bool
+) -> None:
+    """Its keys are drained after it. Were its drain to wait for room among them, both would wait for ever."""
+    monkeypatch.setattr(parked, "MOST_HELD", 3)
+    monkeypatch.setattr(parked, "MOST_KEYS", 2 if parked_first else 1)
+    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+        topics = TopicParking(conn, bootstrap_servers)
+        keys = Keys(topics)
+        if parked_first:
+            keys.send(keys.bad, 0, poison=True)
+            topics.settle(session)
+        topics.pause()
+        topics.follow(session)
+        keys.send(keys.other, 0, poison=True)
+        if not parked_first:
+            keys.send(keys.bad, 0, poison=True)
+        keys.send(keys.bad, *range(1, 6))
+        keys.send(keys.other, *range(1, 4))
+        topics.settle(session)
+        assert len(topics.parked) == 1
+        topics.resume()
+        turn_until(session, lambda: not topics.parked, "the topic is drained")
+        topics.settle(session)
+        assert sorted(topics.reasons) == ["failed"] * 2 + ["held"] * 8
+        assert not session.stopped
+        keys.publish(session)
+    expected = [(keys.bad, version) for version in range(6)] + [(keys.other, version) for version in range(4)]
+    topics.check(topics.sick, (), also=expected)
