@@ -93,7 +93,13 @@ class DrainedKeys:
         most = 1 if is_suspect else TOPIC_PAGE if drain.is_topic else DRAIN_PAGE
         ids = self._parked.announce(drain, most)
         if ids is None:
-            self._drain, self._drain_at = None, now + ASK_EVERY_S
+            self._drain = None
+            if drain.is_topic:
+                # Chosen from memory: it would be chosen again, and nothing else, until that session ends.
+                self._waking.pass_over(drain.number, ASK_EVERY_S)
+                self._drain_at = now
+            else:
+                self._drain_at = now + ASK_EVERY_S
             return False
         if not self._recorder.barrier_counts():
             self._parked.withdraw([drain.lane])

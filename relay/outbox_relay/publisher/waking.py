@@ -32,6 +32,8 @@ class Waking:
     generation: int | None = None
     """The registry's, when they were read last; see topic_changes.py."""
     _waits: dict[str, _NextTry] = field(default_factory=dict)
+    _locked: dict[int, float] = field(default_factory=dict)
+    """The rows of lanes and topics that another session held: until when, in monotonic seconds, they are passed over."""
     _failed: dict[int, int] = field(default_factory=dict)
     """The rows of lanes and topics whose drain failed, by their numbers: which failure that was."""
 
@@ -52,6 +54,7 @@ class Waking:
             self._waits[name] = _NextTry(time.monotonic(), Backoff(RETRY_FIRST_S, RETRY_LAST_S))
         if not names:
             self._failed.clear()
+            self._locked.clear()
 
     def due(self, now: float) -> set[str]:
         """Return the topics to ask about now."""
@@ -85,6 +88,12 @@ class Waking:
         self._failed[number] = max(self._failed.values(), default=0) + 1
         self.close(name)
 
+    def pass_over(self, number: int, seconds: float) -> None:
+        """Try other rows, and keys, before this one, which another session holds for as long as it likes."""
+        self._locked[number] = time.monotonic() + seconds
+
     def first(self, numbers: Collection[int]) -> int | None:
         """Return of the rows of open topics the one to try first."""
-        return min(numbers, key=lambda number: self._failed.get(number, 0), default=None)
+        now = time.monotonic()
+        free = (number for number in numbers if now >= self._locked.get(number, now))
+        return min(free, key=lambda number: self._failed.get(number, 0), default=None)

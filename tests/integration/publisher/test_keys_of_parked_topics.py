@@ -69,3 +69,37 @@ def test_a_topic_goes_on_although_its_keys_hold_as_much_as_a_lane_may(
         keys.publish(session)
     expected = [(keys.bad, version) for version in range(6)] + [(keys.other, version) for version in range(4)]
     topics.check(topics.sick, (), also=expected)
+
+
+def test_a_locked_row_of_a_topic_holds_up_no_other_drain(database: str, bootstrap_servers: str) -> None:
+    """An operator's open transaction on the row of one lane: the other lane, and a requested key, are drained."""
+    with (
+        connect(database) as conn,
+        connect(database) as operator,
+        relay_session(database, bootstrap_servers) as session,
+    ):
+        topics = TopicParking(conn, bootstrap_servers)
+        conn.execute(SET_LIMIT, [LIMIT, topics.well])
+        key = topics.keys[topics.well][0]
+        insert(conn, topics.well, key, f"{key}:0", lane=LANES[0], headers=LONG)
+        topics.settle(session)
+        assert topics.of_keys == 1
+        topics.pause()
+        topics.follow(session)
+        topics.send(2, [topics.sick])
+        topics.settle(session)
+        assert len(topics.parked) == 2
+        with operator.transaction():
+            operator.execute(
+                "SELECT FROM outbox.parked_key WHERE is_topic AND lane = %s FOR UPDATE", [LANES[0]]
+            )
+            topics.resume()
+            conn.execute(SET_LIMIT, [1_000_000, topics.well])
+            turn_until(session, lambda: len(topics.parked) == 1, "the other lane is drained")
+            conn.execute(REQUEST)
+            turn_until(session, lambda: not topics.of_keys, "the key is drained")
+            assert [lane for lane, *_ in topics.parked] == [LANES[0]]
+        topics.drain(session)
+        assert topics.reasons == []
+    topics.check(topics.sick, range(2))
+    topics.check(topics.well, (), also=[(key, 0)])

@@ -93,3 +93,12 @@ def test_a_parked_topic_opens_with_the_generation_that_resumes_it() -> None:
     registry.rows["parked"] = 4
     look_up(registry, book, 3)
     assert book.waking.open == {"parked"}
+
+
+def test_a_lane_whose_row_is_locked_is_passed_over_for_a_while() -> None:
+    waking = parked("t")
+    waking.pass_over(-7, 60.0)
+    assert waking.first([-7, -8]) == -8
+    assert waking.first([-7]) is None, "so that requested keys are asked for"
+    waking.pass_over(-7, 0.0)
+    assert waking.first([-7, -8]) == -7
