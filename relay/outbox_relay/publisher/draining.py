@@ -80,7 +80,7 @@ class DrainedKeys:
         drain = self._drain
         if drain is None:
             return False
-        if drain.lane not in lanes:
+        if drain.lane not in lanes or drain.is_put_off:
             self._put_off(drain)
             return False
         if not self._settle():
@@ -212,8 +212,8 @@ class DrainedKeys:
         with naming_defects():
             batch = self._publisher.publish(rows, progress, progress, [drain.lane], part)
             is_cut = batch.ended_at is not None  # the local queue was full
-            settled_rows = batch.messages + len(batch.claims)
-            if part.failed is None and not is_cut and settled_rows != len(rows):
+            settled_rows = batch.messages + sum(not claim.is_of_topic for claim in batch.claims)
+            if part.failed is None and not (is_cut or part.is_put_off) and settled_rows != len(rows):
                 raise BrokenError(f"a drain of lane {drain.lane} left out messages of its key", {})
         batch.lanes, batch.progress = speaks_for, progress
         if most == 1 and rows:
@@ -232,10 +232,12 @@ class DrainedKeys:
         if settled_rows:
             drain.reached = rows[settled_rows - 1][POSITION]
         self._note_drained(drain, part, batch)
-        if most == 1 or self._drain is None:
+        if most == 1 or part.is_put_off or self._drain is None:
             # Recorded before anything else of the lane is read, unless its partition is slow: then the lane is set
             # aside, and not read before that. The next request is read when this one is recorded, too.
-            self._settle()
+            is_settled = self._settle()
+            if is_settled and part.is_put_off:
+                self._put_off(drain)
 
     def _may_be_listed(self, drain: KeyDrain) -> bool:
         """Return whether a list that was made before may hold what is drained; else it need not be remembered.
@@ -260,6 +262,7 @@ class DrainedKeys:
     def _note_drained(self, drain: KeyDrain, part: KeyDrain, batch: Batch) -> None:
         """Note what was produced of a drain; the record of the batch writes the same."""
         drain.pages += 1
+        drain.is_put_off = part.is_put_off
         self.counts.published += batch.messages
         if part.failed is not None or part.is_all:
             self._drain, self._drain_at = None, 0.0
@@ -302,6 +305,10 @@ class DrainedKeys:
             if one.of_drain:
                 if drain is not None and claim is not None and drain.takes(claim):
                     self._recorder.claim(claim)
+                elif drain is not None and claim is not None and drain.waits_for(claim):
+                    # The request stays, for after the topic: see Publisher._put_off_drain.
+                    if (lane, drain.key[1]) not in self._parked.held.topics:
+                        self._recorder.claim(claim)
                 elif drain is not None and row is not None:
                     failed = claim_of(row, drain.number, Unpublishable(code, text))
                     self._recorder.drained(replace(drain, done=(), is_all=False, failed=failed))

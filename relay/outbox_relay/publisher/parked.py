@@ -172,6 +172,8 @@ class KeyDrain:
     is_all: bool = False
     failed: Claim | None = None
     """The message that fails now; nothing behind it was produced."""
+    is_put_off: bool = False
+    """Whether its topic is closed: the key keeps its head and its request, and is drained after the topic."""
 
     @property
     def is_topic(self) -> bool:
@@ -181,6 +183,10 @@ class KeyDrain:
     def takes(self, claim: Claim) -> bool:
         """Return whether it goes on behind a message that parks its own key."""
         return self.is_topic and not claim.is_of_topic
+
+    def waits_for(self, claim: Claim) -> bool:
+        """Return whether it is of a key, and a message of it cannot be published because its topic is closed."""
+        return claim.is_of_topic and not self.is_topic
 
     @property
     def is_whole(self) -> bool:

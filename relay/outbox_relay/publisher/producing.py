@@ -267,7 +267,10 @@ class Publisher(OnTheWire):
         reason = reason_of(error)
         claim = claim_of_failure(row, reason)
         if batch.drain is not None and (claim is None or not batch.drain.takes(claim)):
-            self._end_drain(batch, running, row, reason)
+            if claim is not None and batch.drain.waits_for(claim):
+                self._put_off_drain(batch, running, claim)
+            else:
+                self._end_drain(batch, running, row, reason)
             return
         if claim is not None:
             # No limit for a drain: a topic that stayed parked here would keep those of its keys from beginning.
@@ -301,6 +304,18 @@ class Publisher(OnTheWire):
             self.held.messages_of[claim.lane, topic] += 1
         if claim.head is not None and claim.number is not None:
             self.held.park(claim.head.key, claim.number)
+
+    def _put_off_drain(self, batch: Batch, running: set[int], claim: Claim) -> None:
+        """Put a key's drain off until its topic can be published to; the message is sound, and stays with its key.
+
+        The topic is parked, if it is not yet: with no message of its own its drain is one empty page. Its row counts
+        towards no limit here, because the request would be tried again at once without it.
+        """
+        assert batch.drain is not None  # noqa: S101  (the caller has asked)
+        running.discard(claim.lane)
+        batch.drain.is_put_off = True
+        if (claim.lane, batch.drain.key[1]) not in self.held.topics:
+            self._claim(batch, claim, batch.drain.key[1])
 
     @staticmethod
     def _end_drain(batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:

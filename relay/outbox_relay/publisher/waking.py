@@ -33,7 +33,7 @@ class Waking:
     """The registry's, when they were read last; see topic_changes.py."""
     _waits: dict[str, _NextTry] = field(default_factory=dict)
     _locked: dict[int, float] = field(default_factory=dict)
-    """The rows of lanes and topics that another session held: until when, in monotonic seconds, they are passed over."""
+    """The rows of lanes and topics that another session held: until when they are passed over, monotonic."""
     _failed: dict[int, int] = field(default_factory=dict)
     """The rows of lanes and topics whose drain failed, by their numbers: which failure that was."""
 

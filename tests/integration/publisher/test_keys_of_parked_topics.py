@@ -103,3 +103,46 @@ def test_a_locked_row_of_a_topic_holds_up_no_other_drain(database: str, bootstra
         assert topics.reasons == []
     topics.check(topics.sick, range(2))
     topics.check(topics.well, (), also=[(key, 0)])
+
+
+@pytest.mark.parametrize("pages", [0, 1])
+def test_a_key_that_is_drained_during_a_pause_keeps_its_request(
+    database: str, bootstrap_servers: str, *, pages: int
+) -> None:
+    """Also if its topic is paused behind the first page. What is sound becomes no dead message, and goes on by itself."""
+    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+        topics = TopicParking(conn, bootstrap_servers)
+        keys = Keys(topics)
+        keys.send(keys.bad, 0, poison=True)
+        keys.send(keys.bad, 1, 2, 3)
+        topics.settle(session)
+        assert topics.reasons == ["failed", "held", "held", "held"]
+        if pages:
+            conn.execute(SET_LIMIT, [1_000_000, topics.sick])
+            topics.follow(session)
+            conn.execute(REQUEST)
+            turn_until(session, lambda: len(topics.reasons) == 3, "its head is drained, alone")
+        else:
+            head = "SELECT m.message_id FROM outbox.message m JOIN outbox.parked_key k ON k.head = m.id"
+            conn.execute(f"UPDATE outbox.message SET state = 'DEAD' WHERE message_id = ({head})")
+        topics.pause()
+        session._publisher.topics.read_anew(-1)
+        turn_until(session, lambda: bool(topics.parked), "its topic is parked")
+        topics.settle(session)
+        for _ in range(5):
+            session._drain_at = 0.0
+            session.run_once(0.005)
+        assert topics.reasons == ["held"] * 3
+        state = (
+            "SELECT requested_at IS NOT NULL, draining_at IS NULL FROM outbox.parked_key WHERE NOT is_topic"
+        )
+        assert conn.execute(state).fetchall() == [(True, True)]
+        assert topics.parked == [(LANES[0], topics.sick, "TOPIC_PAUSED")]
+        keys.send(keys.other, 0)
+        topics.settle(session)
+        topics.resume()
+        turn_until(session, lambda: not topics.parked and not topics.of_keys, "both are drained")
+        topics.settle(session)
+        assert topics.reasons == []
+    expected = [(keys.bad, version) for version in range(0 if pages else 1, 4)] + [(keys.other, 0)]
+    topics.check(topics.sick, (), also=expected)
