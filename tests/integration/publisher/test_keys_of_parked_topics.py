@@ -109,7 +109,7 @@ def test_a_locked_row_of_a_topic_holds_up_no_other_drain(database: str, bootstra
 def test_a_key_that_is_drained_during_a_pause_keeps_its_request(
     database: str, bootstrap_servers: str, *, pages: int
 ) -> None:
-    """Also if its topic is paused behind the first page. What is sound becomes no dead message, and goes on by itself."""
+    """Also if its topic is paused behind the first page. No sound message is dead, and the key goes on by itself."""
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
         topics = TopicParking(conn, bootstrap_servers)
         keys = Keys(topics)
