@@ -19,6 +19,7 @@ from outbox.inbox.batch_threads import BatchThread
 from outbox.inbox.batches import Batching, BatchListener, one_by_one
 from outbox.inbox.counts import MessageCounts
 from outbox.inbox.delays import DelaySchedule
+from outbox.inbox.failures import timed_out
 from outbox.inbox.handling import Handling, Listener
 from outbox.inbox.header_filters import Predicate
 from outbox.inbox.keeper import Keeper
@@ -29,15 +30,7 @@ from outbox.inbox.repeats import Repeats
 from outbox.inbox.server import CurrentServer
 from outbox.inbox.settings import ConsumerSettings, Subscribed, subscription_of
 from outbox.inbox.starts import ConsumeFrom
-from outbox.inbox.threads import (
-    Connect,
-    DeliveryThread,
-    ListenerThread,
-    RetryThread,
-    Running,
-    Runtime,
-    timed_out,
-)
+from outbox.inbox.threads import Connect, DeliveryThread, ListenerThread, RetryThread, Running, Runtime
 from outbox.inbox.vitals import ConsumerVitals
 
 log = logging.getLogger("outbox.inbox")

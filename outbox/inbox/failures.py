@@ -52,6 +52,17 @@ def reported(summary: str) -> Failure:
     return Failure(_clean(summary), _clean(summary))
 
 
+def timed_out(seconds: float) -> Failure:
+    """Describe a listener that was given up."""
+    return reported(f"the listener ran past its time-out of {seconds:g} s")
+
+
+def interrupted(error: Exception, times: int) -> Failure:
+    """Describe a message during which PostgreSQL went away again and again, though it is up."""
+    text = " ".join(str(error).split())[:300]
+    return reported(f"PostgreSQL ended {times} transactions of this message in a row: {text}")
+
+
 def is_infrastructure(error: BaseException) -> bool:
     """Return whether PostgreSQL is away or asks for another try, or the member ends: the message is not to blame."""
     if isinstance(error, InterruptedListenerError):

@@ -21,7 +21,14 @@ from outbox.backoff import Backoff
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import membership, plans
 from outbox.inbox.assignments import Assignments
-from outbox.inbox.failures import Failure, InterruptedListenerError, is_infrastructure, reported
+from outbox.inbox.failures import (
+    Failure,
+    InterruptedListenerError,
+    interrupted,
+    is_infrastructure,
+    reported,
+    timed_out,
+)
 from outbox.inbox.followers import fitting, park_followers
 from outbox.inbox.handling import (
     Connection,
@@ -234,7 +241,7 @@ class DeliveryThread(ListenerThread):
                 if interruptions < MOST_INTERRUPTIONS or work.failure is not None or not self._is_up():
                     self._pause(error)
                 else:
-                    work.failure = interrupted(error)
+                    work.failure = interrupted(error, MOST_INTERRUPTIONS)
         if self._settle():
             if handled is not None:
                 self._how.counts.message(handled.value)
@@ -376,7 +383,7 @@ class RetryThread(ListenerThread):
         count = self._interrupted[retry.id] = self._interrupted.get(retry.id, 0) + 1
         if count < MOST_INTERRUPTIONS:
             self._run(lambda conn: try_later(conn, retry, self._pauses.pause))
-        elif self._fail(retry, interrupted(error)):
+        elif self._fail(retry, interrupted(error, MOST_INTERRUPTIONS)):
             del self._interrupted[retry.id]
 
     def _fail(self, retry: plans.Retry, failure: Failure) -> bool:
@@ -390,14 +397,3 @@ class RetryThread(ListenerThread):
             self._pause(error)
             return False
         return True
-
-
-def timed_out(seconds: float) -> Failure:
-    """Describe a listener that was given up."""
-    return reported(f"the listener ran past its time-out of {seconds:g} s")
-
-
-def interrupted(error: Exception) -> Failure:
-    """Describe a message during which PostgreSQL went away again and again, though it is up."""
-    text = " ".join(str(error).split())[:300]
-    return reported(f"PostgreSQL ended {MOST_INTERRUPTIONS} transactions of this message in a row: {text}")
