@@ -2,8 +2,10 @@
 
 A message costs as many round trips as a loop by hand that begins, writes and commits: the row of the inbox goes with
 the `BEGIN`, and the check that the listener has kept its transaction goes with the `COMMIT`. Each is a text of two
-statements of the simple protocol, of which the second one is not run if the first one fails. The statements are
-prepared by name once in a session, so PostgreSQL does not plan them again.
+statements of the simple protocol, of which the second one is not run if the first one fails. The row's statement is
+prepared by name, so PostgreSQL does not plan it again. The session may lose it while a listener has the connection:
+psycopg sends `DEALLOCATE ALL` when a savepoint is rolled back, for example. So the check is never a prepared one, and
+the row's statement is prepared again before a listener runs.
 
 When the process dies, or the connection is lost:
 
@@ -41,11 +43,11 @@ from outbox.inbox.messages import Delivery
 from outbox.inbox.plans import SQL, Taken
 
 Connection = psycopg.Connection[Any]
-_PREPARED = {"outbox_take": "take", "outbox_same": "require_same_transaction"}
+_PREPARE_TAKE = f"PREPARE outbox_take AS {SQL['take']}"
 _BEGIN_AND_TAKE = (
     "BEGIN ISOLATION LEVEL READ COMMITTED;EXECUTE outbox_take(%d,'%s','%s',%d,%d,%d,E'\\\\x%s',%s)"
 )
-_CHECK_AND_COMMIT = "EXECUTE outbox_same('%d');COMMIT"
+_CHECK = SQL["require_same_transaction"]
 _COMMIT_AND_BEGIN = b"COMMIT AND CHAIN"
 """The next transaction has the isolation level of the one before, which `begin_and_take` has begun."""
 _TAKE_FORMATS = (*(Format.TEXT,) * 6, Format.BINARY, Format.BINARY)
@@ -79,7 +81,7 @@ def begin_and_take(conn: Connection, group: int, delivery: Delivery) -> Taken:
         result = _execute(conn, text)
     except psycopg.errors.InvalidSqlStatementName:
         conn.rollback()
-        _prepare(conn)
+        _execute(conn, _PREPARE_TAKE)
         result = _execute(conn, text)
     return _taken(result)
 
@@ -91,10 +93,8 @@ def check_and_commit(conn: Connection, xid: str) -> None:
         psycopg.Error: It is another one (its constraint is `listener_keeps_transaction`), and is rolled back by the
             caller; or the commit was refused; or the connection was lost, and nothing is known of a commit.
     """
-    try:
-        _execute(conn, _CHECK_AND_COMMIT % int(xid))
-    except psycopg.errors.InvalidSqlStatementName as error:
-        raise psycopg.OperationalError(f"the listener removed prepared statements: {error}") from error
+    check = _CHECK.replace("$1", f"'{int(xid)}'")
+    _execute(conn, f"{check};COMMIT")
 
 
 class SentTake:
@@ -108,14 +108,17 @@ class SentTake:
         """Return what became of it; the connection is in the transaction of the message then.
 
         Returns:
-            None: it waited too long for the row for a listener to run in its transaction, which is rolled back.
+            None: it is to be taken again, and nothing of it is left. It waited too long for the row for a listener to
+                run in its transaction; or the listener before it has removed the prepared statement.
 
         Raises:
             psycopg.Error: as of `plans.take`; the connection is to be closed.
         """
-        taken = _taken(_result(self.conn))
+        taken = None
+        with suppress(psycopg.errors.InvalidSqlStatementName):
+            taken = _taken(_result(self.conn))
         _end_pipeline(self.conn)
-        if taken.is_new and monotonic() - self._sent_at >= LONG_WAIT:
+        if taken is None or (taken.is_new and monotonic() - self._sent_at >= LONG_WAIT):
             self.conn.rollback()
             return None
         return taken
@@ -138,7 +141,7 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
     """
     message, pgconn = following.message, conn.pgconn
     pgconn.enter_pipeline_mode()
-    pgconn.send_query_prepared(b"outbox_same", [xid.encode()])
+    pgconn.send_query_params(_CHECK.encode(), [xid.encode()])
     pgconn.send_query_params(_COMMIT_AND_BEGIN, None)
     pgconn.send_flush_request()  # not a sync: PostgreSQL goes on behind an error there
     values = (
@@ -158,23 +161,12 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
     try:
         _result(conn)
         _result(conn)
-    except psycopg.errors.InvalidSqlStatementName as error:
-        raise psycopg.OperationalError(f"the listener removed prepared statements: {error}") from error
     except psycopg.Error as error:
         if error.sqlstate is not None:
             with suppress(psycopg.OperationalError):  # the caller finds the connection lost
                 _end_pipeline(conn)
         raise
     return SentTake(conn)
-
-
-def _prepare(conn: Connection) -> None:
-    """Prepare the statements, whichever of them the session has."""
-    for name, statement in _PREPARED.items():
-        try:
-            _execute(conn, f"PREPARE {name} AS {SQL[statement]}")
-        except psycopg.errors.DuplicatePreparedStatement:
-            continue
 
 
 def _taken(result: PGresult) -> Taken:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -126,6 +127,32 @@ def test_messages_are_taken_with_the_commit_of_the_one_before(
     assert stage.inbox.count("outbox.inbox") == stage.offset == 9
     rows = stage.inbox.conn.execute("SELECT count(*) FROM applied GROUP BY xmin").fetchall()
     assert rows == [(1,)] * 9, "a transaction for each"
+
+
+@pytest.mark.feature("S-90")
+@pytest.mark.parametrize("count", [1, 3], ids=["alone", "with_next_messages"])
+def test_a_listener_that_lets_psycopg_remove_prepared_statements_runs_once(stage: Stage, count: int) -> None:
+    """Psycopg sends DEALLOCATE ALL when it rolls back to a savepoint, once it has prepared statements of its own."""
+    seen: list[bytes | None] = []
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        seen.append(message.body)
+        for number in range(8):
+            conn.execute("SELECT %s::integer", [number])
+        with suppress(psycopg.errors.DivisionByZero), conn.transaction():
+            conn.execute("SELECT 1 / 0")
+        assert conn.execute("SELECT FROM pg_prepared_statements").fetchall() == []
+        return apply(conn, message)
+
+    stage.add(*range(count))
+    thread = stage.thread(listener)
+    thread._ends.wait = lambda timeout=None: False  # type: ignore[method-assign]
+    thread.run_once()
+    assert seen == [b"%d" % number for number in range(count)]
+    assert stage.inbox.applied("body") == [str(number) for number in range(count)]
+    assert stage.inbox.count("outbox.inbox") == stage.offset == count
+    assert stage.inbox.count("outbox.inbox_parked") == 0
+    assert not stage.conn.closed, "the next message is taken on the same connection"
 
 
 @pytest.mark.feature("S-90")
