@@ -52,12 +52,11 @@ class AheadThread(DeliveryThread):
                 self._drop_connection()
 
     def _commit(self, conn: Connection, xid: str) -> None:
-        following = None if self._ends.is_set() else self._work.take(0)
+        following = self._take_next()
         if following is None:
             super()._commit(conn, xid)
             return
-        self._next = Work(*following)
-        delivery = self._next.delivery
+        delivery = following.delivery
         try:
             if delivery.failure is None and delivery.born_on in self._server.days and has_pipeline():
                 self._sent = commit_and_take(conn, xid, self._how.group, delivery)
@@ -66,6 +65,17 @@ class AheadThread(DeliveryThread):
         except BaseException:
             self._give_next_back()
             raise
+
+    def _take_next(self) -> Work | None:
+        """Take a message to come after the current one; not if the thread is given up, or is to end."""
+        if self._ends.is_set() or (taken := self._work.take(0)) is None:
+            return None
+        with self._lock:
+            if not self.given_up:
+                self._next = Work(*taken)
+                return self._next
+        self._work.give_back(*taken)  # whoever has this thread's place has given back what it had by then
+        return None
 
     def _begin_next(self) -> Work | None:
         """Make the next message the current work, with what became of its row."""

@@ -279,18 +279,28 @@ def test_a_row_that_was_taken_ahead_counts_in_its_transaction_only(stage: Stage,
 
 
 @pytest.mark.feature("S-90")
-def test_a_thread_that_is_given_up_leaves_its_next_message_to_others(stage: Stage) -> None:
+@pytest.mark.parametrize("when", ["before the commit", "after the commit", "and replaced later"])
+def test_a_thread_that_is_given_up_leaves_its_next_message_to_others(stage: Stage, when: str) -> None:
     stage.add(0, 1)
     thread, replacement = stage.thread(), stage.thread()
-    commit = thread._commit
+    commit, running = thread._commit, []
 
     def late(conn: Connection, xid: str) -> None:
+        if when != "before the commit":
+            commit(conn, xid)
         thread.given_up = True
-        replacement.take_over(thread, None)
-        commit(conn, xid)
+        if when != "and replaced later":
+            replacement.take_over(thread, None)
+        if when == "before the commit":
+            commit(conn, xid)
+        running.append(stage.running())
 
     thread._commit = late  # type: ignore[method-assign]
     thread.run_once()
+    if when == "and replaced later":
+        replacement.take_over(thread, None)
+    else:
+        assert running == [1], "only the message that is inherited"
     thread._drop_connection()
     replacement.run_once()  # the message that was inherited
     replacement.run_once()
