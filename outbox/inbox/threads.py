@@ -261,12 +261,8 @@ class DeliveryThread(ListenerThread):
                     parked = park_followers(conn, self._how.group, followers)
             except Exception as error:  # noqa: BLE001  (whatever it is, it comes again if the messages are to blame)
                 self._drop_connection()
-                log.log(
-                    self._repeats.level("followers"),
-                    "%d messages are parked one by one: %s",
-                    len(followers),
-                    error,
-                )
+                level = self._repeats.level("followers")
+                log.log(level, "%d messages are parked one by one: %s", len(followers), error)
             finally:
                 self._work.finish_followers(key, followers, parked)
             self._how.counts.message("parked", sum(parked))
@@ -275,6 +271,8 @@ class DeliveryThread(ListenerThread):
 
     def _try(self, work: Work) -> Handled | None:
         """Handle a message; None: its partition was given away meanwhile."""
+        if work.failure is not None and work.taken is not None:
+            self._drop_connection()  # parking would find the row, and commit it without an effect
         conn, delivery, failure = self._connection(), work.delivery, work.failure
         if not self._work.is_current(delivery):
             return None  # the connection may be new, and lead to a server that lacks earlier messages

@@ -17,8 +17,10 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, ahead_threads
 from outbox.inbox.ahead_threads import AheadThread
 from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.failures import Failure
 from outbox.inbox.handling import Handling, Listener
 from outbox.inbox.messages import RawRecord, Source, identify
+from outbox.inbox.plans import COMMITTED
 from outbox.inbox.round_trips import begin_and_take, commit_and_take
 from outbox.inbox.server import CurrentServer, identify_server
 from outbox.inbox.sessions import use_read_committed
@@ -27,7 +29,8 @@ from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.locks import see_blocked
 from tests.support.waiting import wait_until
 
-BORN_AT = str(int(time.time() * 1000)).encode()
+BORN_AT, YESTERDAY = (str(int((time.time() - age) * 1000)).encode() for age in (0, 86_400))
+UNDECIDED = Failure("its header filter could not decide", "")
 SOURCE = Source(1, "c/t")
 TOPIC = ("t", 0)
 DEFERRED = """
@@ -57,19 +60,20 @@ class Stage:
         """Give the partition to the member, from an offset on."""
         self.epoch = self.work.open(TOPIC, SOURCE, start, 0)
 
-    def add(self, *numbers: int) -> None:
+    def add(self, *numbers: int, failure: Failure | None = None, is_of_new_day: bool = False) -> None:
         """Deliver messages."""
         for number in numbers:
             headers = (
                 ("outbox-id", f"00000000-0000-4000-8000-{number:012}".encode()),
-                ("outbox-born-at", BORN_AT),
+                ("outbox-born-at", YESTERDAY if is_of_new_day else BORN_AT),
             )
             record = RawRecord(
                 "t", 0, number, b"k%d" % number, str(number).encode(), headers, 1_700_000_000_123
             )
             assert self.epoch is not None
-            delivery = identify(SOURCE, record, orderly=True, epoch=self.epoch)
-            self.server.days.add(delivery.born_on)
+            delivery = identify(SOURCE, record, orderly=True, epoch=self.epoch, failure=failure)
+            if not is_of_new_day:
+                self.server.days.add(delivery.born_on)
             assert self.work.add(delivery)
 
     def thread(self, listener: Listener = apply) -> AheadThread:
@@ -101,6 +105,14 @@ class Stage:
         return found.running
 
 
+def parked(stage: Stage) -> list[tuple[int, str, str]]:
+    """Return the offsets, states and failures of what is parked."""
+    found: list[tuple[int, str, str]] = stage.inbox.conn.execute(
+        "SELECT off, state, fingerprint FROM outbox.inbox_parked ORDER BY off"
+    ).fetchall()
+    return found
+
+
 @pytest.fixture
 def stage(inbox: InboxStage) -> Iterator[Stage]:
     """A stage whose connection is closed at the end."""
@@ -114,6 +126,11 @@ def test_messages_are_taken_with_the_commit_of_the_one_before(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ahead: list[str] = []
+    backends: set[int] = set()
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        backends.add(conn.info.backend_pid)
+        return apply(conn, message)
 
     def watched(*given: object) -> object:
         ahead.append("sent")
@@ -121,9 +138,10 @@ def test_messages_are_taken_with_the_commit_of_the_one_before(
 
     monkeypatch.setattr(ahead_threads, "commit_and_take", watched)
     stage.add(*range(9))
-    stage.thread().run_once()
+    stage.thread(listener).run_once()
     assert stage.inbox.applied("body") == [str(number) for number in range(9)]
     assert len(ahead) == 8
+    assert len(backends) == 1, "each of them was run in the transaction that had taken it"
     assert stage.inbox.count("outbox.inbox") == stage.offset == 9
     rows = stage.inbox.conn.execute("SELECT count(*) FROM applied GROUP BY xmin").fetchall()
     assert rows == [(1,)] * 9, "a transaction for each"
@@ -153,6 +171,63 @@ def test_a_listener_that_lets_psycopg_remove_prepared_statements_runs_once(stage
     assert stage.inbox.count("outbox.inbox") == stage.offset == count
     assert stage.inbox.count("outbox.inbox_parked") == 0
     assert not stage.conn.closed, "the next message is taken on the same connection"
+
+
+@pytest.mark.feature("S-90")
+def test_a_next_message_that_no_listener_may_run_is_parked(stage: Stage) -> None:
+    """Its header filter could not decide. Its row alone would be committed, and the message would be lost."""
+    stage.add(0)
+    stage.add(1, failure=UNDECIDED)
+    stage.thread().run_once()
+    assert stage.inbox.applied("body") == ["0"]
+    assert parked(stage) == [(1, "retry", UNDECIDED.fingerprint)]
+    assert stage.inbox.count("outbox.inbox") == stage.offset == 2
+    assert not stage.conn.closed, "it was not taken with the commit"
+
+
+@pytest.mark.feature("S-90")
+def test_a_message_that_was_taken_is_not_parked_in_that_transaction(stage: Stage) -> None:
+    stage.add(0)
+    thread = stage.thread()
+    conn = thread._connection()
+    key, delivery = stage.work.take(0)  # type: ignore[misc]
+    taken = begin_and_take(conn, 1, delivery)
+    thread._work_on(Work(key, delivery, failure=UNDECIDED, taken=(conn, taken)))
+    assert stage.inbox.applied("body") == []
+    assert parked(stage) == [(0, "retry", UNDECIDED.fingerprint)]
+    assert stage.inbox.count("outbox.inbox") == stage.offset == 1
+
+
+@pytest.mark.feature("S-90")
+def test_a_next_message_of_another_day_gets_the_partition_of_its_day_first(stage: Stage) -> None:
+    stage.add(0)
+    stage.add(1, is_of_new_day=True)
+    stage.thread().run_once()
+    assert stage.inbox.applied("body") == ["0", "1"]
+    assert stage.inbox.count("outbox.inbox") == stage.offset == 2
+    assert stage.inbox.count("outbox.inbox_default") == 0
+
+
+@pytest.mark.feature("S-90")
+def test_a_listener_that_begins_another_transaction_is_found_beside_a_next_message(stage: Stage) -> None:
+    seen: list[bytes | None] = []
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        seen.append(message.body)
+        result = apply(conn, message)
+        if message.body == b"0":
+            conn.execute("COMMIT AND CHAIN")
+            apply(conn, message)
+        return result
+
+    stage.add(0, 1)
+    thread = stage.thread(listener)
+    thread.run_once()
+    thread.run_once()  # the message that was given back
+    assert seen == [b"0", b"1"]
+    assert stage.inbox.applied("body") == ["0", "1"], "what it wrote afterwards is taken back"
+    assert parked(stage) == [(0, "dead", COMMITTED)]
+    assert stage.inbox.count("outbox.inbox") == stage.offset == 2
 
 
 @pytest.mark.feature("S-90")
