@@ -3,8 +3,11 @@
 While there are messages in memory, it sends the row of the next one behind the commit of the one before, and notes the
 end of that one while PostgreSQL takes the next one over: two round trips for a message instead of three. Listeners run
 one after the other, as ever: the next one runs after the one before is committed. The next message is of another key,
-because a key is in one thread's hands at a time. What happens to a message that is taken
-ahead (`Work.taken`):
+because a key is in one thread's hands at a time. It waits for the commit in the hands of this thread, even if another
+thread is idle: for as long as that commit takes, with the triggers that are deferred to it. Its transaction begins with
+the statement that commits the one before, so that is the time of its `now()`.
+
+What happens to a message that is taken ahead (`Work.taken`):
 
 - The commit before it fails, or its outcome is unknown: PostgreSQL has not taken it, or its connection is closed. It is
   given back, and waits in front of its key for any thread.
@@ -19,6 +22,7 @@ ahead (`Work.taken`):
 from __future__ import annotations
 
 import psycopg
+from psycopg import capabilities
 
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import Failure
@@ -58,7 +62,11 @@ class AheadThread(DeliveryThread):
             return
         delivery = following.delivery
         try:
-            if delivery.failure is None and delivery.born_on in self._server.days and has_pipeline():
+            if (
+                delivery.failure is None
+                and delivery.born_on in self._server.days
+                and capabilities.has_pipeline()
+            ):
                 self._sent = commit_and_take(conn, xid, self._how.group, delivery)
             else:
                 super()._commit(conn, xid)
@@ -99,8 +107,3 @@ class AheadThread(DeliveryThread):
             following, self._next = self._next, None
         if following is not None:
             self._work.give_back(following.key, following.delivery)
-
-
-def has_pipeline() -> bool:
-    """Return whether libpq has pipelines; version 14 does."""
-    return psycopg.pq.version() >= 140000

@@ -49,7 +49,8 @@ _BEGIN_AND_TAKE = (
 )
 _CHECK = SQL["require_same_transaction"]
 _COMMIT_AND_BEGIN = b"COMMIT AND CHAIN"
-"""The next transaction has the isolation level of the one before, which `begin_and_take` has begun."""
+"""The next transaction has the isolation level of the one before, which `begin_and_take` has begun. Its `now()` is the
+time at which PostgreSQL began with this statement."""
 _TAKE_FORMATS = (*(Format.TEXT,) * 6, Format.BINARY, Format.BINARY)
 LONG_WAIT = 1.0
 """Seconds that a transaction may have waited for a message before its listener runs in it."""
@@ -100,9 +101,8 @@ def check_and_commit(conn: Connection, xid: str) -> None:
 class SentTake:
     """The row of a message that was sent behind the commit of another one; until `receive`, the connection is busy."""
 
-    def __init__(self, conn: Connection) -> None:
-        self.conn = conn
-        self._sent_at = monotonic()
+    def __init__(self, conn: Connection, sent_at: float) -> None:
+        self.conn, self._sent_at = conn, sent_at
 
     def receive(self) -> Taken | None:
         """Return what became of it; the connection is in the transaction of the message then.
@@ -140,23 +140,14 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
         psycopg.Error: as of `check_and_commit`; the other message was not taken.
     """
     message, pgconn = following.message, conn.pgconn
+    row = (message.message_id, following.born_on, following.topic_id, message.partition, message.offset)
+    values = [*(str(value).encode() for value in (group, *row)), following.digest, following.order_key]
+    sent_at = monotonic()
     pgconn.enter_pipeline_mode()
     pgconn.send_query_params(_CHECK.encode(), [xid.encode()])
     pgconn.send_query_params(_COMMIT_AND_BEGIN, None)
     pgconn.send_flush_request()  # not a sync: PostgreSQL goes on behind an error there
-    values = (
-        str(group),
-        str(message.message_id),
-        str(following.born_on),
-        str(following.topic_id),
-        str(message.partition),
-        str(message.offset),
-    )
-    pgconn.send_query_prepared(
-        b"outbox_take",
-        [*(value.encode() for value in values), following.digest, following.order_key],
-        _TAKE_FORMATS,
-    )
+    pgconn.send_query_prepared(b"outbox_take", values, _TAKE_FORMATS)
     pgconn.pipeline_sync()
     try:
         _result(conn)
@@ -166,7 +157,7 @@ def commit_and_take(conn: Connection, xid: str, group: int, following: Delivery)
             with suppress(psycopg.OperationalError):  # the caller finds the connection lost
                 _end_pipeline(conn)
         raise
-    return SentTake(conn)
+    return SentTake(conn, sent_at)
 
 
 def _taken(result: PGresult) -> Taken:

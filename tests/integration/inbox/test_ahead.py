@@ -5,104 +5,37 @@ The threads are driven by the test, so each schedule is exact: see `outbox/inbox
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import psycopg
 import pytest
+from psycopg import Capabilities
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from outbox.inbox import ConsumedMessage, ConsumeResult, DelaySchedule, ahead_threads
-from outbox.inbox.ahead_threads import AheadThread
-from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox import ConsumedMessage, ConsumeResult, ahead_threads, round_trips
 from outbox.inbox.failures import Failure
-from outbox.inbox.handling import Handling, Listener
-from outbox.inbox.messages import RawRecord, Source, identify
 from outbox.inbox.plans import COMMITTED
 from outbox.inbox.round_trips import begin_and_take, commit_and_take
-from outbox.inbox.server import CurrentServer, identify_server
-from outbox.inbox.sessions import use_read_committed
-from outbox.inbox.threads import Runtime, Work
+from outbox.inbox.threads import Work
+from tests.support.ahead_stage import SOURCE, TOPIC, Stage
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.locks import see_blocked
 from tests.support.waiting import wait_until
 
-BORN_AT, YESTERDAY = (str(int((time.time() - age) * 1000)).encode() for age in (0, 86_400))
 UNDECIDED = Failure("its header filter could not decide", "")
-SOURCE = Source(1, "c/t")
-TOPIC = ("t", 0)
+SLOW = """
+    CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN PERFORM pg_sleep(0.6) WHERE new.body = '0'; RETURN NULL; END $$;
+    CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON applied DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION wait_at_commit()
+"""
 DEFERRED = """
     CREATE TABLE bodies (body text PRIMARY KEY);
     INSERT INTO bodies SELECT n::text FROM generate_series(1, 9) n;
     ALTER TABLE applied ADD FOREIGN KEY (body) REFERENCES bodies DEFERRABLE INITIALLY DEFERRED
 """
-
-
-class Stage:
-    """A partition with messages of one key each, and a thread that the test drives."""
-
-    def __init__(self, inbox: InboxStage) -> None:
-        self.inbox = inbox
-        inbox.conn.execute("INSERT INTO outbox.inbox_topic (name, kafka_id) VALUES ('t', 'c/t')")
-        inbox.conn.execute("SELECT outbox.ensure_inbox_partition((now() AT TIME ZONE 'UTC')::date)")
-        self.work = Assignments(orderly=True, limits=Limits())
-        self.server = CurrentServer()
-        self.threads: list[AheadThread] = []
-        self.conn = psycopg.connect(inbox.dsn)
-        use_read_committed(self.conn)
-        self.server.accept(identify_server(self.conn))
-        self.conn.commit()
-        self.assign(0)
-
-    def assign(self, start: int) -> None:
-        """Give the partition to the member, from an offset on."""
-        self.epoch = self.work.open(TOPIC, SOURCE, start, 0)
-
-    def add(self, *numbers: int, failure: Failure | None = None, is_of_new_day: bool = False) -> None:
-        """Deliver messages."""
-        for number in numbers:
-            headers = (
-                ("outbox-id", f"00000000-0000-4000-8000-{number:012}".encode()),
-                ("outbox-born-at", YESTERDAY if is_of_new_day else BORN_AT),
-            )
-            record = RawRecord(
-                "t", 0, number, b"k%d" % number, str(number).encode(), headers, 1_700_000_000_123
-            )
-            assert self.epoch is not None
-            delivery = identify(SOURCE, record, orderly=True, epoch=self.epoch, failure=failure)
-            if not is_of_new_day:
-                self.server.days.add(delivery.born_on)
-            assert self.work.add(delivery)
-
-    def thread(self, listener: Listener = apply) -> AheadThread:
-        """Make a thread; the first one begins on the connection of the stage, each other one on its own."""
-        first = [] if self.threads else [self.conn]
-        how = Handling(1, listener, DelaySchedule.of(["1h"]))
-        runtime = Runtime(
-            how, lambda: first.pop() if first else psycopg.connect(self.inbox.dsn), 900, self.server
-        )
-        self.threads.append(AheadThread("listener", runtime, self.work))
-        return self.threads[-1]
-
-    def close(self) -> None:
-        """Close all connections."""
-        self.conn.close()
-        for thread in self.threads:
-            thread._drop_connection()
-
-    @property
-    def offset(self) -> int:
-        """What would be stored."""
-        [stored] = self.work.offsets() or self.work.close([TOPIC], 0)
-        return stored.offset
-
-    def running(self) -> int:
-        """How many messages are in the hands of threads."""
-        found = self.work.find(TOPIC)
-        assert found is not None
-        return found.running
 
 
 def parked(stage: Stage) -> list[tuple[int, str, str]]:
@@ -396,3 +329,30 @@ def test_a_refused_commit_leaves_the_connection_outside_the_pipeline(stage: Stag
     assert stage.conn.info.transaction_status == TransactionStatus.IDLE
     assert stage.inbox.count("outbox.inbox") == 0
     assert begin_and_take(stage.conn, 1, second).is_new
+
+
+@pytest.mark.feature("S-90", "S-92")
+def test_a_transaction_that_a_slow_commit_has_made_old_is_not_used(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(round_trips, "LONG_WAIT", 0.3)
+    stage.inbox.conn.execute(SLOW)
+    ages: list[float] = []
+
+    def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
+        ages.extend(*conn.execute("SELECT extract(epoch FROM clock_timestamp() - now())::float8").fetchall())
+        return apply(conn, message)
+
+    stage.add(0, 1)
+    stage.thread(listener).run_once()
+    assert stage.inbox.applied("body") == ["0", "1"]
+    assert ages[1] < 0.5
+
+
+@pytest.mark.feature("S-90")
+def test_without_pipelines_each_message_is_taken_alone(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Capabilities, "has_pipeline", lambda _: False)
+    monkeypatch.delattr(ahead_threads, "commit_and_take")
+    stage.add(0, 1, 2)
+    stage.thread().run_once()
+    assert stage.inbox.applied("body") == ["0", "1", "2"]

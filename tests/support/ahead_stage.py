@@ -1,0 +1,87 @@
+"""A partition of one consumer whose threads are driven by the test, so each schedule is exact."""
+
+from __future__ import annotations
+
+import time
+
+import psycopg
+
+from outbox.inbox import DelaySchedule
+from outbox.inbox.ahead_threads import AheadThread
+from outbox.inbox.assignments import Assignments, Limits
+from outbox.inbox.failures import Failure
+from outbox.inbox.handling import Handling, Listener
+from outbox.inbox.messages import RawRecord, Source, identify
+from outbox.inbox.server import CurrentServer, identify_server
+from outbox.inbox.sessions import use_read_committed
+from outbox.inbox.threads import Runtime
+from tests.support.inbox_stage import InboxStage, apply
+
+BORN_AT, YESTERDAY = (str(int((time.time() - age) * 1000)).encode() for age in (0, 86_400))
+SOURCE = Source(1, "c/t")
+TOPIC = ("t", 0)
+
+
+class Stage:
+    """A partition with messages of one key each, and a thread that the test drives."""
+
+    def __init__(self, inbox: InboxStage) -> None:
+        self.inbox = inbox
+        inbox.conn.execute("INSERT INTO outbox.inbox_topic (name, kafka_id) VALUES ('t', 'c/t')")
+        inbox.conn.execute("SELECT outbox.ensure_inbox_partition((now() AT TIME ZONE 'UTC')::date)")
+        self.work = Assignments(orderly=True, limits=Limits())
+        self.server = CurrentServer()
+        self.threads: list[AheadThread] = []
+        self.conn = psycopg.connect(inbox.dsn)
+        use_read_committed(self.conn)
+        self.server.accept(identify_server(self.conn))
+        self.conn.commit()
+        self.assign(0)
+
+    def assign(self, start: int) -> None:
+        """Give the partition to the member, from an offset on."""
+        self.epoch = self.work.open(TOPIC, SOURCE, start, 0)
+
+    def add(self, *numbers: int, failure: Failure | None = None, is_of_new_day: bool = False) -> None:
+        """Deliver messages."""
+        for number in numbers:
+            headers = (
+                ("outbox-id", f"00000000-0000-4000-8000-{number:012}".encode()),
+                ("outbox-born-at", YESTERDAY if is_of_new_day else BORN_AT),
+            )
+            record = RawRecord(
+                "t", 0, number, b"k%d" % number, str(number).encode(), headers, 1_700_000_000_123
+            )
+            assert self.epoch is not None
+            delivery = identify(SOURCE, record, orderly=True, epoch=self.epoch, failure=failure)
+            if not is_of_new_day:
+                self.server.days.add(delivery.born_on)
+            assert self.work.add(delivery)
+
+    def thread(self, listener: Listener = apply) -> AheadThread:
+        """Make a thread; the first one begins on the connection of the stage, each other one on its own."""
+        first = [] if self.threads else [self.conn]
+        how = Handling(1, listener, DelaySchedule.of(["1h"]))
+        runtime = Runtime(
+            how, lambda: first.pop() if first else psycopg.connect(self.inbox.dsn), 900, self.server
+        )
+        self.threads.append(AheadThread("listener", runtime, self.work))
+        return self.threads[-1]
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.conn.close()
+        for thread in self.threads:
+            thread._drop_connection()
+
+    @property
+    def offset(self) -> int:
+        """What would be stored."""
+        [stored] = self.work.offsets() or self.work.close([TOPIC], 0)
+        return stored.offset
+
+    def running(self) -> int:
+        """How many messages are in the hands of threads."""
+        found = self.work.find(TOPIC)
+        assert found is not None
+        return found.running
