@@ -257,7 +257,7 @@ class DrainedKeys:
             if len(self._topics_read) >= TOPICS_KEPT:
                 self._topics_read.clear()
             self._topics_read[name] = time.monotonic()
-            self._publisher.doubt_topic(name)
+            self._publisher.topics.doubt(name)
 
     def _note_drained(self, drain: KeyDrain, part: KeyDrain, batch: Batch) -> None:
         """Note what was produced of a drain; the record of the batch writes the same."""

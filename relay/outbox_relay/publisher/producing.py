@@ -16,7 +16,6 @@ from typing import NoReturn
 from confluent_kafka import KafkaError, KafkaException
 
 from outbox import wire
-from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
 from outbox_relay.publisher.errors import REFUSED, DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import (
@@ -46,7 +45,7 @@ from outbox_relay.publisher.records import (
 )
 from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.publisher.topic import ROOM, Topic
-from outbox_relay.publisher.topics import KEYS_CACHED, TopicBook
+from outbox_relay.publisher.topics import TopicBook
 
 # Names in this module's own dictionary are looked up faster.
 _ID, _BORN_AT, _DELIVER_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.DELIVER_AT, wire.TAGS, wire.KEYS
@@ -164,7 +163,7 @@ class Publisher(OnTheWire):
                     produce = self._producers.of(name, topic.max_message_bytes).produce
                 if queue is None and selector is None and topic.selector is None and arg is not None:
                     cached = topic.cache.get(arg)
-                    partition = self._hash(topic, arg) if cached is None else cached
+                    partition = topic.hash(arg) if cached is None else cached
                 else:
                     partition = select(topic, queue, selector, arg, position)
                 record = [(_ID, message_id), (_BORN_AT, born_at)]
@@ -334,13 +333,6 @@ class Publisher(OnTheWire):
         slot = slots[(name, partition)] = Slot(name, partition, self._fail)
         return slot
 
-    def _hash(self, topic: Topic, arg: bytes) -> int:
-        partition = partition_of(None, arg, topic.partitions)
-        if len(topic.cache) >= KEYS_CACHED:
-            topic.cache.clear()
-        topic.cache[arg] = partition
-        return partition
-
     def _fail(self, slot: Slot, error: KafkaError) -> None:
         # librdkafka's own codes are negative: no broker refused the message, and an earlier request may have
         # carried it.
@@ -397,14 +389,6 @@ class Publisher(OnTheWire):
 
     def _disturbed_until(self) -> float:
         return self._producers.disturbed_until
-
-    def doubt_topic(self, name: str) -> None:
-        """Read a topic again before it is used next."""
-        self.topics.doubt(name)
-
-    def tend(self) -> None:
-        """Keep what is known of topics up to date; never waits."""
-        self.topics.tend()
 
     def close(self) -> None:
         """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""

@@ -298,7 +298,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         self.balance()
         self._watch()
         self._waking.follow(self._parked.held.topics)
-        self._publisher.tend()
+        self._publisher.topics.tend()
         if not self._lease.lanes:
             self._upkeep.take_lost(())
             return

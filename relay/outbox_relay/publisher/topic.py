@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from outbox.partitioning.selectors import partition_of
+
+KEYS_CACHED = 100_000
 ROOM = 16_384
 """Bytes below a topic's limit within which a message's full size is computed before it is produced."""
 
@@ -25,3 +28,11 @@ class Topic:
 
     def __post_init__(self) -> None:
         self.small = max(self.max_message_bytes - ROOM, 0)
+
+    def hash(self, key: bytes) -> int:
+        """Return the partition of a key by the default selector, and remember it."""
+        partition = partition_of(None, key, self.partitions)
+        if len(self.cache) >= KEYS_CACHED:
+            self.cache.clear()
+        self.cache[key] = partition
+        return partition

@@ -27,7 +27,6 @@ from outbox_relay.text.logs import Log, inherit
 REFRESH_S = 20.0
 FORGET_S = 600.0
 """A topic without a message for this long is not kept up to date; its next message is as a first one."""
-KEYS_CACHED = 100_000
 RETRY_S = 1.0
 """When topics are read again whose registry has changed, if they could not be read."""
 

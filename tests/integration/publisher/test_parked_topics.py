@@ -170,7 +170,7 @@ def test_a_message_that_fails_as_its_topic_goes_on_parks_its_own_key(
         topics.settle(session)
         long = '{"much": "%s"}' % ("x" * 2_000)
         conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000 WHERE name = %s", [topics.sick])
-        session._publisher.doubt_topic(topics.sick)
+        session._publisher.topics.doubt(topics.sick)
 
         def send_long() -> None:
             for key, lane in zip(topics.keys[topics.sick], LANES, strict=True):
