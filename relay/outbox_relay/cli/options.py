@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from outbox_relay.cli import configuration
-from outbox_relay.cli.types import check_brokers
+from outbox_relay.cli.types import Number, check_brokers
 from outbox_relay.text.errors import OperatorError, OptionError
 from outbox_relay.text.masking import mask_text
 
@@ -224,6 +224,18 @@ def limit_option(command: F) -> F:
         show_default=True,
         help="How many at most.",
     )(command)
+
+
+def timeout_option(text: str) -> Callable[[F], F]:
+    """Return `--timeout`: how long a command waits for relays; its text states what becomes of them after it."""
+    return click.option(
+        "--timeout",
+        type=Number(0, 86_400),
+        default=60.0,
+        show_default=True,
+        metavar="SECONDS",
+        help=text,
+    )
 
 
 def json_option(command: F) -> F:

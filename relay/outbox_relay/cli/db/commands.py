@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 
 import click
 
 from outbox_migrations import api, sql_files
 from outbox_relay.cli import output
+from outbox_relay.cli.checks import show_and_exit
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks, partitions
@@ -88,18 +88,7 @@ def check(dsn: str, as_json: bool) -> None:
     """
     with connections.connect(dsn) as conn:
         found = database_checks.run(conn)
-    failed = any(check.level == "FAILED" for check in found)
-    if as_json:
-        output.emit_json({"ok": not failed, "checks": [asdict(check) for check in found]})
-    else:
-        click.echo(connections.place(dsn))
-        output.table(
-            ["check", "result", "found"], [(check.name, check.level, check.found) for check in found]
-        )
-        for check in found:
-            if check.repair:
-                click.echo(f"{check.name}: {check.repair}")
-    sys.exit(1 if failed else 0)
+    show_and_exit(dsn, found, as_json=as_json)
 
 
 @db.command()

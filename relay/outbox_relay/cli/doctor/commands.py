@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import asdict
-
 import click
 
-from outbox_relay.cli import output
+from outbox_relay.cli.checks import show_and_exit
 from outbox_relay.cli.options import (
     Command,
     dsn_option,
@@ -16,7 +13,6 @@ from outbox_relay.cli.options import (
     optional_bootstrap_servers_option,
 )
 from outbox_relay.cli.types import Number
-from outbox_relay.database import connections
 from outbox_relay.operations.doctor import DoctorOptions, examine
 
 
@@ -51,15 +47,4 @@ def doctor(
     Exit codes: 0 fit, warnings included; 1 something failed; 2 wrong options.
     """
     found = list(examine(dsn, DoctorOptions(bootstrap_servers, kafka, within)))
-    failed = any(check.level == "FAILED" for check in found)
-    if as_json:
-        output.emit_json({"ok": not failed, "checks": [asdict(check) for check in found]})
-    else:
-        click.echo(connections.place(dsn))
-        output.table(
-            ["check", "result", "found"], [(check.name, check.level, check.found) for check in found]
-        )
-        for check in found:
-            if check.repair:
-                click.echo(f"{check.name}: {check.repair}")
-    sys.exit(1 if failed else 0)
+    show_and_exit(dsn, found, as_json=as_json)

@@ -8,8 +8,7 @@ from dataclasses import asdict
 import click
 
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Command, dsn_option, json_option
-from outbox_relay.cli.types import Number
+from outbox_relay.cli.options import Command, dsn_option, json_option, timeout_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import relays
 from outbox_relay.operations.relays import Drain, SharingRelay
@@ -60,14 +59,7 @@ def _facts(relay: SharingRelay) -> dict[str, object]:
 @click.option("--all", "everyone", is_flag=True, help="Every relay of this database.")
 @click.option("--undo", is_flag=True, help="Let them have their shares of the lanes again.")
 @click.option("--no-wait", is_flag=True, help="Ask, and do not wait until the lanes are given back.")
-@click.option(
-    "--timeout",
-    type=Number(0, 86_400),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait; after it the relays go on draining.",
-)
+@timeout_option("How long to wait; after it the relays go on draining.")
 @dsn_option
 @json_option
 def drain(

@@ -7,11 +7,10 @@ from dataclasses import asdict
 import click
 
 from outbox_relay.cli import output
-from outbox_relay.cli.options import Command, dsn_option, json_option
+from outbox_relay.cli.options import Command, dsn_option, json_option, timeout_option
 from outbox_relay.cli.topic import following
 from outbox_relay.cli.topic.options import topic_argument
 from outbox_relay.cli.tx.options import reason_option
-from outbox_relay.cli.types import Number
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import topic_pauses
 from outbox_relay.operations.decide import checked_reason
@@ -21,13 +20,8 @@ from outbox_relay.text import formatting
 @click.command("pause", cls=Command)
 @topic_argument
 @reason_option
-@click.option(
-    "--timeout",
-    type=Number(0, 86_400),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the relays; after it they pause all the same, and the command can be repeated.",
+@timeout_option(
+    "How long to wait for the relays; after it they pause all the same, and the command can be repeated."
 )
 @dsn_option
 @json_option

@@ -15,10 +15,10 @@ from outbox_relay.cli.options import (
     dsn_option,
     json_option,
     kafka_config_option,
+    timeout_option,
 )
 from outbox_relay.cli.topic import following, missing
 from outbox_relay.cli.topic.options import topic_argument
-from outbox_relay.cli.types import Number
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import repartition as operation
 from outbox_relay.operations import topics as registry
@@ -38,14 +38,7 @@ from outbox_relay.operations.topics import Registered
     help="The new pinned count; Kafka has so many already.",
 )
 @click.option("--dry-run", is_flag=True, help="Check all of it, and show what would be done.")
-@click.option(
-    "--timeout",
-    type=Number(0, 86_400),
-    default=60.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for the relays; after it they go on, and the command can be repeated.",
-)
+@timeout_option("How long to wait for the relays; after it they go on, and the command can be repeated.")
 @dsn_option
 @bootstrap_servers_option
 @kafka_config_option
