@@ -55,6 +55,9 @@ class TopicReader:
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
+                # A broker replies to a connection in order: each request for an offset waits for the fetch in front of
+                # it, which by default waits half a second for further records.
+                "fetch.wait.max.ms": 20,
                 "log_level": 0,
             }
         )
