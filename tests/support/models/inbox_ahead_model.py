@@ -80,10 +80,10 @@ class State(NamedTuple):
 Next = tuple[str, State]
 
 
-def search(v: Ahead) -> Found:
-    """Visit every reachable state, nearest first."""
+def search(v: Ahead, until: str = "") -> Found:
+    """Visit every reachable state, nearest first, until this is found wrong."""
     start = State((Member(),) * 2, v.refusals, v.deaths, v.losses, v.moves)
-    return explore(start, lambda state: _steps(v, state), _missing)
+    return explore(start, lambda state: _steps(v, state), _missing, until=until)
 
 
 def _missing(s: State) -> list[str]:

@@ -8,9 +8,9 @@ from tests.support.models.inbox_variants import Inbox
 from tests.support.models.search import Found, explore
 
 
-def search(v: Inbox) -> Found:
-    """Visit every reachable state, nearest first."""
-    return explore(start(v), lambda state: steps(v, state), lambda state: _missing(v, state))
+def search(v: Inbox, until: str = "") -> Found:
+    """Visit every reachable state, nearest first, until this is found wrong."""
+    return explore(start(v), lambda state: steps(v, state), lambda state: _missing(v, state), until=until)
 
 
 def _missing(v: Inbox, s: State) -> list[str]:

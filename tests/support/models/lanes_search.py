@@ -6,13 +6,14 @@ from tests.support.models.lanes_model import STUCK, Lane, State, Variant, start,
 from tests.support.models.search import Found, explore
 
 
-def search(v: Variant) -> Found:
-    """Visit every reachable state, nearest first."""
+def search(v: Variant, until: str = "") -> Found:
+    """Visit every reachable state, nearest first, until this is found wrong."""
     return explore(
         start(v),
         lambda state: steps(v, state),
         lambda state: [STUCK] if _is_stuck(v, state) else [],
         _reduced,
+        until,
     )
 
 

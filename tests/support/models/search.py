@@ -32,6 +32,7 @@ def explore(
     steps: Callable[[S], Iterable[tuple[str, S]]],
     missing: Callable[[S], Iterable[str]],
     reduced: Callable[[S], S] = lambda state: state,
+    until: str = "",
 ) -> Found:
     """Visit every reachable state, nearest first.
 
@@ -40,6 +41,7 @@ def explore(
         steps: what can happen in a state: the name of each step, and the state after it.
         missing: what is wrong with a state in which nothing more happens.
         reduced: gives states that differ only in what can have no effect the same form.
+        until: end once this is found wrong; what else is reachable is not looked at.
     """
     came: dict[S, tuple[S, str] | None] = {first: None}
     todo, found = deque([first]), Found()
@@ -61,6 +63,8 @@ def explore(
             found.ends += 1
             for name in missing(state):
                 found.wrong.setdefault(name, way(state))
+        if until in found.wrong:
+            break
         for step, following_state in following:
             after = reduced(following_state)
             if after not in came:

@@ -32,5 +32,5 @@ def test_every_schedule_applies_each_effect_once(variant: Ahead) -> None:
 
 @pytest.mark.parametrize(("variant", "broken"), BROKEN.values(), ids=BROKEN.keys())
 def test_each_safeguard_is_needed(variant: Ahead, broken: str) -> None:
-    found = search(variant)
+    found = search(variant, broken)
     assert broken in found.wrong, found.states

@@ -96,4 +96,4 @@ def test_no_interleaving_of_consumers_breaks_a_promise(name: str) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_safeguard_of_consumers_taken_away_is_missed(name: str) -> None:
     inbox, wrong = BROKEN[name]
-    assert wrong in search(inbox).wrong
+    assert wrong in search(inbox, wrong).wrong

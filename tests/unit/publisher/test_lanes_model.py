@@ -53,4 +53,4 @@ def test_no_interleaving_of_relays_breaks_a_promise(name: str) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_safeguard_of_shared_lanes_taken_away_is_missed(name: str) -> None:
     variant, wrong = BROKEN[name]
-    assert wrong in search(variant).wrong
+    assert wrong in search(variant, wrong).wrong
