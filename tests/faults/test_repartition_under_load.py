@@ -136,7 +136,7 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
             wait_for_more(conn, 100)
             relays = repartition(servers, database, topic)
             assert relays
-            assert all(relay["has_moved"] for relay in relays)
+            assert all(relay["has_applied"] for relay in relays)
             if strike is not None and strike[1].startswith("pauses"):
                 wait_until(lambda: stands_still(struck.pid), "it stands still")
                 wait_until(lambda: has_all(conn, other), "the other one has all lanes")

@@ -43,7 +43,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/relays.sql": "what `outbox relay ls` and `drain` ask; a row per relay",
     "relay/outbox_relay/operations/replay_source.sql": "what a replay reads once; tested in test_replay_plans.py",
     "relay/outbox_relay/operations/replays.sql": "the steps of a replay; tested in test_replay_plans.py",
-    "relay/outbox_relay/operations/repartition.sql": "what `outbox topic repartition` asks; a row per relay",
+    "relay/outbox_relay/operations/registry_changes.sql": "what commands that change topics ask; a row per relay",
     "relay/outbox_relay/operations/status.sql": INSPECT,
     "relay/outbox_relay/operations/topic_pauses.sql": "what `outbox topic pause` asks once; a row per lane",
     "relay/outbox_relay/operations/topics.sql": "what `outbox topic` asks once; a row per topic",

@@ -2,44 +2,26 @@
 
 The registry is changed in one transaction; each relay uses the new count when nothing of the topic is unacknowledged in
 it, and then states so in its lease (publisher/topic_changes.py has the rules, and what happens when a relay dies or
-pauses in between). This module checks, changes, and reads which relays have stated it. Between any two of its lines:
+pauses in between). This module checks and changes. Between any two of its lines:
 
 - The process dies before the change: nothing has happened. After it: the relays move the topic all the same; the same
   command again finds the registry changed, and waits for those that have not stated it.
 - Two of these commands, or one and `outbox topic alter`: each compares the topic's row under its lock with what it had
   read. The second one is refused, or finds the first one's count.
-- A relay joins after the change: it reads the registry first, and states it within a third of its lease.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import psycopg
-from psycopg.rows import class_row
 
 from outbox.partitioning.selectors import BUILT_IN
-from outbox.statements import Statements
 from outbox_relay.operations import topics
 from outbox_relay.operations.kafka_topics import KafkaTopic
 from outbox_relay.operations.topic_errors import TopicError
 from outbox_relay.operations.topics import Registered
 from outbox_relay.text.formatting import many
-
-STATEMENTS = Statements("outbox_relay/operations/repartition.sql")
-
-
-@dataclass(frozen=True)
-class MovingRelay:
-    """A relay, and whether it publishes by the changed count, with nothing unacknowledged by an older one."""
-
-    owner: str
-    epoch: int
-    lanes: list[int]
-    lease_seconds: float
-    """How much longer its lease lasts; negative: so long ago it ended, and no other relay took its lanes."""
-    has_moved: bool
 
 
 def require_possible(old: Registered, found: KafkaTopic, partitions: int) -> None:
@@ -84,16 +66,3 @@ def switch(conn: psycopg.Connection[Any], old: Registered, partitions: int) -> R
         selector=old.selector,
         max_message_bytes=old.max_message_bytes,
     )
-
-
-def generation(conn: psycopg.Connection[Any]) -> int:
-    """Return the number of the newest change of topics: what a relay states that has seen all of them."""
-    row = conn.execute(STATEMENTS["generation"]).fetchone()
-    assert row is not None  # noqa: S101  (the table has one row)
-    return int(row[0])
-
-
-def relays(conn: psycopg.Connection[Any], number: int) -> list[MovingRelay]:
-    """Return the relays that may publish, and which of them have stated the change of this number."""
-    with conn.cursor(row_factory=class_row(MovingRelay)) as cursor:
-        return cursor.execute(STATEMENTS["relays"], {"generation": number}).fetchall()

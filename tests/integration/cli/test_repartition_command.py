@@ -78,7 +78,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(
         assert "nothing was changed" in ran.out
         found = repartition(environment, grown, 6, "--dry-run", "--json").json
         [going] = found.pop("relays")
-        assert (going["lanes"], going["has_moved"]) == ([*range(8)], False)
+        assert (going["lanes"], going["has_applied"]) == ([*range(8)], False)
     assert found == {
         "topic": grown,
         "before": 4,

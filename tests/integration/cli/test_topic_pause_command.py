@@ -33,7 +33,7 @@ def test_a_topic_is_paused_once_all_relays_have_stated_it_and_goes_on(
         assert ran[0].code == 0, ran[0].err
         document = ran[0].json
         assert (document["changed"], document["reason"]) == (True, "mended")
-        assert [relay["has_moved"] for relay in document["relays"]] == [True]
+        assert [relay["has_applied"] for relay in document["relays"]] == [True]
         topics.send()
         topics.settle(session)
         assert topics.reasons == ["parked"] * 2

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import psycopg
 
-from outbox_relay.operations import repartition as operation
-from outbox_relay.operations.repartition import MovingRelay
+from outbox_relay.operations import registry_changes
+from outbox_relay.operations.registry_changes import RelayProgress
 from outbox_relay.text import formatting
 from outbox_relay.text.errors import OperatorError
 
@@ -18,7 +18,7 @@ ASK_EVERY_S = 0.1
 
 def follow(
     conn: psycopg.Connection[Any], timeout: float, done: str, again: str, *, is_quiet: bool
-) -> list[MovingRelay]:
+) -> list[RelayProgress]:
     """Wait for all relays; return them.
 
     Args:
@@ -31,16 +31,16 @@ def follow(
     Raises:
         OperatorError: some have not in time; names them.
     """
-    number = operation.generation(conn)
+    number = registry_changes.generation(conn)
     until = time.monotonic() + timeout
     told: set[str] = set()
     while True:
-        relays = operation.relays(conn, number)
-        left = [relay for relay in relays if not relay.has_moved]
+        relays = registry_changes.relays(conn, number)
+        left = [relay for relay in relays if not relay.has_applied]
         for relay in relays:
-            if relay.has_moved and relay.owner not in told and not is_quiet:
+            if relay.has_applied and relay.owner not in told and not is_quiet:
                 click.echo(f"{formatting.printable(relay.owner)} has {done}", err=True)
-        told |= {relay.owner for relay in relays if relay.has_moved}
+        told |= {relay.owner for relay in relays if relay.has_applied}
         if not left:
             return relays
         if time.monotonic() >= until:
@@ -53,7 +53,7 @@ def follow(
         time.sleep(ASK_EVERY_S)
 
 
-def _condition(relay: MovingRelay) -> str:
+def _condition(relay: RelayProgress) -> str:
     lanes = f"lanes {formatting.cell(relay.lanes)}" if relay.lanes else "no lanes"
     if relay.lease_seconds > 0:
         return f"{relay.owner} ({lanes})"

@@ -20,10 +20,11 @@ from outbox_relay.cli.options import (
 from outbox_relay.cli.topic import following, missing
 from outbox_relay.cli.topic.options import topic_argument
 from outbox_relay.database import connections, schema
+from outbox_relay.operations import registry_changes
 from outbox_relay.operations import repartition as operation
 from outbox_relay.operations import topics as registry
 from outbox_relay.operations.kafka_topics import KafkaTopic, KafkaTopics
-from outbox_relay.operations.repartition import MovingRelay
+from outbox_relay.operations.registry_changes import RelayProgress
 from outbox_relay.operations.topics import Registered
 
 
@@ -74,8 +75,8 @@ def repartition(
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
         operation.require_possible(old, found, partitions)
         if dry_run:
-            next_one = operation.generation(conn) + (old.partitions != partitions)
-            relays = operation.relays(conn, next_one)
+            next_one = registry_changes.generation(conn) + (old.partitions != partitions)
+            relays = registry_changes.relays(conn, next_one)
             _show_plan(old, found, partitions, relays, as_json=as_json)
             return
         changed = operation.switch(conn, old, partitions)
@@ -105,7 +106,7 @@ def _all(count: int) -> str:
 
 
 def _show_plan(
-    old: Registered, found: KafkaTopic, partitions: int, relays: Sequence[MovingRelay], *, as_json: bool
+    old: Registered, found: KafkaTopic, partitions: int, relays: Sequence[RelayProgress], *, as_json: bool
 ) -> None:
     if as_json:
         output.emit_json(_facts(old, found, partitions, relays, dry_run=True))
@@ -131,7 +132,7 @@ def _facts(
     old: Registered,
     found: KafkaTopic,
     partitions: int,
-    relays: Sequence[MovingRelay],
+    relays: Sequence[RelayProgress],
     *,
     dry_run: bool = False,
 ) -> dict[str, Any]:

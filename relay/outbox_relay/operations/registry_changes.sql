@@ -1,4 +1,4 @@
--- How `outbox topic repartition` follows the relays.
+-- How commands that change topics follow the relays.
 
 -- name: generation
 -- How often topics were changed by now.
@@ -12,7 +12,7 @@ SELECT e.owner, e.epoch,
        ARRAY(SELECT l.lane FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner ORDER BY l.lane)::integer[]
            AS lanes,
        extract(epoch FROM e.leased_until - clock_timestamp())::float8 AS lease_seconds,
-       e.topics_seen >= %(generation)s AS has_moved
+       e.topics_seen >= %(generation)s AS has_applied
 FROM outbox.lease e
 WHERE e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
     AND NOT EXISTS (SELECT FROM outbox.lease n WHERE n.owner = e.owner AND n.epoch > e.epoch)
