@@ -35,6 +35,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/inbox_days.sql": "what `outbox inbox` asks once: whole days, read on purpose",
     "relay/outbox_relay/operations/inbox_drop.sql": "the steps of `outbox inbox drop`: locks, and one row per group",
     "relay/outbox_relay/operations/groups.sql": "what `outbox group` asks once; a row per producer group",
+    "relay/outbox_relay/operations/held_move.sql": "the steps of `outbox topic repartition`; a row per topic",
     "relay/outbox_relay/operations/half_message_life.sql": TX,
     "relay/outbox_relay/operations/half_messages.sql": TX,
     "relay/outbox_relay/operations/messages.sql": INSPECT,

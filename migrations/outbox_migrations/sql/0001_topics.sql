@@ -8,6 +8,15 @@ ALTER TABLE outbox.topic
     ADD CONSTRAINT topic_pause_is_explained
         CHECK ((paused_at IS NULL) = (paused_by IS NULL) AND (paused_at IS NULL) = (pause_reason IS NULL));
 
+-- `outbox topic repartition --wait-for-group` holds a topic by a pause: the count that it shall have once these consumer
+-- groups have read the old partitions. Null: no such move is under way.
+ALTER TABLE outbox.topic
+    ADD repartition_to     integer CHECK (repartition_to > 0),
+    ADD repartition_groups text[],
+    ADD CONSTRAINT topic_is_held_by_a_pause
+        CHECK ((repartition_to IS NULL) = (repartition_groups IS NULL)
+               AND (repartition_to IS NULL OR paused_at IS NOT NULL));
+
 -- How often a topic was paused, or went on, or its partition count or selector was changed. One row, changed by
 -- the transaction that changes the topic and locked until its end: so a relay that reads a generation, and the topics
 -- afterwards, has seen all changes up to it.

@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from outbox_relay.operations.messages import Row
@@ -89,8 +96,16 @@ class KafkaOffsets:
             raise self.unreachable(error) from None
         return {name: TopicOffsets(ids[name], _of(name, first), _of(name, ends)) for name in names}
 
-    def offsets(self, asked: Mapping[TopicPartition, OffsetSpec]) -> dict[Place, int]:
+    def offsets(
+        self,
+        asked: Mapping[TopicPartition, OffsetSpec],
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[Place, int]:
         """Return one offset for each partition; -1 if none fits.
+
+        Args:
+            asked: which offset of which partition.
+            isolation: whether the end is that of committed records.
 
         Raises:
             KafkaException: Kafka refuses.
@@ -98,7 +113,7 @@ class KafkaOffsets:
         if not asked:
             return {}
         futures: Mapping[TopicPartition, Future[Any]] = self.admin.list_offsets(
-            dict(asked), isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=KAFKA_TIMEOUT_S
+            dict(asked), isolation_level=isolation, request_timeout=KAFKA_TIMEOUT_S
         )
         return {
             (place.topic, place.partition): int(future.result(KAFKA_TIMEOUT_S).offset)
@@ -120,9 +135,31 @@ class KafkaOffsets:
         Raises:
             OperatorError: no broker replies.
         """
+        return {
+            place: record.timestamp()[1] / 1000
+            for place, record in self._first(starts)
+            if record.error() is None
+        }
+
+    def next_readable(self, starts: Mapping[Place, int]) -> dict[Place, tuple[int, bool]]:
+        """Return where the first record at or behind these offsets is that a committed reader gets, and True.
+
+        For a partition that has none: where such a reader then stands, and False. That is behind the ends of Kafka's
+        transactions and what was rolled back, and in front of a transaction that is open. A partition of which Kafka
+        sends nothing in time is left out.
+
+        Raises:
+            OperatorError: no broker replies.
+        """
+        return {
+            place: (int(record.offset() or 0), record.error() is None)
+            for place, record in self._first(starts)
+        }
+
+    def _first(self, starts: Mapping[Place, int]) -> Iterator[tuple[Place, Message]]:
+        """Read the first record at or behind each of these offsets, or the event that states the partition's end."""
         if not starts:
-            return {}
-        found: dict[Place, float] = {}
+            return
         reader = new_reader(
             self.bootstrap_servers, {"enable.partition.eof": "true", **self._extra}, "outbox-consumers"
         )
@@ -135,16 +172,14 @@ class KafkaOffsets:
                     error = record.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         continue
-                    if error is None and place in left:
-                        found[place] = record.timestamp()[1] / 1000
                     if place in left:
                         left.remove(place)
                         reader.pause([TopicPartition(*place)])
+                        yield place, record
         except KafkaException as error:
             raise self.unreachable(error) from None
         finally:
             reader.close()
-        return found
 
 
 def lags(kafka: KafkaOffsets, positions: Sequence[Row]) -> dict[tuple[str, str], Lag]:

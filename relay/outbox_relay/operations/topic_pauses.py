@@ -12,6 +12,7 @@ import psycopg
 
 from outbox.statements import Statements
 from outbox_relay.operations import topics
+from outbox_relay.operations.topic_errors import TopicError
 from outbox_relay.operations.topics import Registered
 
 STATEMENTS = Statements("outbox_relay/operations/topic_pauses.sql")
@@ -32,10 +33,18 @@ def resume(conn: psycopg.Connection[Any], name: str) -> bool:
     """Let a topic go on; return whether it was paused. Needs the role outbox_operator.
 
     Raises:
-        TopicError: it is not registered.
+        TopicError: it is not registered, or `outbox topic repartition` holds it.
     """
     topics.get(conn, name)
-    return conn.execute(STATEMENTS["resume"], {"name": name}).rowcount == 1
+    if conn.execute(STATEMENTS["resume"], {"name": name}).rowcount == 1:
+        return True
+    found = topics.get(conn, name)
+    if found.repartition_to is not None:
+        raise TopicError(
+            f"topic {name!r} is held until consumer groups have read its partitions ({found.pause_reason}); it goes on "
+            f"by itself then\nto go on now with {found.partitions} partitions: outbox topic repartition {name} --abort"
+        )
+    return False
 
 
 def waiting(conn: psycopg.Connection[Any], name: str) -> int:

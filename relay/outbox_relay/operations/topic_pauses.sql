@@ -6,9 +6,9 @@ UPDATE outbox.topic SET paused_at = clock_timestamp(), paused_by = outbox.actor(
 WHERE name = %(name)s AND paused_at IS NULL
 
 -- name: resume
--- Let a paused topic go on.
+-- Let a paused topic go on, unless `outbox topic repartition` holds it.
 UPDATE outbox.topic SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
-WHERE name = %(name)s AND paused_at IS NOT NULL
+WHERE name = %(name)s AND paused_at IS NOT NULL AND repartition_to IS NULL
 
 -- name: waiting
 -- How many messages wait because their topic is parked.

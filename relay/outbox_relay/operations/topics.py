@@ -43,6 +43,9 @@ class Registered:
     paused_at: datetime | None = None
     paused_by: str | None = None
     pause_reason: str | None = None
+    repartition_to: int | None = None
+    """The count that it gets once `repartition_groups` have read its partitions; it is paused until then."""
+    repartition_groups: list[str] | None = None
 
 
 def everything(conn: psycopg.Connection[Any]) -> list[Registered]:
@@ -155,8 +158,13 @@ def change(
     The caller has asked for moved keys where it must (`require_keys_stay`).
 
     Raises:
-        TopicError: it was changed meanwhile.
+        TopicError: it was changed meanwhile, or it waits for consumer groups before its keys move.
     """
+    if old.repartition_to is not None and (partitions, selector) != (old.partitions, old.selector):
+        raise TopicError(
+            f"topic {old.name!r} is held until it goes over to {old.repartition_to} partitions; its keys cannot be "
+            f"moved in another way meanwhile\nput it back first: outbox topic repartition {old.name} --abort"
+        )
     with conn.transaction():
         with conn.cursor(row_factory=class_row(Registered)) as cursor:
             now = cursor.execute(STATEMENTS["lock"], {"name": old.name}).fetchone()

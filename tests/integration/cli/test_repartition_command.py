@@ -86,6 +86,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(
         "kafka_partitions": 6,
         "changed": False,
         "dry_run": True,
+        "groups": [],
     }
     assert conn.execute(COUNT, [grown]).fetchone() == (4,)
 
