@@ -14,7 +14,7 @@ from tests.support.waiting import wait_until
 class GroupReader:
     """One member of a group of its own."""
 
-    def __init__(self, bootstrap_servers: str, topic: str, *, isolation: str = "read_committed") -> None:
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.group = f"readers-{uuid4().hex[:8]}"
         self.read: list[Message] = []
         self._topic = topic
@@ -24,7 +24,8 @@ class GroupReader:
                 "group.id": self.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
-                "isolation.level": isolation,
+                "isolation.level": "read_committed",
+                "topic.metadata.refresh.interval.ms": 1000,
                 "log_level": 0,
             }
         )
@@ -35,9 +36,9 @@ class GroupReader:
         self.poll(0.05)
         return bool(self._consumer.assignment())
 
-    def poll(self, timeout: float = 0.1) -> int:
+    def poll(self, timeout: float = 0.1, *, most: int = 500) -> int:
         """Read what there is; return how many records."""
-        found = [one for one in self._consumer.consume(500, timeout) if one.error() is None]
+        found = [one for one in self._consumer.consume(most, timeout) if one.error() is None]
         self.read += found
         return len(found)
 

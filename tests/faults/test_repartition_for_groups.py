@@ -1,0 +1,151 @@
+"""A topic goes over to more partitions under load, and a consumer group that lags reads each key in its order.
+
+The group is waited for. Relays die or sleep meanwhile. The order is that in which the group reads, over all partitions:
+without the wait it reads newer messages in the new partitions while older ones of their keys are in the old ones.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
+
+import pytest
+
+from outbox_local.stack.api import Stack
+from tests.faults.test_hand_over_steps import has_all, stands_still
+from tests.faults.test_kill_at_each_step import ENTRY
+from tests.faults.test_repartition_under_load import (
+    AFTER,
+    BEFORE,
+    OPTIONS,
+    RELAY,
+    ManyKeys,
+    wait_for_more,
+)
+from tests.support.group_reader import GroupReader
+from tests.support.moved_keys import grow
+from tests.support.plain_inserts import connect, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeDatabase, MakeTopic
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("private stack")
+
+USE = "publisher.topics:TopicBook._use"
+STEPS: dict[str, tuple[str, ...]] = {
+    "undisturbed": (),
+    "dies when the topic is held": ("held",),
+    "dies before it uses the new count": (USE, "before", "1"),
+    "sleeps before it uses the new count": (USE, "pauses before", "1"),
+}
+HELD = "SELECT FROM outbox.topic WHERE repartition_to IS NOT NULL"
+WAITING = "SELECT FROM outbox.waiting LIMIT 1"
+
+
+@contextmanager
+def reading_slowly(reader: GroupReader) -> Iterator[None]:
+    """Read and commit, slower than it is written, until the end of a block."""
+    end = Event()
+
+    def read() -> None:
+        while not end.wait(0.1):
+            if reader.poll(most=40):
+                reader.commit()
+
+    thread = Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def wrong_of_reading(reader: GroupReader, committed: Iterable[tuple[str, int]]) -> str:
+    """Compare what the group read, each message as it came first, with what was committed."""
+    seen: dict[str, list[int]] = {}
+    for record in reader.read:
+        key, version = bytes(record.value() or b"").decode().split(":")
+        versions = seen.setdefault(key, [])
+        if int(version) not in versions:
+            versions.append(int(version))
+    expected: dict[str, list[int]] = {}
+    for key, number in committed:
+        expected.setdefault(key, []).append(number)
+    wrong = [f"{key}: {seen.get(key)}" for key in sorted(expected) if seen.get(key) != expected[key]]
+    return "; ".join(wrong[:3])
+
+
+def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> str:
+    """Repartition with two relays, one of which is struck; return what is wrong of what the group has read."""
+    load = ManyKeys(database, topic)
+    with ExitStack() as stack:
+        conn = stack.enter_context(connect(database))
+        by_itself = len(strike) == 3
+        entry = (ENTRY, *strike) if by_itself else (RELAY,)
+        struck, other = (
+            stack.enter_context(RelayProcess(database, servers, *OPTIONS, entry=which)).wait_until_running()
+            for which in (entry, (RELAY,))
+        )
+        reader = stack.enter_context(GroupReader(servers, topic))
+        grow(servers, topic, AFTER)
+        with load.running():
+            wait_for_more(conn, 500)
+            with reading_slowly(reader):
+                wait_until(lambda: len(reader.read) > 0, "the group reads")
+                command = stack.enter_context(
+                    subprocess.Popen(
+                        [
+                            *(sys.executable, "-m", "outbox_relay", "topic", "repartition", topic),
+                            *("--to", str(AFTER), "--wait-for-group", reader.group, "--dsn", database),
+                            *("--bootstrap-servers", servers),
+                        ],
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+                wait_until(lambda: conn.execute(HELD).fetchone() is not None, "the topic is held")
+                if strike == ("held",):
+                    struck.process.kill()
+                _, errors = command.communicate(timeout=100)
+                assert command.returncode == 0, errors
+                assert "offsets to read" in errors, "the group lagged"
+                if by_itself and strike[1].startswith("pauses"):
+                    wait_until(lambda: stands_still(struck.pid), "it stands still")
+                    wait_until(lambda: has_all(conn, other), "the other one has all lanes")
+                    struck.go_on()
+                elif strike:
+                    assert struck.wait(60) == -signal.SIGKILL, struck.output()
+                wait_for_more(conn, 300)
+        wait_until(lambda: conn.execute(WAITING).fetchone() is None, "what was held is published")
+        wait_published(conn)
+        for relay in (struck, other):
+            assert "Traceback" not in relay.output(), relay.output()
+        wanted = set(load.committed)
+
+        def has_read_all() -> bool:
+            reader.poll()
+            texts = (bytes(one.value() or b"").decode().split(":") for one in reader.read)
+            return wanted <= {(key, int(version)) for key, version in texts}
+
+        wait_until(has_read_all, "the group has read all")
+        assert any(int(one.partition() or 0) >= BEFORE for one in reader.read), "keys have moved"
+        return wrong_of_reading(reader, load.committed)
+
+
+@pytest.mark.feature("S-102")
+def test_a_group_that_lags_reads_each_key_in_order_across_the_move(
+    private_stack: Stack, make_private_database: MakeDatabase, make_private_topic: MakeTopic
+) -> None:
+    """Two at once, each with its own database."""
+    servers = private_stack.bootstrap_servers
+    places = {name: (make_private_database(), make_private_topic(BEFORE)) for name in STEPS}
+    with ThreadPoolExecutor(2) as pool:
+        running = {name: pool.submit(move, servers, *places[name], strike) for name, strike in STEPS.items()}
+    assert {name: broken for name, each in running.items() if (broken := each.result())} == {}
