@@ -8,6 +8,12 @@ import psycopg
 
 from outbox_relay.database.connections import DatabaseUnreachableError
 
+READ_ONLY = "25006"
+"""The SQLSTATE with which a standby refuses to write."""
+READ_ONLY_HINT = (
+    "the server is a standby, or read-only; this is tried again until it is promoted. Else let --dsn name the primary, "
+    "or add target_session_attrs=read-write to it"
+)
 CONNECTION_LOST = ("08", "57P")
 """SQLSTATEs that begin with these mean that the server, or the connection to it, is gone."""
 
@@ -21,6 +27,8 @@ def reason(error: BaseException) -> dict[str, Any]:
     fields = {"error": one_line(error.diag.message_primary or str(error)), "sqlstate": error.sqlstate}
     if error.diag.message_hint:
         fields["hint"] = one_line(error.diag.message_hint)
+    elif error.sqlstate == READ_ONLY:
+        fields["hint"] = READ_ONLY_HINT
     return fields
 
 

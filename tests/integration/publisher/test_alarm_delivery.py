@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from outbox_relay.alarms.delivery import Delivery
-from outbox_relay.alarms.observing import observe
+from outbox_relay.alarms.observing import BACKLOG, observe
 from outbox_relay.operations.status import late_topics
 from tests.support.alarm_receiver import Receiver
 from tests.support.plain_inserts import Connection, connect, insert
@@ -130,6 +130,60 @@ def test_one_process_observes_at_a_time(conn: Connection, database: str) -> None
         assert standing(conn) == []
     wait_until(lambda: _observes(database), "its end gives the lock back")
     assert standing(conn) == [("group_silent", "group shop", False)]
+
+
+CAUSES = {
+    "lane_stopped": (
+        "UPDATE outbox.lane SET stopped_error = 'X', stopped_at = clock_timestamp() WHERE lane = 3",
+        "UPDATE outbox.lane SET stopped_error = NULL, stopped_at = NULL",
+    ),
+    "key_parked": (
+        "INSERT INTO outbox.parked_key (number, lane, topic, order_key, head, error) VALUES (1, 3, 't', 'k', 1, 'X')",
+        "DELETE FROM outbox.parked_key",
+    ),
+    "message_dead": (
+        "INSERT INTO outbox.waiting (id, message_id, reason) SELECT id, message_id, 'expired' FROM outbox.message",
+        "DELETE FROM outbox.waiting",
+    ),
+    "half_message_exhausted": (
+        "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('shop', 'exhausted', 'X')",
+        "DELETE FROM outbox.alarm",
+    ),
+    ROLLED_BACK: (
+        "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('shop', 'rolled_back', 'X')",
+        "DELETE FROM outbox.alarm",
+    ),
+    BACKLOG: ("INSERT INTO outbox.message (topic, body) VALUES ('t', 'x')", "DELETE FROM outbox.message"),
+}
+
+
+@pytest.mark.feature("H-15")
+@pytest.mark.parametrize("kind", CAUSES)
+def test_each_cause_is_sent_once_however_often_it_is_found_and_cleared_once(
+    conn: Connection, database: str, receiver: Receiver, kind: str
+) -> None:
+    begin, end = CAUSES[kind]
+    if kind == "message_dead":
+        insert(conn, "t", "k", "b")
+    limit = 0.0 if kind == BACKLOG else 3_600.0
+
+    def turn() -> None:
+        with connect(database) as own:
+            own.execute("SET ROLE outbox_relay")
+            wait_until(lambda: observe(own, partial(late_topics, limit=limit)), "the last turn has ended")
+        Delivery(receiver.webhook()).send_due(conn)
+
+    turn()
+    assert receiver.taken == []
+    conn.execute(begin)
+    for _ in range(3):
+        turn()
+    assert receiver.events(kind) == ["raised"]
+    conn.execute(end)
+    for _ in range(3):
+        turn()
+    assert receiver.events(kind) == ["raised", "cleared"]
+    assert len(receiver.taken) == 2
 
 
 def _observes(database: str) -> bool:

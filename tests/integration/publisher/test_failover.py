@@ -53,18 +53,20 @@ def test_what_a_promoted_standby_lacks_is_listed_and_the_rest_is_published(
             wait_published(conn)
             relay.kill()
         private_stack.stop_postgres()
-        with connect(promoted) as conn:
+        with connect(promoted) as conn, RelayProcess(promoted, kafka) as relay:
+            refused = relay.wait_for("PostgreSQL refused, trying again", sqlstate="25006")
+            assert "the server is a standby" in refused["hint"]
+            assert "target_session_attrs=read-write" in refused["hint"]
             assert value(conn, "SELECT pg_promote()")
             assert _ids(conn).isdisjoint(lost), "the standby has lost them"
             insert_numbered(conn, topic, 30, start=60)
-            with RelayProcess(promoted, kafka) as relay:
-                wait_published(conn)
-                assert relay.find("this server took over from another one", repair="outbox failover scan")
-                relay.stop()
-            with RelayProcess(promoted, kafka) as relay:
-                relay.wait_until_running()
-                assert not relay.find("this server took over from another one"), "it is noted once"
-                relay.stop()
+            wait_published(conn)
+            assert relay.find("this server took over from another one", repair="outbox failover scan")
+            relay.stop()
+            with RelayProcess(promoted, kafka) as later:
+                later.wait_until_running()
+                assert not later.find("this server took over from another one"), "it is noted once"
+                later.stop()
             records = [
                 record for record in read_topic(kafka, topic) if record.key not in {None, b"half"}
                 and not record.key.startswith(b"lost")

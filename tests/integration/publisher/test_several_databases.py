@@ -116,3 +116,24 @@ def test_one_database_is_served_by_one_relay_without_threads_around_it(
     dsn = "host=db1 dbname=shop"
     ran = outbox("relay", "run", OUTBOX_DSN=dsn, OUTBOX_BOOTSTRAP_SERVERS="localhost:9092")
     assert (ran.code, served) == (0, [dsn])
+
+
+def test_two_databases_may_publish_to_one_topic_each_in_its_order(
+    make_database: MakeDatabase, bootstrap_servers: str, topic: str
+) -> None:
+    """As two environments that have the same topics: their relays share nothing, and neither stops the other."""
+    first, second = make_database(), make_database()
+    with RelayProcess(first, bootstrap_servers) as one, RelayProcess(second, bootstrap_servers) as other:
+        for relay in (one, other):
+            relay.wait_for("lanes taken")
+        for start in (0, 50):
+            publish(first, topic, start)
+            publish(second, topic, 1_000 + start)
+        one.stop()
+        other.stop()
+    records = read_topic(bootstrap_servers, topic)
+    for start in (0, 1_000):
+        own = [one for one in records if start <= int((one.value or b"").split(b":")[1]) < start + 1_000]
+        found = compare(own, numbered(100, start=start))
+        assert not found.broken
+        assert found.duplicate_records == 0
