@@ -1,13 +1,14 @@
 """How far consumer groups of Kafka have come in the partitions of a topic to which nothing is published meanwhile.
 
 A group has read a partition when it has committed an offset at or past the end that the partition had when it was first
-asked for (`mark_ends`). What other producers append later does not count. Three kinds of partition need no such offset:
+asked for (`mark_ends`). What other producers append later does not count. Two kinds of partition need no such offset:
 
 - One that has no records, or whose records were removed by Kafka's retention.
 - One whose last offsets hold nothing for a reader: the ends of Kafka's transactions, and records that were rolled back.
   librdkafka's consumers commit the offset behind the last record that they got, which is in front of those. A reader of
-  committed records looks for a record there (`next_readable`).
-- A compacted one needs nothing special: the last record of a partition stays, and offsets do not change.
+  committed records finds none there (`next_readable`).
+
+Compaction changes nothing: the last record of a partition stays, and offsets do not change.
 
 The end is the high watermark, not the last stable offset: behind an open transaction of another producer messages may
 wait that the groups have not read.

@@ -1,7 +1,7 @@
 """Holds a topic until consumer groups have read its partitions, and moves it over to more partitions then.
 
 The state is the topic's row: a pause, the new count and the groups. Each step is one statement that compares the row,
-so whoever comes second finds what the first one has done:
+so the second of two sessions finds what the first one has done:
 
 - The command dies before `hold`: nothing has happened. After it: the topic waits as a paused one does
   (publisher/parked.py). `outbox topic ls` and `outbox status` show it. The same command goes on, and `--abort` lets the

@@ -1,5 +1,5 @@
 -- The steps of `outbox topic repartition --wait-for-group`: one statement each. All raise outbox.topic_generation, by
--- which the relays notice them. The time of the pause tells one move from another of the same topic.
+-- which the relays notice them. The time of the pause distinguishes one move from another of the same topic.
 
 -- name: hold
 -- Hold a topic that still has the count that was read.
