@@ -48,19 +48,19 @@ WAITING = "SELECT FROM outbox.waiting LIMIT 1"
 
 
 @contextmanager
-def reading_slowly(reader: GroupReader) -> Iterator[None]:
-    """Read and commit, slower than it is written, until the end of a block."""
-    end = Event()
+def reading(reader: GroupReader) -> Iterator[Event]:
+    """Read and commit until the end of a block, slower than it is written until the event that is yielded is set."""
+    end, hurries = Event(), Event()
 
     def read() -> None:
         while not end.wait(0.1):
-            if reader.poll(most=40):
+            if reader.poll(most=100 if hurries.is_set() else 2):
                 reader.commit()
 
     thread = Thread(target=read)
     thread.start()
     try:
-        yield
+        yield hurries
     finally:
         end.set()
         thread.join()
@@ -93,10 +93,10 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
             for which in (entry, (RELAY,))
         )
         reader = stack.enter_context(GroupReader(servers, topic))
-        grow(servers, topic, AFTER)
         with load.running():
-            wait_for_more(conn, 500)
-            with reading_slowly(reader):
+            wait_for_more(conn, 300)
+            grow(servers, topic, AFTER)
+            with reading(reader) as hurries:
                 wait_until(lambda: len(reader.read) > 0, "the group reads")
                 command = stack.enter_context(
                     subprocess.Popen(
@@ -110,7 +110,11 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
                         text=True,
                     )
                 )
-                wait_until(lambda: conn.execute(HELD).fetchone() is not None, "the topic is held")
+                wait_until(
+                    lambda: command.poll() is not None or conn.execute(HELD).fetchone() is not None,
+                    "the topic is held",
+                )
+                hurries.set()
                 if strike == ("held",):
                     struck.process.kill()
                 _, errors = command.communicate(timeout=100)
@@ -122,7 +126,7 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
                     struck.go_on()
                 elif strike:
                     assert struck.wait(60) == -signal.SIGKILL, struck.output()
-                wait_for_more(conn, 300)
+                wait_for_more(conn, 200)
         wait_until(lambda: conn.execute(WAITING).fetchone() is None, "what was held is published")
         wait_published(conn)
         for relay in (struck, other):
