@@ -17,7 +17,10 @@ ALTER TABLE outbox.topic
         CHECK ((repartition_to IS NULL) = (repartition_groups IS NULL)
                AND (repartition_to IS NULL OR paused_at IS NOT NULL));
 
--- How often a topic was paused, or went on, or its partition count or selector was changed. One row, changed by
+-- Relays publish nothing of a topic that has more partitions in Kafka than are pinned, if that is asked for.
+ALTER TABLE outbox.topic ADD pause_when_grown boolean NOT NULL DEFAULT false;
+
+-- How often a topic was paused, or went on, or grew and pauses then, or its partition count or selector was changed. One row, changed by
 -- the transaction that changes the topic and locked until its end: so a relay that reads a generation, and the topics
 -- afterwards, has seen all changes up to it.
 CREATE TABLE outbox.topic_generation (
@@ -36,7 +39,8 @@ END $$;
 REVOKE ALL ON FUNCTION outbox.count_topic_change() FROM PUBLIC;
 CREATE TRIGGER topic_is_changed AFTER UPDATE ON outbox.topic FOR EACH ROW
     WHEN (OLD.partitions IS DISTINCT FROM NEW.partitions OR OLD.selector IS DISTINCT FROM NEW.selector
-          OR OLD.paused_at IS DISTINCT FROM NEW.paused_at)
+          OR OLD.paused_at IS DISTINCT FROM NEW.paused_at OR OLD.pause_when_grown <> NEW.pause_when_grown
+          OR (NEW.pause_when_grown AND OLD.partitions_in_kafka IS DISTINCT FROM NEW.partitions_in_kafka))
     EXECUTE FUNCTION outbox.count_topic_change();
 CREATE TRIGGER topic_is_deleted AFTER DELETE ON outbox.topic FOR EACH ROW
     EXECUTE FUNCTION outbox.count_topic_change();

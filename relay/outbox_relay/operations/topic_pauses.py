@@ -1,4 +1,6 @@
-"""Pauses a topic and lets it go on: one statement each. What relays then do: publisher/parked.py, docs/adr/0094.
+"""Pauses a topic, by hand or when it grows, and lets it go on: one statement each.
+
+What relays then do: publisher/parked.py, docs/adr/0094.
 
 Between any two lines the process may die: the statement has committed, or nothing has happened. Repeated, it changes
 nothing. Two commands at once: the row's lock puts them in a row, and the second finds what the first has done.
@@ -45,6 +47,19 @@ def resume(conn: psycopg.Connection[Any], name: str) -> bool:
             f"by itself then\nto go on now with {found.partitions} partitions: outbox topic repartition {name} --abort"
         )
     return False
+
+
+def pause_when_grown(conn: psycopg.Connection[Any], name: str, *, pauses: bool) -> bool:
+    """Let a topic pause by itself when Kafka has more partitions than are pinned, or not; return whether that is new.
+
+    Needs the role outbox_operator. A relay that notices the growth notes it, and publishes by the pinned count until it
+    reads the topic again, within a quarter of a second: keys are in order before the pause as well.
+
+    Raises:
+        TopicError: it is not registered.
+    """
+    topics.get(conn, name)
+    return conn.execute(STATEMENTS["when_grown"], {"name": name, "pauses": pauses}).rowcount == 1
 
 
 def waiting(conn: psycopg.Connection[Any], name: str) -> int:

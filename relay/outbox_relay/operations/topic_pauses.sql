@@ -1,4 +1,4 @@
--- Pausing topics. Both statements raise outbox.topic_generation, by which the relays notice it.
+-- Pausing topics. All statements that write raise outbox.topic_generation, by which the relays notice it.
 
 -- name: pause
 -- Pause a topic that is not paused.
@@ -6,9 +6,16 @@ UPDATE outbox.topic SET paused_at = clock_timestamp(), paused_by = outbox.actor(
 WHERE name = %(name)s AND paused_at IS NULL
 
 -- name: resume
--- Let a paused topic go on, unless `outbox topic repartition` holds it.
-UPDATE outbox.topic SET paused_at = NULL, paused_by = NULL, pause_reason = NULL
-WHERE name = %(name)s AND paused_at IS NOT NULL AND repartition_to IS NULL
+-- Let a paused topic go on, unless `outbox topic repartition` holds it. One that has grown pauses at growth no more.
+UPDATE outbox.topic
+SET paused_at = NULL, paused_by = NULL, pause_reason = NULL,
+    pause_when_grown = pause_when_grown AND NOT coalesce(partitions_in_kafka > partitions, false)
+WHERE name = %(name)s AND (paused_at IS NOT NULL OR (pause_when_grown AND partitions_in_kafka > partitions))
+    AND repartition_to IS NULL
+
+-- name: when_grown
+-- Let a topic pause when it has more partitions in Kafka than are pinned, or not.
+UPDATE outbox.topic SET pause_when_grown = %(pauses)s WHERE name = %(name)s AND pause_when_grown <> %(pauses)s
 
 -- name: waiting
 -- How many messages wait because their topic is parked.

@@ -46,6 +46,8 @@ class Registered:
     repartition_to: int | None = None
     """The count that it gets once `repartition_groups` have read its partitions; it is paused until then."""
     repartition_groups: list[str] | None = None
+    pause_when_grown: bool = False
+    """Whether nothing of it is published while Kafka has more partitions than are pinned."""
 
 
 def everything(conn: psycopg.Connection[Any]) -> list[Registered]:

@@ -24,6 +24,7 @@ from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 
 BEFORE, AFTER = 2, 4
+QUICK = ("--timeout", "2")
 HELD = "SELECT count(*) FROM outbox.topic WHERE repartition_to IS NOT NULL AND paused_at IS NOT NULL"
 STATED = "SELECT min(topics_seen) = (SELECT generation FROM outbox.topic_generation) FROM outbox.lease"
 PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE status = 'PUBLISHED'"
@@ -165,9 +166,9 @@ def test_a_move_whose_command_was_killed_is_shown_and_goes_on(
         found = succeed("topic", "show", stage.topic, "--json", **stage.given).json
         assert (found["repartition_to"], found["repartition_groups"]) == (AFTER, [reader.group])
         refused = {
-            "another group": stage.run(reader.group, "another"),
-            "no group": stage.run(),
-            "another count": stage.run(reader.group, to=3),
+            "another group": stage.run(reader.group, "another", more=QUICK),
+            "no group": stage.run(more=QUICK),
+            "another count": stage.run(reader.group, to=3, more=QUICK),
             "alter": outbox(
                 *("topic", "alter", stage.topic, "--partitions", "3", "--move-keys"), **stage.given
             ),
@@ -176,9 +177,10 @@ def test_a_move_whose_command_was_killed_is_shown_and_goes_on(
         for name, ran in refused.items():
             assert ran.code == 1, name
             assert f"outbox topic repartition {stage.topic} --abort" in ran.err, ran.err
+            assert "have not read it" not in ran.err, f"{name}: it is refused, and not waited for"
         go_on = f"outbox topic repartition {stage.topic} --to {AFTER} --wait-for-group {reader.group}"
         assert go_on in refused["no group"].err
-        late = stage.run(reader.group, more=("--timeout", "2"))
+        late = stage.run(reader.group, more=QUICK)
         assert (late.code, "have not read it in time" in late.err, go_on in late.err) == (1, True, True)
         reader.read_up_to(20)
         ran = stage.run(reader.group, more=("--json",))

@@ -252,6 +252,7 @@ def alter(
 topic.add_command(repartition.repartition)
 topic.add_command(pause.pause)
 topic.add_command(pause.resume)
+topic.add_command(pause.on_growth)
 
 
 @topic.command("ls")

@@ -1,4 +1,4 @@
-"""`outbox topic pause` and `outbox topic resume`: publish nothing of a topic for a while."""
+"""`outbox topic pause`, `on-growth` and `resume`: publish nothing of a topic for a while."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from outbox_relay.cli.options import Command, dsn_option, json_option, timeout_o
 from outbox_relay.cli.topic import following
 from outbox_relay.cli.topic.options import topic_argument
 from outbox_relay.cli.tx.options import reason_option
+from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import topic_pauses
 from outbox_relay.operations.decide import checked_reason
@@ -86,3 +87,28 @@ def resume(*, name: str, dsn: str, as_json: bool) -> None:
         click.echo(
             f"{formatting.many(waiting, 'message')} of it wait, and are published in order once Kafka takes them"
         )
+
+
+@click.command("on-growth", cls=Command)
+@topic_argument
+@click.argument("action", type=Choice(("pause", "alarm")))
+@dsn_option
+@json_option
+def on_growth(*, name: str, action: str, dsn: str, as_json: bool) -> None:
+    """Choose what happens when Kafka has more partitions of a topic than are pinned.
+
+    alarm, the default: its keys stay on the pinned partitions, and an alarm is raised. pause: nothing more of it is
+    published besides, until outbox topic repartition takes the new partitions into use, or outbox topic resume lets it
+    go on as it is and takes the option back.
+
+    \b
+    Example:
+      outbox topic on-growth orders pause
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        changed = topic_pauses.pause_when_grown(conn, name, pauses=action == "pause")
+    if as_json:
+        output.emit_json({"topic": name, "on_growth": action, "changed": changed})
+        return
+    click.echo(f"topic {name}: {action} when it has grown" + ("" if changed else ", as it was"))

@@ -55,6 +55,8 @@ def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: s
     if registered.paused_at is not None:
         why = formatting.printable(registered.pause_reason or "")
         rows.append(("paused", f"{formatting.cell(registered.paused_at)}, by {registered.paused_by}: {why}"))
+    if registered.pause_when_grown:
+        rows.append(("on growth", "pauses"))
     if registered.repartition_to is not None:
         rows.append(
             (
