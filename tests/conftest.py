@@ -6,8 +6,13 @@ import gc
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ("tests.support.servers", "tests.support.logins")
+
+# How fast examples are drawn and run says something of the machine, not of the code: no test fails for it.
+settings.register_profile("outbox", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("outbox")
 
 
 @pytest.hookimpl(wrapper=True)
