@@ -73,16 +73,30 @@ class ListenerAsker:
 
     def ask(self, view: MessageView, deadline: float) -> Answer:
         """Call the listener; an exception is UNKNOWN with RocketMQ's remark."""
-        call = check_of(self._listeners.find(view))
-        if call is None:
-            return FailedAnswer(LocalTransactionState.UNKNOWN, "the listener has no check to call")
         try:
-            answer = call(view)
+            answer = self._call(view)
             if isawaitable(answer):
                 answer = self._await(answer, deadline)
         except Exception as error:  # noqa: BLE001  (whatever the application raises is an answer: UNKNOWN)
             return answer_of_error(WHERE, error)
         return answer_of(answer)
+
+    async def ask_here(self, view: MessageView) -> Answer:
+        """Call the listener in the event loop that runs, without a deadline; else as `ask`."""
+        try:
+            answer = self._call(view)
+            if isawaitable(answer):
+                answer = await answer
+        except Exception as error:  # noqa: BLE001  (whatever the application raises is an answer: UNKNOWN)
+            return answer_of_error(WHERE, error)
+        return answer_of(answer)
+
+    def _call(self, view: MessageView) -> Any:
+        """Return what the listener returns, which may have to be awaited."""
+        call = check_of(self._listeners.find(view))
+        if call is None:
+            return FailedAnswer(LocalTransactionState.UNKNOWN, "the listener has no check to call")
+        return call(view)
 
     def _await(self, answer: Awaitable[Any], deadline: float) -> Any:
         """Run a coroutine until the deadline and cancel it then, so that it does not keep its thread."""

@@ -76,7 +76,7 @@ def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity")
     for row in rows:
         if row[1] == "ask":
             try:
-                views.append(_view(group.name, row))
+                views.append(claimed_view(group.name, row))
             except (ValueError, RecursionError):
                 unreadable.append((row[0], row[-1]))
     return Claimed(
@@ -90,7 +90,12 @@ def claim(group: GroupSettings, name: str, limit: int, due_by: str = "infinity")
     )
 
 
-def _view(group: str, row: tuple[Any, ...]) -> MessageView:
+def claimed_view(group: str, row: tuple[Any, ...]) -> MessageView:
+    """Read a row of "claim" that is asked about.
+
+    Raises:
+        ValueError, RecursionError: its headers cannot be read.
+    """
     id, _, message_id, topic, born_at, key, body, headers, order_key, tags, index_keys, *rest = row
     transaction_id, checker, biz_type, biz_id, deliver_at, traceparent, checks = rest
     return MessageView(

@@ -58,7 +58,19 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "outbox.validation",
         "outbox.wire",
     ),
-    "outbox.testing": ("outbox.statements", "outbox.testing"),
+    "outbox.testing": (
+        "outbox.calls",
+        "outbox.checking",
+        "outbox.drivers",
+        "outbox.errors",
+        "outbox.inbox",
+        "outbox.operations",
+        "outbox.partitioning",
+        "outbox.records",
+        "outbox.statements",
+        "outbox.testing",
+        "outbox.wire",
+    ),
     "outbox.rocketmq": (
         "outbox.checking",
         "outbox.drivers",
@@ -116,6 +128,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "retention": {"database", "text"},
         "alarms": {"calls", "database", "text"},
         "operations": {"database", "publisher", "text"},
+        "testing": {"database", "operations", "publisher"},
         "monitoring": {"checker", "database", "operations", "publisher", "text"},
         "cli": {
             *("alarms", "calls", "checker", "database", "monitoring", "operations"),

@@ -8,6 +8,7 @@ import pytest
 from outbox import Message, Outbox
 from outbox.testing import SentMessages
 
+pytestmark = pytest.mark.feature("H-31")
 GROUP = Outbox(producer_group="orders")
 
 
