@@ -115,6 +115,7 @@ def test_library_imports_psycopg_and_standard_library_only() -> None:
 OPTIONAL = {
     "outbox/adapters/django/": {"django"},
     "outbox/adapters/django/upgrading.py": {"outbox_migrations"},
+    "outbox/adapters/fastapi.py": {"fastapi", "sqlalchemy"},
     "outbox/adapters/sqlalchemy.py": {"sqlalchemy"},
     "outbox/drivers/asyncpg_async.py": {"asyncpg"},
     "outbox/inbox/django.py": {"django"},
@@ -133,7 +134,7 @@ def optional(name: str) -> set[str]:
 def test_the_library_itself_imports_no_adapter() -> None:
     code = (
         "import sys, outbox, outbox.rocketmq, outbox.testing\n"
-        "assert not {'outbox.adapters', 'sqlalchemy', 'django', 'asyncpg'} & set(sys.modules)\n"
+        "assert not {'outbox.adapters', 'sqlalchemy', 'django', 'asyncpg', 'fastapi'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
