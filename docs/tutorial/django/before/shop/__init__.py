@@ -1,0 +1,1 @@
+"""A shop: orders over HTTP, with Django."""
