@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar, Unpack
 
+from outbox.codecs.codec import Codec
+from outbox.drivers.stepwise import run_in_steps
 from outbox.durations import Duration
 from outbox.message import Message
 from outbox.operations.cancel import cancel
@@ -36,6 +38,7 @@ class OutboxCalls(ABC, Generic[C]):
         *,
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
+        codecs: Mapping[str, Codec] | None = None,
     ) -> None:
         """Configure an outbox; it opens nothing and keeps no connection, so one serves any number of threads.
 
@@ -44,11 +47,12 @@ class OutboxCalls(ABC, Generic[C]):
                 asked about them. Idempotency keys are unique within it.
             selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
             topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
+            codecs: Encode bodies, by topic; see `outbox.codecs`. Consumers of these topics need them, too.
 
         Raises:
             ConfigurationError: naming the argument.
         """
-        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl)
+        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs)
 
     @property
     def producer_group(self) -> str | None:
@@ -206,12 +210,7 @@ class OutboxCalls(ABC, Generic[C]):
         return self._run(conn, plan)
 
     def commit(
-        self,
-        conn: C,
-        half: AnyMessage,
-        *,
-        remark: str | None = None,
-        ordered: bool = False,
+        self, conn: C, half: AnyMessage, *, remark: str | None = None, ordered: bool = False
     ) -> Decision:
         """Decide that a half message is published, if and when the caller's transaction commits; one round trip.
 
@@ -284,9 +283,10 @@ class AsyncOutboxCalls(ABC, Generic[C]):
         *,
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
+        codecs: Mapping[str, Codec] | None = None,
     ) -> None:
         """See `Outbox`."""
-        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl)
+        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs)
 
     @property
     def producer_group(self) -> str | None:
@@ -303,7 +303,7 @@ class AsyncOutboxCalls(ABC, Generic[C]):
         selector: MessageQueueSelector | None = None,
     ) -> Receipt:
         """See `Outbox.send`."""
-        return await self._run(
+        return await self._run_coded(
             conn,
             send(self._sender, message, ordered=ordered, idempotency_key=idempotency_key, selector=selector),
         )
@@ -317,7 +317,9 @@ class AsyncOutboxCalls(ABC, Generic[C]):
         selector: MessageQueueSelector | None = None,
     ) -> list[Receipt]:
         """See `Outbox.send_many`."""
-        return await self._run(conn, send_many(self._sender, messages, ordered=ordered, selector=selector))
+        return await self._run_coded(
+            conn, send_many(self._sender, messages, ordered=ordered, selector=selector)
+        )
 
     async def register_topic(
         self,
@@ -361,15 +363,10 @@ class AsyncOutboxCalls(ABC, Generic[C]):
             idempotency_key=idempotency_key,
             selector=selector,
         )
-        return await self._run(conn, plan)
+        return await self._run_coded(conn, plan)
 
     async def commit(
-        self,
-        conn: C,
-        half: AnyMessage,
-        *,
-        remark: str | None = None,
-        ordered: bool = False,
+        self, conn: C, half: AnyMessage, *, remark: str | None = None, ordered: bool = False
     ) -> Decision:
         """See `Outbox.commit`."""
         return await self._run(conn, commit(half, remark, ordered=ordered))
@@ -385,6 +382,11 @@ class AsyncOutboxCalls(ABC, Generic[C]):
     async def cancel(self, conn: C, message_id: AnyMessage, *, remark: str | None = None) -> Decision:
         """See `Outbox.cancel`."""
         return await self._run(conn, cancel(message_id, remark))
+
+    async def _run_coded(self, conn: C, plan: Plan[T]) -> T:
+        if self._sender.blocks:
+            return await run_in_steps(lambda each: self._run(conn, each), plan)
+        return await self._run(conn, plan)
 
     @abstractmethod
     async def _run(self, conn: C, plan: Plan[T]) -> T:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from outbox.adapters.extras import needs
 from outbox.calls import AsyncOutboxCalls
+from outbox.extras import needs
 from outbox.statements import Plan
 
 with needs("asyncpg"):

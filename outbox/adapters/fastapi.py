@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
-from outbox.adapters.extras import needs
 from outbox.errors import ConfigurationError
+from outbox.extras import needs
 
 with needs("fastapi", "fastapi", "sqlalchemy", "greenlet"):
     from fastapi import Depends

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from outbox.adapters.extras import needs
 from outbox.calls import AsyncOutboxCalls, OutboxCalls
 from outbox.drivers import psycopg_async, psycopg_sync
 from outbox.errors import InvalidConnectionError
+from outbox.extras import needs
 from outbox.statements import Plan
 
 with needs("sqlalchemy"):

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import psycopg
 
+from outbox.codecs.codec import Codec, Codecs
 from outbox.errors import ConfigurationError, ConsumerFailedError
 from outbox.inbox.ahead_threads import AheadThread
 from outbox.inbox.assignments import Assignments, Limits
@@ -18,6 +19,7 @@ from outbox.inbox.async_listeners import CANCEL_TIME, awaiting, is_async
 from outbox.inbox.batch_threads import BatchThread
 from outbox.inbox.batches import Batching, BatchListener, one_by_one
 from outbox.inbox.counts import MessageCounts
+from outbox.inbox.decoding import Decoding
 from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.failures import timed_out
 from outbox.inbox.handling import Handling, Listener
@@ -86,6 +88,7 @@ class PushConsumer:
         on_gap: Literal["stop", "continue"] = "stop",
         dead_letter_topic: str | None = None,
         limits: Limits | None = None,
+        codecs: Mapping[str, Codec] | None = None,
     ) -> None:
         """Check the settings; nothing is opened yet.
 
@@ -114,6 +117,7 @@ class PushConsumer:
             dead_letter_topic: a topic to which a copy of each dead letter of the group is sent through the outbox, in
                 the transaction in which it dies; None: nowhere. The member that has started last decides.
             limits: how much may wait in memory for each partition.
+            codecs: decode bodies before the listener, by topic; see `outbox.codecs`.
 
         Raises:
             ConfigurationError, InvalidSubscriptionError: a setting is not allowed; the text states what is.
@@ -146,6 +150,11 @@ class PushConsumer:
         if is_async(listener):
             asynchronous = cast("Callable[..., Awaitable[Any]]", listener)
             listener, self._grace = awaiting(asynchronous, self._loop, timeout), CANCEL_TIME
+        self._repeats, self._counts = Repeats(), MessageCounts()
+        if codecs is not None:
+            decoding = Decoding(Codecs(codecs), list(self.settings.subscription), self._counts)
+            is_single = batch is None
+            listener = decoding.single(listener) if is_single else decoding.batch(listener)  # type: ignore[arg-type]
         self._listener, self._batching = _listening(listener, self.settings)
         self.connect = _connecting(dsn, group)
         """Opens a connection to the database."""
@@ -162,7 +171,6 @@ class PushConsumer:
         self._lost: list[ListenerThread] = []
         """Threads that were given up and whose listeners have not returned."""
         self._failure: str | None = None
-        self._repeats, self._counts = Repeats(), MessageCounts()
         self._runtime: Runtime | None = None
         self._own: threading.Thread | None = None
         self._begun = threading.Event()

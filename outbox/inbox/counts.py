@@ -16,6 +16,7 @@ class MessageCounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._messages: Counter[str] = Counter(applied=0, discarded=0, refused=0, parked=0, dead=0, gone=0)
+        self._erased = 0
         self._retries: Counter[str] = Counter(applied=0, discarded=0, failed=0, dead=0)
 
     def message(self, result: Result, count: int = 1) -> None:
@@ -27,6 +28,17 @@ class MessageCounts:
         """Count a retry that has ended."""
         with self._lock:
             self._retries[result] += 1
+
+    def erased(self) -> None:
+        """Count a message whose key was destroyed; it is counted as discarded as well, once that is committed."""
+        with self._lock:
+            self._erased += 1
+
+    @property
+    def erasures(self) -> int:
+        """How often a body was found erased."""
+        with self._lock:
+            return self._erased
 
     @property
     def messages(self) -> dict[str, int]:

@@ -40,7 +40,7 @@ class ConsumedMessage:
     partition: int
     offset: int
     key: bytes | None
-    body: bytes | None
+    body: bytes | None = field(repr=False)
     """None: a tombstone."""
     headers: tuple[tuple[str, HeaderValue], ...] = field(repr=False)
     born_at: datetime

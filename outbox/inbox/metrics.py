@@ -51,6 +51,11 @@ METRICS = {
     "outbox_member_retries": MemberMetric(
         "counter", ("result",), "Retries that ended: applied, discarded, failed, dead."
     ),
+    "outbox_member_erased": MemberMetric(
+        "counter",
+        (),
+        "Messages that were found erased, because their keys were destroyed; they are discarded.",
+    ),
     "outbox_member_held_keys": MemberMetric(
         "gauge", (), "Order keys of the whole group that are held, up to 10,000."
     ),
@@ -156,6 +161,7 @@ def _samples(vitals: ConsumerVitals) -> Iterator[tuple[str, tuple[str, ...], flo
         yield "outbox_member_messages", (result,), count
     for result, count in vitals.retries.items():
         yield "outbox_member_retries", (result,), count
+    yield "outbox_member_erased", (), vitals.erased
     if vitals.held_keys is not None:
         yield "outbox_member_held_keys", (), vitals.held_keys
     yield "outbox_member_listeners_given_up", (), vitals.given_up

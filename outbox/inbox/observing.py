@@ -58,6 +58,7 @@ def observe(
         0.0 if poller is None else max(0.0, now - keeper.kept_at),
         _trouble(keeper, poller, is_ending=is_ending),
         defect,
+        counts.erasures,
     )
 
 

@@ -55,6 +55,8 @@ class ConsumerVitals:
     """Why the member cannot consume now, such as a server that is away; None: it can."""
     defect: str | None
     """Why the process should be started again; None: it should not."""
+    erased: int = 0
+    """Messages since the start whose body was found erased: their keys were destroyed. They are discarded."""
 
     @property
     def lag(self) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from hashlib import sha256
 from struct import pack
 from typing import Any, NamedTuple
@@ -45,11 +46,16 @@ def require_key(key: Any, producer_group: str | None, message: Message) -> None:
         )
 
 
-def digest_of(message: Message, *, half: bool = False) -> bytes:
+def digest_of(message: Message, *, half: bool = False, secret: bytes = b"") -> bytes:
     """SHA-256 of what makes two sends the same; a message and a half message are never the same.
 
     Left out is what a retry computes again: trace, delivery time and transaction id. Each part is preceded by its
     length, so that no two different messages run together.
+
+    Args:
+        message: as the application made it, before a codec.
+        half: whether it is prepared.
+        secret: of the codec, without which the content cannot be guessed from the digest.
     """
     digest = sha256(b"half" if half else b"")
     row = row_of(message, message.selector, message.queue, None)
@@ -59,21 +65,21 @@ def digest_of(message: Message, *, half: bool = False) -> bytes:
         data = part.encode() if isinstance(part, str) else part
         digest.update(b"\xff" * 8 if data is None else pack("!Q", len(data)))
         digest.update(data or b"")
-    return digest.digest()
+    return hmac.digest(secret, digest.digest(), "sha256") if secret else digest.digest()
 
 
-def send_once(message: Message, row: Row, queue: int | None, key: str) -> Plan[Receipt]:
+def send_once(message: Message, row: Row, queue: int | None, secret: bytes, key: str) -> Plan[Receipt]:
     """Send, or return the receipt of the first send; two round trips. See `_once`."""
-    digest = digest_of(message)
+    digest = digest_of(message, secret=secret)
     statement = Statement(_SQL["send_once"], (*row, _lane(message, queue), key, digest))
     return (yield from _once(message, queue, _Key(row[_GROUP], key, digest), statement))
 
 
 def prepare_once(
-    message: Message, row: Row, queue: int | None, key: str, *, check_after: str | None
+    message: Message, row: Row, queue: int | None, secret: bytes, key: str, *, check_after: str | None
 ) -> Plan[Receipt]:
     """Prepare, or return the receipt of the first half message; two round trips. See `_once`."""
-    digest = digest_of(message, half=True)
+    digest = digest_of(message, half=True, secret=secret)
     statement = Statement(_PREPARE_ONCE, (*row, _lane(message, queue), key, digest, check_after))
     return (yield from _once(message, queue, _Key(row[_GROUP], key, digest), statement))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from outbox.codecs.codec import Coded
 from outbox.durations import Duration, interval, text_of
 from outbox.errors import ConfigurationError
 from outbox.message import Message
@@ -50,10 +51,11 @@ def prepare(
     if idempotency_key is not None:
         require_key(idempotency_key, sender.producer_group, message)
     registered = yield from sender.registry.lookup((message.topic,), half=True)
-    admitted = _admit(sender, message, registered[message.topic], selector)
+    coded = None if sender.codecs is None else (yield from sender.codecs.encode(message))
+    admitted = _admit(sender, message, registered[message.topic], selector, coded)
     row, queue = admitted.row, admitted.queue
     if idempotency_key is not None:
-        found = yield from prepare_once(message, row, queue, idempotency_key, check_after=first_check)
+        found = yield from prepare_once(*admitted, idempotency_key, check_after=first_check)
         return HalfMessage(*found[:4], message.transaction_id, found.duplicate)
     params = (*row, admitted.lane, first_check)
     if message.message_id is None:
@@ -66,10 +68,14 @@ def prepare(
 
 
 def _admit(
-    sender: Sender, message: Message, topic: Topic | None, chooser: MessageQueueSelector | None
+    sender: Sender,
+    message: Message,
+    topic: Topic | None,
+    chooser: MessageQueueSelector | None,
+    coded: Coded | None,
 ) -> Admitted:
     """Check the topic's type for a half message, and all else as for any message."""
     if topic is not None:
         topics.require_type(topic, message, half=True)
         topic = topic._replace(message_type=MessageType.MIXED)
-    return sender.admit(message, topic, ordered=False, chooser=chooser)
+    return sender.admit(message, topic, ordered=False, chooser=chooser, coded=coded)

@@ -48,7 +48,9 @@ def send(
     if idempotency_key is not None:
         require_key(idempotency_key, sender.producer_group, message)
     registered = yield from sender.registry.lookup((message.topic,))
-    admitted = sender.admit(message, registered[message.topic], ordered=ordered, chooser=selector)
+    coded = None if sender.codecs is None else (yield from sender.codecs.encode(message))
+    topic = registered[message.topic]
+    admitted = sender.admit(message, topic, ordered=ordered, chooser=selector, coded=coded)
     if idempotency_key is not None:
         if ordered:
             yield from lock_order_keys([message])
@@ -86,7 +88,8 @@ def send_many(
     try:
         for message in wanted:
             topic = registered[message.topic]
-            admitted.append(sender.admit(message, topic, ordered=ordered, chooser=selector))
+            coded = None if sender.codecs is None else (yield from sender.codecs.encode(message))
+            admitted.append(sender.admit(message, topic, ordered=ordered, chooser=selector, coded=coded))
     except InvalidMessageError as error:
         error.args = (f"messages[{len(admitted)}]: {error}",)
         raise

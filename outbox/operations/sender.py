@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from outbox.codecs.codec import Codec, Coded, codecs_of
 from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
 from outbox.message import Message
 from outbox.operations import topics
@@ -24,6 +25,8 @@ class Admitted(NamedTuple):
     message: Message
     row: Row
     queue: int | None
+    secret: bytes = b""
+    """Of the codec, for the digest of an idempotent send."""
 
     @property
     def lane(self) -> str:
@@ -40,6 +43,7 @@ class Sender:
         *,
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
+        codecs: Mapping[str, Codec] | None = None,
     ) -> None:
         """Check the configuration of an `Outbox`.
 
@@ -47,6 +51,7 @@ class Sender:
             producer_group: Goes with every message; idempotency keys are unique within it.
             selectors: Custom message queue selectors by name.
             topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
+            codecs: Encode bodies, by topic.
 
         Raises:
             ConfigurationError: naming the argument.
@@ -61,6 +66,9 @@ class Sender:
             raise ConfigurationError(f"topic_ttl: {topic_ttl!r}; allowed: seconds, 0 or more")
         self._selectors = Selectors(selectors)
         self.registry = Registry(self.producer_group, topic_ttl)
+        self.codecs = codecs_of(codecs)
+        self.blocks = self.codecs is not None and self.codecs.blocks
+        """Whether a codec waits for something other than the database."""
 
     def admit(
         self,
@@ -69,6 +77,7 @@ class Sender:
         *,
         ordered: bool,
         chooser: MessageQueueSelector | None = None,
+        coded: Coded | None = None,
     ) -> Admitted:
         """Check a message against its topic, and let a custom selector choose its partition.
 
@@ -77,6 +86,7 @@ class Sender:
             topic: Its registration.
             ordered: Whether the caller asks for a lock of the order key.
             chooser: The selector of this call, for a message that names none.
+            coded: What a codec has made of the message, if its topic has one; the row holds that.
 
         Raises:
             ConfigurationError: the chooser cannot be called.
@@ -112,8 +122,12 @@ class Sender:
                 queue = self._selectors.choose(
                     selector, _partitions(selector, message, topic), message, message.arg
                 )
-        require_fitting(message, self.producer_group, limit)
-        return Admitted(message, row_of(message, selector, queue, self.producer_group), queue)
+        if coded is None:
+            require_fitting(message, self.producer_group, limit)
+            return Admitted(message, row_of(message, selector, queue, self.producer_group), queue)
+        require_fitting(coded.message, self.producer_group, limit)
+        row = row_of(coded.message, selector, queue, self.producer_group)
+        return Admitted(message, row, queue, coded.secret)
 
     def _require_usable(self, selector: str, message: Message) -> None:
         self._selectors.require_usable(selector, message.arg_bytes)

@@ -117,6 +117,8 @@ OPTIONAL = {
     "outbox/adapters/django/upgrading.py": {"outbox_migrations"},
     "outbox/adapters/fastapi.py": {"fastapi", "sqlalchemy"},
     "outbox/adapters/sqlalchemy.py": {"sqlalchemy"},
+    "outbox/codecs/encryption.py": {"cryptography"},
+    "outbox/codecs/master_keys.py": {"cryptography"},
     "outbox/drivers/asyncpg_async.py": {"asyncpg"},
     "outbox/inbox/django.py": {"django"},
     "outbox/inbox/kafka_offsets.py": {"confluent_kafka"},

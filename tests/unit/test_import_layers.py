@@ -20,7 +20,17 @@ pytestmark = pytest.mark.xdist_group("sources")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "outbox.partitioning": ("outbox.errors", "outbox.partitioning"),
     "outbox.message": ("outbox.errors", "outbox.partitioning", "outbox.validation"),
+    "outbox.codecs": (
+        "outbox.codecs",
+        "outbox.drivers",
+        "outbox.errors",
+        "outbox.extras",
+        "outbox.message",
+        "outbox.statements",
+        "outbox.validation",
+    ),
     "outbox.operations": (
+        "outbox.codecs",
         "outbox.durations",
         "outbox.errors",
         "outbox.message",
@@ -50,8 +60,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "outbox.inbox": (
         "outbox.backoff",
+        "outbox.codecs",
         "outbox.drivers",
         "outbox.errors",
+        "outbox.extras",
         "outbox.inbox",
         "outbox.probes",
         "outbox.statements",
@@ -73,6 +85,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "outbox.rocketmq": (
         "outbox.checking",
+        "outbox.codecs",
         "outbox.drivers",
         "outbox.durations",
         "outbox.errors",
@@ -89,12 +102,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "outbox.adapters": (
         "outbox.adapters",
         "outbox.calls",
+        "outbox.codecs",
         "outbox.drivers",
         "outbox.errors",
+        "outbox.extras",
         "outbox.operations",
         "outbox.statements",
     ),
     "outbox.calls": (
+        "outbox.codecs",
+        "outbox.drivers",
         "outbox.durations",
         "outbox.message",
         "outbox.operations",
@@ -106,6 +123,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "outbox.durations": ("outbox.errors",),
     "outbox.backoff": (),
     "outbox.errors": (),
+    "outbox.extras": (),
     "outbox.probes": (),
     "outbox.records": (),
     "outbox.statements": (),

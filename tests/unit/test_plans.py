@@ -46,6 +46,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/replays.sql": "the steps of a replay; tested in test_replay_plans.py",
     "relay/outbox_relay/operations/registry_changes.sql": "what commands that change topics ask; a row per relay",
     "relay/outbox_relay/operations/status.sql": INSPECT,
+    "relay/outbox_relay/operations/subject_keys.sql": "what `outbox key` asks once; pages of `rewrap` by an index",
     "relay/outbox_relay/operations/topic_pauses.sql": "what `outbox topic pause` asks once; a row per lane",
     "relay/outbox_relay/operations/topics.sql": "what `outbox topic` asks once; a row per topic",
     "relay/outbox_relay/retention/eligibility.sql": RETENTION,

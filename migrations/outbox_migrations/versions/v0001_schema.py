@@ -26,6 +26,8 @@ def upgrade() -> None:
         "0001_inbox.sql",
         "0001_dead_letter_topics.sql",
         "0001_inbox_roles.sql",
+        "0001_subject_keys.sql",
+        "0001_subject_key_roles.sql",
     ):
         run(name)
 

@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import pq
 
-from outbox.adapters.extras import needs
 from outbox.calls import OutboxCalls
+from outbox.codecs.codec import Codec
 from outbox.drivers import psycopg_sync
 from outbox.errors import ConfigurationError, InvalidConnectionError, NoTransactionError
+from outbox.extras import needs
 from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.topics import KNOWN_FOR
 from outbox.statements import Plan
@@ -57,6 +58,7 @@ class DjangoOutbox(OutboxCalls[Any]):
         own_transaction: bool = False,
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
+        codecs: Mapping[str, Codec] | None = None,
     ) -> None:
         """Configure an outbox, see `Outbox`.
 
@@ -65,8 +67,9 @@ class DjangoOutbox(OutboxCalls[Any]):
             own_transaction: Outside a transaction, run each call in one of its own instead of refusing it.
             selectors: see `Outbox`.
             topic_ttl: see `Outbox`.
+            codecs: see `Outbox`.
         """
-        super().__init__(producer_group, selectors=selectors, topic_ttl=topic_ttl)
+        super().__init__(producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs)
         self._own_transaction = own_transaction
 
     def _run(self, conn: Any, plan: Plan[T]) -> T:

@@ -9,8 +9,8 @@ from django.db.migrations.operations.base import Operation
 
 from outbox.adapters.django.revisions import REVISIONS, outbox_aliases
 from outbox.adapters.django.sending import backend_fault
-from outbox.adapters.extras import needs
 from outbox.errors import ConfigurationError
+from outbox.extras import needs
 
 
 class UpgradeOutbox(Operation):  # type: ignore[misc]

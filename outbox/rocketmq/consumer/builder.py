@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Self, cast
 
+from outbox.codecs.codec import Codec
 from outbox.errors import ConfigurationError
 from outbox.inbox import (
     ConsumedMessage,
@@ -146,6 +147,11 @@ class PushConsumerBuilder:
     def set_dead_letter_topic(self, topic: str | None) -> Self:
         """State the topic to which copies of dead letters are sent, as in `PushConsumer`; None: they are rows only."""
         self._settings["dead_letter_topic"] = topic
+        return self
+
+    def set_codecs(self, codecs: Mapping[str, Codec] | None) -> Self:
+        """State what decodes bodies before the listener, by topic; see `outbox.codecs`."""
+        self._settings["codecs"] = codecs
         return self
 
     def build(self) -> PushConsumer:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
+from outbox.codecs.codec import Codec
 from outbox.errors import ConfigurationError
 from outbox.inbox import (
     FIRST,
@@ -88,6 +89,7 @@ class DefaultMQPushConsumer:
         self._timeout = 900.0
         self._limits = Limits()
         self._dead_letter_topic: str | None = None
+        self._codecs: Mapping[str, Codec] | None = None
         self._consumer: PushConsumer | None = None
 
     def set_namesrv_addr(self, addresses: str) -> None:
@@ -185,6 +187,10 @@ class DefaultMQPushConsumer:
         """
         self._dead_letter_topic = topic
 
+    def set_codecs(self, codecs: Mapping[str, Codec] | None) -> None:
+        """State what decodes bodies before the listener, by topic; see `outbox.codecs`."""
+        self._codecs = codecs
+
     def register_message_listener(
         self, listener: MessageListenerConcurrently | MessageListenerOrderly
     ) -> None:
@@ -231,6 +237,7 @@ class DefaultMQPushConsumer:
             timeout=self._timeout,
             limits=self._limits,
             dead_letter_topic=self._dead_letter_topic,
+            codecs=self._codecs,
         )
         self._consumer = consumer.start()
 

@@ -97,6 +97,10 @@ class LazyGroup(click.Group):
                 "outbox_relay.cli.consumers.commands:consumers",
                 "Consumer groups: members, positions, lag.",
             ),
+            "key": (
+                "outbox_relay.cli.key.commands:key",
+                "Keys of encrypted bodies: destroy, to erase; renew; wrap again.",
+            ),
             "inbox": (
                 "outbox_relay.cli.inbox.commands:inbox",
                 "Days of a consumer's inbox: drop what Kafka cannot deliver again.",

@@ -1,4 +1,4 @@
-"""An adapter whose library is not installed names the extra that brings it."""
+"""What needs a library that is not installed names the extra that brings it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,22 @@ CODE = """
 import sys
 sys.modules[{library!r}] = None
 try:
-    import outbox.adapters.{library}
+    import {module}
 except ModuleNotFoundError as error:
     print(error)
 """
 
 
-@pytest.mark.parametrize("library", ["asyncpg", "django", "sqlalchemy"])
-def test_a_missing_library_is_reported_with_its_extra(library: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-c", CODE.format(library=library)], capture_output=True, text=True, check=True
-    )
-    assert ran.stdout.endswith(f"is not installed; run: pip install 'outbox-kafka[{library}]'\n")
+@pytest.mark.parametrize(
+    ("module", "library", "extra"),
+    [
+        ("outbox.adapters.asyncpg", "asyncpg", "asyncpg"),
+        ("outbox.adapters.django", "django", "django"),
+        ("outbox.adapters.sqlalchemy", "sqlalchemy", "sqlalchemy"),
+        ("outbox.codecs.encryption", "cryptography", "encryption"),
+    ],
+)
+def test_a_missing_library_is_reported_with_its_extra(module: str, library: str, extra: str) -> None:
+    code = CODE.format(module=module, library=library)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.endswith(f"is not installed; run: pip install 'outbox-kafka[{extra}]'\n")

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from outbox.codecs import Codec
 from outbox.errors import ConfigurationError, InvalidSubscriptionError, ListenerError
 from outbox.inbox import FIRST, ConsumedMessage
 from outbox.rocketmq.consumer import (
@@ -188,6 +189,7 @@ LEFT_OUT: list[tuple[str, Callable[[DefaultMQPushConsumer], object]]] = [
     ("retries: -2", lambda each: each.set_max_reconsume_times(-2)),
     ("'bootstrap.servers' is missing", lambda each: each.set_namesrv_addr("")),
     ("timeout", lambda each: each.set_consume_timeout(0)),
+    (r"codecs\['orders'\]: is str", lambda each: each.set_codecs({"orders": "aes"})),  # type: ignore[dict-item]
     ("the group reads 'orders' itself", lambda each: each.set_dead_letter_topic("orders")),
 ]
 
@@ -238,6 +240,14 @@ def built(left_out: str = "") -> PushConsumerBuilder:
 def test_a_builder_of_5x_refuses_a_topic_of_dead_letters_that_the_group_reads() -> None:
     with pytest.raises(ConfigurationError, match="the group reads 'orders' itself"):
         built().set_dead_letter_topic("orders").build()
+
+
+def test_a_builder_of_5x_refuses_a_codec_of_another_topic() -> None:
+    class Plain(Codec):
+        encode = decode = None  # type: ignore[assignment]
+
+    with pytest.raises(ConfigurationError, match="does not read topic 'others'"):
+        built().set_codecs({"others": Plain()}).build()
 
 
 @pytest.mark.parametrize(

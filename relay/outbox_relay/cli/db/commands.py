@@ -15,7 +15,7 @@ from outbox_relay.operations import database_checks, partitions
 from outbox_relay.text import formatting
 
 DAYS = 7
-ROLES = ("0001_roles.sql", "0001_inbox_roles.sql")
+ROLES = ("0001_roles.sql", "0001_inbox_roles.sql", "0001_subject_key_roles.sql")
 
 
 @click.group(cls=CommandGroup)

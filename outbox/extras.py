@@ -1,4 +1,4 @@
-"""Names the extra to install where the library of an adapter is missing."""
+"""Names the extra to install where an optional library is missing."""
 
 from __future__ import annotations
 

@@ -1,0 +1,33 @@
+"""What goes wrong with a codec; none of these names a body, a key's bytes or a password."""
+
+from __future__ import annotations
+
+from outbox.errors import OutboxError
+
+
+class CodecError(OutboxError):
+    """Base of what codecs raise; at `send` nothing of the message was written."""
+
+
+class UndecodableBodyError(CodecError):
+    """A body is damaged, was made for another place, or is not in the form that its headers state."""
+
+
+class BodyNotEncodedError(UndecodableBodyError):
+    """A body came without its codec's header, and the codec does not accept plain bodies."""
+
+
+class ErasedError(CodecError):
+    """The key of a body was destroyed, so it can never be read again. Consumers discard such a message."""
+
+
+class MissingObjectError(CodecError):
+    """The body of a message is in a store, and the store does not have it."""
+
+
+class UnknownKeyError(CodecError):
+    """The key of a body is not in the table, not even as destroyed: probably this is another database."""
+
+
+class MasterKeyError(CodecError):
+    """A master key cannot be read, is not configured, or does not open what was wrapped under its id."""

@@ -1,0 +1,1 @@
+"""`outbox key` lists, destroys, renews and rewraps the keys of encrypted bodies."""
