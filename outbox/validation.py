@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from outbox.cloudevents.attributes import require_event
 from outbox.errors import InvalidMessageError
 from outbox.wire import RESERVED_PREFIX, TRACEPARENT, is_reserved
 
@@ -111,7 +112,9 @@ def record_headers(headers: Any) -> dict[str, str | None] | None:
         raise InvalidMessageError(
             "headers", f"is {type(headers).__name__}", "a mapping of str to str, bytes or None"
         )
-    return {_header_name(name): _header_value(name, value) for name, value in headers.items()} or None
+    checked = {_header_name(name): _header_value(name, value) for name, value in headers.items()}
+    require_event(checked)
+    return checked or None
 
 
 def _header_name(name: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from outbox import wire
+from outbox.cloudevents import attributes as cloudevents
 from outbox.errors import MessageTooLargeError
 from outbox.message import Message
 
@@ -10,9 +11,10 @@ from outbox.message import Message
 # and milliseconds since 1970 (13 digits from 2001 to 2286).
 _ANY_ID = "x" * 36
 _ANY_TIME = "x" * 13
+_ANY_BIRTH = "0" * 13
 # A batch of one record without key, body and headers of the message's own is smaller than this, and a header
 # takes no more than this next to its name and value.
-_SMALL_FRAME = 200
+_SMALL_FRAME = 300
 _PER_HEADER = 10
 
 
@@ -33,6 +35,8 @@ def record_size(message: Message, producer_group: str | None) -> int:
             headers.append((name, text))
     if message.headers:
         headers += message.headers.items()
+        added = cloudevents.added(cloudevents.missing(message.headers.items()), _ANY_ID, _ANY_BIRTH)
+        headers += added
     return wire.record_bytes(message.key_bytes, message.body_bytes, headers)
 
 

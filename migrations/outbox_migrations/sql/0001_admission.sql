@@ -35,7 +35,8 @@ BEGIN
           UNION ALL SELECT 'outbox-producer-group', m.producer_group WHERE m.producer_group IS NOT NULL
           UNION ALL SELECT 'outbox-transaction-id', m.transaction_id WHERE m.transaction_id IS NOT NULL
           UNION ALL SELECT 'traceparent', m.traceparent WHERE m.traceparent IS NOT NULL
-          UNION ALL SELECT u.key, u.value FROM jsonb_each_text(m.headers) u) AS h (name, value);
+          UNION ALL SELECT u.key, u.value FROM jsonb_each_text(m.headers) u
+          UNION ALL SELECT c.name, c.value FROM outbox.cloudevent_headers(m) c) AS h (name, value);
     size := 3 + size + outbox.varint_size(headers)
         + outbox.field_size(octet_length(m.key)) + outbox.field_size(octet_length(m.body));
     RETURN 61 + outbox.varint_size(size) + size;
@@ -87,6 +88,12 @@ BEGIN
         RAISE EXCEPTION 'headers: the name % is empty or reserved', quote_literal(left(bad, 100))
             USING ERRCODE = 'check_violation', CONSTRAINT = 'message_header_is_not_reserved', COLUMN = 'headers',
                   HINT = 'Reserved: names beginning with "outbox-" in any case; traceparent has a column of its own.';
+    END IF;
+    bad := outbox.cloudevent_fault(m.headers);
+    IF bad IS NOT NULL THEN
+        RAISE EXCEPTION 'headers of a CloudEvent: %', bad
+            USING ERRCODE = 'check_violation', CONSTRAINT = 'message_cloudevent_is_complete', COLUMN = 'headers',
+                  HINT = 'Headers that begin with ce_ are the attributes of a CloudEvent. The relay adds ce_id and ce_time.';
     END IF;
     IF m.traceparent !~ '^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$' THEN
         RAISE EXCEPTION 'traceparent % is not a W3C traceparent', quote_literal(left(m.traceparent, 80))
@@ -266,10 +273,10 @@ BEGIN
         -- last, and the pattern takes no line end in either, so that neither can stand for another column.
         shape := concat(NEW.tags, e'\n', NEW.index_keys, e'\n', NEW.headers, e'\n', NEW.traceparent, e'\n', NEW.topic);
         -- Unusual, not wrong: texts that an array quotes, tags that begin like NULL, headers with a backslash or with a
-        -- name that begins like a reserved one, ids from outside.
+        -- name that begins like a reserved one or like that of an event's attribute, ids from outside.
         IF shape !~ ('^\{(([^|"{},N]|N[^|"{},U])[^|"{},]*,?)*\}\n'
                      '\{(([^\s"{},N]|N[^\s"{},U])[^\s"{},]*,?)*\}\n'
-                     '(\{("([^"\\oOtT]|[oO][^"\\uU]|[tT][^"\\rR])[^"\\]*": ("[^"\\]*"|null)(, )?)*\})?\n'
+                     '(\{("([^"\\coOtT]|c[^"\\e]|[oO][^"\\uU]|[tT][^"\\rR])[^"\\]*": ("[^"\\]*"|null)(, )?)*\})?\n'
                      '([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})?\n'
                      '[a-zA-Z0-9._-]+$')
            OR octet_length(shape) > 8192 OR octet_length(NEW.topic) > 249 OR NEW.topic IN ('.', '..')

@@ -12,15 +12,23 @@ EXCEPTION
     WHEN character_not_in_repertoire OR untranslatable_character THEN RETURN null;
 END $$;
 
+-- Headers without the attributes of a CloudEvent if they are not those of a valid one; never null.
+CREATE FUNCTION outbox.without_invalid_event(headers jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp
+BEGIN ATOMIC
+    SELECT CASE WHEN outbox.cloudevent_fault(headers) IS NULL THEN coalesce(headers, '{}')
+                ELSE headers - (SELECT array_agg(n) FROM jsonb_object_keys(headers) n WHERE starts_with(n, 'ce_')) END;
+END;
+
 -- The headers of a copy: those of the dead letter that a message of the outbox may have, the first of each name, and
--- `dlq-…` with where it came from and why it is dead.
+-- `dlq-…` with where it came from and why it is dead. The attributes of a CloudEvent are left out if it is not a valid one.
 CREATE FUNCTION outbox.dead_letter_headers(letter outbox.inbox_parked, consumer_group text) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC
-    SELECT coalesce((SELECT jsonb_object_agg(h.name, outbox.utf8_or_null(h.value) ORDER BY h.place DESC)
+    SELECT outbox.without_invalid_event((SELECT jsonb_object_agg(h.name, outbox.utf8_or_null(h.value) ORDER BY h.place DESC)
                      FROM unnest((letter).header_names, (letter).header_values) WITH ORDINALITY h (name, value, place)
                      WHERE h.name <> '' AND lower(h.name) <> 'traceparent' AND NOT starts_with(lower(h.name), 'outbox-')
-                         AND (h.value IS NULL OR outbox.utf8_or_null(h.value) IS NOT NULL)), '{}')
+                         AND (h.value IS NULL OR outbox.utf8_or_null(h.value) IS NOT NULL)))
         || jsonb_build_object('dlq-group', consumer_group, 'dlq-message-id', (letter).message_id::text,
                               'dlq-topic', (SELECT t.name FROM outbox.inbox_topic t WHERE t.id = (letter).topic_id),
                               'dlq-partition', (letter).part::text, 'dlq-offset', (letter).off::text,

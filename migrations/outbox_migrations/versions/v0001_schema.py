@@ -17,6 +17,7 @@ def upgrade() -> None:
         "0001_parked_keys.sql",
         "0001_failover.sql",
         "0001_topics.sql",
+        "0001_cloudevents.sql",
         "0001_admission.sql",
         "0001_guards.sql",
         "0001_sending.sql",

@@ -13,6 +13,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from outbox import wire
+from outbox.cloudevents import attributes as cloudevents
 from outbox.inbox.messages import HeaderValue, RawRecord
 from outbox.inbox.messages import order_key as order_key_of
 from outbox.statements import Statements
@@ -217,9 +218,11 @@ def record_of(topic: str, message: Chosen, contents: Contents) -> RawRecord:
         (wire.TRANSACTION_ID, contents.transaction_id),
         (wire.TRACEPARENT, contents.traceparent),
     )
+    users = decode_headers(contents.headers) if contents.headers is not None else []
     pairs: Iterable[tuple[str, str | bytes | None]] = (
         *(pair for pair in own if pair[1] is not None),
-        *(decode_headers(contents.headers) if contents.headers is not None else ()),
+        *users,
+        *cloudevents.added(cloudevents.missing(users), str(message.message_id), str(message.born)),
     )
     values: tuple[tuple[str, HeaderValue], ...] = tuple(
         (name, value.encode() if isinstance(value, str) else value) for name, value in pairs

@@ -16,6 +16,7 @@ from typing import NoReturn
 from confluent_kafka import KafkaError, KafkaException
 
 from outbox import wire
+from outbox.cloudevents import attributes as cloudevents
 from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
 from outbox_relay.publisher.errors import REFUSED, DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import (
@@ -121,10 +122,9 @@ class Publisher(OnTheWire):
         # A message of this very batch may be refused while the rest is produced. Until the end it speaks for no
         # lane: were it recorded half, no progress would come of it.
         self.in_flight.append(batch)
-        running = set(lanes)
+        running, slots = set(lanes), batch.slots
         positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
         produce, poll = self._producers.main.produce, self._producers.poll
-        slots = batch.slots
         # The messages of a topic are drained into the keys that are parked, or park themselves meanwhile.
         parked: Mapping[Key, int] = self.held.keys if drain is None or drain.is_topic else {}
         whole: Mapping[tuple[int, str], int] = self.held.topics if drain is None else {}
@@ -133,8 +133,7 @@ class Publisher(OnTheWire):
         last_topic = ""
         last_headers: str | None = None
         pairs: Headers = []
-        partition, slot, record = 0, NO_SLOT, pairs
-        count = 0
+        partition, slot, record, count, missing = 0, NO_SLOT, pairs, 0, cloudevents.missing(pairs)
         for row in rows:
             (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, deliver_at, headers,
              tags, index_keys, group, transaction_id, traceparent, waiting, expired, withheld, _) = row  # fmt: skip
@@ -180,10 +179,12 @@ class Publisher(OnTheWire):
                 if traceparent is not None:
                     record.append((_TRACEPARENT, traceparent))
                 if headers is not None:
-                    if headers != last_headers:
-                        # Often the same text for many messages in a row; checked when it is another one.
+                    if headers != last_headers:  # often the same text for many messages in a row
                         last_headers, pairs = headers, decode_headers(headers)
+                        missing = cloudevents.missing(pairs)
                     record += pairs
+                    if missing:
+                        record += cloudevents.added(missing, message_id, born_at)
                 if (
                     (body is not None and len(body) > topic.small)
                     or (key is not None and len(key) > LONG)
@@ -324,10 +325,9 @@ class Publisher(OnTheWire):
         batch.drain.failed = claim_of(row, batch.drain.number, reason)
 
     def _stop_lane(self, batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
-        lane = row[LANE]
-        running.discard(lane)
+        running.discard(row[LANE])
         at = just_before(row[POSITION], batch.progress, batch.before)
-        batch.stops.append(Stop(lane, at, row[POSITION], row[MESSAGE_ID], reason))
+        batch.stops.append(Stop(row[LANE], at, row[POSITION], row[MESSAGE_ID], reason))
 
     def _new_slot(self, slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
         slot = slots[(name, partition)] = Slot(name, partition, self._fail)

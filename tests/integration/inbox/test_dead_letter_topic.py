@@ -81,6 +81,21 @@ def test_a_copy_is_sent_in_the_transaction_in_which_a_message_dies(inbox: InboxS
     assert inbox.count("applied") == 0
 
 
+@pytest.mark.parametrize(("version", "is_event"), [(b"1.0", True), (b"0.3", False)])
+def test_a_copy_has_the_attributes_of_a_valid_event_only(
+    inbox: InboxStage, topic: str, version: bytes, is_event: bool
+) -> None:
+    event = {"ce_specversion": version.decode(), "ce_type": "t", "ce_source": "/s", "ce_id": "e-1"}
+    headers = tuple((name, value.encode()) for name, value in {**event, "country": "DE"}.items())
+    inbox.produce(topic, "k", "body", headers=headers)
+    inbox.flush()
+    with consumer(inbox, topic, delays=ONCE):
+        wait_dead(inbox)
+    ((_, _, found),) = copies(inbox)
+    assert found["country"] == "DE"
+    assert {name: found.get(name) for name in event} == (event if is_event else dict.fromkeys(event))
+
+
 def test_a_redrive_that_fails_again_sends_no_second_copy(inbox: InboxStage, topic: str) -> None:
     inbox.produce_numbered(topic, 1)
     with consumer(inbox, topic, delays=ONCE):

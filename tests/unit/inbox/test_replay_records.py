@@ -27,3 +27,10 @@ def test_a_message_is_looked_for_under_the_day_that_its_delivery_has(due: int | 
     record = record_of("orders", chosen, CONTENTS)
     assert dict(record.headers).get("outbox-deliver-at") == (None if due is None else str(due).encode())
     assert str(chosen.born_on) == str(identify(Source(1, "c/t"), record, orderly=True).born_on) == day
+
+
+def test_a_cloudevent_has_the_attributes_that_the_relay_added() -> None:
+    contents = CONTENTS._replace(headers='{"ce_type": "t", "ce_source": "/s", "ce_specversion": "1.0"}')
+    headers = dict(record_of("orders", CHOSEN, contents).headers)
+    assert headers["ce_id"] == headers["outbox-id"] == str(CHOSEN.message_id).encode()
+    assert headers["ce_time"] == b"2023-11-14T22:13:19.999Z"

@@ -17,6 +17,7 @@ MODULES = (
     "outbox",
     "outbox.checking",
     "outbox.callbacks",
+    "outbox.cloudevents",
     "outbox.inbox",
     "outbox.partitioning",
     "outbox.testing",
