@@ -21,6 +21,7 @@ def upgrade() -> None:
         "0001_admission.sql",
         "0001_guards.sql",
         "0001_sending.sql",
+        "0001_debezium.sql",
         "0001_partitions.sql",
         "0001_views.sql",
         "0001_roles.sql",

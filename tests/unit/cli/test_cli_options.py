@@ -35,7 +35,7 @@ def commands(
         (["db", "upgrad"], "Did you mean 'upgrade'?"),
         (["topic", "regsiter"], "Did you mean 'register'?"),
         (["message", "shwo"], "Did you mean 'show'?"),
-        (["db", "xyzzy"], "Commands: upgrade, check, sql, partitions."),
+        (["db", "xyzzy"], "Commands: upgrade, check, sql, debezium, partitions."),
         (["db", "upgrade", "--dns", "x"], "Did you mean '--dsn'?"),
         (["message", "ls", "--topics", "x"], "Did you mean '--topic'?"),
         (["status", "--watches"], "Did you mean '--watch'?"),

@@ -11,7 +11,7 @@ from outbox_relay.cli import output
 from outbox_relay.cli.checks import show_and_exit
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import database_checks, partitions
+from outbox_relay.operations import database_checks, debezium, partitions
 from outbox_relay.text import formatting
 
 DAYS = 7
@@ -108,6 +108,21 @@ def sql(from_revision: str | None, roles: bool) -> None:
             click.echo(api.sql(from_revision), nl=False)
     except api.UnknownRevisionError as error:
         raise click.UsageError(f"--from: {error}") from None
+
+
+@db.command("debezium")
+@dsn_option
+def debezium_(dsn: str) -> None:
+    """Print a connector of Debezium that publishes the messages instead of the relay, as JSON for Kafka Connect.
+
+    It reads outbox.message through the publication outbox_debezium, which docs/how-to/debezium.md creates; that page
+    lists what Debezium does not publish. The file has no password: Kafka Connect reads PGPASSWORD.
+
+    \b
+      outbox db debezium > connector.json
+      curl -X POST -H 'Content-Type: application/json' --data @connector.json http://connect:8083/connectors
+    """
+    output.emit_json(debezium.connector(dsn))
 
 
 @db.command("partitions")
