@@ -27,7 +27,7 @@ TRACEPARENT = "traceparent"
 CE_PREFIX = "ce_"
 """Headers of this prefix are the attributes of a CloudEvent; see outbox/cloudevents/attributes.py."""
 CE_SPECVERSION, CE_ID, CE_TIME = "ce_specversion", "ce_id", "ce_time"
-CONTENT_TYPE = "content-type"
+CE_CONTENT_TYPE = "content-type"
 
 TEXT_HEADERS = (("transaction_id", TRANSACTION_ID), ("traceparent", TRACEPARENT))
 """Columns of a message, of type text, that travel in a header as they are: the name of the column, which is that of

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from outbox.errors import InvalidMessageError
-from outbox.wire import CE_ID, CE_PREFIX, CE_SPECVERSION, CE_TIME, CONTENT_TYPE
+from outbox.wire import CE_CONTENT_TYPE, CE_ID, CE_PREFIX, CE_SPECVERSION, CE_TIME
 
 Value = str | bool | int | bytes | datetime
 """The types of an attribute's value; text stands for CloudEvents' String, URI and URI-reference."""
@@ -74,10 +74,10 @@ def event_headers(
         "id": id,
         **extensions,
     }
-    names = {CE_PREFIX + name: name for name in given} | {CONTENT_TYPE: "datacontenttype"}
+    names = {CE_PREFIX + name: name for name in given} | {CE_CONTENT_TYPE: "datacontenttype"}
     headers = {CE_PREFIX + name: _text(name, value) for name, value in given.items() if value is not None}
     if datacontenttype is not None:
-        headers[CONTENT_TYPE] = _text("datacontenttype", datacontenttype)
+        headers[CE_CONTENT_TYPE] = _text("datacontenttype", datacontenttype)
     _require(headers, lambda header: names.get(header, header))
     return headers
 
@@ -168,16 +168,16 @@ def _fault(headers: Mapping[str, str | None]) -> Fault | None:
         return CE_SPECVERSION, f"is {headers[CE_SPECVERSION]!r:.60}", f'"{_VERSION}"'
     if not _URI.fullmatch(headers["ce_source"] or ""):
         return "ce_source", "is not a URI-reference", 'as "/shop/orders", other characters percent-encoded'
-    schema, time, media = headers.get("ce_dataschema"), headers.get(CE_TIME), headers.get(CONTENT_TYPE)
+    schema, time, media = headers.get("ce_dataschema"), headers.get(CE_TIME), headers.get(CE_CONTENT_TYPE)
     if schema is not None and not (_URI.fullmatch(schema) and _ABSOLUTE.fullmatch(schema)):
         return "ce_dataschema", "is not a URI", 'as "https://example.com/order.json"'
     if time is not None and not _TIME.fullmatch(time):
         return CE_TIME, f"{time[:60]!r} is not a time", 'RFC 3339, as "2026-11-25T12:00:00Z"'
     if media is not None and not _MEDIA_TYPE.fullmatch(media):
-        return CONTENT_TYPE, f"{media[:60]!r} is not a media type", 'as "application/json"'
+        return CE_CONTENT_TYPE, f"{media[:60]!r} is not a media type", 'as "application/json"'
     if media is not None and media.lower().startswith(_STRUCTURED):
         return (
-            CONTENT_TYPE,
+            CE_CONTENT_TYPE,
             "is that of an event in the body (structured mode), and the attributes are headers",
             "the media type of the data; or no headers that begin with ce_",
         )

@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "outbox.validation",
     ),
     "outbox.operations": (
+        "outbox.cloudevents",
         "outbox.codecs",
         "outbox.durations",
         "outbox.errors",
@@ -119,7 +120,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "outbox.statements",
     ),
     "outbox.client": ("outbox.calls", "outbox.drivers", "outbox.statements"),
-    "outbox.validation": ("outbox.errors", "outbox.wire"),
+    "outbox.validation": ("outbox.cloudevents", "outbox.errors", "outbox.wire"),
+    "outbox.cloudevents": ("outbox.cloudevents", "outbox.errors", "outbox.wire"),
     "outbox.durations": ("outbox.errors",),
     "outbox.backoff": (),
     "outbox.errors": (),
