@@ -68,6 +68,11 @@ def modules(package: Path) -> dict[str, Path]:
 
 
 @functools.cache
+def within(module: str, package: str) -> bool:
+    """Whether a module is the package or a part of it."""
+    return module == package or module.startswith(f"{package}.")
+
+
 def imports(tree: ast.Module) -> tuple[tuple[int, str, str], ...]:
     """Line, module and imported name of every absolute import, wherever it stands; also by `import_module("…")`.
 
