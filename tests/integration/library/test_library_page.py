@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"
 
 
 def test_examples_send_what_they_say(database: str) -> None:
-    sending, _, selecting, _, _ = EXAMPLES
+    sending, _, selecting, *_ = EXAMPLES
     with psycopg.connect(database) as conn:
         conn.execute("CREATE TABLE orders AS SELECT 'o-1'::text AS id, 'new'::text AS state")
         conn.commit()
@@ -42,6 +43,17 @@ def test_the_example_of_a_selector_of_one_call_chooses_the_queue(database: str) 
         outbox.register_topic(conn, "orders", 4)
         exec(EXAMPLES[3], {"conn": conn, "outbox": outbox, "Message": Message})
         assert conn.execute("SELECT queue FROM outbox.message").fetchall() == [(17 % 4,)]
+
+
+def test_the_example_of_a_codec_encodes_what_is_written(database: str) -> None:
+    names: dict[str, Any] = {}
+    exec(EXAMPLES[4], names)
+    outbox = Outbox(codecs={"customers": names["Compressed"]()})
+    with psycopg.connect(database) as conn:
+        outbox.send(conn, Message("customers", key="c-1", body=b"a" * 1_000))
+        [(body, headers)] = conn.execute("SELECT body, headers FROM outbox.message").fetchall()
+    assert zlib.decompress(body) == b"a" * 1_000
+    assert "zlib" in str(headers)
 
 
 def test_example_of_a_half_message_commits_it_with_the_last_write(database: str) -> None:
@@ -68,7 +80,7 @@ def test_the_example_of_sqlalchemy_commits_rows_and_messages_together(database: 
         conn.execute("CREATE TABLE orders AS SELECT 'o-2'::text AS id, 'new'::text AS state")
         conn.commit()
         names: dict[str, Any] = {"url": database.replace("postgresql://", "postgresql+psycopg://", 1)}
-        exec(EXAMPLES[4], names)
+        exec(EXAMPLES[5], names)
         names["engine"].dispose()
         found = conn.execute("SELECT key, body FROM outbox.message ORDER BY id").fetchall()
         assert found == [(b"o-2", b"paid"), (b"o-2", b"sent")]
