@@ -59,6 +59,8 @@ class DrainedKeys:
     counts: Counts
     _topics_read: dict[str, float]
     """When topics were read again for a drain; many keys of one topic are often requested together."""
+    _hashes: dict[str, int]
+    """Of topics that are parked, while others are read apart."""
     _waking: Waking
     _suspects: dict[int, int]
     """By number of a key: up to this position its messages are drained one at a time, because Kafka refused one."""
@@ -80,7 +82,7 @@ class DrainedKeys:
         drain = self._drain
         if drain is None:
             return False
-        if drain.lane not in lanes or drain.is_put_off:
+        if drain.lane not in lanes or drain.is_put_off or not self._may_drain(drain):
             self._put_off(drain)
             return False
         if not self._settle():
@@ -114,7 +116,7 @@ class DrainedKeys:
         rows = {
             number: (lane, topic)
             for (lane, topic), number in held.topics.items()
-            if lane in lanes and topic in self._waking.open
+            if lane in lanes and topic in self._waking.open and self._is_read(lane, topic)
         }
         number = self._waking.first(rows)
         return (
@@ -227,7 +229,7 @@ class DrainedKeys:
         part.is_all = len(ids) < most and settled == len(ids) and settled_rows == len(rows)
         if not drain.is_topic:
             self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done) + len(expired)
-        if self._may_be_listed(drain):
+        if not drain.is_topic:
             self._parked.held.drained.update(dict.fromkeys((row[POSITION] for row in produced), drain.lane))
         if settled_rows:
             drain.reached = rows[settled_rows - 1][POSITION]
@@ -239,16 +241,32 @@ class DrainedKeys:
             if is_settled and part.is_put_off:
                 self._put_off(drain)
 
-    def _may_be_listed(self, drain: KeyDrain) -> bool:
-        """Return whether a list that was made before may hold what is drained; else it need not be remembered.
+    def _may_drain(self, drain: KeyDrain) -> bool:
+        """Return whether the next page of a drain may be published, as far as its lane is read."""
+        return not drain.is_topic or self._is_read(drain.lane, drain.key[1])
 
-        Asked for topics only: they may have millions of messages.
+    def _is_read(self, lane: int, topic: str) -> bool:
+        """Return whether no list, nor a poll, can bring what waits for a topic in a lane.
+
+        A whole topic is drained only then: it may have millions of messages, too many to remember their positions.
+        What waits for it was read up to the snapshot of the group that reads it. A later list begins there, and holds
+        none of it. A group at a floor may list all that was read since. A stopped lane has no group: its next list is
+        made when what was drained is recorded (`Recorder.has`), without what has a publication.
         """
-        groups = [group for group in self._groups if drain.lane in group.lanes]
-        if not drain.is_topic or not groups:
+        groups = [group for group in self._groups if lane in group.lanes]
+        if all(group.is_level and not group.progress.is_partial for group in groups):
             return True
-        hash_ = self._finder.hash_of_topic(drain.key[1])
-        return any(not group.is_level and group.topic in {None, hash_} for group in groups)
+        hash_ = self._hash_of(topic)
+        apart = [group for group in groups if group.topic == hash_]
+        reading = apart or [group for group in groups if group.topic is None]
+        return all(group.is_level and not group.progress.is_partial for group in reading)
+
+    def _hash_of(self, topic: str) -> int:
+        if topic not in self._hashes:
+            if len(self._hashes) >= TOPICS_KEPT:
+                self._hashes.clear()
+            self._hashes[topic] = self._finder.hash_of_topic(topic)
+        return self._hashes[topic]
 
     def _read_topic_again(self, drain: KeyDrain) -> None:
         """Forget what is known of a drain's topic, if that was read before the drain was requested."""

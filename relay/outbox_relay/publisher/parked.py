@@ -36,7 +36,9 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
   key that is gone. Only the deletion of the key's row lets the key go in memory. The process dies before the record:
   the key is still parked, and what was drained is in doubt. After it: newer messages are read.
 - A topic is read apart from a list, and its lane goes on from a floor (see lane_groups.py): the list may hold what
-  waited when it was made. What is drained after that waits no longer when its page comes, and is passed over.
+  waited when it was made. What is drained of a key after that waits no longer when its page comes, and is passed over
+  by its position. A whole topic may have too many: it is drained when none of it can be listed, and a flood puts its
+  drain off (`_is_read` in draining.py). What was on the wire by then is no part of the flood, which was not read.
 - The process dies, or loses a producer, with a drain on the wire: its messages may be in Kafka. The next to read the
   keys notes that they are in doubt, and the drain goes on, because its request stays.
 - A paused owner wakes up with a drain on the wire: what it delivers is a run without gaps from the key's first message
@@ -207,8 +209,8 @@ class Held:
     messages_of: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Messages that wait, by lane and topic; those that fail included."""
     drained: dict[int, int] = field(default_factory=dict)
-    """Positions that this session has drained, with their lanes, until all of the lane is read: a list that was made
-    before may hold them, and does not know that they are published."""
+    """Positions that this session has drained of keys, with their lanes, until all of the lane is read: a list that
+    was made before may hold them, and does not know that they are published. A whole topic waits for its lists."""
 
     def park(self, key: Key, number: int) -> None:
         """Hold the messages of a key from now on."""

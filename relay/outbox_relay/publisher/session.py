@@ -73,7 +73,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         self._new_publisher = new_publisher
         self._parked = ParkedKeys(conn, lease)
         self._waking = Waking()
-        self._suspects, self._topics_read, self._ended, self._behind = {}, {}, {}, set()
+        self._suspects, self._topics_read, self._hashes, self._ended, self._behind = {}, {}, {}, {}, set()
         self._publisher = self._open_publisher()
         self._recorder = recorder
         self._recorder.freed = self._free_key

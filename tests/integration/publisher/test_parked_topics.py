@@ -230,13 +230,19 @@ def test_a_backlog_of_a_paused_topic_holds_up_no_other_and_is_drained_in_order(
             assert len(topics.reasons) < 400
             turn_until(session, lambda: len(topics.reasons) == 400, "all of it waits")
             topics.settle(session)
-        # Of what waits no progress is recorded: the next relay lists it, and passes over what it drains meanwhile.
+        # Of what waits no progress is recorded: the next relay lists it once more, and drains it after that.
         topics.resume()
         with relay_session(database, bootstrap_servers, page=20) as session:
             turn_until(session, lambda: session.counts.published > 100, "it is being drained")
             insert_numbered(conn, topics.sick, 100, keys=7, start=400)
+            turn_until(
+                session,
+                lambda: bool(session._parked.held.drained) or not topics.parked,
+                "the topic is drained",
+            )
             topics.drain(session)
             assert topics.reasons == []
+            assert not session._parked.held.drained, "a list of it was taken before it was drained"
     topics.check(topics.well, range(3))
     versions: dict[bytes, list[int]] = {}
     for record in read_topic(bootstrap_servers, topics.sick):

@@ -10,7 +10,7 @@ fail until its cause is repaired: it parks its key, and the key of all messages 
     lists, reads ahead     A's list, and its next page: whether a message waits is what is true then
     secures, produces      a page; what waits, or was drained, is passed over; what fails, or is held, becomes a claim
     records                the oldest batch on the wire that has arrived: publications, claims, what was drained
-    drains                 what waits, when nothing is on the wire
+    drains                 what waits, when nothing is on the wire; a whole topic when none of it can be listed
     goes back              to what is recorded, as lanes do that were set aside or stopped
     loses its producer     Kafka refuses a message of A; goes back at once, and from a floor A is read apart
     gives the lane back    when nothing is on the wire
@@ -30,6 +30,7 @@ from types import MappingProxyType
 from tests.support.models.apart_state import (
     LOSS,
     NOBODY,
+    NONE,
     ORDER,
     PAGE,
     STUCK,
@@ -135,7 +136,7 @@ def _loop(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
         and any(v.topics[row] == "A" for one in session.wire for row in one.rows)
     ):
         yield f"{number} loses its producer", _without_producer(v, s, number, session)
-    if any(batch.is_drain for batch in session.wire):
+    if any(batch.is_whole for batch in session.wire):
         return  # its last page is recorded before the lane is read
     if session.pages:
         if session.secured:
@@ -152,19 +153,28 @@ def _loop(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
     if s.owner != number:
         yield f"{number} finds another owner", _dead(s, number)
         return
-    if s.waiting and s.requested and session.parked and not session.behind:
-        rows = tuple(sorted(s.waiting))
+    if s.waiting and s.requested and session.parked and _may_drain(v, session):
+        rows = tuple(sorted(s.waiting))[: v.of_drain]
         progress = session.rest if session.part is None else _floor_of_parts(v, session)
         if not v.drains_record_reading:
             progress = session.recorded
-        batch = Batch(rows, progress, is_drain=True)
-        drained = session._replace(wire=(batch,), drained=session.drained | s.waiting)
+        batch = Batch(rows, progress, is_drain=True, is_whole=len(rows) == len(s.waiting))
+        remembered = NONE if v.whole_topic else frozenset(rows)
+        drained = session._replace(wire=(batch,), drained=session.drained | remembered)
         yield f"{number} drains {rows}", _with(s, number, drained)
     if s.backs:
         back = session._replace(rest=session.recorded, part=None, ahead=())
         yield f"{number} goes back", _with(s, number, back)._replace(backs=s.backs - 1)
     if number + 1 < len(s.sessions):
         yield f"{number} gives the lane back", _with(s, number, Session("left"))._replace(owner=NOBODY)
+
+
+def _may_drain(v: Variant, session: Session) -> bool:
+    if session.behind or not v.whole_topic:
+        return not session.behind
+    is_open = session.part is not None and session.part.target is not None
+    progress = session.rest if session.part is None else session.part.base
+    return not (is_open and v.waits_for_lists) and not (progress.partial and v.waits_above_floors)
 
 
 def _found(v: Variant, s: State, progress: Progress, topics: str) -> tuple[int, ...]:
@@ -299,6 +309,8 @@ def _record(v: Variant, s: State, number: int, session: Session) -> Iterator[Nex
         parked=s.parked or bool(batch.claims),
     )
     if batch.is_drain:
+        s = s._replace(waiting=s.waiting - frozenset(batch.rows))
+    if batch.is_whole:
         left = left._replace(parked=False)
-        s = s._replace(waiting=s.waiting - frozenset(batch.rows), parked=False, requested=False)
+        s = s._replace(parked=False, requested=False)
     yield f"{number} records {batch.rows}", _with(s, number, left)

@@ -41,6 +41,14 @@ class Variant:
     compares: bool = True
     """Whether a session that goes on from a floor leaves out what has a publication."""
     passes_over_drained: bool = True
+    of_drain: int = 9
+    """Messages of a page of a drain. Only the last page is recorded before anything else is read."""
+    whole_topic: bool = False
+    """Whether A is parked as a whole: what was drained is not remembered."""
+    waits_for_lists: bool = True
+    """Whether a whole topic is drained only while no list of it is open."""
+    waits_above_floors: bool = True
+    """Whether it is drained only when it is read up to a snapshot."""
     drains_record_reading: bool = True
     """Whether a drain records how far the lane is read, the floor of all parts, or what was recorded before."""
 
@@ -77,6 +85,8 @@ class Batch(NamedTuple):
     progress: Progress
     claims: Ids = NONE
     is_drain: bool = False
+    is_whole: bool = False
+    """Whether it is the last page of a drain."""
 
 
 class Session(NamedTuple):

@@ -18,6 +18,7 @@ WIDE = replace(PARKED, topics="AAAAB", transactions=(4, 1), of_list=2)
 """A page of the list holds a message that is published, and one that fails."""
 PARKED_FIRST = replace(HANDED_OVER, bad=frozenset({0}), sessions=3)
 """The first session parks a key, the next one drains it next to a list that it has not read, the third one goes on."""
+WHOLE = replace(WIDE, whole_topic=True, of_drain=1)
 REFUSED = Variant("AAABA", (3, 2), sessions=1, failures=2)
 """Kafka refuses messages of the topic of the flood."""
 
@@ -34,6 +35,9 @@ SOUND: dict[str, Variant] = {
     "two refusals": REFUSED,
     "a refusal, and a parked key": replace(PARKED, sessions=1, failures=1),
     "a parked key, and two hand-overs": PARKED_FIRST,
+    "a parked topic, and a lane that goes back": replace(WHOLE, deaths=1, backs=1),
+    "a parked topic, and two hand-overs": replace(PARKED_FIRST, whole_topic=True, of_drain=1),
+    "a parked key that is drained in pages": replace(WIDE, of_drain=1, backs=1),
     "a parked key of the only topic, and two hand-overs": replace(
         PARKED_FIRST, topics="AAA", transactions=(3,)
     ),
@@ -56,6 +60,11 @@ BROKEN: dict[str, tuple[Variant, str]] = {
         replace(PARKED_FIRST, topics="AAA", transactions=(3,), drains_record_reading=False),
         TWICE,
     ),
+    "a topic is drained while its list is open": (
+        replace(WHOLE, waits_for_lists=False, waits_above_floors=False),
+        TWICE,
+    ),
+    "a topic is drained at a floor": (replace(WHOLE, backs=1, waits_above_floors=False), TWICE),
     "what was drained is published by its list": (replace(PARKED, passes_over_drained=False), TWICE),
 }
 
