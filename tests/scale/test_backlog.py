@@ -11,11 +11,14 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.support.plain_inserts import connect, insert_numbered
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeDatabase, MakeTopic
+from tests.support.topic_parking import PAUSE, RESUME
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.scale
 
 SIZES = (200_000, 1_000_000)
+PAUSED = (300_000, 1_000_000)
+"""Messages that wait for a paused topic."""
 REPEATS = 3
 PART = 10_000
 """Messages of one transaction."""
@@ -23,6 +26,7 @@ KEYS = 5_000
 PARTITIONS = 4
 MEMORY = 150 * 1_000_000
 """Bytes that a relay may take at its peak."""
+WAITING = "SELECT count(*) FROM outbox.waiting WHERE reason = 'parked'"
 
 
 class Check:
@@ -100,3 +104,42 @@ def test_a_backlog_drains_in_time_linear_in_its_size_and_in_bounded_memory(
             assert memory <= MEMORY, f"{memory / 1e6:.0f} MB for a backlog of {size}"
     small, large = (statistics.median(rates[size]) for size in SIZES)
     assert 0.7 <= large / small <= 1.5, f"messages/s: {rates}"
+
+
+@pytest.mark.feature("S-38")
+@pytest.mark.parametrize("size", PAUSED)
+def test_a_paused_topic_keeps_a_backlog_and_publishes_it_in_bounded_memory_when_it_is_resumed(
+    make_database: MakeDatabase, bootstrap_servers: str, make_topic: MakeTopic, size: int
+) -> None:
+    """The relay that held it ends; its successor reads what waits once more, and drains it when it is resumed."""
+    dsn, topic = make_database(), make_topic(PARTITIONS)
+    check = Check(bootstrap_servers, topic)
+    figures: dict[str, float] = {}
+    with connect(dsn) as conn:
+        with RelayProcess(dsn, bootstrap_servers) as relay:
+            relay.wait_until_running()
+            insert_numbered(conn, topic, 1, keys=KEYS)
+            wait_until(lambda: check.arrived() == 1, "the first message arrives")
+            conn.execute(PAUSE, [topic])
+            for start in range(1, size, PART):
+                insert_numbered(conn, topic, min(PART, size - start), keys=KEYS, start=start)
+            begin = time.monotonic()
+            wait_until(
+                lambda: conn.execute(WAITING).fetchone() == (size - 1,), "all of it waits", seconds=300
+            )
+            figures["held"] = time.monotonic() - begin
+            figures["MB of the first"] = relay.memory_peak() / 1e6
+            relay.stop()
+        with RelayProcess(dsn, bootstrap_servers) as relay:
+            relay.wait_until_running()
+            begin = time.monotonic()
+            conn.execute(RESUME, [topic])
+            wait_until(lambda: check.arrived() >= size, f"{size} messages arrive", seconds=600)
+            figures["drained"] = time.monotonic() - begin
+            wait_until(lambda: conn.execute(WAITING).fetchone() == (0,), "nothing waits")
+            figures["MB of the second"] = relay.memory_peak() / 1e6
+            relay.stop()
+    assert check.arrived() == size
+    check.read(size)
+    check.close()
+    assert max(figures["MB of the first"], figures["MB of the second"]) * 1e6 <= MEMORY, figures
