@@ -106,6 +106,8 @@ class Batch:
     """Rows that it counts."""
     topic: int | None = None
     """The hash of its topic, if it is of one that is read apart; see lane_groups.py."""
+    seen: Snapshot | None = None
+    """What was visible when its page was read, or the list that the page is of was begun."""
     ended_at: int | None = None
     """The position of the message for which the local queue had no room; None: the page was published to its end."""
 

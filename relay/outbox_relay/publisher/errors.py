@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from outbox_relay.publisher.snapshot import Snapshot
+
 REFUSED = frozenset(
     {
         "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
@@ -34,7 +36,8 @@ class KafkaUnavailableError(ConnectionError):
 class Refused(NamedTuple):
     """A message that Kafka refused for good, with its topic; the reason begins with its code.
 
-    `row` is the message if it was the only one of its batch. `of_drain`: the batch was one of a parked key.
+    `row` is the message if it was the only one of its batch. `of_drain`: the batch was one of a parked key. `seen`:
+    what was visible when the batch was read.
     """
 
     position: int
@@ -43,6 +46,7 @@ class Refused(NamedTuple):
     reason: str
     row: tuple[Any, ...] | None = None
     of_drain: bool = False
+    seen: Snapshot | None = None
 
 
 class DeliveryError(RuntimeError):

@@ -11,11 +11,14 @@ the least progress of all these groups, marked as partial: publications lie beyo
 - A lane stops, is set aside or is to be given back: it leaves all groups of its split (they share a set of lanes), and
   goes on, here or with its next owner, from the floor, as after a crash; it is read when all of it is recorded.
 - The hashes of two topics are equal: they are read apart together.
-- Kafka refuses a message of a lane that goes on from a floor: the topic of that message is a part of its own, which
-  goes one message at a time up to it; the other topics of the lane go on in pages. Read one by one as a whole, the lane
-  would do so with its backlog. What the topic has in front of that message was on the wire, or was committed since with
-  a lower position: a transaction that commits late goes one message at a time, however many it has. The
-  producer is new, so until the message comes again nothing of its topic in this lane overtakes it.
+- Kafka refuses a message: in its lane the topic of that message becomes a part of its own, which goes one message at
+  a time up to it; the other topics of the lane go on in pages. The part lists what was visible when the message was
+  read, so what the topic has in front of it was on the wire. What has committed since comes behind the list, in
+  pages, even with lower positions, as it would have without the refusal. The producer is new, so until the message
+  comes again nothing of its topic in this lane overtakes it. The process dies: its successor goes on from the floor,
+  in pages, until Kafka refuses the message again. The lane stops at it, or is set aside: it keeps its place and its
+  snapshot. Where no progress is recorded, the list of all that was never published knows no topics: the whole lane
+  goes one by one.
 
 In steady state there is one group. A lane that was stopped, or taken over with another progress, is a group of
 its own until it has caught up: then all groups are polled in one snapshot and become one.
@@ -26,13 +29,23 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.snapshot import START, Progress, Snapshot
 
-Care = Mapping[int | None, int]
-"""Of a lane: up to which position one message at a time, by hash of the topic; by None: of all topics."""
+
+class Care(NamedTuple):
+    """Up to which message one at a time, alone on the wire: Kafka refused that one."""
+
+    position: int
+    seen: Snapshot | None = None
+    """What was visible when that message was read."""
+
+
+Careful = Mapping[int | None, Care]
+"""The care of a lane by hash of the topic; by None: of all topics."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +60,7 @@ class Group:
     """Lanes, how far they are read, and the ids of a large difference that are still to be taken.
 
     `listing`: where the ids behind those of `backlog` come from, while there are more.
-    `careful`: up to this position one message at a time, alone on the wire, because Kafka refused one of them.
+    `careful`: it goes one message at a time for a while.
     `trial`: one message first, because the lane had stopped; the rest follows when that one is acknowledged.
     `paused`: nothing is read, because the lane waits for acknowledgements of what is in flight.
     """
@@ -56,7 +69,7 @@ class Group:
     progress: Progress
     backlog: array[int] | None = None
     listing: Listing | None = None
-    careful: int | None = None
+    careful: Care | None = None
     trial: bool = False
     paused: bool = False
     split: Split | None = None
@@ -103,8 +116,8 @@ class Group:
         return self.trial or self.careful is not None
 
     @property
-    def care(self) -> Care:
-        """Up to which position it goes carefully."""
+    def care(self) -> Careful:
+        """How far it goes carefully."""
         return {} if self.careful is None else {self.topic: self.careful}
 
     @property
@@ -132,7 +145,7 @@ def start_groups(progress: Mapping[int, Progress], stopped: Collection[int]) -> 
 
 
 def of_lane(
-    lane: int, known: Progress, careful: Care, *, trial: bool = False, paused: bool = False
+    lane: int, known: Progress, careful: Careful, *, trial: bool = False, paused: bool = False
 ) -> list[Group]:
     """Return the groups of a lane that goes on by itself: one, or a split where only some topics go carefully."""
     if not careful or None in careful:
@@ -142,15 +155,15 @@ def of_lane(
     return [
         Group(lanes, floor, split=split, paused=paused),
         *(
-            Group(lanes, floor, split=split, topic=topic, careful=position, paused=paused)
-            for topic, position in careful.items()
+            Group(lanes, floor, split=split, topic=topic, careful=care, paused=paused)
+            for topic, care in careful.items()
         ),
     ]
 
 
-def care_of(groups: Iterable[Group]) -> dict[int, dict[int | None, int]]:
+def care_of(groups: Iterable[Group]) -> dict[int, dict[int | None, Care]]:
     """Return how far each lane goes carefully."""
-    found: dict[int, dict[int | None, int]] = {}
+    found: dict[int, dict[int | None, Care]] = {}
     for group in groups:
         for lane in group.lanes if group.care else ():
             found.setdefault(lane, {}).update(group.care)
@@ -205,10 +218,9 @@ def _rejoin(part: Group, groups: Iterable[Group]) -> bool:
 def floor_of(parts: Iterable[Progress]) -> Progress:
     """Return how far all topics are published, from the progress of each part of a split.
 
-    The snapshots are of one session, so the older of two has the lower xmax or xmin, or more that runs.
+    The snapshots are of one session.
     """
-    floors = (part.floor for part in parts)
-    oldest = min(floors, key=lambda one: (one.xmax, one.xmin, -len(one.xip)))
+    oldest = min((part.floor for part in parts), key=lambda one: one.age)
     return Progress(oldest, is_partial=True)
 
 
@@ -220,8 +232,9 @@ def end_care(groups: Iterable[Group]) -> None:
     first, and the lane would never stop.
     """
     for group in groups:
-        passed = group.is_level or (group.progress.after or 0) >= (group.careful or 0)
-        if group.careful is not None and not group.paused and passed:
+        if group.careful is None or group.paused:
+            continue
+        if group.is_level or (group.progress.after or 0) >= group.careful.position:
             group.careful = None
             if group.topic is not None:
                 group.backlog = group.listing = None

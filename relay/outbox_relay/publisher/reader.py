@@ -20,7 +20,8 @@ from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 T = TypeVar("T")
 
 MOST_APART = 7
-"""Topics of a group that are read apart; the rest is one list when it is still more than a page."""
+"""Topics of a group whose lists are open; the rest is one list when it is still more than a page. As many again may
+be level, and are polled by themselves until they join the rest."""
 
 
 @dataclass(slots=True)
@@ -65,16 +66,17 @@ class Reader:
             else:
                 yield from self._next_of_backlog(group)
         if level:
-            yield from self._poll(level)
+            yield from self._poll(level, level)
         if listed:
             yield from self._next_apart(listed, of_lists)
 
-    def _poll(self, groups: list[Group]) -> Iterator[Page]:
+    def _poll(self, groups: list[Group], beside: list[Group]) -> Iterator[Page]:
+        """Yield the pages of these groups; `beside` are all that were level as the turn began."""
         polls = self._answers(groups)
         for group, poll in zip(groups, polls, strict=True):
             before = group.progress
-            if poll.more and not poll.rows and self._split(group, poll):
-                yield from self._poll([group])
+            if poll.more and not poll.rows and self._split(group, poll, beside):
+                yield from self._poll([group], beside)
                 continue
             partial = before.is_partial
             if poll.more:
@@ -94,10 +96,19 @@ class Reader:
             elif poll.more and not group.is_level and not group.is_listed:
                 yield from self._next_of_backlog(group)
 
-    def _split(self, group: Group, poll: Poll) -> bool:
-        """Read the largest topics of a large difference apart, if it is of several; return whether it was done."""
-        parts = len(group.split.topics) if group.split is not None else 0
-        if group.topic is not None or group.one_by_one or parts >= MOST_APART:
+    def _split(self, group: Group, poll: Poll, beside: Iterable[Group]) -> bool:
+        """Read the largest topics of a large difference apart, if it is of several; return whether it was done.
+
+        Args:
+            group: the group that was polled.
+            poll: what was found.
+            beside: all that were level as the turn began; some may be parts of the same split.
+        """
+        parts = 0 if group.split is None else len(group.split.topics)
+        # One that is level joins the rest as soon as that is, and so never where the rest is a list each time.
+        level = sum(one.split is group.split and one.topic is not None and one.is_level for one in beside)
+        places = min(MOST_APART - (parts - level), 2 * MOST_APART - parts)
+        if group.topic is not None or group.one_by_one or places <= 0:
             return False
         known, found = group.progress, poll.found
         if known.is_partial:
@@ -111,7 +122,7 @@ class Reader:
         counts = sorted(found.items(), key=lambda item: -item[1])
         heavy = [topic for topic, count in counts if count * 8 > sum(found.values())] or [counts[0][0]]
         # At this snapshot, which the group has not reached: it is polled again, without them.
-        self._apart += group.read_apart(heavy[: MOST_APART - parts], poll.snapshot)
+        self._apart += group.read_apart(heavy[:places], poll.snapshot)
         return True
 
     def take_apart(self) -> list[Group]:
@@ -233,9 +244,16 @@ class Reader:
         return self._finder.page(ids, current) if part is None else part
 
     def _list_difference(self, group: Group) -> None:
-        """Take what a careful group has still to publish as a list: a poll would bring a whole page."""
-        (poll,) = self._answers([group])
-        group.progress = Progress(poll.snapshot, group.progress.snapshot, 0, group.progress.is_partial)
+        """Take what a careful group has still to publish as a list: a poll would bring a whole page.
+
+        Up to what was visible as its refused message was read: what has committed since need not go one by one.
+        """
+        known = group.progress
+        seen = None if group.careful is None else group.careful.seen
+        if seen is None or seen.age < known.snapshot.age:
+            (poll,) = self._answers([group])
+            seen = poll.snapshot
+        group.progress = Progress(seen, known.snapshot, 0, known.is_partial)
         self._list(group)
 
     def _open(self, group: Group) -> None:

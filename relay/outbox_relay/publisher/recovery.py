@@ -22,13 +22,14 @@ from outbox_relay.publisher.errors import (
 )
 from outbox_relay.publisher.finder import Finder
 from outbox_relay.publisher.kafka import KafkaSettingError
-from outbox_relay.publisher.lane_groups import Group, by_progress, care_of, of_lane
+from outbox_relay.publisher.lane_groups import Care, Group, by_progress, care_of, of_lane
 from outbox_relay.publisher.lease import Lease, LeaseLostError
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
 from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.renewal import Renewal
+from outbox_relay.publisher.snapshot import BEGINNING
 from outbox_relay.publisher.stops import Stops
 from outbox_relay.text.logs import Log
 
@@ -80,8 +81,8 @@ def regroup(
 ) -> list[Group]:
     """Put the lanes into groups that go on from what is recorded.
 
-    A lane whose message was refused goes on carefully, by itself; if it went carefully already, it stops. Where a floor
-    is recorded, so that the backlog of a topic may lie in front of the message, only its topic goes carefully.
+    Where a message was refused its topic goes on carefully, in that lane; if it did so already, the lane stops. With no
+    progress that is recorded all topics do: the list of what has no publication does not tell them apart.
     A lane that had stopped and was being tried again begins with a trial.
 
     Args:
@@ -98,19 +99,19 @@ def regroup(
     # stopped at. Reading on from what is recorded, it meets that message again.
     stops.keep_recorded(recorded)
     halted = set(stops.now())
-    for lane, (position, message_id, topic, reason, *_) in refused.items():
+    for lane, one in refused.items():
         care = careful.setdefault(lane, {})
-        part = hash_of(topic) if recorded[lane].is_partial else None
+        known, upto = recorded[lane], Care(one.position, one.seen)
+        part = None if known.floor == BEGINNING else hash_of(one.topic)
         if part in care or None in care:
-            code, _, text = reason.partition(": ")
-            known = recorded[lane]
+            code, _, text = one.reason.partition(": ")
             known = replace(known, is_partial=known.is_partial or lane in behind)
-            stop = Stop(lane, known, position, message_id, Unpublishable(code, text))
+            stop = Stop(lane, known, one.position, one.message_id, Unpublishable(code, text))
             recorder.stop(stop)
-            stops.add(stop, careful={None if None in care else part: position})
+            stops.add(stop, careful={None if None in care else part: upto})
             halted.add(lane)
         else:
-            care[part] = position
+            care[part] = upto
     going = {lane: known for lane, known in recorded.items() if lane not in halted}
     plain = {lane: known for lane, known in going.items() if lane not in careful and lane not in stops}
     return [

@@ -237,7 +237,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         with naming_defects():
             batch = self._publisher.publish(page.rows, progress, before, group.lanes)
         self.counts.published += batch.messages
-        batch.born = born(page.rows[0])
+        batch.born, batch.seen = born(page.rows[0]), page.progress.snapshot
         self.counts.last_found = time.monotonic()
         self._note_published(group, batch)
         self._note_claims(batch)

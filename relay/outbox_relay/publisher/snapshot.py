@@ -34,6 +34,11 @@ class Snapshot:
         """Whether a transaction had ended."""
         return xid < self.xmax and xid not in self.xip
 
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Sort the snapshots of one server: the older of two has the lower xmax or xmin, or more that runs."""
+        return self.xmax, self.xmin, -len(self.xip)
+
     def sees_all_of(self, other: Snapshot) -> bool:
         """Whether every transaction that `other` saw running, or ended, has ended for this one."""
         return self.xmin >= other.xmax

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from outbox.backoff import Backoff
 from outbox_relay.publisher.batch import Stop
 from outbox_relay.publisher.doubts import Doubts
-from outbox_relay.publisher.lane_groups import Care
+from outbox_relay.publisher.lane_groups import Careful
 from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.text.logs import Log
 
@@ -28,7 +28,7 @@ class Stopped:
     stop: Stop
     retry_at: float
     backoff: Backoff
-    careful: Care
+    careful: Careful
 
 
 class Stops:
@@ -40,7 +40,7 @@ class Stops:
     def __contains__(self, lane: int) -> bool:
         return lane in self._stopped
 
-    def add(self, stop: Stop, *, careful: Care) -> None:
+    def add(self, stop: Stop, *, careful: Careful) -> None:
         """Note a stop. The same again is tried after twice the time, up to a minute."""
         before = self._stopped.get(stop.lane)
         same = before is not None and str(before.stop.reason) == str(stop.reason)

@@ -15,7 +15,7 @@ from outbox_relay.publisher import listing as listing_module
 from outbox_relay.publisher import reader as reader_module
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import BODY, FIELDS, LANE, POSITION, RawRow, Scope
-from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.lane_groups import Care, Group
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress
 from tests.support.bare_reader import Reading
@@ -307,14 +307,15 @@ def test_a_careful_group_reads_one_message_at_a_time_up_to_its_mark(
     reading: Reading, conn: Connection
 ) -> None:
     insert_numbered(conn, "t", 30)
-    reading.group.careful = positions(conn)[4]
+    mark = positions(conn)[4]
+    reading.group.careful = Care(mark)
     sizes = []
     while True:
         pages = list(reading.reader.read([reading.group]))
         if not pages and reading.group.is_level:
             break
         sizes += [len(page.rows) for page in pages]
-        if reading.group.careful is not None and (reading.group.progress.after or 0) >= reading.group.careful:
+        if (reading.group.progress.after or 0) >= mark:
             reading.group.careful = None
     assert sizes[:5] == [1] * 5
     assert max(sizes[5:]) > 1

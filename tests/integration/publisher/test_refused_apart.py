@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from psycopg.pq import TransactionStatus
 
 from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.errors import DeliveryError
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
@@ -97,6 +99,45 @@ def test_a_message_that_is_refused_inside_a_backlog_repeats_no_recorded_one(
     findings = compare(read_topic(bootstrap_servers, topic), [("first", 0), *numbered(BACKLOG)])
     assert not findings.broken
     assert findings.duplicate_records < half, "what was recorded did not come again"
+
+
+def test_what_commits_late_in_front_of_a_refused_message_goes_in_pages(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
+) -> None:
+    """It is committed when the message has been refused, with lower positions; its lane has no backlog and no floor."""
+    topic, other = make_topic(partitions=1, cleanup_policy="compact"), make_topic(partitions=1)
+    late = 4 * PAGE
+    with relay_session(database, bootstrap_servers, page=PAGE) as session, connect(database) as slow:
+        careful = Careful(session)
+        first = [insert(conn, topic, "k", "k:0", lane=LANE), insert(conn, other, "k", "k:0", lane=LANE)]
+        turn_until(session, lambda: all(value(conn, STATUS, one) for one in first), "both are known")
+        start_over = session._start_over
+
+        def commit_first(error: DeliveryError) -> None:
+            if slow.info.transaction_status == TransactionStatus.INTRANS:
+                slow.execute("COMMIT")
+            start_over(error)
+
+        slow.execute("BEGIN")
+        for name in (topic, other):
+            for version in range(late):
+                insert(slow, name, "late", f"late:{version}", lane=LANE)
+        with conn.transaction():
+            insert(conn, topic, "k", "k:1", lane=LANE)
+            insert(conn, topic, None, b"no key", lane=LANE)
+            insert(conn, topic, "k", "k:2", lane=LANE)
+        session._start_over = commit_first  # type: ignore[method-assign]
+        turn_until(session, lambda: bool(value(conn, PARKED, LANE)), "the message parks itself")
+        finish(session, conn)
+        assert not session.stopped
+    assert careful.pages < 10, "only what was on the wire went one by one"
+    late_ones = [("late", version) for version in range(late)]
+    expected = [("k", 0), ("k", 1), ("k", 2), *late_ones]
+    found = compare(read_topic(bootstrap_servers, topic), expected)
+    assert not found.broken
+    found = compare(read_topic(bootstrap_servers, other), [("k", 0), *late_ones])
+    assert not found.broken
+    assert found.duplicate_records == 0
 
 
 EXPIRED = "SELECT count(*) FROM outbox.waiting WHERE reason = 'expired'"

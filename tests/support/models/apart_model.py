@@ -12,7 +12,7 @@ fail until its cause is repaired: it parks its key, and the key of all messages 
     records                the oldest batch on the wire that has arrived: publications, claims, what was drained
     drains                 what waits, when nothing is on the wire; a whole topic when none of it can be listed
     goes back              to what is recorded, as lanes do that were set aside or stopped
-    loses its producer     Kafka refuses a message of A; goes back at once, and from a floor A is read apart
+    loses its producer     Kafka refuses a message of A; goes back, and lists of A what was visible then
     gives the lane back    when nothing is on the wire
 
 What a session gave to Kafka arrives in its order at any later time, or never once it has died.
@@ -122,7 +122,11 @@ def _arrival(v: Variant, s: State, number: int, session: Session) -> Iterator[Ne
 
 def _without_producer(v: Variant, s: State, number: int, session: Session) -> State:
     recorded = session.recorded
-    part = Part(recorded, _visible(v, s)) if recorded.partial else None
+    held = next(one for one in session.wire if any(v.topics[row] == "A" for row in one.rows))
+    part = None if held.is_drain else Part(recorded, held.seen)
+    if part is not None and not v.care_ends_at_seen:
+        of_topic = (row for row in sorted(held.seen - recorded.seen) if v.topics[row] == "A")
+        part = Part(recorded, _visible(v, s), _unpublished(s, of_topic, recorded))
     left = Session("loop", recorded, part, parked=s.parked, behind=True, recorded=recorded)
     left = left._replace(drained=session.drained)
     return _with(s, number, left)._replace(failures=s.failures - 1, unclean=True)
@@ -205,24 +209,28 @@ def _poll(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
     if part is None:
         rows = _found(v, s, rest, "AB")
         if len(rows) <= PAGE:
-            read = read._replace(pages=_pages(s, Page(rows, False, rest, visible)))
+            read = read._replace(pages=_pages(s, Page(rows, False, rest, visible, visible.seen)))
             yield f"{number} polls {rows}", _with(s, number, read)
             return
         rows = _found(v, s, rest, "B")
-        pages = _pages(s, Page(rows, False, rest, visible))
+        pages = _pages(s, Page(rows, False, rest, visible, visible.seen))
         yield (
             f"{number} reads A apart, and {rows}",
             _with(s, number, read._replace(part=Part(rest, visible.seen), pages=pages)),
         )
     elif part.target is not None:
         rows = _found(v, s, rest, "B" if v.waits_behind else "AB")
-        pages = _pages(s, Page(rows, False, rest, visible))
+        pages = _pages(s, Page(rows, False, rest, visible, visible.seen))
         yield f"{number} polls {rows}", _with(s, number, read._replace(pages=pages))
     elif not v.joins_in_one_snapshot:
         yield f"{number} lets A join", _with(s, number, session._replace(part=None))
     else:
         of_rest, of_part = _found(v, s, rest, "B"), _found(v, s, part.base, "A")
-        pages = _pages(s, Page(of_rest, False, rest, visible), Page(of_part, True, part.base, visible))
+        pages = _pages(
+            s,
+            Page(of_rest, False, rest, visible, visible.seen),
+            Page(of_part, True, part.base, visible, visible.seen),
+        )
         joined = read._replace(part=Part(visible, None), pages=pages, joins=True)
         yield f"{number} polls {of_rest} and {of_part}", _with(s, number, _joined(joined))
 
@@ -249,7 +257,7 @@ def _list(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
         # While the list is open its part has come no further than where it began.
         after = part._replace(left=left) if left else Part(Progress(part.target), None)
         rows = tuple(row for row, waited in session.ahead if not waited)
-        page = Page(rows, True, part.base, after.base)
+        page = Page(rows, True, part.base, after.base, part.target)
         taken = session._replace(part=after, ahead=(), pages=(page,) if rows else (), secured=False)
         yield f"{number} takes {rows} of the list", _with(s, number, taken)
 
@@ -265,7 +273,7 @@ def _produced(v: Variant, s: State, session: Session) -> Session:
             parked = True
         else:
             messages.append(row)
-    batch = Batch(tuple(messages), _floor(v, session, page, pages), frozenset(claims))
+    batch = Batch(tuple(messages), _floor(v, session, page, pages), frozenset(claims), page.seen)
     wire = (*session.wire, batch) if messages or claims else session.wire
     return _joined(session._replace(pages=pages, parked=parked, wire=wire))
 

@@ -49,6 +49,8 @@ class Variant:
     """Whether a whole topic is drained only while no list of it is open."""
     waits_above_floors: bool = True
     """Whether it is drained only when it is read up to a snapshot."""
+    care_ends_at_seen: bool = True
+    """Whether the list of a refused topic brings it as far as what was visible as the message was read."""
     drains_record_reading: bool = True
     """Whether a drain records how far the lane is read, the floor of all parts, or what was recorded before."""
 
@@ -76,6 +78,8 @@ class Page(NamedTuple):
     of_part: bool
     before: Progress
     after: Progress
+    seen: Ids = NONE
+    """What was visible as it was read, or as its list was begun."""
 
 
 class Batch(NamedTuple):
@@ -84,6 +88,7 @@ class Batch(NamedTuple):
     rows: tuple[int, ...]
     progress: Progress
     claims: Ids = NONE
+    seen: Ids = NONE
     is_drain: bool = False
     is_whole: bool = False
     """Whether it is the last page of a drain."""

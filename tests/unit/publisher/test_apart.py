@@ -12,9 +12,11 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher.batch import Batch, runs
-from outbox_relay.publisher.finder import Part, Scope
+from outbox_relay.publisher.finder import Part, Poll, Scope
 from outbox_relay.publisher.lane_groups import (
+    Care,
     Group,
+    Split,
     by_progress,
     care_of,
     caught_up,
@@ -24,7 +26,7 @@ from outbox_relay.publisher.lane_groups import (
 )
 from outbox_relay.publisher.parked import Claim
 from outbox_relay.publisher.read_ahead import ListAhead, ReadAhead
-from outbox_relay.publisher.reader import Reader
+from outbox_relay.publisher.reader import MOST_APART, Reader
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 from tests.support.waiting import wait_until
 
@@ -108,7 +110,7 @@ def test_a_list_of_a_partition_that_was_dropped_is_begun_again(*, noticed: bool)
 
 def test_a_lane_that_goes_on_from_a_floor_has_not_caught_up_before_it_is_read() -> None:
     level = Progress(Snapshot(20, 20))
-    groups = [Group({0}, level), *of_lane(1, FLOOR, {}, trial=True), *of_lane(2, FLOOR, {7: 900})]
+    groups = [Group({0}, level), *of_lane(1, FLOOR, {}, trial=True), *of_lane(2, FLOOR, {7: Care(900)})]
     assert caught_up([*groups, Group({3}, FLOOR), Group({4}, level, paused=True)]) == {0}
     for group in groups:
         group.progress, group.trial = level, False
@@ -116,15 +118,15 @@ def test_a_lane_that_goes_on_from_a_floor_has_not_caught_up_before_it_is_read() 
 
 
 def test_only_the_topic_of_a_refused_message_goes_carefully_for_a_while() -> None:
-    rest, part = of_lane(2, FLOOR, {7: 900})
+    rest, part = of_lane(2, FLOOR, {7: Care(900)})
     assert rest.apart == {7}
     assert not rest.one_by_one
     assert part.one_by_one
     assert part.lanes is rest.lanes, "a lane that stops leaves both"
-    assert care_of([rest, part]) == {2: {7: 900}}
+    assert care_of([rest, part]) == {2: {7: Care(900)}}
     part.progress, part.backlog = Progress(Snapshot(30, 30), FLOOR.snapshot, 899, True), array("q", [1])
     end_care([rest, part])
-    assert part.care == {7: 900}
+    assert part.care == {7: Care(900)}
     part.progress = Progress(Snapshot(30, 30), FLOOR.snapshot, 900, True)
     end_care([rest, part])
     assert part.care == {}
@@ -132,6 +134,22 @@ def test_only_the_topic_of_a_refused_message_goes_carefully_for_a_while() -> Non
     rest.progress = part.progress = Progress(Snapshot(40, 40))
     assert merge([rest, part]) == [rest]
     assert rest.split is None
+
+
+@pytest.mark.parametrize(("level", "taken"), [(0, 0), (3, 3), (7, 7)])
+def test_a_topic_that_is_level_takes_no_place_of_those_that_are_read_apart(level: int, taken: int) -> None:
+    """Where it may not join the rest, because that is a list of more than a page each time."""
+    reader = Reader(cast("Any", SimpleNamespace(page_size=10)), cast("Any", None), cast("Any", None))
+    known, now = Progress(Snapshot(20, 20)), Snapshot(30, 30)
+    split = Split(set(range(MOST_APART)))
+    listed = Progress(known.snapshot, Snapshot(10, 10), 0)
+    parts = [Group({1}, known if n < level else listed, split=split, topic=n) for n in range(MOST_APART)]
+    rest = Group({1}, known, split=split)
+    poll = Poll(now, 900, [], True, {100 + n: 2 for n in range(MOST_APART)})
+    beside = [rest, *(part for part in parts if part.is_level)]
+    assert reader._split(rest, poll, beside) is bool(taken)
+    assert [group.topic for group in reader.take_apart()] == [100 + n for n in range(taken)]
+    assert not reader._split(rest, poll, beside), "all places are taken"
 
 
 def test_an_open_difference_is_gone_on_with_from_its_floor() -> None:
@@ -146,14 +164,14 @@ def test_an_open_difference_is_gone_on_with_from_its_floor() -> None:
         ({3}, all_there_is),
         ({4}, open_),
     ]
-    assert [group.progress for group in of_lane(1, open_, {7: 900})] == [FLOOR, FLOOR]
+    assert [group.progress for group in of_lane(1, open_, {7: Care(900)})] == [FLOOR, FLOOR]
     assert of_lane(1, open_, {}, trial=True)[0].progress == open_, (
         "its next message is the one that it stopped at"
     )
     tried, everything, carefully = (
         Group({1}, progress, array("q", [7])) for progress in (open_, all_there_is, open_)
     )
-    carefully.careful = 900
+    carefully.careful = Care(900)
     for group in (tried, everything, carefully):
         group.end_list()
     assert tried.is_level

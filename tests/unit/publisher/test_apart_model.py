@@ -49,6 +49,10 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "new messages do not wait behind the list": (replace(AGAIN, waits_behind=False), ORDER),
     "a topic joins without a common snapshot": (replace(AGAIN, joins_in_one_snapshot=False), LOSS),
     "one part is recorded, and a producer lost": (replace(REFUSED, least_floor=False), LOSS),
+    "what has committed since a refused message was read is taken for listed": (
+        replace(REFUSED, care_ends_at_seen=False),
+        LOSS,
+    ),
     "the others read a refused topic, too": (replace(REFUSED, waits_behind=False), ORDER),
     "a floor is taken for all that is published": (replace(HANDED_OVER, compares=False), TWICE),
     "a batch with claims is not partial": (replace(WIDE, claims_are_partial=False), TWICE),

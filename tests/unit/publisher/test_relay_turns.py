@@ -16,15 +16,18 @@ from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
 from outbox_relay.publisher.finder import FIELDS
-from outbox_relay.publisher.lane_groups import Group, of_lane
+from outbox_relay.publisher.lane_groups import Care, Group, of_lane
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.producing import Publisher
-from outbox_relay.publisher.reader import Page
+from outbox_relay.publisher.reader import Page, Reader
 from outbox_relay.publisher.recovery import regroup
 from outbox_relay.publisher.session import Session
-from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 from outbox_relay.publisher.stops import Stops
 from outbox_relay.publisher.topic_lookup import _refused
+
+BEHIND = Progress(Snapshot(10, 10))
+SEEN, NOW = Snapshot(20, 20), Snapshot(30, 30)
 
 
 def _session(groups: list[Group]) -> Session:
@@ -42,7 +45,7 @@ def _session(groups: list[Group]) -> Session:
 def test_a_lane_set_aside_in_a_careful_turn_is_not_read_on_in_that_turn() -> None:
     known = Progress(Snapshot(10, 10))
     careful, late, well = (Group({lane}, known) for lane in (1, 2, 3))
-    careful.careful = 5
+    careful.careful = Care(5)
     session = _session([careful, late, well])
     read: list[list[Group]] = []
 
@@ -61,7 +64,7 @@ def test_a_lane_set_aside_in_a_careful_turn_is_not_read_on_in_that_turn() -> Non
 
 def test_a_careful_page_that_waits_for_its_barrier_goes_out_with_no_other() -> None:
     known = Progress(Snapshot(10, 10))
-    careful, plain = Group({1}, known, careful=5), Group({2}, known)
+    careful, plain = Group({1}, known, careful=Care(5)), Group({2}, known)
     session = _session([careful, plain])
     read: list[list[Group]] = []
 
@@ -134,7 +137,7 @@ def test_a_defect_while_a_lane_is_given_up_is_named_and_starts_over() -> None:
 
 def test_a_lane_that_stops_in_one_part_keeps_the_care_of_another() -> None:
     floor = Progress(Snapshot(10, 10), is_partial=True)
-    rest, careful = of_lane(3, floor, {77: 1_000})
+    rest, careful = of_lane(3, floor, {77: Care(1_000)})
     session = _session([rest, careful])
     stop = Stop(3, floor, 500, "m", Unpublishable("X", "x"))
     batch = Batch((3,), floor, floor, stops=[stop])
@@ -143,7 +146,7 @@ def test_a_lane_that_stops_in_one_part_keeps_the_care_of_another() -> None:
     session._publish(Page(rest, [(500, *[None] * (len(FIELDS) - 1))], floor, floor))
     assert not rest.lanes
     (stopped,) = session._stops.due(float("inf"))
-    assert stopped.careful == {77: 1_000}
+    assert stopped.careful == {77: Care(1_000)}
 
 
 @pytest.mark.parametrize("behind", [True, False])
@@ -156,7 +159,7 @@ def test_a_stop_is_marked_where_its_lane_had_not_caught_up(*, behind: bool) -> N
     recorder = cast("Any", SimpleNamespace(recorded={3: known}, stop=lambda stop: None))
     stops = Stops()
     assert not regroup(
-        [Group({3}, known, careful=500)], stops, recorder, refused, lambda topic: 77, behind=lanes
+        [Group({3}, known, careful=Care(500))], stops, recorder, refused, lambda topic: 77, behind=lanes
     )
     assert stops.now()[3].progress == marked
 
@@ -173,6 +176,39 @@ def test_a_stop_is_marked_where_its_lane_had_not_caught_up(*, behind: bool) -> N
     session._reload_keys = lambda lanes: None  # type: ignore[method-assign]
     session._give_up(3, Unpublishable("X", "x"))
     assert session._stops.now()[3].progress == marked
+
+
+@pytest.mark.parametrize(
+    "known", [BEHIND, replace(BEHIND, is_partial=True), Progress(BEHIND.snapshot, BEHIND.snapshot, 5)]
+)
+def test_only_the_topic_of_a_refused_message_goes_carefully_in_its_lane(known: Progress) -> None:
+    refused = {3: Refused(500, "m", "t", "INVALID_RECORD: x", seen=SEEN)}
+    recorder = cast("Any", SimpleNamespace(recorded={3: known}))
+    groups = regroup([Group({3}, known)], Stops(), recorder, refused, lambda topic: 77, behind=())
+    assert [(group.topic, group.careful) for group in groups] == [(None, None), (77, Care(500, SEEN))]
+    assert {group.progress.floor for group in groups} == {BEHIND.snapshot}
+
+
+@pytest.mark.parametrize("known", [START, Progress(SEEN, BEGINNING, 5)])
+def test_a_lane_without_progress_goes_carefully_as_a_whole(known: Progress) -> None:
+    """The list of all that has no publication does not tell topics apart: two groups would publish all of it."""
+    refused = {3: Refused(500, "m", "t", "INVALID_RECORD: x", seen=SEEN)}
+    recorder = cast("Any", SimpleNamespace(recorded={3: known}))
+    (group,) = regroup([Group({3}, known)], Stops(), recorder, refused, lambda topic: 77, behind=())
+    assert (group.topic, group.careful, group.progress) == (None, Care(500, SEEN), known)
+
+
+@pytest.mark.parametrize(("seen", "upto"), [(SEEN, SEEN), (None, NOW), (Snapshot(5, 5), NOW)])
+def test_a_careful_list_ends_at_what_was_visible_as_its_message_was_read(
+    monkeypatch: pytest.MonkeyPatch, seen: Snapshot | None, upto: Snapshot
+) -> None:
+    """Unless that is not known, or the group has come further."""
+    reader = Reader(cast("Any", SimpleNamespace(page_size=10)), cast("Any", None), cast("Any", None))
+    monkeypatch.setattr(Reader, "_answers", lambda *_: [SimpleNamespace(snapshot=NOW)])
+    listed: list[Progress] = []
+    monkeypatch.setattr(Reader, "_list", lambda _, group: listed.append(group.progress))
+    reader._list_difference(Group({3}, BEHIND, careful=Care(500, seen)))
+    assert listed == [Progress(upto, BEHIND.snapshot, 0)]
 
 
 @pytest.mark.parametrize(
