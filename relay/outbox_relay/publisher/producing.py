@@ -17,26 +17,22 @@ from confluent_kafka import KafkaError, KafkaException
 
 from outbox import wire
 from outbox.cloudevents import attributes as cloudevents
-from outbox_relay.publisher.batch import Batch, Slot, Stop, ignore, just_before
+from outbox_relay.publisher.batch import Batch, Slot, ignore, just_before
 from outbox_relay.publisher.errors import REFUSED, DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import (
     EXPIRED,
-    ID,
     LANE,
-    MESSAGE_ID,
-    POSITION,
     TOPIC,
     WAITING,
     WITHHELD,
     RawRow,
 )
-from outbox_relay.publisher.on_the_wire import OnTheWire
-from outbox_relay.publisher.parked import Claim, Held, Key, KeyDrain
+from outbox_relay.publisher.holding import HoldingKeys
+from outbox_relay.publisher.parked import Held, Key, KeyDrain
 from outbox_relay.publisher.producers import Producers
 from outbox_relay.publisher.records import (
     Headers,
     check_size,
-    claim_of,
     claim_of_failure,
     decode_headers,
     expiry_of,
@@ -63,7 +59,7 @@ SERVE_EVERY = 500
 """Messages between two polls of deliveries while producing."""
 
 
-class Publisher(OnTheWire):
+class Publisher(HoldingKeys):
     """Produces pages of rows and collects their offsets.
 
     After `DeliveryError` it must be closed and replaced: nothing it still delivers is recorded.
@@ -285,50 +281,6 @@ class Publisher(OnTheWire):
             # What is known may be what is wrong: it is read again at the retry.
             self.topics.doubt(topic.name)
 
-    def _hold(self, batch: Batch, running: set[int], row: RawRow, number: int) -> None:
-        """Hold a message behind the one that parked its key, or its topic; stop its lane if a key holds too many.
-
-        What the drain of a topic moves to a key has its row in the database already, and counts only for newer ones.
-        """
-        is_new = number > 0 and batch.drain is None
-        no_room = self.held.no_room(row[LANE], row[TOPIC]) if is_new else None
-        if no_room is not None:
-            self._stop_lane(batch, running, row, Unpublishable("TOO_MANY_HELD", no_room))
-            return
-        claim = Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, None)
-        self._claim(batch, claim, row[TOPIC])
-
-    def _claim(self, batch: Batch, claim: Claim, topic: str) -> None:
-        batch.claims.append(claim)
-        if not claim.is_of_topic:
-            self.held.messages_of[claim.lane, topic] += 1
-        if claim.head is not None and claim.number is not None:
-            self.held.park(claim.head.key, claim.number)
-
-    def _put_off_drain(self, batch: Batch, running: set[int], claim: Claim) -> None:
-        """Put a key's drain off until its topic can be published to; the message is sound, and stays with its key.
-
-        The topic is parked, if it is not yet: with no message of its own its drain is one empty page. Its row counts
-        towards no limit here, because the request would be tried again at once without it.
-        """
-        assert batch.drain is not None  # noqa: S101  (the caller has asked)
-        running.discard(claim.lane)
-        batch.drain.is_put_off = True
-        if (claim.lane, batch.drain.key[1]) not in self.held.topics:
-            self._claim(batch, claim, batch.drain.key[1])
-
-    @staticmethod
-    def _end_drain(batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
-        """End a drain in front of a message that fails."""
-        assert batch.drain is not None  # noqa: S101  (the callers have asked)
-        running.discard(row[LANE])
-        batch.drain.failed = claim_of(row, batch.drain.number, reason)
-
-    def _stop_lane(self, batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
-        running.discard(row[LANE])
-        at = just_before(row[POSITION], batch.progress, batch.before)
-        batch.stops.append(Stop(row[LANE], at, row[POSITION], row[MESSAGE_ID], reason))
-
     def _new_slot(self, slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
         slot = slots[(name, partition)] = Slot(name, partition, self._fail)
         return slot
@@ -382,6 +334,7 @@ class Publisher(OnTheWire):
                         f"{error.name()}: topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
                         batch.alone,
                         of_drain=batch.drain is not None,
+                        seen=batch.seen,
                     )
                     break
         text = f"delivery to {slot.topic}[{slot.partition}] failed: {error.name()}: {error.str()}"

@@ -147,6 +147,11 @@ def claim_of_failure(row: RawRow, reason: Unpublishable) -> Claim | None:
     return claim_of(row, row[ID], reason) if can_park(row, reason) else None
 
 
+def claim_of_closed(row: RawRow, reason: Unpublishable | None) -> Claim | None:
+    """Return the claim by which a message of a parked key parks its topic, if nothing can be published to it."""
+    return claim_of_failure(row, reason) if reason is not None and parks_topic(row, reason) else None
+
+
 def claim_of(row: RawRow, number: int, reason: Unpublishable) -> Claim:
     """Return the claim of a message that cannot be published: it is the head of the parked key `number`."""
     order_key = row[KEY] if row[ORDER_KEY] is None else row[ORDER_KEY]

@@ -124,6 +124,11 @@ class TopicBook:
             raise topic
         return topic
 
+    def closed(self, name: str) -> Unpublishable | None:
+        """Return why nothing can be published to a topic, as far as is known."""
+        topic = self._topics.get(name)
+        return topic if isinstance(topic, Unpublishable) else None
+
     def doubt(self, name: str) -> None:
         """Read a topic again before it is used next: a message could not be published to it."""
         self._doubted.add(name)

@@ -57,6 +57,8 @@ class Variant:
     """Whether a drain of the topic holds messages of the parked key."""
     fails_in_drains: bool = True
     """Whether a message that fails in a drain of the topic parks its key; else it is left out."""
+    keeps_request: bool = True
+    """Whether the drain of a key that finds the topic closed is done after the topic."""
     checks_owner: bool = True
     """Whether a record checks who has the lane."""
 
@@ -71,6 +73,8 @@ class Batch(NamedTuple):
     drain: str = ""
     done: Ids = NONE
     is_whole: bool = False
+    parks: bool = False
+    """Whether it parks the topic without a message of it."""
 
 
 class Session(NamedTuple):
@@ -109,6 +113,8 @@ class State(NamedTuple):
     topic: bool = False
     key: bool = False
     requested: bool = False
+    asked: bool = False
+    """Whether the drain of the key was requested: nobody does so twice."""
     seen: Ids = NONE
     wrong: frozenset[str] = frozenset()
 
@@ -147,8 +153,8 @@ def steps(v: Variant, s: State) -> Iterator[Next]:
         yield f"the topic is {word}", s._replace(is_open=not s.is_open, flips=s.flips - 1)
     if not s.fixed:
         yield "the cause is repaired", s._replace(fixed=True)
-    if s.key and s.fixed and not s.requested:
-        yield "a drain of the key is requested", s._replace(requested=True)
+    if s.key and s.fixed and not s.asked:
+        yield "a drain of the key is requested", s._replace(requested=True, asked=True)
     for number, session in enumerate(s.sessions):
         if session.at == "out":
             loaded = Session("in", s.progress, s.is_open, s.topic and v.loads_topics, s.key)
@@ -209,11 +215,11 @@ def _read(v: Variant, s: State, number: int, session: Session) -> State:
     for row in sorted(s.committed - session.progress - s.waiting):
         if topic and (v.drains_before_reading or not session.is_open):
             of_topic.add(row)
-        elif key and row % 2 == 0:
-            of_key.add(row)
         elif not session.is_open:
             topic = True
             of_topic.add(row)
+        elif key and row % 2 == 0:
+            of_key.add(row)
         elif _fails(s, row):
             key = True
             of_key.add(row)
@@ -235,16 +241,21 @@ def _drain(v: Variant, s: State, number: int, session: Session) -> Iterator[Next
             continue
         waits = s.of_topic if what == OF_TOPIC else s.of_key
         goes_on = session.drain == what
-        if what == OF_KEY and goes_on and not session.is_open:
-            # Its next message cannot be published: the key stays parked, and the request is done.
-            ended = session._replace(drain="", pages=0)
-            yield f"{number} ends the drain of the key", _with(s, number, ended)._replace(requested=False)
         may = (
             session.topic
             if what == OF_TOPIC
             else session.key and s.requested and (goes_on or not session.topic)
         )
-        if may and session.is_open and (s.topic if what == OF_TOPIC else s.key):
+        if what == OF_KEY and may and not session.is_open and s.key:
+            # Its next message is sound: it is drained after the topic, which is parked, if it is not yet.
+            batch = Batch((), session.progress, parks=True)
+            ended = session._replace(drain="", pages=0, topic=True, wire=(*session.wire, batch))
+            put_off = _with(s, number, ended)
+            yield (
+                f"{number} puts the drain of the key off",
+                put_off if v.keeps_request else put_off._replace(requested=False),
+            )
+        elif may and session.is_open and (s.topic if what == OF_TOPIC else s.key):
             most = 2 if session.pages else 1
             listed = tuple(sorted(waits))[:most]
             yield f"{number} drains {listed} of the {what}", _drained(v, s, number, what, listed)
@@ -283,7 +294,7 @@ def _claim(s: State, batch: Batch) -> State:
     return s._replace(
         of_topic=(s.of_topic | batch.of_topic) - batch.of_key,
         of_key=s.of_key | batch.of_key,
-        topic=s.topic or bool(batch.of_topic),
+        topic=s.topic or bool(batch.of_topic) or batch.parks,
         key=s.key or bool(batch.of_key),
     )
 

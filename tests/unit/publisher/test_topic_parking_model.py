@@ -38,6 +38,10 @@ BROKEN: dict[str, tuple[Variant, str]] = {
         replace(ALONE, flips=1, poison=True, fails_in_drains=False),
         ORDER,
     ),
+    "a drain of a key that forgets its request where the topic is closed": (
+        replace(ALONE, flips=4, poison=True, keeps_request=False),
+        STUCK,
+    ),
     "a record under another epoch": (Variant(deaths=0, checks_owner=False), ORDER),
 }
 

@@ -1,0 +1,71 @@
+"""What a publisher does with messages that it does not give to Kafka: they are held, or their lane stops.
+
+What becomes of it is written with the batch; see parked.py.
+"""
+
+from __future__ import annotations
+
+from outbox_relay.publisher.batch import Batch, Stop, just_before
+from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.finder import ID, LANE, MESSAGE_ID, POSITION, TOPIC, RawRow
+from outbox_relay.publisher.on_the_wire import OnTheWire
+from outbox_relay.publisher.parked import Claim, Held
+from outbox_relay.publisher.records import claim_of, claim_of_closed
+from outbox_relay.publisher.topics import TopicBook
+
+
+class HoldingKeys(OnTheWire):
+    """The part of a publisher that holds messages back."""
+
+    held: Held
+    topics: TopicBook
+
+    def _hold(self, batch: Batch, running: set[int], row: RawRow, number: int) -> None:
+        """Hold a message behind the one that parked its key, or its topic; stop its lane if a key holds too many.
+
+        What the drain of a topic moves to a key has its row in the database already, and counts only for newer ones. It
+        parks its topic if that cannot be published to: there may be no other message, and topics know no limit.
+        """
+        is_new = number > 0 and batch.drain is None
+        of_topic = claim_of_closed(row, self.topics.closed(row[TOPIC])) if is_new else None
+        if of_topic is not None and self.held.no_key(of_topic) is None:
+            self._claim(batch, of_topic, row[TOPIC])
+            return
+        no_room = self.held.no_room(row[LANE], row[TOPIC]) if is_new else None
+        if no_room is not None:
+            self._stop_lane(batch, running, row, Unpublishable("TOO_MANY_HELD", no_room))
+            return
+        claim = Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, None)
+        self._claim(batch, claim, row[TOPIC])
+
+    def _claim(self, batch: Batch, claim: Claim, topic: str) -> None:
+        batch.claims.append(claim)
+        if not claim.is_of_topic:
+            self.held.messages_of[claim.lane, topic] += 1
+        if claim.head is not None and claim.number is not None:
+            self.held.park(claim.head.key, claim.number)
+
+    def _put_off_drain(self, batch: Batch, running: set[int], claim: Claim) -> None:
+        """Put a key's drain off until its topic can be published to; the message is sound, and stays with its key.
+
+        The topic is parked, if it is not yet: with no message of its own its drain is one empty page. Its row counts
+        towards no limit here, because the request would be tried again at once without it.
+        """
+        assert batch.drain is not None  # noqa: S101  (the caller has asked)
+        running.discard(claim.lane)
+        batch.drain.is_put_off = True
+        if (claim.lane, batch.drain.key[1]) not in self.held.topics:
+            self._claim(batch, claim, batch.drain.key[1])
+
+    @staticmethod
+    def _end_drain(batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
+        """End a drain in front of a message that fails."""
+        assert batch.drain is not None  # noqa: S101  (the callers have asked)
+        running.discard(row[LANE])
+        batch.drain.failed = claim_of(row, batch.drain.number, reason)
+
+    def _stop_lane(self, batch: Batch, running: set[int], row: RawRow, reason: Unpublishable) -> None:
+        lane = row[LANE]
+        running.discard(lane)
+        at = just_before(row[POSITION], batch.progress, batch.before)
+        batch.stops.append(Stop(lane, at, row[POSITION], row[MESSAGE_ID], reason))

@@ -1,0 +1,163 @@
+"""Which messages are held behind which key or topic, and what becomes of one that Kafka refuses."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.errors import Refused, Unpublishable
+from outbox_relay.publisher.finder import FIELDS, RawRow
+from outbox_relay.publisher.lane_groups import Care, Group
+from outbox_relay.publisher.parked import MOST_HELD, MOST_KEYS, Claim, Held, KeyDrain
+from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.snapshot import Progress, Snapshot
+
+LANE, TOPIC, KEY = 3, "t", (3, "t", None, b"k")
+OF_TOPIC = (LANE, TOPIC, None, None)
+LEVEL = Progress(Snapshot(20, 20))
+PAUSED = Unpublishable("TOPIC_PAUSED", "by a test")
+NO_LEADER = Unpublishable("ANY_OTHER", "which parks no topic")
+TOO_LARGE, MISSING = "MSG_SIZE_TOO_LARGE: x", "UNKNOWN_TOPIC_OR_PART: x"
+
+
+def row(number: int) -> RawRow:
+    values: dict[str, Any] = dict.fromkeys(FIELDS)
+    values |= {
+        "position": number,
+        "id": number,
+        "lane": LANE,
+        "topic": TOPIC,
+        "key": b"k",
+        "message_id": f"m{number}",
+    }
+    return tuple(values.values())
+
+
+def full() -> Held:
+    """Return a lane that can park no further key, and hold no further message."""
+    held = Held()
+    held.keys_of[LANE], held.messages_of[LANE, TOPIC] = MOST_KEYS, MOST_HELD
+    return held
+
+
+def hold(held: Held, closed: Unpublishable | None, *, drain: KeyDrain | None = None) -> Batch:
+    """Hold message 5 behind the key 1, whose topic is closed or not."""
+    publisher = Publisher.__new__(Publisher)
+    publisher.held = held
+    publisher.topics = cast("Any", SimpleNamespace(closed=lambda name: closed))
+    batch = Batch((LANE,), LEVEL, LEVEL, drain=drain)
+    publisher._hold(batch, {LANE}, row(5), 1)
+    return batch
+
+
+def test_a_message_of_a_parked_key_parks_its_topic_once_that_is_closed() -> None:
+    """There may be no other message of the topic: held for the key, these would stop the lane in the end."""
+    held = Held()
+    (claim,) = hold(held, PAUSED).claims
+    assert (claim.number, claim.reason) == (-5, "parked")
+    assert held.topics == {(LANE, TOPIC): -5}
+    assert not held.messages_of, "what waits for a topic counts to no limit"
+
+
+@pytest.mark.parametrize("closed", [None, NO_LEADER])
+def test_a_message_of_a_parked_key_is_held_for_it_while_its_topic_parks_nothing(
+    closed: Unpublishable | None,
+) -> None:
+    held = Held()
+    (claim,) = hold(held, closed).claims
+    assert claim.number == 1
+    assert held.messages_of[LANE, TOPIC] == 1
+
+
+def test_a_message_is_held_for_its_key_where_the_lane_can_park_no_topic() -> None:
+    held = Held()
+    held.keys_of[LANE] = MOST_KEYS
+    assert [claim.number for claim in hold(held, PAUSED).claims] == [1]
+
+
+def test_what_the_drain_of_a_topic_moves_to_a_key_stays_with_it() -> None:
+    drain = KeyDrain(LANE, -1, OF_TOPIC, 0.0)
+    assert [claim.number for claim in hold(full(), PAUSED, drain=drain).claims] == [1]
+
+
+class Refusal:
+    """A session whose message 5 was refused."""
+
+    def __init__(self, held: Held, drain: KeyDrain | None = None, *, careful: bool = True) -> None:
+        self.claimed: list[Claim] = []
+        self.ended: list[KeyDrain] = []
+        self.failed: list[str] = []
+        batch = Batch((), LEVEL, LEVEL, drain=drain)
+        session = self.session = Session.__new__(Session)
+        session._groups = [Group({LANE}, LEVEL, careful=Care(5) if careful else None)]
+        session._suspects = {}
+        session._parked = cast("Any", SimpleNamespace(held=held))
+        session._publisher = cast("Any", SimpleNamespace(unrecorded=lambda: [batch]))
+        session._recorder = cast("Any", SimpleNamespace(claim=self.claimed.append, drained=self.ended.append))
+        session._waking = cast("Any", SimpleNamespace(fail=lambda topic, number: self.failed.append(topic)))
+        self._of_drain = drain is not None
+
+    def park(self, reason: str, *, alone: bool = True) -> list[int]:
+        """Let it be refused; return the lanes that are left to others."""
+        refused = Refused(5, "m5", TOPIC, reason, row(5) if alone else None, of_drain=self._of_drain)
+        return [*self.session._park_refused({LANE: refused})]
+
+    @property
+    def numbers(self) -> list[int | None]:
+        return [claim.number for claim in self.claimed]
+
+
+def test_a_message_refused_in_the_drain_of_its_topic_parks_its_key_without_a_limit() -> None:
+    """The drains of the keys wait for the topic: it would wait for room among them for ever."""
+    refusal = Refusal(full(), KeyDrain(LANE, -1, OF_TOPIC, 0.0))
+    assert not refusal.park(TOO_LARGE)
+    assert refusal.numbers == [5]
+    assert not refusal.ended, "the topic is drained behind it"
+
+
+def test_a_topic_refused_in_its_drain_stays_parked_and_is_tried_later() -> None:
+    refusal = Refusal(Held(), KeyDrain(LANE, -1, OF_TOPIC, 0.0))
+    assert not refusal.park(MISSING)
+    assert not refusal.numbers
+    assert [(one.number, one.failed is not None, one.is_all) for one in refusal.ended] == [(-1, True, False)]
+    assert refusal.failed == [TOPIC]
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_a_key_whose_topic_is_refused_in_its_drain_waits_for_the_topic(*, is_parked: bool) -> None:
+    """Its message is sound, so the request stays; the topic is parked, if it is not yet."""
+    held = full()
+    if is_parked:
+        held.park(OF_TOPIC, -2)
+    refusal = Refusal(held, KeyDrain(LANE, 1, KEY, 0.0))
+    assert not refusal.park(MISSING)
+    assert refusal.numbers == ([] if is_parked else [-5])
+    assert not refusal.ended, "its request would be done"
+
+
+def test_a_message_refused_in_the_drain_of_its_key_is_its_head() -> None:
+    refusal = Refusal(Held(), KeyDrain(LANE, 1, KEY, 0.0, done=(4,), is_all=True))
+    assert not refusal.park(TOO_LARGE)
+    (ended,) = refusal.ended
+    assert ended.failed is not None
+    assert (ended.failed.id, ended.failed.number, ended.done, ended.is_whole) == (5, 1, (), False)
+    assert not refusal.numbers
+
+
+def test_of_a_page_of_a_drain_nothing_fails_before_it_is_alone() -> None:
+    refusal = Refusal(Held(), KeyDrain(LANE, 1, KEY, 0.0))
+    assert not refusal.park(TOO_LARGE, alone=False)
+    assert refusal.session._suspects == {1: 5}
+    assert not refusal.numbers
+    assert not refusal.ended
+
+
+def test_a_refused_message_parks_its_key_when_it_was_alone_and_there_is_room() -> None:
+    assert Refusal(Held()).park(TOO_LARGE) == []
+    assert Refusal(full()).park(TOO_LARGE) == [LANE]
+    assert Refusal(Held(), careful=False).park(TOO_LARGE) == [LANE]
+    assert Refusal(Held()).park(TOO_LARGE, alone=False) == [LANE]
