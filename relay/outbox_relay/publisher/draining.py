@@ -226,7 +226,10 @@ class DrainedKeys:
         # What was listed and is not COMMITTED any more is not to be published.
         gone = set(ids[:settled]).difference(expired, (row[ID] for row in rows))
         part.done = [*(row[ID] for row in produced), *gone]
-        part.is_all = len(ids) < most and settled == len(ids) and settled_rows == len(rows)
+        is_done = settled == len(ids) and settled_rows == len(rows)
+        part.is_all = is_done and len(ids) < most
+        if is_done:
+            drain.since = drain.listed_to + 1
         if not drain.is_topic:
             self._parked.held.messages_of[drain.lane, drain.key[1]] -= len(part.done) + len(expired)
         if not drain.is_topic:

@@ -40,6 +40,7 @@ class HoldingKeys(OnTheWire):
 
     def _claim(self, batch: Batch, claim: Claim, topic: str) -> None:
         batch.claims.append(claim)
+        self.held.join(claim)
         if not claim.is_of_topic:
             self.held.messages_of[claim.lane, topic] += 1
         if claim.head is not None and claim.number is not None:

@@ -69,6 +69,7 @@ from array import array
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, NamedTuple
 
 import psycopg
@@ -167,6 +168,10 @@ class KeyDrain:
     """How many times messages of it were produced."""
     reached: int = 0
     """The highest position of them."""
+    since: int = 0
+    """The place in front of which nothing of the key waits, as far as this session knows."""
+    listed_to: int = 0
+    """The highest place of the page that was announced."""
     done: Collection[int] = ()
     """The ids of this batch that wait no longer: produced, or not to be published any more."""
     expired: Collection[int] = ()
@@ -211,6 +216,16 @@ class Held:
     drained: dict[int, int] = field(default_factory=dict)
     """Positions that this session has drained of keys, with their lanes, until all of the lane is read: a list that
     was made before may hold them, and does not know that they are published. A whole topic waits for its lists."""
+
+    following: int | None = None
+    """The number of the key that is being drained."""
+    lowest: float = inf
+    """The lowest place that was claimed for it since its last page was announced."""
+
+    def join(self, claim: Claim) -> None:
+        """Note that a message waits from now on."""
+        if claim.number == self.following and claim.position < self.lowest:
+            self.lowest = claim.position
 
     def park(self, key: Key, number: int) -> None:
         """Hold the messages of a key from now on."""
@@ -302,19 +317,37 @@ class ParkedKeys:
     def announce(self, drain: KeyDrain, most: int) -> array[int] | None:
         """Announce, committed, that the next messages of a key are published.
 
+        A page begins behind what the drain has published, or at what has joined the key since, with a lower place
+        (its transaction committed late). Only this session adds to its keys. A page that seems to be the last is
+        listed once more from the first place, so that no key is freed by what the session remembers.
+
         Returns:
             Their ids, in order; None if that may not be done now.
         """
+        held = self.held
+        drain.since = int(min(drain.since, held.lowest)) if held.following == drain.number else 0
+        ids = self._announce(drain, most)
+        if ids is not None and drain.since and len(ids) < most:
+            drain.since = 0
+            ids = self._announce(drain, most)
+        held.following, held.lowest = drain.number, inf
+        return ids
+
+    def _announce(self, drain: KeyDrain, most: int) -> array[int] | None:
         values = {
             "epoch": self.lease.epoch,
             "owner": self.lease.owner,
             "lane": drain.lane,
             "number": drain.number,
+            "since": drain.since,
             "is_first": not drain.pages,
             "most": most,
         }
         row = self.conn.execute(STATEMENTS["announce"], values, prepare=True).fetchone()
-        return None if row is None else array("q", row[1])
+        if row is None:
+            return None
+        drain.listed_to = row[2] or 0
+        return array("q", row[1])
 
     def withdraw(self, lanes: Collection[int]) -> None:
         """End the announcements of lanes; nothing of them is on the wire, and all is recorded."""

@@ -45,13 +45,15 @@ ORDER BY requested_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 -- The messages of a key that are published next, in their order; announced, so that none of them can be given up while it
 -- may be on its way to Kafka. A flushed commit under our epoch, and so the barrier of what is read. One statement: nothing
 -- that joins the key later is among them, so a relay that takes the lane meanwhile finds all of them in doubt. One that was
--- given up as this began is not COMMITTED when its row is read. No number: somebody holds the key's row, or the lane is
+-- given up as this began is not COMMITTED when its row is read. From the place of the first that may wait: what was deleted
+-- in front of it stays in the index while somebody holds a snapshot. No number: somebody holds the key's row, or the lane is
 -- not ours.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
     WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = %(lane)s FOR KEY SHARE
 ), listed AS MATERIALIZED (
-    SELECT w.id, w.place FROM outbox.waiting w WHERE w.parked = %(number)s ORDER BY w.place LIMIT %(most)s
+    SELECT w.id, w.place FROM outbox.waiting w
+    WHERE w.parked = %(number)s AND w.place >= %(since)s ORDER BY w.place LIMIT %(most)s
 ), announced AS (
     UPDATE outbox.parked_key
     SET draining_at = clock_timestamp(), tries = tries + %(is_first)s::boolean::integer,
@@ -60,7 +62,7 @@ WITH owned AS MATERIALIZED (
                     FOR NO KEY UPDATE OF k SKIP LOCKED)
     RETURNING number
 )
-SELECT number, ARRAY(SELECT l.id FROM listed l ORDER BY l.place) FROM announced
+SELECT number, ARRAY(SELECT l.id FROM listed l ORDER BY l.place), (SELECT max(l.place) FROM listed l) FROM announced
 
 -- name: withdraw
 -- Nothing of these lanes is on the wire, and all that was published is recorded. Where another session holds the key's row,

@@ -71,9 +71,16 @@ def test_requests_are_read_without_reading_all_keys(conn: Connection) -> None:
 @pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "announce")
 @pytest.mark.parametrize("most", [1, 100])
 def test_an_announcement_reads_its_key(conn: Connection, most: int) -> None:
-    types = {**OWNED, "lane": "smallint", "number": "bigint", "is_first": "boolean", "most": "bigint"}
-    values = {"epoch": EPOCH, "owner": "relay-1", "lane": 4, "number": 500, "is_first": True, "most": most}
-    plan = watch(conn, PARKED["announce"], types, values).explain(values)
+    types = {
+        "lane": "smallint",
+        "number": "bigint",
+        "since": "bigint",
+        "is_first": "boolean",
+        "most": "bigint",
+    }
+    values: dict[str, Any] = {"lane": 4, "number": 500, "since": 0, "is_first": True, "most": most}
+    values |= {"epoch": EPOCH, "owner": "relay-1"}
+    plan = watch(conn, PARKED["announce"], {**OWNED, **types}, values).explain(values)
     assert plan["Actual Rows"] == 1
     assert rows_read(plan, "parked_key") <= 2
     assert rows_read(plan, "waiting") == min(most, EACH)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from outbox_relay.publisher.lane_groups import Group, Split
-from outbox_relay.publisher.parked import Held, KeyDrain
+from outbox_relay.publisher.parked import Claim, Held, KeyDrain, ParkedKeys
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.waking import Waking
@@ -77,3 +78,72 @@ def test_a_flood_puts_the_drain_of_its_topic_off() -> None:
     assert not session._drain_next()
     assert vars(session)["_drain"] is None
     assert cast("Any", session._parked).withdrawn == [[LANE]], "nothing of it is on the wire"
+
+
+class Waiting:
+    """What waits for the topic, by its places, as a connection that announces pages of it."""
+
+    def __init__(self, places: Iterable[int]) -> None:
+        self.places = set(places)
+        self.begun: list[int] = []
+
+    def execute(self, statement: str, values: Mapping[str, Any], *, prepare: bool) -> Any:
+        self.begun.append(values["since"])
+        listed = [place for place in sorted(self.places) if place >= values["since"]][: values["most"]]
+        return SimpleNamespace(fetchone=lambda: (values["number"], listed, max(listed, default=None)))
+
+
+class Drain:
+    """The drain of a topic in pages of two messages."""
+
+    def __init__(self, *places: int) -> None:
+        self.waiting = Waiting(places)
+        lease = cast("Any", SimpleNamespace(epoch=1, owner="relay-1"))
+        self.parked = ParkedKeys(cast("Any", self.waiting), lease)
+        self.of_topic = KeyDrain(LANE, NUMBER, (LANE, TOPIC, None, None), time.monotonic())
+
+    def page(self) -> list[int]:
+        """Publish the next page, as `_publish_held` does when nothing keeps it from its end."""
+        ids = list(self.parked.announce(self.of_topic, 2) or ())
+        self.waiting.places -= set(ids)
+        self.of_topic.since = self.of_topic.listed_to + 1
+        return ids
+
+    def join(self, place: int, number: int = NUMBER) -> None:
+        """Let a message join that was committed late."""
+        self.waiting.places.add(place)
+        self.parked.held.join(Claim(LANE, place, place, f"m{place}", number, None))
+
+
+def test_a_page_of_a_drain_begins_behind_what_was_published() -> None:
+    """What was deleted in front of it stays in the index while somebody holds a snapshot: all of it, at every page."""
+    drain = Drain(10, 20, 30, 40)
+    assert [drain.page() for _ in range(3)] == [[10, 20], [30, 40], []]
+    assert drain.waiting.begun == [0, 21, 41, 0], "the last one begins at the first place, too"
+
+
+def test_a_message_that_joins_a_drain_with_a_lower_place_comes_first() -> None:
+    drain = Drain(10, 20, 30, 40, 50, 60)
+    assert drain.page() == [10, 20]
+    drain.join(12)
+    drain.join(70)
+    drain.join(5, number=NUMBER - 1)
+    assert drain.page() == [12, 30]
+    assert drain.page() == [40, 50]
+    assert drain.waiting.begun == [0, 12, 31]
+
+
+def test_a_key_is_not_freed_by_what_a_session_remembers() -> None:
+    drain = Drain(10, 20, 30)
+    assert drain.page() == [10, 20]
+    drain.waiting.places.add(12)
+    assert drain.page() == [12, 30]
+    assert drain.page() == []
+
+
+def test_another_drain_begins_at_the_first_place() -> None:
+    drain = Drain(10, 20, 30)
+    assert drain.page() == [10, 20]
+    drain.waiting.places |= {10, 20}
+    drain.parked.held.following = NUMBER - 1
+    assert drain.page() == [10, 20]
