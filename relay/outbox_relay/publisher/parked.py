@@ -209,6 +209,8 @@ class Held:
     """The number of each key."""
     topics: dict[tuple[int, str], int] = field(default_factory=dict)
     """Topics that are parked as a whole, by lane: the number of each."""
+    topics_changed: int = 0
+    """How often that has changed."""
     keys_of: Counter[int] = field(default_factory=Counter)
     """Parked keys by lane; a message without queue and order key counts as one."""
     messages_of: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -232,6 +234,7 @@ class Held:
         self.keys_of[key[0]] += 1
         if number < 0:
             self.topics[key[:2]] = number
+            self.topics_changed += 1
         elif key[2:] != (None, None):
             self.keys[key] = number
 
@@ -239,6 +242,7 @@ class Held:
         """Hold the messages of a key, or of a topic, no more."""
         if number < 0:
             self.topics.pop(key[:2], None)
+            self.topics_changed += 1
         else:
             self.keys.pop(key, None)
         self.keys_of[key[0]] -= 1
@@ -254,6 +258,7 @@ class Held:
             del self.keys[key]
         for one in [one for one in self.topics if one[0] in lanes]:
             del self.topics[one]
+            self.topics_changed += 1
         for lane in lanes:
             del self.keys_of[lane]
         for known in [known for known in self.messages_of if known[0] in lanes]:

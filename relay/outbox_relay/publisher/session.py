@@ -297,7 +297,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         self._renewal.beat()
         self.balance()
         self._watch()
-        self._waking.follow(self._parked.held.topics)
+        self._waking.follow(self._parked.held.topics, self._parked.held.topics_changed)
         self._publisher.topics.tend()
         if not self._lease.lanes:
             self._upkeep.take_lost(())

@@ -207,7 +207,9 @@ class TopicBook:
             if isinstance(topic, Topic) and now - topic.used_at < FORGET_S
         }
         self._refreshing_for = self._wanted
-        if names := {*self._topics, *self.waking.names}:
+        # Of those that are parked, thousands perhaps, nothing else is expected before their time, unless they changed.
+        parked = self.waking.due(now) if self._wanted == self._current else self.waking.names
+        if names := {*self._topics, *parked}:
             self._read_since = set()
             self._refreshing = self._refresher.start(names)
         else:

@@ -31,6 +31,7 @@ class Waking:
     """Those that can be published to, as far as is known."""
     generation: int | None = None
     """The registry's, when they were read last; see topic_changes.py."""
+    _change: int | None = None
     _waits: dict[str, _NextTry] = field(default_factory=dict)
     _locked: dict[int, float] = field(default_factory=dict)
     """The rows of lanes and topics that another session held: until when they are passed over, monotonic."""
@@ -42,8 +43,14 @@ class Waking:
         """The topics that are parked in some lane."""
         return self._waits.keys()
 
-    def follow(self, parked: Iterable[tuple[int, str]]) -> None:
-        """Note which topics are parked now, with their lanes."""
+    def follow(self, parked: Iterable[tuple[int, str]], change: int | None = None) -> None:
+        """Note which topics are parked now, with their lanes; nothing, at the same change of them as before.
+
+        Asked in each turn, and they may be thousands.
+        """
+        if change is not None and change == self._change:
+            return
+        self._change = change
         names = {topic for _, topic in parked}
         if names == self._waits.keys():
             return

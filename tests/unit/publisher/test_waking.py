@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.parked import Held
 from outbox_relay.publisher.waking import Waking
 from tests.support.topic_registry import Registry, look_up
 
@@ -102,3 +104,52 @@ def test_a_lane_whose_row_is_locked_is_passed_over_for_a_while() -> None:
     assert waking.first([-7]) is None, "so that requested keys are asked for"
     waking.pass_over(-7, 0.0)
     assert waking.first([-7, -8]) == -7
+
+
+def test_topics_that_are_parked_are_read_when_they_are_due_or_have_changed() -> None:
+    """Thousands may be missing, and each refresh would ask Kafka about all of them."""
+    registry = Registry()
+    book = registry.book()
+    registry.rows["parked"] = Unpublishable("UNKNOWN_TOPIC_OR_PART", "missing")
+    book.waking.follow([(3, "parked")])
+    book.tend()
+    registry.end()
+    book.tend()
+    book._refresh_at = 0.0
+    book.tend()
+    [(_, found)] = registry.begun
+    assert [*found] == ["t"], "it was asked about just now"
+    registry.end()
+    book.tend()
+    book.expect(2)
+    book.tend()
+    [(_, found)] = registry.begun
+    assert {*found} == {"t", "parked"}
+
+
+def test_topics_that_are_parked_are_compared_only_when_they_have_changed() -> None:
+    held, waking = Held(), Waking()
+    names: list[str] = []
+
+    def each() -> Iterator[tuple[int, str]]:
+        for lane, topic in held.topics:
+            names.append(topic)
+            yield lane, topic
+
+    def follow() -> list[str]:
+        names[:] = []
+        waking.follow(each(), held.topics_changed)
+        return names
+
+    held.park((3, "t", None, None), -1)
+    assert follow() == ["t"]
+    assert follow() == []
+    held.park((3, "t", None, b"key"), 2)
+    assert follow() == [], "a key is no topic"
+    held.park((5, "u", None, None), -3)
+    assert follow() == ["t", "u"]
+    held.free((3, "t", None, None), -1)
+    assert follow() == ["u"]
+    held.drop({5})
+    follow()
+    assert not waking.names
