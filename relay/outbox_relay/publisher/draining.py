@@ -112,11 +112,12 @@ class DrainedKeys:
 
     def _open_topic(self, lanes: Collection[int]) -> KeyDrain | None:
         """Return the drain of a topic that is parked in one of these lanes, and can be published to again."""
-        held = self._parked.held
+        open_ = self._waking.open
+        read = set(lanes).difference(*(group.lanes for group in self._groups if not group.is_read))
         rows = {
             number: (lane, topic)
-            for (lane, topic), number in held.topics.items()
-            if lane in lanes and topic in self._waking.open and self._is_read(lane, topic)
+            for (lane, topic), number in self._parked.held.topics.items()
+            if topic in open_ and (lane in read or (lane in lanes and self._is_read(lane, topic)))
         }
         number = self._waking.first(rows)
         return (
@@ -160,7 +161,7 @@ class DrainedKeys:
         """Forget what was drained of lanes all of whose messages were read since; `read` are the groups of a turn."""
         drained = self._parked.held.drained
         if drained:
-            behind = [group for group in self._groups if group.progress.is_partial or not group.is_level]
+            behind = [group for group in self._groups if not group.is_read]
             level = set[int]().union(*(group.lanes for group in read)).difference(*(g.lanes for g in behind))
             gone = set(drained.values()) - self._parked.lease.lanes
             for position in [one for one, lane in drained.items() if lane in level or lane in gone]:
@@ -257,12 +258,11 @@ class DrainedKeys:
         made when what was drained is recorded (`Recorder.has`), without what has a publication.
         """
         groups = [group for group in self._groups if lane in group.lanes]
-        if all(group.is_level and not group.progress.is_partial for group in groups):
+        if all(group.is_read for group in groups):
             return True
         hash_ = self._hash_of(topic)
         apart = [group for group in groups if group.topic == hash_]
-        reading = apart or [group for group in groups if group.topic is None]
-        return all(group.is_level and not group.progress.is_partial for group in reading)
+        return all(group.is_read for group in apart or groups if group.topic in {None, hash_})
 
     def _hash_of(self, topic: str) -> int:
         if topic not in self._hashes:

@@ -125,6 +125,11 @@ class Group:
         """Whether a poll from its snapshot finds its rows (no difference is open)."""
         return self.backlog is None and self.progress.base is None and self.progress != START
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all that its snapshot sees is read: no difference is open, and it does not go on from a floor."""
+        return self.is_level and not self.progress.is_partial
+
 
 def by_progress(progress: Mapping[int, Progress]) -> list[Group]:
     """Put lanes of equal progress together; a partial open difference is gone on with from its floor.
