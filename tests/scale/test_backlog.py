@@ -108,7 +108,7 @@ def test_a_backlog_drains_in_time_linear_in_its_size_and_in_bounded_memory(
 
 @pytest.mark.feature("S-38")
 @pytest.mark.parametrize("size", PAUSED)
-def test_a_paused_topic_keeps_a_backlog_and_publishes_it_in_bounded_memory_when_it_is_resumed(
+def test_a_paused_topic_keeps_its_backlog_in_bounded_memory_until_it_is_resumed(
     make_database: MakeDatabase, bootstrap_servers: str, make_topic: MakeTopic, size: int
 ) -> None:
     """The relay that held it ends; its successor reads what waits once more, and drains it when it is resumed."""

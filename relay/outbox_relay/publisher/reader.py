@@ -70,13 +70,13 @@ class Reader:
         if listed:
             yield from self._next_apart(listed, of_lists)
 
-    def _poll(self, groups: list[Group], beside: list[Group]) -> Iterator[Page]:
-        """Yield the pages of these groups; `beside` are all that were level as the turn began."""
+    def _poll(self, groups: list[Group], turn: list[Group]) -> Iterator[Page]:
+        """Yield the pages of these groups; `turn` are all that were level as the turn began."""
         polls = self._answers(groups)
         for group, poll in zip(groups, polls, strict=True):
             before = group.progress
-            if poll.more and not poll.rows and self._split(group, poll, beside):
-                yield from self._poll([group], beside)
+            if poll.more and not poll.rows and self._split(group, poll, turn):
+                yield from self._poll([group], turn)
                 continue
             partial = before.is_partial
             if poll.more:
@@ -96,17 +96,17 @@ class Reader:
             elif poll.more and not group.is_level and not group.is_listed:
                 yield from self._next_of_backlog(group)
 
-    def _split(self, group: Group, poll: Poll, beside: Iterable[Group]) -> bool:
+    def _split(self, group: Group, poll: Poll, turn: Iterable[Group]) -> bool:
         """Read the largest topics of a large difference apart, if it is of several; return whether it was done.
 
         Args:
             group: the group that was polled.
             poll: what was found.
-            beside: all that were level as the turn began; some may be parts of the same split.
+            turn: all that were level as the turn began; some may be parts of the same split.
         """
         parts = 0 if group.split is None else len(group.split.topics)
         # One that is level joins the rest as soon as that is, and so never where the rest is a list each time.
-        level = sum(one.split is group.split and one.topic is not None and one.is_level for one in beside)
+        level = sum(one.split is group.split and one.topic is not None and one.is_level for one in turn)
         places = min(MOST_APART - (parts - level), 2 * MOST_APART - parts)
         if group.topic is not None or group.one_by_one or places <= 0:
             return False

@@ -114,7 +114,7 @@ class State(NamedTuple):
     key: bool = False
     requested: bool = False
     asked: bool = False
-    """Whether the drain of the key was requested: nobody does so twice."""
+    """Whether the drain of the key was requested, which is done once."""
     seen: Ids = NONE
     wrong: frozenset[str] = frozenset()
 

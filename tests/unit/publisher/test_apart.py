@@ -146,10 +146,10 @@ def test_a_topic_that_is_level_takes_no_place_of_those_that_are_read_apart(level
     parts = [Group({1}, known if n < level else listed, split=split, topic=n) for n in range(MOST_APART)]
     rest = Group({1}, known, split=split)
     poll = Poll(now, 900, [], True, {100 + n: 2 for n in range(MOST_APART)})
-    beside = [rest, *(part for part in parts if part.is_level)]
-    assert reader._split(rest, poll, beside) is bool(taken)
+    turn = [rest, *(part for part in parts if part.is_level)]
+    assert reader._split(rest, poll, turn) is bool(taken)
     assert [group.topic for group in reader.take_apart()] == [100 + n for n in range(taken)]
-    assert not reader._split(rest, poll, beside), "all places are taken"
+    assert not reader._split(rest, poll, turn), "all places are taken"
 
 
 def test_an_open_difference_is_gone_on_with_from_its_floor() -> None:
