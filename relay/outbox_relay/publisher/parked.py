@@ -38,7 +38,7 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
 - A topic is read apart from a list, and its lane goes on from a floor (see lane_groups.py): the list may hold what
   waited when it was made. What is drained of a key after that waits no longer when its page comes, and is passed over
   by its position. A whole topic may have too many: it is drained when none of it can be listed, and a flood puts its
-  drain off (`_is_read` in draining.py). What was on the wire by then is no part of the flood, which was not read.
+  drain off (`_is_read` in draining.py). What was on the wire by then does not belong to the flood.
 - The process dies, or loses a producer, with a drain on the wire: its messages may be in Kafka. The next to read the
   keys notes that they are in doubt, and the drain goes on, because its request stays.
 - A paused owner wakes up with a drain on the wire: what it delivers is a run without gaps from the key's first message
