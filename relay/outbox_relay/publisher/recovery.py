@@ -82,7 +82,7 @@ def regroup(
     """Put the lanes into groups that go on from what is recorded.
 
     Where a message was refused its topic goes on carefully, in that lane; if it did so already, the lane stops. With no
-    progress that is recorded all topics do: the list of what has no publication does not tell them apart.
+    progress that is recorded all topics do: the list of what has no publication holds all of them.
     A lane that had stopped and was being tried again begins with a trial.
 
     Args:
