@@ -40,7 +40,7 @@ from outbox_relay.publisher.records import (
     select,
     too_large,
 )
-from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.topic import ROOM, Topic
 from outbox_relay.publisher.topics import TopicBook
 
@@ -97,6 +97,8 @@ class Publisher(HoldingKeys):
         before: Progress,
         lanes: Collection[int],
         drain: KeyDrain | None = None,
+        *,
+        seen: Snapshot | None = None,
     ) -> Batch:
         """Give rows to Kafka, in order; park keys, or stop lanes, at messages that cannot be published.
 
@@ -106,6 +108,7 @@ class Publisher(HoldingKeys):
             before: how far they were before it; a lane that stops stays between the two.
             lanes: the lanes that this page speaks for.
             drain: the parked key whose held messages the rows are; they bring no lane further.
+            seen: what was visible when the page was read; a message of it may be refused before this returns.
 
         Returns:
             The batch. Its progress is that of the page, or an earlier one when the page ended early because the
@@ -114,7 +117,7 @@ class Publisher(HoldingKeys):
         Raises:
             DeliveryError: a message was not delivered, or the producer takes no more.
         """
-        batch = Batch((), progress, before, drain=drain)
+        batch = Batch((), progress, before, drain=drain, seen=seen)
         # A message of this very batch may be refused while the rest is produced. Until the end it speaks for no
         # lane: were it recorded half, no progress would come of it.
         self.in_flight.append(batch)

@@ -235,9 +235,11 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         group = page.group
         before, progress = self._as_recorded(group, page.before), self._as_recorded(group, page.progress)
         with naming_defects():
-            batch = self._publisher.publish(page.rows, progress, before, group.lanes)
+            batch = self._publisher.publish(
+                page.rows, progress, before, group.lanes, seen=page.progress.snapshot
+            )
         self.counts.published += batch.messages
-        batch.born, batch.seen = born(page.rows[0]), page.progress.snapshot
+        batch.born = born(page.rows[0])
         self.counts.last_found = time.monotonic()
         self._note_published(group, batch)
         self._note_claims(batch)

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.errors import Refused, Unpublishable
+from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import FIELDS, RawRow
 from outbox_relay.publisher.lane_groups import Care, Group
 from outbox_relay.publisher.parked import MOST_HELD, MOST_KEYS, Claim, Held, KeyDrain
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.topic import Topic
 
 LANE, TOPIC, KEY = 3, "t", (3, "t", None, b"k")
 OF_TOPIC = (LANE, TOPIC, None, None)
@@ -161,3 +163,38 @@ def test_a_refused_message_parks_its_key_when_it_was_alone_and_there_is_room() -
     assert Refusal(full()).park(TOO_LARGE) == [LANE]
     assert Refusal(Held(), careful=False).park(TOO_LARGE) == [LANE]
     assert Refusal(Held()).park(TOO_LARGE, alone=False) == [LANE]
+
+
+class FailingProducers:
+    """Kafka refuses the first message while the second is handed over; after that the producer takes none."""
+
+    def __init__(self) -> None:
+        self.main = self
+        self.lists: dict[str, Any] = {}
+        self.ended = None
+        self._delivered: list[Any] = []
+
+    def of(self, _name: str, _limit: int) -> FailingProducers:
+        return self
+
+    def produce(
+        self, _name: str, _body: bytes, _key: bytes, _partition: int, delivered: Any, **_: Any
+    ) -> None:
+        if self._delivered:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        self._delivered.append(delivered)
+
+    def poll(self, _seconds: float) -> None:
+        while self._delivered:
+            self._delivered.pop()(KafkaError(KafkaError.INVALID_RECORD), None)
+
+
+def test_a_message_that_is_refused_while_its_page_is_produced_tells_what_was_visible() -> None:
+    """Up to there its topic goes carefully; what has committed since goes in pages."""
+    known = {TOPIC: Topic(TOPIC, 1, None, 1_000_000)}
+    topics = SimpleNamespace(changes=SimpleNamespace(), known=known.__getitem__, doubt=known.pop)
+    publisher = Publisher(cast("Any", FailingProducers()), cast("Any", topics))
+    with pytest.raises(DeliveryError) as raised:
+        publisher.publish([row(1), row(2)], LEVEL, LEVEL, [LANE], seen=Snapshot(15, 15))
+    assert raised.value.refused[LANE].position == 1
+    assert raised.value.refused[LANE].seen == Snapshot(15, 15)
