@@ -70,8 +70,7 @@ class OutboxCalls(ABC, Generic[C]):
     ) -> Receipt:
         """Write one message, in one round trip (and one more when the topic was not read lately).
 
-        Call it after the write that serialises the order key, as an UPDATE of the business row: then messages of
-        one key keep their order.
+        Call it after the write that serialises the order key, as an UPDATE of the business row: that keeps its order.
 
         Args:
             conn: A connection in, or able to begin, a transaction.
@@ -123,6 +122,7 @@ class OutboxCalls(ABC, Generic[C]):
         message_type: MessageType | str | None = None,
         max_message_bytes: int | None = None,
         selector: str | None = None,
+        skip_ahead: bool | None = None,
         move_keys: bool = False,
     ) -> Topic:
         """Register a topic, or change what is given of a registered one, inside the caller's transaction.
@@ -137,18 +137,22 @@ class OutboxCalls(ABC, Generic[C]):
             message_type: Its type; a new one is MIXED.
             max_message_bytes: The largest record, in bytes; of a new one 1,048,588, Kafka's default.
             selector: The default selector of its messages; pinned, because it decides where keys go.
-            move_keys: Let `partitions` and `selector` change all the same. Drain the topic first: a key's later
-                messages can be read before its earlier ones.
+            skip_ahead: Whether a message that cannot be published holds no others of its order key. Not for FIFO.
+            move_keys: Let `partitions` and `selector` change all the same; drain the topic first, or keys lose order.
 
         Raises:
             InvalidTopicError: an argument is wrong, or the topic is pinned to another partition count or selector.
         """
-        return self._run(
-            conn,
-            self._sender.registry.register_topic(
-                name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
-            ),
+        plan = self._sender.registry.register_topic(
+            name,
+            partitions,
+            message_type,
+            max_message_bytes,
+            selector,
+            skip_ahead=skip_ahead,
+            move_keys=move_keys,
         )
+        return self._run(conn, plan)
 
     def register_group(self, conn: C, name: str, **options: Unpack[GroupOptions]) -> ProducerGroup:
         """Register a producer group, or change what is given of a registered one, inside the caller's transaction.
@@ -330,15 +334,20 @@ class AsyncOutboxCalls(ABC, Generic[C]):
         message_type: MessageType | str | None = None,
         max_message_bytes: int | None = None,
         selector: str | None = None,
+        skip_ahead: bool | None = None,
         move_keys: bool = False,
     ) -> Topic:
         """See `Outbox.register_topic`."""
-        return await self._run(
-            conn,
-            self._sender.registry.register_topic(
-                name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
-            ),
+        plan = self._sender.registry.register_topic(
+            name,
+            partitions,
+            message_type,
+            max_message_bytes,
+            selector,
+            skip_ahead=skip_ahead,
+            move_keys=move_keys,
         )
+        return await self._run(conn, plan)
 
     async def register_group(self, conn: C, name: str, **options: Unpack[GroupOptions]) -> ProducerGroup:
         """See `Outbox.register_group`."""

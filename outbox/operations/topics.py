@@ -54,6 +54,8 @@ class Topic(NamedTuple):
     partitions: int
     selector: str | None
     max_message_bytes: int
+    skip_ahead: bool = False
+    """Whether a message that cannot be published holds no others of its order key."""
 
 
 class TopicCache:
@@ -80,11 +82,18 @@ class TopicCache:
         max_message_bytes: int | None = None,
         selector: str | None = None,
         *,
+        skip_ahead: bool | None = None,
         move_keys: bool = False,
     ) -> Plan[Topic]:
         """Register a topic as `register` does, and read it again at its next use."""
         topic = yield from register(
-            name, partitions, message_type, max_message_bytes, selector, move_keys=move_keys
+            name,
+            partitions,
+            message_type,
+            max_message_bytes,
+            selector,
+            skip_ahead=skip_ahead,
+            move_keys=move_keys,
         )
         self.forget(name)
         return topic
@@ -160,6 +169,7 @@ def register(
     max_message_bytes: int | None = None,
     selector: str | None = None,
     *,
+    skip_ahead: bool | None = None,
     move_keys: bool = False,
     clear_selector: bool = False,
 ) -> Plan[Topic]:
@@ -171,22 +181,33 @@ def register(
         message_type: Its type; a new one is MIXED by default.
         max_message_bytes: The largest record, in bytes.
         selector: Its default selector, pinned once it is registered.
+        skip_ahead: Whether a message that cannot be published parks alone, and the next ones of its order key are
+            published without it.
         move_keys: Let the partition count and the selector change, which sends keys to other partitions.
         clear_selector: Take the default selector away.
 
     Raises:
-        InvalidTopicError: an argument is wrong, or the change would move keys and `move_keys` was not given.
+        InvalidTopicError: an argument is wrong, the change would move keys and `move_keys` was not given, or a FIFO
+            topic would skip ahead.
     """
     params = _checked(
-        name, partitions, message_type, max_message_bytes, selector, clear_selector=clear_selector
+        name,
+        partitions,
+        message_type,
+        max_message_bytes,
+        selector,
+        skip_ahead=skip_ahead,
+        clear_selector=clear_selector,
     )
-    rows = yield Statement(
-        _REGISTER, (*params, str(move_keys).lower(), "false", str(DEFAULT_MAX_MESSAGE_BYTES))
-    )
+    rows = yield Statement(_REGISTER, _bound(params, skip_ahead, move_keys=move_keys, only_add=False))
     if rows:
         return _topic(rows[0])
     (found,) = yield Statement(_READ, (TextArray([name]),))
-    raise InvalidTopicError(_pinned(_topic(found), partitions, "" if clear_selector else selector))
+    known = _topic(found)
+    wanted = known.message_type if message_type is None else MessageType(message_type)
+    if wanted is MessageType.FIFO and (known.skip_ahead if skip_ahead is None else skip_ahead):
+        raise InvalidTopicError(_fifo_skips(name))
+    raise InvalidTopicError(_pinned(known, partitions, "" if clear_selector else selector))
 
 
 def add(
@@ -195,19 +216,29 @@ def add(
     message_type: MessageType | str,
     max_message_bytes: int,
     selector: str | None,
+    *,
+    skip_ahead: bool = False,
 ) -> Plan[Topic | None]:
     """Add a topic unless it is registered, by the same statement as `register`; None: it is.
 
     Raises:
         InvalidTopicError: an argument is wrong.
     """
-    params = _checked(name, partitions, message_type, max_message_bytes, selector)
-    rows = yield Statement(_REGISTER, (*params, "false", "true", str(DEFAULT_MAX_MESSAGE_BYTES)))
+    params = _checked(name, partitions, message_type, max_message_bytes, selector, skip_ahead=skip_ahead)
+    rows = yield Statement(_REGISTER, _bound(params, skip_ahead, move_keys=False, only_add=True))
     return _topic(rows[0]) if rows else None
 
 
 def _topic(row: tuple[Any, ...]) -> Topic:
     return Topic(row[0], MessageType(row[1]), *row[2:])
+
+
+def _bound(
+    params: tuple[str | None, ...], skip_ahead: bool | None, *, move_keys: bool, only_add: bool
+) -> tuple[str | None, ...]:
+    flags = [str(flag).lower() for flag in (move_keys, only_add)]
+    skips = None if skip_ahead is None else str(skip_ahead).lower()
+    return (*params, *flags, str(DEFAULT_MAX_MESSAGE_BYTES), skips)
 
 
 def _checked(
@@ -217,6 +248,7 @@ def _checked(
     max_message_bytes: int | None,
     selector: str | None,
     *,
+    skip_ahead: bool | None,
     clear_selector: bool = False,
 ) -> tuple[str | None, ...]:
     """Check a registration, and return it as the statement takes it."""
@@ -240,12 +272,23 @@ def _checked(
         raise InvalidTopicError(
             f"selector: {selector!r}; allowed: {', '.join(BUILT_IN)}, or a custom one's name"
         )
+    if skip_ahead is not None and type(skip_ahead) is not bool:
+        raise InvalidTopicError(f"skip_ahead: {skip_ahead!r}; allowed: True or False, or None to keep it")
+    if skip_ahead and wanted is MessageType.FIFO:
+        raise InvalidTopicError(_fifo_skips(name))
     return (
         name,
         None if wanted is None else str(wanted),
         str(partitions),
         "" if clear_selector else selector,
         None if max_message_bytes is None else str(max_message_bytes),
+    )
+
+
+def _fifo_skips(name: str) -> str:
+    return (
+        f"skip_ahead: topic {name!r} would be of type FIFO, whose messages keep their order; allowed: False, or "
+        f"another type. Either of them: outbox topic alter {name} --no-skip-ahead, or --type MIXED"
     )
 
 

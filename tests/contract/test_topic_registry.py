@@ -33,7 +33,7 @@ def test_topic_is_registered_once_and_read_back(session: Session) -> None:
     )
     assert topic == Topic("orders", MessageType.FIFO, 12, "modulo", 2000)
     found = session.execute(
-        "SELECT name, message_type, partitions, selector, max_message_bytes FROM outbox.topic"
+        "SELECT name, message_type, partitions, selector, max_message_bytes, skip_ahead FROM outbox.topic"
     )
     assert found == [tuple(topic)]
 
@@ -58,6 +58,28 @@ def test_registering_again_resets_nothing_that_is_not_given(session: Session) ->
     assert session.register_topic("orders", 12) == first
     assert session.register_topic("orders", 12, selector="modulo") == first
     assert session.register_topic("orders", 12, max_message_bytes=3000).selector == "modulo"
+
+
+def test_a_topic_without_order_skips_ahead_until_that_is_taken_back(session: Session) -> None:
+    assert session.register_topic("clicks", 12, skip_ahead=True).skip_ahead is True
+    assert session.register_topic("clicks", 12, max_message_bytes=2000).skip_ahead is True
+    assert session.register_topic("clicks", 12, message_type="NORMAL", skip_ahead=False).skip_ahead is False
+    assert session.execute("SELECT skip_ahead FROM outbox.topic") == [(False,)]
+
+
+def test_a_topic_of_type_fifo_skips_nothing(session: Session) -> None:
+    refusal = "skip_ahead: topic 'orders' would be of type FIFO, .*allowed: False, or another type"
+    with pytest.raises(InvalidTopicError, match=refusal):
+        session.register_topic("orders", 12, message_type="FIFO", skip_ahead=True)
+    session.register_topic("orders", 12, message_type="FIFO")
+    with pytest.raises(InvalidTopicError, match=refusal):
+        session.register_topic("orders", 12, skip_ahead=True)
+    session.register_topic("orders", 12, message_type="MIXED", skip_ahead=True)
+    with pytest.raises(InvalidTopicError, match=refusal):
+        session.register_topic("orders", 12, message_type="FIFO")
+    with pytest.raises(InvalidTopicError, match="skip_ahead: 'yes'; allowed: True or False"):
+        session.register_topic("orders", 12, skip_ahead="yes")
+    assert session.execute("SELECT message_type, skip_ahead FROM outbox.topic") == [("MIXED", True)]
 
 
 @pytest.mark.feature("S-80", "S-101")

@@ -20,6 +20,11 @@ ALTER TABLE outbox.topic
 -- Relays publish nothing of a topic that has more partitions in Kafka than are pinned, if that is asked for.
 ALTER TABLE outbox.topic ADD pause_when_grown boolean NOT NULL DEFAULT false;
 
+-- A message that cannot be published parks alone, and the next ones of its key go on without it. A FIFO topic keeps its order.
+ALTER TABLE outbox.topic
+    ADD skip_ahead boolean NOT NULL DEFAULT false,
+    ADD CONSTRAINT topic_fifo_keeps_its_order CHECK (NOT skip_ahead OR message_type <> 'FIFO');
+
 -- How often a topic was paused, or went on, or grew and pauses then, or its partition count or selector was changed. One row, changed by
 -- the transaction that changes the topic and locked until its end: so a relay that reads a generation, and the topics
 -- afterwards, has seen all changes up to it.

@@ -48,6 +48,7 @@ class Registered:
     repartition_groups: list[str] | None = None
     pause_when_grown: bool = False
     """Whether nothing of it is published while Kafka has more partitions than are pinned."""
+    skip_ahead: bool = False
 
 
 def everything(conn: psycopg.Connection[Any]) -> list[Registered]:
@@ -86,6 +87,7 @@ def add(
     partitions: int,
     selector: str | None,
     max_message_bytes: int,
+    skip_ahead: bool = False,
 ) -> tuple[Registered, bool]:
     """Register a topic; the same again is fine. Returns the row and whether it is new.
 
@@ -94,7 +96,9 @@ def add(
     """
     try:
         with conn.transaction():
-            plan = topics.add(name, partitions, message_type, max_message_bytes, selector)
+            plan = topics.add(
+                name, partitions, message_type, max_message_bytes, selector, skip_ahead=skip_ahead
+            )
             made = psycopg_sync.run(conn, plan)
     except InvalidTopicError as error:
         raise TopicError(str(error)) from None
@@ -108,6 +112,7 @@ def add(
             ("pinned partitions", found.partitions, partitions),
             ("selector", found.selector, selector),
             ("max_message_bytes", found.max_message_bytes, max_message_bytes),
+            ("skip_ahead", found.skip_ahead, skip_ahead),
         )
         if was != wanted
     ]
@@ -154,8 +159,10 @@ def change(
     partitions: int,
     selector: str | None,
     max_message_bytes: int,
+    skip_ahead: bool | None = None,
 ) -> Registered:
-    """Change a registered topic, unless it has changed since it was read; `selector` None: it has none.
+    """Change a registered topic, unless it has changed since it was read; `selector` None: it has none;
+    `skip_ahead` None: it stays as it is.
 
     The caller has asked for moved keys where it must (`require_keys_stay`).
 
@@ -182,6 +189,7 @@ def change(
                 message_type,
                 max_message_bytes,
                 selector,
+                skip_ahead=skip_ahead,
                 move_keys=True,
                 clear_selector=selector is None,
             )

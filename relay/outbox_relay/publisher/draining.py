@@ -322,7 +322,8 @@ class DrainedKeys:
         for lane, one in refused.items():
             code, _, text = one.reason.partition(": ")
             row = one.row
-            claim = None if row is None else claim_of_failure(row, Unpublishable(code, text))
+            alone = self._publisher.topics.skips_ahead(one.topic)
+            claim = None if row is None else claim_of_failure(row, Unpublishable(code, text), alone=alone)
             if one.of_drain:
                 if drain is not None and claim is not None and drain.takes(claim):
                     self._recorder.claim(claim)

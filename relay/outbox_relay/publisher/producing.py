@@ -264,7 +264,7 @@ class Publisher(HoldingKeys):
             # The producer, not the message: after a refused message it takes nothing more (_FATAL).
             self._raise_end(error.args[0])
         reason = reason_of(error)
-        claim = claim_of_failure(row, reason)
+        claim = claim_of_failure(row, reason, alone=topic is not None and topic.skip_ahead)
         if batch.drain is not None and (claim is None or not batch.drain.takes(claim)):
             if claim is not None and batch.drain.waits_for(claim):
                 self._put_off_drain(batch, running, claim)

@@ -124,14 +124,14 @@ def too_large(size: int) -> Unpublishable:
     return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")
 
 
-def can_park(row: RawRow, reason: Unpublishable) -> bool:
-    """Return whether a message that cannot be published parks its key.
+def can_park(row: RawRow, reason: Unpublishable, *, alone: bool = False) -> bool:
+    """Return whether a message that cannot be published parks its key, or itself `alone`.
 
     It does not if the fault is not its own, or if its key is not known, or too long to be kept.
     """
     if row[WITHHELD] is not None or reason.code not in OWN_FAULT:
         return False
-    return all(key is None or len(key) <= LONGEST_KEY for key in (row[KEY], row[ORDER_KEY]))
+    return alone or all(key is None or len(key) <= LONGEST_KEY for key in (row[KEY], row[ORDER_KEY]))
 
 
 def parks_topic(row: RawRow, reason: Unpublishable) -> bool:
@@ -139,12 +139,15 @@ def parks_topic(row: RawRow, reason: Unpublishable) -> bool:
     return row[WITHHELD] is None and reason.code in TOPICS_FAULT and len(row[TOPIC]) <= LONGEST_TOPIC
 
 
-def claim_of_failure(row: RawRow, reason: Unpublishable) -> Claim | None:
-    """Return the claim by which a message parks its key or its topic; None: it does neither, and its lane stops."""
+def claim_of_failure(row: RawRow, reason: Unpublishable, *, alone: bool = False) -> Claim | None:
+    """Return the claim by which a message parks its key or its topic; None: it does neither, and its lane stops.
+
+    `alone`: of a topic that skips ahead. It parks as one without a key does, and holds no other.
+    """
     if parks_topic(row, reason):
         head = Head((row[LANE], row[TOPIC], None, None), str(reason))
         return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], -row[ID], head)
-    return claim_of(row, row[ID], reason) if can_park(row, reason) else None
+    return claim_of(row, row[ID], reason, alone=alone) if can_park(row, reason, alone=alone) else None
 
 
 def claim_of_closed(row: RawRow, reason: Unpublishable | None) -> Claim | None:
@@ -152,10 +155,12 @@ def claim_of_closed(row: RawRow, reason: Unpublishable | None) -> Claim | None:
     return claim_of_failure(row, reason) if reason is not None and parks_topic(row, reason) else None
 
 
-def claim_of(row: RawRow, number: int, reason: Unpublishable) -> Claim:
+def claim_of(row: RawRow, number: int, reason: Unpublishable, *, alone: bool = False) -> Claim:
     """Return the claim of a message that cannot be published: it is the head of the parked key `number`."""
     order_key = row[KEY] if row[ORDER_KEY] is None else row[ORDER_KEY]
-    key = row[LANE], row[TOPIC], row[QUEUE], order_key if row[QUEUE] is None else None
+    queue = row[QUEUE]
+    of_key = (None, None) if alone else (queue, order_key if queue is None else None)
+    key = row[LANE], row[TOPIC], *of_key
     return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, Head(key, str(reason)))
 
 

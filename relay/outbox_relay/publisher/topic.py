@@ -21,6 +21,8 @@ class Topic:
     selector: str | None
     max_message_bytes: int
     """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
+    skip_ahead: bool = False
+    """Whether a message that cannot be published parks alone."""
     used_at: float = field(default_factory=time.monotonic)
     cache: dict[bytes, int] = field(default_factory=dict)
     small: int = 0

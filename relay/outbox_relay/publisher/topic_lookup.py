@@ -37,6 +37,7 @@ class _Registered(NamedTuple):
     limit: int
     seen: int | None
     pause: str | None
+    skip_ahead: bool
 
 
 class TopicLookup:
@@ -91,7 +92,7 @@ class TopicLookup:
         limits = self._limits_in_kafka(admin, partitions)
         registered = self._registered(conn, partitions, limits)
         self._note_counts(conn, partitions, registered)
-        for name, (pinned, selector, limit, _, pause) in registered.items():
+        for name, (pinned, selector, limit, _, pause, skip_ahead) in registered.items():
             if pause is not None:
                 text = f"topic {name!r} is {pause}; to go on: outbox topic resume {name}"
                 found[name] = Unpublishable("TOPIC_PAUSED", text)
@@ -103,7 +104,7 @@ class TopicLookup:
                 )
             else:
                 in_kafka = limits.get(name, DEFAULT_MAX_MESSAGE_BYTES)
-                found[name] = Topic(name, pinned, selector, min(limit, in_kafka))
+                found[name] = Topic(name, pinned, selector, min(limit, in_kafka), skip_ahead)
         return found
 
     def _limits_in_kafka(self, admin: AdminClient, names: Iterable[str]) -> dict[str, int]:

@@ -129,6 +129,11 @@ class TopicBook:
         topic = self._topics.get(name)
         return topic if isinstance(topic, Unpublishable) else None
 
+    def skips_ahead(self, name: str) -> bool:
+        """Return whether a message of a topic that cannot be published parks alone, as far as is known."""
+        topic = self._topics.get(name)
+        return isinstance(topic, Topic) and topic.skip_ahead
+
     def doubt(self, name: str) -> None:
         """Read a topic again before it is used next: a message could not be published to it."""
         self._doubted.add(name)

@@ -1,11 +1,12 @@
 -- Topics as the relay needs them.
 
 -- name: topics
--- The pinned partition count, the selector, the size limit, the count last seen in Kafka, and why it is paused, of topics.
+-- The pinned partition count, the selector, the size limit, the count last seen in Kafka, why it is paused, and whether it skips ahead, of topics.
 SELECT name, partitions, selector, max_message_bytes, partitions_in_kafka,
        CASE WHEN paused_at IS NOT NULL THEN format('paused by %%s: %%s', paused_by, pause_reason)
             WHEN pause_when_grown AND partitions_in_kafka > partitions
-            THEN format('paused, because Kafka has %%s partitions of it and %%s are pinned', partitions_in_kafka, partitions) END
+            THEN format('paused, because Kafka has %%s partitions of it and %%s are pinned', partitions_in_kafka, partitions) END,
+       skip_ahead
 FROM outbox.topic WHERE name = ANY (%(names)s::text[])
 
 -- name: pin

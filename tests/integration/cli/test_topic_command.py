@@ -85,6 +85,7 @@ def test_create_of_an_existing_topic_says_how_to_register_it(environment: dict[s
         (["--partitions", "0"], "--partitions"),
         (["--type", "QUEUE"], "--type"),
         (["--selector", " "], "names no selector"),
+        (["--type", "fifo", "--skip-ahead"], "--skip-ahead: not with --type FIFO"),
         (["--kafka-config", "acks=1"], "would break a promise"),
         (["--kafka-config", "security.protocol=none"], "security.protocol"),
         (["--kafka-config", "s3cr3t"], "NAME=VALUE"),
@@ -187,6 +188,28 @@ def test_a_pinned_count_beyond_kafkas_is_refused(environment: dict[str, str], to
     assert "add partitions there first" in ran.err
 
 
+def test_a_topic_that_skips_ahead_is_made_listed_and_changed_back(
+    environment: dict[str, str], name: str, topic: str
+) -> None:
+    succeed("topic", "create", name, "--replication-factor", "1", "--skip-ahead", **environment)
+    succeed("topic", "register", topic, **environment)
+    listed = succeed("topic", "ls", "--json", **environment).json
+    assert {one["name"]: one["skip_ahead"] for one in listed} == {name: True, topic: False}
+    assert "SKIPS AHEAD" in succeed("topic", "ls", **environment).out
+    assert "holds no others" in succeed("topic", "show", name, **environment).out
+    ran = outbox("topic", "register", name, **environment)
+    assert ran.code == 1
+    assert "skip_ahead True, not False" in ran.err
+    ran = alter(environment, name, "--type", "FIFO")
+    assert ran.code == 1
+    assert f"outbox topic alter {name} --no-skip-ahead" in ran.err
+    assert alter(environment, name, "--type", "FIFO", "--no-skip-ahead").code == 0
+    ran = alter(environment, name, "--skip-ahead")
+    assert ran.code == 1
+    assert "would be of type FIFO" in ran.err
+    assert "holds its order key" in succeed("topic", "show", name, **environment).out
+
+
 def test_type_and_size_limit_can_be_changed(database: str, environment: dict[str, str], topic: str) -> None:
     succeed("topic", "register", topic, **environment)
     assert alter(environment, topic, "--type", "delay", "--max-message-bytes", "500").code == 0
@@ -222,6 +245,8 @@ def test_ls_and_show_tell_the_registry_even_without_a_broker(
         "SELECTOR",
         "MAX",
         "BYTES",
+        "SKIPS",
+        "AHEAD",
         "REGISTERED",
         "PAUSED",
     ]

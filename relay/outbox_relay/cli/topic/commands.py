@@ -23,7 +23,9 @@ from outbox_relay.cli.topic.options import (
     MOST_BYTES,
     SELECTOR_HELP,
     kafka_settings,
+    require_no_order,
     selector_option,
+    skip_ahead_option,
     topic_argument,
     type_option,
 )
@@ -64,6 +66,7 @@ def topic() -> None:
 )
 @type_option("MIXED")
 @selector_option(SELECTOR_HELP)
+@skip_ahead_option(default=False)
 @dsn_option
 @bootstrap_servers_option
 @kafka_config_option
@@ -76,6 +79,7 @@ def create(
     config: dict[str, str],
     message_type: str,
     selector: str | None,
+    skip_ahead: bool,
     dsn: str,
     bootstrap_servers: str,
     kafka: dict[str, str],
@@ -88,19 +92,23 @@ def create(
 
     \b
       outbox topic create orders --partitions 12 --type FIFO
-      outbox topic create audit --partitions 3 --config retention.ms=604800000
+      outbox topic create audit --partitions 3 --config retention.ms=604800000 --skip-ahead
     """
+    require_no_order(message_type, skip_ahead=skip_ahead)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         topics = KafkaTopics(bootstrap_servers, kafka)
         # Before Kafka is touched: a topic made there and then refused here would be left behind.
         known = registry.find(conn, name)
         if known is not None:
-            missing.require(topics, known, partitions, message_type, selector)
+            missing.require(topics, known, partitions, message_type, selector, skip_ahead=skip_ahead)
             partitions = known.partitions
             config = missing.size_limit(known) | config
         made = topics.create(name, partitions, replication_factor or -1, config)
-        registered = known or registry.add(conn, name, **_as_made(made, message_type, selector))[0]
+        registered = (
+            known
+            or registry.add(conn, name, **_as_made(made, message_type, selector, skip_ahead=skip_ahead))[0]
+        )
         missing.wake(conn, name)
     render.one(
         registered,
@@ -115,6 +123,7 @@ def create(
 @topic_argument
 @type_option("MIXED")
 @selector_option(SELECTOR_HELP)
+@skip_ahead_option(default=False)
 @dsn_option
 @bootstrap_servers_option
 @kafka_config_option
@@ -124,6 +133,7 @@ def register(
     name: str,
     message_type: str,
     selector: str | None,
+    skip_ahead: bool,
     dsn: str,
     bootstrap_servers: str,
     kafka: dict[str, str],
@@ -133,10 +143,12 @@ def register(
 
     The size limit is the topic's max.message.bytes. Registering the same again changes nothing and succeeds.
     """
+    require_no_order(message_type, skip_ahead=skip_ahead)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
-        registered, new = registry.add(conn, name, **_as_made(found, message_type, selector))
+        made = _as_made(found, message_type, selector, skip_ahead=skip_ahead)
+        registered, new = registry.add(conn, name, **made)
         missing.wake(conn, name)
     render.one(
         registered,
@@ -146,7 +158,9 @@ def register(
     )
 
 
-def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict[str, Any]:
+def _as_made(
+    found: KafkaTopic, message_type: str, selector: str | None, *, skip_ahead: bool
+) -> dict[str, Any]:
     limit = found.max_message_bytes
     if limit is None:
         limit = DEFAULT_MAX_MESSAGE_BYTES
@@ -165,6 +179,7 @@ def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict
         "partitions": found.partitions,
         "selector": selector,
         "max_message_bytes": limit,
+        "skip_ahead": skip_ahead,
     }
 
 
@@ -183,6 +198,7 @@ def _as_made(found: KafkaTopic, message_type: str, selector: str | None) -> dict
     is_flag=True,
     help="Take the default selector away: keys are hashed by murmur2 again. Needs --move-keys.",
 )
+@skip_ahead_option(default=None)
 @click.option(
     "--move-keys",
     is_flag=True,
@@ -200,13 +216,14 @@ def alter(
     partitions: int | None,
     selector: str | None,
     no_selector: bool,
+    skip_ahead: bool | None,
     move_keys: bool,
     dsn: str,
     bootstrap_servers: str,
     kafka: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Change a registered topic's type or size limit; its partition count or selector only with --move-keys.
+    """Change a registered topic's type, size limit or --skip-ahead; what moves keys only with --move-keys.
 
     To go over to more partitions with each key in its order: outbox topic repartition.
 
@@ -216,11 +233,12 @@ def alter(
     if selector is not None and no_selector:
         raise click.UsageError("--selector and --no-selector contradict each other: give one of them")
     if (
-        all(one is None for one in (message_type, max_message_bytes, partitions, selector))
+        all(one is None for one in (message_type, max_message_bytes, partitions, selector, skip_ahead))
         and not no_selector
     ):
         raise click.UsageError(
-            "nothing to change: give --type, --max-message-bytes, --partitions, --selector or --no-selector"
+            "nothing to change: give --type, --max-message-bytes, --partitions, --selector, --no-selector, "
+            "--skip-ahead or --no-skip-ahead"
         )
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
@@ -244,6 +262,7 @@ def alter(
             partitions=partitions or old.partitions,
             selector=None if no_selector else selector or old.selector,
             max_message_bytes=max_message_bytes or old.max_message_bytes,
+            skip_ahead=skip_ahead,
         )
         missing.wake(conn, name)
     render.one(changed, found, as_json, f"changed topic {name}")

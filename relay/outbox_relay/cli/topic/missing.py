@@ -15,7 +15,13 @@ from outbox_relay.text.formatting import many
 
 
 def require(
-    topics: KafkaTopics, known: Registered, partitions: int, message_type: str, selector: str | None
+    topics: KafkaTopics,
+    known: Registered,
+    partitions: int,
+    message_type: str,
+    selector: str | None,
+    *,
+    skip_ahead: bool,
 ) -> None:
     """Refuse to create a registered topic that Kafka has, or with other properties than are registered.
 
@@ -30,10 +36,11 @@ def require(
         "partitions": (partitions, known.partitions),
         "message_type": (message_type.upper(), known.message_type),
         "selector": (selector or "murmur2", known.selector or "murmur2"),
+        "skip_ahead": (skip_ahead, known.skip_ahead),
     }
     for name, (wanted, is_registered) in pinned.items():
         if _given(name) and wanted != is_registered:
-            option = "--type" if name == "message_type" else f"--{name}"
+            option = "--type" if name == "message_type" else f"--{name.replace('_', '-')}"
             raise TopicError(
                 f"{option} {wanted}: topic {known.name!r} is registered with {is_registered}, and Kafka does not have "
                 f"it. Keys are bound to the registered values, so it is created with them: leave {option} out\n"

@@ -52,6 +52,26 @@ SELECTOR_HELP = (
 )
 
 
+def skip_ahead_option(*, default: bool | None) -> Decorator:
+    """Add `--skip-ahead` and `--no-skip-ahead`."""
+    return click.option(
+        "--skip-ahead/--no-skip-ahead",
+        default=default,
+        help="Let a message that cannot be published hold no others of its order key: they come before it, or without "
+        "it. Not for FIFO. [default: it holds them]"
+        if default is not None
+        else "Whether a message that cannot be published holds no others of its order key; see: outbox topic create.",
+    )
+
+
+def require_no_order(message_type: str, *, skip_ahead: bool) -> None:
+    """Refuse --skip-ahead for a FIFO topic, before anything is made."""
+    if skip_ahead and message_type.upper() == MessageType.FIFO:
+        raise click.UsageError(
+            "--skip-ahead: not with --type FIFO, whose messages keep their order; leave one of the two out"
+        )
+
+
 def legal_name(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """Check Kafka's rule for topic names."""
     try:

@@ -20,7 +20,7 @@ def show_list(topics: Sequence[Registered]) -> None:
         click.echo("no topic is registered; create one: outbox topic create NAME")
         return
     output.table(
-        ["topic", "type", "partitions", "selector", "max bytes", "registered", "paused"],
+        ["topic", "type", "partitions", "selector", "max bytes", "skips ahead", "registered", "paused"],
         [
             (
                 one.name,
@@ -28,6 +28,7 @@ def show_list(topics: Sequence[Registered]) -> None:
                 one.partitions,
                 one.selector or "murmur2",
                 formatting.count(one.max_message_bytes),
+                "yes" if one.skip_ahead else "no",
                 one.registered_at,
                 one.paused_at,
             )
@@ -50,6 +51,7 @@ def one(registered: Registered, found: KafkaTopic | None, as_json: bool, said: s
         ("pinned partitions", registered.partitions),
         ("selector", registered.selector or "murmur2 (default)"),
         ("max message", f"{formatting.count(registered.max_message_bytes)} bytes"),
+        ("a failed message", "holds no others" if registered.skip_ahead else "holds its order key"),
         ("registered", registered.registered_at),
     ]
     if registered.paused_at is not None:
