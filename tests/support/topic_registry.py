@@ -19,10 +19,13 @@ class Registry:
         self.begun: list[tuple[Future[Found], Found]] = []
         self.wire: set[str] = set()
         self.listed = True
+        self.has_leaders = True
 
     def read(self, conn: object, names: Iterable[str]) -> Found:
         return {
-            name: row if isinstance(row, Unpublishable) else Topic(name, row, None, 1_000)
+            name: row
+            if isinstance(row, Unpublishable)
+            else Topic(name, row, None, 1_000, is_led=self.has_leaders)
             for name in names
             for row in [self.rows[name]]
         }

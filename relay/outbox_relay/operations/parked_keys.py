@@ -79,9 +79,9 @@ class ParkedKey:
             if self.error.startswith("TOPIC_PAUSED"):
                 return [f"let it go on: outbox topic resume {self.topic}"]
             name = printable(self.topic)
-            return [
-                f"repair the topic; the relay asks again within a minute, or now: outbox topic register {name}"
-            ]
+            is_led = not self.error.startswith("LEADER_NOT_AVAILABLE")
+            repair = "repair the topic" if is_led else "start a broker that has the partition"
+            return [f"{repair}; the relay asks again within a minute, or now: outbox topic register {name}"]
         skip = "--may-be-published " if self.in_doubt else ""
         return [
             f"repair the cause, then: outbox message retry {self.id} --reason TEXT",

@@ -1,5 +1,7 @@
 """Lanes that wait for a partition which acknowledges nothing: set aside, and stopped in the end. See overdue.py.
 
+Where the partition has no leader its topic is parked instead: see leaderless.py.
+
 Schedules. The process dies while lanes are set aside: what the others recorded meanwhile holds, because
 progress is per lane; of the lanes set aside all that was in flight is published again, at most one window of
 them. It dies between the stop's record and the new producer: the successor tries one message of the lane, and
@@ -24,7 +26,9 @@ from collections.abc import Sequence
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
 from outbox_relay.publisher.lane_groups import Group, care_of, merge, of_lane
+from outbox_relay.publisher.leaderless import claims_of, divide
 from outbox_relay.publisher.overdue import Overdue
+from outbox_relay.publisher.parked import TOPICS_FAULT, ParkedKeys
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
@@ -45,6 +49,7 @@ class AsideLanes:
     _partitions: LivePartitions
     _overdue: Overdue
     _stops: Stops
+    _parked: ParkedKeys
     _groups: list[Group]
     _pages: list[Page]
     _given_up = 0
@@ -106,6 +111,8 @@ class AsideLanes:
             # Nothing of the lane was on the wire when the drain began, so it is the first.
             self._give_up_drain(lane, reason)
             return
+        if reason.code in TOPICS_FAULT and self._park_unacknowledged(lane, reason):
+            return
         with naming_defects():
             done, messages, handed = self._publisher.give_up(lane, reason)
             # Written with the stop, for the messages behind it: they are in flight, too.
@@ -121,6 +128,26 @@ class AsideLanes:
             group.lanes.discard(lane)
         self._groups = [group for group in self._groups if group.lanes]
         self._stops.add(done.stops[0], careful=careful)
+
+    def _park_unacknowledged(self, lane: int, reason: Unpublishable) -> bool:
+        """Park the topics that a lane waits for, so that it goes on; return whether there was room. See leaderless.py.
+
+        It goes on when its group is read next. The producer is replaced as soon as nothing else is in flight.
+        """
+        with naming_defects():
+            parts = [divide(batch, lane) for batch in self._publisher.aside[lane]]
+            claims = claims_of(self._parked.held, lane, [one for _, left in parts for one in left], reason)
+            if claims is None:
+                return False
+            for done, left in parts:
+                done.claims += claims[: len(left)]
+                del claims[: len(left)]
+                self._note_claims(done)
+            self._recorder.doubts.add(self._publisher.let_go(lane), {})
+            batches = [done for done, _ in parts]
+            self._note(batches, self._recorder.commit(batches, self._partitions.bounds()))
+        self._burdened |= {lane}
+        return True
 
     def _give_up_drain(self, lane: int, reason: Unpublishable) -> None:
         """End the drain that a lane waits for: its place in the lane is no place to stop at.
@@ -177,6 +204,9 @@ class AsideLanes:
         raise NotImplementedError
 
     def _stop_early(self, stop: Stop) -> None:
+        raise NotImplementedError
+
+    def _note_claims(self, batch: Batch) -> None:
         raise NotImplementedError
 
     def _fail_drain(self, batch: Batch, reason: Unpublishable) -> None:

@@ -91,6 +91,7 @@ class Batch:
     positions: list[int] = field(default_factory=list)
     row_lanes: list[int] = field(default_factory=list)
     message_ids: list[str] = field(default_factory=list)
+    ids: list[int] = field(default_factory=list)
     slots: dict[tuple[str, int], Slot] = field(default_factory=dict)
     stops: list[Stop] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)

@@ -352,15 +352,25 @@ class DrainedKeys:
         """
         part = batch.drain
         assert part is not None  # noqa: S101  (the caller has asked)
+        held, topic = self._parked.held, part.key[1]
+        claim = None if batch.alone is None else claim_of_failure(batch.alone, reason)
         if batch.alone is None:
             self._suspects[part.number] = max(batch.positions[index] for _, index in batch.waiting())
             self._parked.doubt_announced([part.lane])
+        elif claim is not None and part.waits_for(claim):
+            # The message is sound. The request stays, for after the topic: see Publisher._put_off_drain.
+            self._parked.doubt_announced([part.lane])
+            if claim.head is not None and (part.lane, topic) not in held.topics:
+                held.park(claim.head.key, -claim.id)
+                self._recorder.claim(claim)
         else:
             failed = claim_of(batch.alone, part.number, reason)
             self._recorder.drained(replace(part, done=(), is_all=False, failed=failed))
-            log.error("key stays parked", message_id=failed.message_id, reason=str(reason))
-        held = self._parked.held
-        held.messages_of[part.lane, part.key[1]] += len(part.done)
+            log.error(f"{failed.what} stays parked", message_id=failed.message_id, reason=str(reason))
+        if part.is_topic:
+            self._waking.fail(topic, part.number)
+        else:
+            held.messages_of[part.lane, topic] += len(part.done) + len(part.expired)
         self._ended.pop(part.number, None)
         if self._drain is not None and self._drain.number == part.number:
             self._drain = None

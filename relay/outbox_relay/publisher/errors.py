@@ -27,6 +27,7 @@ class Unpublishable(Exception):
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
         self.code = code
+        self.text = text
 
 
 class KafkaUnavailableError(ConnectionError):

@@ -72,6 +72,10 @@ class OnTheWire:
         handed = list(in_doubt(queue, self._disturbed_until()))
         return done, sum(batch.messages for batch in queue) - done.messages, handed
 
+    def let_go(self, lane: int) -> list[Handed]:
+        """Forget what a lane that was set aside waits for; return what Kafka may have of it."""
+        return list(in_doubt(self.aside.pop(lane), self._disturbed_until()))
+
     def give_up_drain(self, lane: int) -> tuple[Batch, list[Handed]]:
         """Give up the drain that a lane waits for, and nothing else; return it, and what Kafka may have of it."""
         queue = self.aside[lane]

@@ -6,8 +6,9 @@ behind it. Two steps keep it from that:
 1. After half a second to a second without an acknowledgement from a partition, the lanes that wait for it are
    set aside: nothing more is read for them, and the other lanes are recorded and go on. Nothing is produced
    again for it; when the acknowledgements come, the lanes join the others.
-2. After `patience` seconds they stop with the partition named in outbox.lane, and are tried again later, one
-   message at first.
+2. After `patience` seconds, if the partition has no leader, its topic is parked in these lanes until it has one (see
+   leaderless.py). Else the lanes stop with the partition named in outbox.lane, and are tried again later, one message
+   at first: a leader that is there and silent shows only by such a try that it is back.
 
 Step 2 needs a broker that replies. When none does, everything is away, not a partition: the clocks of all lanes
 begin again at every question that fails, and at the first one that is answered, so a lane stops only after `patience`
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from outbox.backoff import Backoff
 from outbox_relay.publisher.batch import Batch, Slot
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.probe import PartitionState
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.text.logs import Log, inherit
 
@@ -38,7 +40,7 @@ REPORT_LAST_S = 60.0
 log = Log("relay")
 
 TopicPartition = tuple[str, int]
-Probe = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, str]]
+Probe = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, PartitionState]]
 """Describes what Kafka knows of partitions; raises KafkaUnavailableError when no broker replies."""
 
 
@@ -62,9 +64,9 @@ class Overdue:
         self._look_at = 0.0
         self._stalled: dict[TopicPartition, tuple[Slot, int, float]] = {}
         self._waits: dict[int, _Wait] = {}
-        self._asked: Future[Mapping[TopicPartition, str]] | None = None
+        self._asked: Future[Mapping[TopicPartition, PartitionState]] | None = None
         self._ask_at = 0.0
-        self._known: Mapping[TopicPartition, str] = {}
+        self._known: Mapping[TopicPartition, PartitionState] = {}
         self._report_at = 0.0
         self._reports = Backoff(REPORT_FIRST_S, REPORT_LAST_S)
 
@@ -128,10 +130,10 @@ class Overdue:
 
     def _reason(self, wait: _Wait) -> Unpublishable:
         topic, number = wait.partition
+        text, has_leader = self._known[wait.partition]
         return Unpublishable(
-            "PARTITION_UNAVAILABLE",
-            f"topic {topic!r}, partition {number}: no acknowledgement for {self._patience:g} s: "
-            f"{self._known[wait.partition]}",
+            "PARTITION_UNAVAILABLE" if has_leader else "LEADER_NOT_AVAILABLE",
+            f"topic {topic!r}, partition {number}: no acknowledgement for {self._patience:g} s: {text}",
         )
 
     def _ask(self, now: float) -> None:

@@ -55,11 +55,14 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
   it is tried again, what waits is counted again: messages that were given up meanwhile count no more. Its
   progress is recorded with the stop, and nothing of it is on the wire, so its keys can be drained meanwhile.
 
-A whole topic that Kafka does not take, or that is paused, is parked in the same way in each lane, and drained when it
-can be published to again. All of the above holds for it. Its messages are held for the topic even if their key is
-parked, too; as the drain of the topic comes to them they are claimed for the key, in the transaction that records the
-drain. So they stay in order whichever of the two is drained first. That has no limit: the drains of the keys wait for
-the topic, so a topic that waited for room among its keys would wait for ever. Further schedules: docs/adr/0094.
+A message of a topic that skips ahead parks alone, as one without key and queue: no other is held behind it.
+
+A whole topic that Kafka does not take, that is paused, or that has no leader (leaderless.py), is parked in the same
+way in each lane, and drained when it can be published to again. All of the above holds for it. Its messages are held
+for the topic even if their key is parked, too; as the drain of the topic comes to them they are claimed for the key,
+in the transaction that records the drain. So they stay in order whichever of the two is drained first. That has no
+limit: the drains of the keys wait for the topic, so a topic that waited for room among its keys would wait for ever.
+Further schedules: docs/adr/0094.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ OWN_FAULT = frozenset(
 TOPICS_FAULT = frozenset(
     {
         "TOPIC_PAUSED", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED",
-        "PARTITIONS_MISSING",
+        "PARTITIONS_MISSING", "LEADER_NOT_AVAILABLE",
     }
 )  # fmt: skip
 """Errors that every message of the topic has: it parks the topic in its lane."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from typing import NamedTuple
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, PartitionMetadata, ResourceType
@@ -14,6 +15,15 @@ from outbox_relay.publisher.kafka import readable
 TIMEOUT_S = 2.0
 MOST_UNANSWERED = 5
 """Questions in a row without a reply, one in 3 s, after which a new client asks."""
+
+
+class PartitionState(NamedTuple):
+    """What the cluster knows of a partition."""
+
+    text: str
+    """In words."""
+    has_leader: bool = True
+    """Whether a broker that is up leads it; True also where Kafka does not list it."""
 
 
 class PartitionProbe:
@@ -32,8 +42,8 @@ class PartitionProbe:
         self._admin = open_admin()
         self._unanswered = 0
 
-    def __call__(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], str]:
-        """Return, per topic and partition, the state of the partition in words.
+    def __call__(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], PartitionState]:
+        """Return, per topic and partition, the state of the partition.
 
         Raises:
             KafkaUnavailableError: no broker replies.
@@ -49,11 +59,11 @@ class PartitionProbe:
             self._unanswered = 0
             metadata = cluster.topics.get(topic)
             if metadata is None:
-                found[topic, number] = "Kafka does not list this topic"
+                found[topic, number] = PartitionState("Kafka does not list this topic")
             elif metadata.error is not None:
-                found[topic, number] = metadata.error.str()
+                found[topic, number] = PartitionState(metadata.error.str())
             elif number not in metadata.partitions:
-                found[topic, number] = "Kafka does not list this partition"
+                found[topic, number] = PartitionState("Kafka does not list this partition")
             else:
                 found[topic, number] = self._state(topic, metadata.partitions[number], set(cluster.brokers))
         return found
@@ -65,16 +75,19 @@ class PartitionProbe:
                 self._admin = self._open()
                 self._unanswered = 0
 
-    def _state(self, topic: str, partition: PartitionMetadata, up: set[int]) -> str:
+    def _state(self, topic: str, partition: PartitionMetadata, up: set[int]) -> PartitionState:
         replicas = f"replicas on brokers {_list(partition.replicas)}; brokers that are up: {_list(up)}"
         if partition.leader < 0:
-            return f"it has no leader ({replicas})"
+            return PartitionState(f"it has no leader ({replicas})", has_leader=False)
         if partition.leader not in up:
-            return f"its leader, broker {partition.leader}, is down ({replicas})"
+            return PartitionState(
+                f"its leader, broker {partition.leader}, is down ({replicas})", has_leader=False
+            )
         least = self._min_insync_replicas(topic)
         if least is not None and len(partition.isrs) < least:
-            return f"in-sync replicas: {len(partition.isrs)}, min.insync.replicas: {least} ({replicas})"
-        return f"its leader, broker {partition.leader}, does not acknowledge ({replicas})"
+            text = f"in-sync replicas: {len(partition.isrs)}, min.insync.replicas: {least} ({replicas})"
+            return PartitionState(text)
+        return PartitionState(f"its leader, broker {partition.leader}, does not acknowledge ({replicas})")
 
     def _min_insync_replicas(self, topic: str) -> int | None:
         resource = ConfigResource(ResourceType.TOPIC, topic)

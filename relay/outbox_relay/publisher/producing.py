@@ -122,7 +122,8 @@ class Publisher(HoldingKeys):
         # lane: were it recorded half, no progress would come of it.
         self.in_flight.append(batch)
         running, slots = set(lanes), batch.slots
-        positions, row_lanes, message_ids = batch.positions, batch.row_lanes, batch.message_ids
+        positions, row_lanes = batch.positions, batch.row_lanes
+        message_ids, ids = batch.message_ids, batch.ids
         produce, poll = self._producers.main.produce, self._producers.poll
         # The messages of a topic are drained into the keys that are parked, or park themselves meanwhile.
         parked: Mapping[Key, int] = self.held.keys if drain is None or drain.is_topic else {}
@@ -134,7 +135,7 @@ class Publisher(HoldingKeys):
         pairs: Headers = []
         partition, slot, record, count, missing = 0, NO_SLOT, pairs, 0, cloudevents.missing(pairs)
         for row in rows:
-            (position, _, lane, name, key, body, arg, queue, selector, message_id, born_at, deliver_at, headers,
+            (position, id_, lane, name, key, body, arg, queue, selector, message_id, born_at, deliver_at, headers,
              tags, index_keys, group, transaction_id, traceparent, waiting, expired, withheld, _) = row  # fmt: skip
             if waiting is not None or lane not in running or position in drained:
                 continue
@@ -217,6 +218,7 @@ class Publisher(HoldingKeys):
             positions.append(position)
             row_lanes.append(lane)
             message_ids.append(message_id)
+            ids.append(id_)
             count += 1
             if not count % SERVE_EVERY:
                 poll(0)

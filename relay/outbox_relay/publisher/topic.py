@@ -23,6 +23,8 @@ class Topic:
     """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
     skip_ahead: bool = False
     """Whether a message that cannot be published parks alone."""
+    is_led: bool = True
+    """Whether each of its pinned partitions had a leader when it was read."""
     used_at: float = field(default_factory=time.monotonic)
     cache: dict[bytes, int] = field(default_factory=dict)
     small: int = 0

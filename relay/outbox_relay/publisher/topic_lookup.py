@@ -40,6 +40,13 @@ class _Registered(NamedTuple):
     skip_ahead: bool
 
 
+class _InKafka(NamedTuple):
+    """A topic's partition count in Kafka, and which of its partitions have no leader."""
+
+    partitions: int
+    leaderless: frozenset[int]
+
+
 class TopicLookup:
     """Reads topics; safe to use from several threads, each with a connection of its own.
 
@@ -82,9 +89,10 @@ class TopicLookup:
     ) -> dict[str, Topic | Unpublishable]:
         found: dict[str, Topic | Unpublishable] = {}
         partitions: dict[str, int] = {}
+        leaderless: dict[str, frozenset[int]] = {}
         for name, seen in _partitions_in_kafka(admin, asked).items():
-            if isinstance(seen, int):
-                partitions[name] = seen
+            if isinstance(seen, _InKafka):
+                partitions[name], leaderless[name] = seen
             else:
                 found[name] = seen
         if not partitions:
@@ -104,7 +112,14 @@ class TopicLookup:
                 )
             else:
                 in_kafka = limits.get(name, DEFAULT_MAX_MESSAGE_BYTES)
-                found[name] = Topic(name, pinned, selector, min(limit, in_kafka), skip_ahead)
+                found[name] = Topic(
+                    name,
+                    pinned,
+                    selector,
+                    min(limit, in_kafka),
+                    skip_ahead,
+                    is_led=all(number >= pinned for number in leaderless[name]),
+                )
         return found
 
     def _limits_in_kafka(self, admin: AdminClient, names: Iterable[str]) -> dict[str, int]:
@@ -161,12 +176,14 @@ class TopicLookup:
                 )
 
 
-def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, int | Unpublishable]:
-    seen: dict[str, int | Unpublishable] = {}
+def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, _InKafka | Unpublishable]:
+    seen: dict[str, _InKafka | Unpublishable] = {}
     answers = admin.describe_topics(TopicCollection(names), request_timeout=METADATA_TIMEOUT_S)
     for name, answer in answers.items():
         try:
-            seen[name] = len(answer.result(2 * METADATA_TIMEOUT_S).partitions)
+            listed = answer.result(2 * METADATA_TIMEOUT_S).partitions
+            leaderless = frozenset(one.id for one in listed if one.leader is None)
+            seen[name] = _InKafka(len(listed), leaderless)
         except (KafkaException, TimeoutError) as failure:
             if _is_no_answer(failure):
                 raise KafkaUnavailableError(f"no metadata of topics: {readable(failure)}") from failure

@@ -188,8 +188,8 @@ class TopicBook:
                     self.waking.close(name)
             else:
                 self._learn({name: topic for name, topic in found.items() if name not in self._read_since})
-                readable = {name: isinstance(topic, Topic) for name, topic in found.items()}
-                self.waking.note(readable, self._refreshing_for)
+                is_open = {name: isinstance(topic, Topic) and topic.is_led for name, topic in found.items()}
+                self.waking.note(is_open, self._refreshing_for)
                 self._current = self._refreshing_for
         self.use_changes()
         self._refresh()

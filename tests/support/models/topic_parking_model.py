@@ -13,7 +13,10 @@ a session:
               or belongs to the parked key is claimed for the key
     records   the oldest batch on the wire that has arrived: progress, claims, what became of a drain
 
-What a session gave to Kafka arrives in its order at any later time, or never once it has died.
+    gives up  what is on the wire and has not arrived, because its partition has no leader: it becomes claims of the
+              topic, with a record of what has arrived. A drain that has not arrived goes on waiting
+
+What a session gave to Kafka arrives in its order at any later time, or never once it has died, or was given up.
 
 Checked in every state: ORDER, a message appears before one of its key in front of it; TWICE, one appears twice although
 no session died or was replaced. At the end: LOSS, a message is not in Kafka; STUCK, one still waits. `Variant` takes
@@ -31,6 +34,7 @@ NOBODY = -1
 Ids = frozenset[int]
 NONE: Ids = frozenset()
 OF_TOPIC, OF_KEY = "topic", "key"
+LATE = "given up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,12 @@ class Variant:
     flips: int = 2
     """How often the topic is closed or opened; it is open at first if that is even."""
     poison: bool = False
+    leaders_lost: int = 0
+    """How often a session gives up what is on its wire."""
+    claims_given_up: bool = True
+    """Whether what is given up waits for the topic; else it counts as published."""
+    parks_given_up: bool = True
+    """Whether newer messages wait behind what was given up, too."""
     claims_with_record: bool = True
     """Whether claims are written when what is in front of them has arrived, or when they are made."""
     loads_topics: bool = True
@@ -106,6 +116,7 @@ class State(NamedTuple):
     flips: int
     deaths: int
     fixed: bool
+    leaders_lost: int = 0
     owner: int = NOBODY
     progress: Ids = NONE
     of_topic: Ids = NONE
@@ -129,7 +140,15 @@ Next = tuple[str, State]
 def start(v: Variant) -> State:
     """The state before any relay runs."""
     committed = frozenset(range(v.messages - 1))
-    return State((Session(),) * v.sessions, committed, v.flips % 2 == 0, v.flips, v.deaths, not v.poison)
+    return State(
+        (Session(),) * v.sessions,
+        committed,
+        v.flips % 2 == 0,
+        v.flips,
+        v.deaths,
+        not v.poison,
+        v.leaders_lost,
+    )
 
 
 def missing(v: Variant, s: State) -> Iterator[str]:
@@ -162,6 +181,8 @@ def steps(v: Variant, s: State) -> Iterator[Next]:
             break
     for number, session in enumerate(s.sessions):
         yield from _arrival(s, number, session)
+        if session.at == LATE:
+            yield f"{number}: its producer is closed", _with(s, number, Session("dead"))
         if session.runs:
             if s.deaths:
                 yield f"{number} dies", _dead(s, number)._replace(deaths=s.deaths - 1)
@@ -185,7 +206,7 @@ def _arrival(s: State, number: int, session: Session) -> Iterator[Next]:
     wrong = {*s.wrong}
     if any(other not in s.seen for other in range(row % 2, row, 2)):
         wrong.add(ORDER)
-    if row in s.seen and all(one.at != "dead" for one in s.sessions) and s.owner == 0:
+    if row in s.seen and all(one.at not in {"dead", LATE} for one in s.sessions) and s.owner == 0:
         wrong.add(TWICE)
     after = _with(s, number, session._replace(arrived=session.arrived + 1))
     yield f"{number}: {row} arrives", after._replace(seen=s.seen | {row}, wrong=frozenset(wrong))
@@ -198,6 +219,8 @@ def _turn(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
     if s.owner != number:
         yield f"{number} is refused its barrier", _dead(s, number)
         return
+    if s.leaders_lost and session.arrived < sum(len(batch.rows) for batch in session.wire):
+        yield f"{number} gives up its wire", _given_up(v, s, number, session)
     if v.ends_before_reading and any(batch.is_whole for batch in session.wire):
         return
     if s.committed - session.progress:
@@ -297,6 +320,27 @@ def _claim(s: State, batch: Batch) -> State:
         topic=s.topic or bool(batch.of_topic) or batch.parks,
         key=s.key or bool(batch.of_key),
     )
+
+
+def _given_up(v: Variant, s: State, number: int, session: Session) -> State:
+    """What was on the wire may arrive later, as it may of a session that died."""
+    s = s._replace(leaders_lost=s.leaders_lost - 1)
+    first = session.wire[0]
+    if first.drain:
+        late = Session(LATE, wire=(first,), arrived=session.arrived)
+        left = session._replace(wire=session.wire[1:], arrived=0, topic=True, drain="", pages=0)
+        after = _with(s, number, left)._replace(topic=True)
+        return after._replace(sessions=(*after.sessions, late))
+    late = Session(LATE, wire=session.wire, arrived=session.arrived)
+    rows = [row for batch in session.wire for row in batch.rows]
+    waiting = frozenset(rows[session.arrived :]) if v.claims_given_up else NONE
+    of_topic = waiting.union(*(batch.of_topic for batch in session.wire))
+    of_key = NONE.union(*(batch.of_key for batch in session.wire))
+    progress = NONE.union(*(batch.progress for batch in session.wire))
+    after = _claim(s._replace(progress=s.progress | progress), Batch((), NONE, of_topic, of_key))
+    left = session._replace(wire=(), arrived=0, topic=session.topic or v.parks_given_up)
+    after = _with(after, number, left)
+    return after._replace(sessions=(*after.sessions, late))
 
 
 def _record(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]:

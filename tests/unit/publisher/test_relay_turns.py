@@ -18,6 +18,7 @@ from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
 from outbox_relay.publisher.finder import FIELDS
 from outbox_relay.publisher.lane_groups import Care, Group, of_lane
 from outbox_relay.publisher.overdue import Overdue
+from outbox_relay.publisher.probe import PartitionState
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page, Reader
 from outbox_relay.publisher.recovery import regroup
@@ -28,6 +29,7 @@ from outbox_relay.publisher.topic_lookup import _refused
 
 BEHIND = Progress(Snapshot(10, 10))
 SEEN, NOW = Snapshot(20, 20), Snapshot(30, 30)
+LEADERLESS = PartitionState("it has no leader", has_leader=False)
 
 
 def _session(groups: list[Group]) -> Session:
@@ -86,7 +88,7 @@ def test_an_acknowledgement_at_the_last_moment_is_no_reason_to_give_up() -> None
     slot = Slot(topic="t", partition=0, offsets=[])
     head = SimpleNamespace(needs=[(slot, 1)], waiting=lambda: [] if slot.offsets else [(slot, 0)])
     publisher = cast("Publisher", SimpleNamespace(aside={2: deque([head])}, in_flight=deque()))
-    overdue = Overdue(lambda partitions: dict.fromkeys(partitions, "it has no leader"), patience=3.0)
+    overdue = Overdue(lambda partitions: dict.fromkeys(partitions, LEADERLESS), patience=3.0)
     assert overdue.hopeless(publisher, 0.0) == {}
     assert overdue._asked is not None
     overdue._asked.result(10)
@@ -107,7 +109,7 @@ def test_no_later_batch_of_a_lane_can_be_taken_for_the_one_that_it_waited_for() 
 
     aside = {2: deque([batch()])}
     publisher = cast("Publisher", SimpleNamespace(aside=aside, in_flight=deque()))
-    overdue = Overdue(lambda partitions: dict.fromkeys(partitions, "it has no leader"), patience=3.0)
+    overdue = Overdue(lambda partitions: dict.fromkeys(partitions, LEADERLESS), patience=3.0)
     overdue.hopeless(publisher, 0.0)
     assert overdue._asked is not None
     overdue._asked.result(10)

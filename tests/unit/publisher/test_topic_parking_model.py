@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.models.search import Found, explore
-from tests.support.models.topic_parking_model import ORDER, STUCK, Variant, missing, start, steps
+from tests.support.models.topic_parking_model import LOSS, ORDER, STUCK, Variant, missing, start, steps
 
 ALONE = Variant(sessions=1, deaths=0)
 SOUND: dict[str, Variant] = {
@@ -19,9 +19,15 @@ SOUND: dict[str, Variant] = {
     "a take-over": Variant(deaths=0),
     "a death": Variant(),
     "a death, and a message that fails": Variant(poison=True),
+    "a leader is lost twice": replace(ALONE, flips=0, leaders_lost=2, messages=5),
+    "a leader is lost, and a message fails": replace(ALONE, flips=0, leaders_lost=1, poison=True, messages=5),
+    "a leader is lost, and a death": Variant(flips=0, leaders_lost=1, messages=3),
 }
 DEEP: dict[str, Variant] = {
     "a take-over while it is paused twice": Variant(deaths=0, flips=4),
+    "a leader is lost, and a death, with four messages": Variant(flips=0, leaders_lost=1),
+    "a leader is lost twice, with a take-over": Variant(deaths=0, leaders_lost=2),
+    "a leader is lost, a message fails, and a death": Variant(leaders_lost=1, poison=True),
     "a death with five messages, one of which fails": Variant(poison=True, messages=5, flips=1),
 }
 BROKEN: dict[str, tuple[Variant, str]] = {
@@ -41,6 +47,14 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "a drain of a key that forgets its request where the topic is closed": (
         replace(ALONE, flips=4, poison=True, keeps_request=False),
         STUCK,
+    ),
+    "what is given up counts as published": (
+        replace(ALONE, flips=0, leaders_lost=1, claims_given_up=False),
+        LOSS,
+    ),
+    "newer messages flow before what was given up": (
+        replace(ALONE, flips=0, leaders_lost=1, parks_given_up=False),
+        ORDER,
     ),
     "a record under another epoch": (Variant(deaths=0, checks_owner=False), ORDER),
 }

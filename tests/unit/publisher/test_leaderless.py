@@ -1,0 +1,107 @@
+"""What becomes of messages that wait for a partition without a leader: claims of their topic, next to what arrived."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from outbox_relay.publisher import parked
+from outbox_relay.publisher.batch import Batch, Slot, ignore
+from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.leaderless import claims_of, divide
+from outbox_relay.publisher.overdue import Overdue
+from outbox_relay.publisher.parked import Held
+from outbox_relay.publisher.probe import PartitionState
+from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.topics import TopicBook
+from tests.support.topic_registry import Registry, look_up
+
+KNOWN = Progress(Snapshot(10, 10))
+REASON = Unpublishable("LEADER_NOT_AVAILABLE", "topic 'sick', partition 0: no acknowledgement for 3 s")
+LANE = 3
+
+
+def batch(*messages: tuple[int, str, int], acknowledged: dict[str, list[int]]) -> Batch:
+    """Make a lane's part of a batch: messages as (position, topic, lane), and the offsets of each topic."""
+    made = Batch((3, 5), KNOWN, KNOWN)
+    for position, topic, lane in messages:
+        slot = made.slots.setdefault((topic, 0), Slot(topic, 0, ignore))
+        slot.indexes.append(len(made.positions))
+        made.positions.append(position)
+        made.row_lanes.append(lane)
+        made.message_ids.append(f"m{position}")
+        made.ids.append(position + 1_000)
+    for topic, offsets in acknowledged.items():
+        made.slots[topic, 0].offsets += offsets
+    return made.part(frozenset((LANE,)))
+
+
+def test_what_is_acknowledged_of_a_lane_is_recorded_without_what_is_not() -> None:
+    whole = batch(
+        *((1, "sick", 3), (2, "well", 3), (3, "sick", 5), (4, "sick", 3), (5, "well", 5), (6, "well", 3)),
+        acknowledged={"sick": [7], "well": [0, 1, 2]},
+    )
+    done, left = divide(whole, LANE)
+    assert done.is_acknowledged
+    outcome = done.outcome()
+    assert sorted(zip(outcome.positions, outcome.offsets, strict=True)) == [(1, 7), (2, 0), (6, 2)]
+    assert (done.lanes, done.progress, done.messages) == ((LANE,), KNOWN, 3)
+    assert [(one.position, one.id, one.topic) for one in left] == [(4, 1_004, "sick")]
+    assert not whole.is_acknowledged, "the batch itself is as it was"
+
+
+def test_what_is_not_acknowledged_waits_for_its_topic_in_order() -> None:
+    held = Held()
+    _, left = divide(batch((1, "sick", 3), (2, "late", 3), (3, "sick", 3), acknowledged={}), LANE)
+    claims = claims_of(held, LANE, left, REASON)
+    assert claims is not None
+    assert [(one.position, one.number, one.reason) for one in claims] == [
+        (1, -1_001, "parked"),
+        (2, -1_002, "parked"),
+        (3, -1_001, "parked"),
+    ]
+    heads = [one.head.error for one in claims if one.head is not None]
+    assert heads[0] == str(REASON)
+    assert heads[1].startswith("LEADER_NOT_AVAILABLE: topic 'late' was not acknowledged either")
+    assert held.topics == {(LANE, "sick"): -1_001, (LANE, "late"): -1_002}
+
+
+def test_what_is_not_acknowledged_joins_a_topic_that_was_parked_meanwhile() -> None:
+    held = Held()
+    held.park((LANE, "sick", None, None), -77)
+    _, left = divide(batch((1, "sick", 3), acknowledged={}), LANE)
+    claims = claims_of(held, LANE, left, REASON)
+    assert claims is not None
+    assert [(one.number, one.head) for one in claims] == [(-77, None)]
+
+
+def test_a_lane_without_room_for_another_parked_topic_parks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parked, "MOST_KEYS", 0)
+    held = Held()
+    _, left = divide(batch((1, "sick", 3), acknowledged={}), LANE)
+    assert claims_of(held, LANE, left, REASON) is None
+    assert held.is_empty
+
+
+@pytest.mark.parametrize("has_leader", [True, False])
+def test_only_a_partition_without_a_leader_parks_its_topic(*, has_leader: bool) -> None:
+    overdue = Overdue(cast("Any", None), patience=3.0)
+    overdue._known = {("sick", 0): PartitionState("so it is", has_leader)}
+    reason = overdue._reason(cast("Any", type("Wait", (), {"partition": ("sick", 0)})))
+    overdue.close()
+    assert (reason.code in parked.TOPICS_FAULT) is not has_leader
+    assert str(reason).endswith("topic 'sick', partition 0: no acknowledgement for 3 s: so it is")
+
+
+def test_a_parked_topic_stays_closed_until_its_partitions_have_leaders() -> None:
+    registry = Registry()
+    book: TopicBook = registry.book()
+    book.waking.follow([(LANE, "t")])
+    registry.has_leaders = False
+    look_up(registry, book, 2)
+    assert not book.waking.open
+    assert book.known("t").partitions == 4, "in other lanes it is published to"
+    registry.has_leaders = True
+    look_up(registry, book, 3)
+    assert book.waking.open == {"t"}
