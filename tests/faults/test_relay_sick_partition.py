@@ -31,7 +31,7 @@ PENDING_ELSEWHERE = """
 SICK = 3
 """The lane of the messages for the sick partition."""
 BEYOND_S = 15.0
-"""Of a machine that is busy: measured were 1 to 2 s."""
+"""For a machine that is busy: 9 and 5 s were measured on one, next to ten other runs of tests."""
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_a_topic_without_a_leader_is_parked_and_everything_else_flows_once(
 
         with RelayThread(private_database, servers, ack_timeout=3.0) as last:
             broker.start()
-            wait_published(conn)
-            assert not conn.execute("SELECT FROM outbox.parked_key").fetchall()
+            wait_until(lambda: not of_topic(conn, sick, "status <> 'PUBLISHED'"), "it goes on by itself")
+        assert not conn.execute("SELECT FROM outbox.parked_key").fetchall()
         assert not relay.find("lane stopped") + last.find("lane stopped")
     assert not compare(read_topic(servers, sick), [(key, version) for version in range(4)]).broken
     expected = numbered(15_050) + [(neighbour, version) for version in range(4)]
