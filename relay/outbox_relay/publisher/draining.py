@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.errors import BrokenError, Refused, Unpublishable
+from outbox_relay.publisher.errors import BrokenError
+from outbox_relay.publisher.failures import FailedMessages
 from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, TOPIC, WAITING, WITHHELD, Finder, RawRow
-from outbox_relay.publisher.lane_groups import Group, care_of
-from outbox_relay.publisher.parked import (
-    DRAIN_PAGE,
-    TOPIC_PAGE,
-    Claim,
-    Key,
-    KeyDrain,
-    ParkedKeys,
-)
-from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.parked import DRAIN_PAGE, TOPIC_PAGE, KeyDrain
 from outbox_relay.publisher.reader import Page
-from outbox_relay.publisher.recorder import Recorder
-from outbox_relay.publisher.records import claim_of, claim_of_failure
 from outbox_relay.publisher.recovery import naming_defects
 from outbox_relay.publisher.snapshot import EVERYTHING, Progress
 from outbox_relay.publisher.stops import Stops
-from outbox_relay.publisher.waking import Waking
 from outbox_relay.text.logs import Log
 
 ASK_EVERY_S = 1.0
@@ -38,32 +28,21 @@ TOPICS_KEPT = 1_000
 log = Log("relay")
 
 
-class DrainedKeys:
+class DrainedKeys(FailedMessages):
     """The part of a session that parks keys and drains them."""
 
-    _publisher: Publisher
-    _recorder: Recorder
     _finder: Finder
-    _parked: ParkedKeys
     _stops: Stops
-    _groups: list[Group]
     _pages: list[Page]
     _leaving: frozenset[int]
     _behind: set[int]
     _burdened: frozenset[int]
-    _drain: KeyDrain | None = None
-    """The key that is being drained: how far it was produced, in this session."""
     _drain_at = 0.0
-    _ended: dict[int, Key]
-    """The keys whose last page was produced and is not recorded, by their numbers."""
     counts: Counts
     _topics_read: dict[str, float]
     """When topics were read again for a drain; many keys of one topic are often requested together."""
     _hashes: dict[str, int]
     """Of topics that are parked, while others are read apart."""
-    _waking: Waking
-    _suspects: dict[int, int]
-    """By number of a key: up to this position its messages are drained one at a time, because Kafka refused one."""
 
     def _drain_next(self) -> bool:
         """Publish the next messages of a key whose drain was requested; return whether there were any.
@@ -291,94 +270,6 @@ class DrainedKeys:
             self._note_failed(drain, part.failed)
         elif part.is_all:
             self._ended[drain.number] = drain.key
-
-    def _note_failed(self, drain: KeyDrain, failed: Claim) -> None:
-        """Note that a key, or a topic, stays parked; a topic is asked about again, later each time."""
-        assert failed.head is not None  # noqa: S101  (claim_of gives it)
-        if drain.is_topic:
-            self._waking.fail(drain.key[1], drain.number)
-        what = "topic" if drain.is_topic else "key"
-        log.error(f"{what} stays parked", message_id=failed.message_id, reason=failed.head.error)
-
-    def _note_claims(self, batch: Batch) -> None:
-        """Log which keys and topics a batch parks."""
-        for claim in batch.claims:
-            if claim.head is not None:
-                log.error(
-                    f"{claim.what} parked",
-                    lane=claim.lane,
-                    message_id=claim.message_id,
-                    reason=claim.head.error,
-                )
-
-    def _park_refused(self, refused: Mapping[int, Refused]) -> dict[int, Refused]:
-        """Park the keys of messages that Kafka refused while they were alone on the wire; return the other refusals.
-
-        The producer is closed, what was acknowledged is recorded, and what was not is in doubt.
-        """
-        left = {}
-        careful = care_of(self._groups)
-        drain = self._drain_of_refusal(refused)
-        for lane, one in refused.items():
-            code, _, text = one.reason.partition(": ")
-            row = one.row
-            alone = self._publisher.topics.skips_ahead(one.topic)
-            claim = None if row is None else claim_of_failure(row, Unpublishable(code, text), alone=alone)
-            if one.of_drain:
-                if drain is not None and claim is not None and drain.takes(claim):
-                    self._recorder.claim(claim)
-                elif drain is not None and claim is not None and drain.waits_for(claim):
-                    # The request stays, for after the topic: see Publisher._put_off_drain.
-                    if (lane, drain.key[1]) not in self._parked.held.topics:
-                        self._recorder.claim(claim)
-                elif drain is not None and row is not None:
-                    failed = claim_of(row, drain.number, Unpublishable(code, text))
-                    self._recorder.drained(replace(drain, done=(), is_all=False, failed=failed))
-                    self._note_failed(drain, failed)
-                elif drain is not None:
-                    self._suspects[drain.number] = one.position
-            elif claim is not None and lane in careful and self._parked.held.no_key(claim) is None:
-                self._recorder.claim(claim)
-                log.error(f"{claim.what} parked", lane=lane, message_id=one.message_id, reason=one.reason)
-            else:
-                left[lane] = one
-        return left
-
-    def _fail_drain(self, batch: Batch, reason: Unpublishable) -> None:
-        """Leave the key of a drain parked that was given up on the wire; nothing of it is to be recorded.
-
-        Of a page of several messages nothing fails by itself: the drain begins again, one message at a time up to the
-        one that waited.
-        """
-        part = batch.drain
-        assert part is not None  # noqa: S101  (the caller has asked)
-        held, topic = self._parked.held, part.key[1]
-        claim = None if batch.alone is None else claim_of_failure(batch.alone, reason)
-        if batch.alone is None:
-            self._suspects[part.number] = max(batch.positions[index] for _, index in batch.waiting())
-            self._parked.doubt_announced([part.lane])
-        elif claim is not None and part.waits_for(claim):
-            # The message is sound. The request stays, for after the topic: see Publisher._put_off_drain.
-            self._parked.doubt_announced([part.lane])
-            if claim.head is not None and (part.lane, topic) not in held.topics:
-                held.park(claim.head.key, -claim.id)
-                self._recorder.claim(claim)
-        else:
-            failed = claim_of(batch.alone, part.number, reason)
-            self._recorder.drained(replace(part, done=(), is_all=False, failed=failed))
-            log.error(f"{failed.what} stays parked", message_id=failed.message_id, reason=str(reason))
-        if part.is_topic:
-            self._waking.fail(topic, part.number)
-        else:
-            held.messages_of[part.lane, topic] += len(part.done) + len(part.expired)
-        self._ended.pop(part.number, None)
-        if self._drain is not None and self._drain.number == part.number:
-            self._drain = None
-
-    def _drain_of_refusal(self, refused: Mapping[int, Refused]) -> KeyDrain | None:
-        drains = [batch.drain for batch in self._publisher.unrecorded() if batch.drain is not None]
-        lanes = [lane for lane, one in refused.items() if one.of_drain]
-        return next((drain for drain in drains if drain.lane in lanes), None)
 
     def _reload_keys(self, lanes: frozenset[int]) -> None:
         """Go back to the parked keys that are recorded; so do the lanes, to what is recorded of them."""

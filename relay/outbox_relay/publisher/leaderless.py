@@ -96,6 +96,8 @@ def claims_of(held: Held, lane: int, left: Iterable[Waiting], reason: Unpublisha
     for claim in heads.values():
         if claim.head is not None and claim.number is not None:
             held.park(claim.head.key, claim.number)
+    for claim in claims:
+        held.join(claim)
     return claims
 
 

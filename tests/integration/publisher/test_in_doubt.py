@@ -245,8 +245,9 @@ def test_a_refusal_after_a_lost_connection_proves_nothing(
 def test_what_an_unavailable_partition_may_have_taken_stays_in_doubt(
     private_database: str, broker: SecondBroker
 ) -> None:
-    """Also the message behind the one at which the lane stopped: both were in flight."""
-    topic, servers = broker.make_topic(on=2), broker.bootstrap_servers
+    """Also the message behind the one at which the lane stopped: both were in flight. The leader is not lost."""
+    topic = broker.make_topic(on=1, also_on=[2], min_insync_replicas="2")
+    servers = broker.bootstrap_servers
     with connect(private_database) as conn:
         (key,) = keys_of_lanes(conn, topic, LANE)
         with RelayThread(private_database, servers, ack_timeout=1.0) as relay:

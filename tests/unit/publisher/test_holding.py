@@ -22,7 +22,7 @@ LANE, TOPIC, KEY = 3, "t", (3, "t", None, b"k")
 OF_TOPIC = (LANE, TOPIC, None, None)
 LEVEL = Progress(Snapshot(20, 20))
 PAUSED = Unpublishable("TOPIC_PAUSED", "by a test")
-NO_LEADER = Unpublishable("ANY_OTHER", "which parks no topic")
+OTHER_FAULT = Unpublishable("ANY_OTHER", "which parks no topic")
 TOO_LARGE, MISSING = "MSG_SIZE_TOO_LARGE: x", "UNKNOWN_TOPIC_OR_PART: x"
 
 
@@ -65,7 +65,7 @@ def test_a_message_of_a_parked_key_parks_its_topic_once_that_is_closed() -> None
     assert not held.messages_of, "what waits for a topic counts to no limit"
 
 
-@pytest.mark.parametrize("closed", [None, NO_LEADER])
+@pytest.mark.parametrize("closed", [None, OTHER_FAULT])
 def test_a_message_of_a_parked_key_is_held_for_it_while_its_topic_parks_nothing(
     closed: Unpublishable | None,
 ) -> None:
@@ -98,7 +98,8 @@ class Refusal:
         session._groups = [Group({LANE}, LEVEL, careful=Care(5) if careful else None)]
         session._suspects = {}
         session._parked = cast("Any", SimpleNamespace(held=held))
-        session._publisher = cast("Any", SimpleNamespace(unrecorded=lambda: [batch]))
+        topics = SimpleNamespace(skips_ahead=lambda name: False)
+        session._publisher = cast("Any", SimpleNamespace(unrecorded=lambda: [batch], topics=topics))
         session._recorder = cast("Any", SimpleNamespace(claim=self.claimed.append, drained=self.ended.append))
         session._waking = cast("Any", SimpleNamespace(fail=lambda topic, number: self.failed.append(topic)))
         self._of_drain = drain is not None

@@ -70,10 +70,12 @@ def test_what_is_not_acknowledged_waits_for_its_topic_in_order() -> None:
 def test_what_is_not_acknowledged_joins_a_topic_that_was_parked_meanwhile() -> None:
     held = Held()
     held.park((LANE, "sick", None, None), -77)
+    held.following, held.lowest = -77, 50
     _, left = divide(batch((1, "sick", 3), acknowledged={}), LANE)
     claims = claims_of(held, LANE, left, REASON)
     assert claims is not None
     assert [(one.number, one.head) for one in claims] == [(-77, None)]
+    assert held.lowest == 1, "the next page of its drain begins there"
 
 
 def test_a_lane_without_room_for_another_parked_topic_parks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
