@@ -190,7 +190,7 @@ class FailingProducers:
             self._delivered.pop()(KafkaError(KafkaError.INVALID_RECORD), None)
 
 
-def test_a_message_that_is_refused_while_its_page_is_produced_tells_what_was_visible() -> None:
+def test_a_message_refused_while_its_page_is_produced_tells_what_was_visible() -> None:
     """Up to there its topic goes carefully; what has committed since goes in pages."""
     known = {TOPIC: Topic(TOPIC, 1, None, 1_000_000)}
     topics = SimpleNamespace(changes=SimpleNamespace(), known=known.__getitem__, doubt=known.pop)

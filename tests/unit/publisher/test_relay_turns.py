@@ -143,7 +143,7 @@ def test_a_lane_that_stops_in_one_part_keeps_the_care_of_another() -> None:
     session = _session([rest, careful])
     stop = Stop(3, floor, 500, "m", Unpublishable("X", "x"))
     batch = Batch((3,), floor, floor, stops=[stop])
-    session._publisher = cast("Any", SimpleNamespace(publish=lambda *_: batch))
+    session._publisher = cast("Any", SimpleNamespace(publish=lambda *_, **__: batch))
     session._stops, session.counts = Stops(), Counts()
     session._publish(Page(rest, [(500, *[None] * (len(FIELDS) - 1))], floor, floor))
     assert not rest.lanes
