@@ -143,15 +143,9 @@ class OutboxCalls(ABC, Generic[C]):
         Raises:
             InvalidTopicError: an argument is wrong, or the topic is pinned to another partition count or selector.
         """
-        plan = self._sender.registry.register_topic(
-            name,
-            partitions,
-            message_type,
-            max_message_bytes,
-            selector,
-            skip_ahead=skip_ahead,
-            move_keys=move_keys,
-        )
+        register = self._sender.registry.register_topic
+        options = (message_type, max_message_bytes, selector)
+        plan = register(name, partitions, *options, skip_ahead=skip_ahead, move_keys=move_keys)
         return self._run(conn, plan)
 
     def register_group(self, conn: C, name: str, **options: Unpack[GroupOptions]) -> ProducerGroup:
@@ -321,9 +315,8 @@ class AsyncOutboxCalls(ABC, Generic[C]):
         selector: MessageQueueSelector | None = None,
     ) -> list[Receipt]:
         """See `Outbox.send_many`."""
-        return await self._run_coded(
-            conn, send_many(self._sender, messages, ordered=ordered, selector=selector)
-        )
+        plan = send_many(self._sender, messages, ordered=ordered, selector=selector)
+        return await self._run_coded(conn, plan)
 
     async def register_topic(
         self,
@@ -338,15 +331,9 @@ class AsyncOutboxCalls(ABC, Generic[C]):
         move_keys: bool = False,
     ) -> Topic:
         """See `Outbox.register_topic`."""
-        plan = self._sender.registry.register_topic(
-            name,
-            partitions,
-            message_type,
-            max_message_bytes,
-            selector,
-            skip_ahead=skip_ahead,
-            move_keys=move_keys,
-        )
+        register = self._sender.registry.register_topic
+        options = (message_type, max_message_bytes, selector)
+        plan = register(name, partitions, *options, skip_ahead=skip_ahead, move_keys=move_keys)
         return await self._run(conn, plan)
 
     async def register_group(self, conn: C, name: str, **options: Unpack[GroupOptions]) -> ProducerGroup:

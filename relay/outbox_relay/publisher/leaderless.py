@@ -33,7 +33,7 @@ from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.parked import Claim, Head, Held
 
 
-class Waiting(NamedTuple):
+class Unacknowledged(NamedTuple):
     """A message that was given to Kafka and is not acknowledged."""
 
     position: int
@@ -42,7 +42,7 @@ class Waiting(NamedTuple):
     topic: str
 
 
-def divide(batch: Batch, lane: int) -> tuple[Batch, list[Waiting]]:
+def divide(batch: Batch, lane: int) -> tuple[Batch, list[Unacknowledged]]:
     """Return what is acknowledged of a lane's part of a batch, which brings the lane as far, and what is not."""
     done = replace(
         batch, chosen=None, needs=[], positions=[], row_lanes=[], message_ids=[], ids=[], slots={}, claims=[]
@@ -56,7 +56,9 @@ def divide(batch: Batch, lane: int) -> tuple[Batch, list[Waiting]]:
                 continue
             if place >= len(slot.offsets):
                 left.append(
-                    Waiting(batch.positions[index], batch.ids[index], batch.message_ids[index], slot.topic)
+                    Unacknowledged(
+                        batch.positions[index], batch.ids[index], batch.message_ids[index], slot.topic
+                    )
                 )
                 continue
             copy.indexes.append(len(done.positions))
@@ -69,7 +71,9 @@ def divide(batch: Batch, lane: int) -> tuple[Batch, list[Waiting]]:
     return done, sorted(left)
 
 
-def claims_of(held: Held, lane: int, left: Iterable[Waiting], reason: Unpublishable) -> list[Claim] | None:
+def claims_of(
+    held: Held, lane: int, left: Iterable[Unacknowledged], reason: Unpublishable
+) -> list[Claim] | None:
     """Park the topics of messages in a lane; return the messages' claims, or None where there is no room.
 
     Args:
