@@ -143,7 +143,8 @@ class Checker:
                 self._stopping.wait(pause)
                 continue
             except psycopg.Error as error:
-                log.error("groups were not read", **reason(error))
+                pause = away.next()
+                log.error("groups were not read", **reason(error), next_try_in_s=pause)
             if time.monotonic() >= report_at:
                 self._report()
                 report_at = time.monotonic() + REPORT_EVERY_S

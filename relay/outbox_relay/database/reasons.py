@@ -14,6 +14,12 @@ READ_ONLY_HINT = (
     "the server is a standby, or read-only; this is tried again until it is promoted. Else let --dsn name the primary, "
     "or add target_session_attrs=read-write to it"
 )
+DIVIDED = ("42P05", "26000")
+"""The SQLSTATEs of a prepared statement that another session has made, or not made: a pooler is in between."""
+DIVIDED_HINT = (
+    "a pooler in transaction or statement mode divides the session; let --dsn (OUTBOX_DSN) name the server itself, or "
+    "a pooler in session mode"
+)
 CONNECTION_LOST = ("08", "57P")
 """SQLSTATEs that begin with these mean that the server, or the connection to it, is gone."""
 
@@ -29,6 +35,8 @@ def reason(error: BaseException) -> dict[str, Any]:
         fields["hint"] = one_line(error.diag.message_hint)
     elif error.sqlstate == READ_ONLY:
         fields["hint"] = READ_ONLY_HINT
+    elif is_divided(error):
+        fields["hint"] = DIVIDED_HINT
     return fields
 
 
@@ -39,6 +47,15 @@ def is_away(error: BaseException) -> bool:
     if not isinstance(error, psycopg.OperationalError):
         return False
     return error.sqlstate is None or error.sqlstate.startswith(CONNECTION_LOST)
+
+
+def is_divided(error: BaseException) -> bool:
+    """Return whether the error shows that statements of one connection reach different sessions of PostgreSQL.
+
+    The driver names its prepared statements by a number of the connection, so in a session that keeps to one client no
+    name is taken, and none is missing.
+    """
+    return isinstance(error, psycopg.Error) and error.sqlstate in DIVIDED
 
 
 def may_heal(error: BaseException) -> bool:

@@ -57,6 +57,12 @@ class CannotShareError(OperatorError):
     """The relays of this database cannot share its lanes; the text names why, and what repairs it."""
 
 
+DIVIDED_SESSION = (
+    "the relay's statements reach different sessions of PostgreSQL: a pooler in transaction or statement "
+    "mode is in between\nlet --dsn (OUTBOX_DSN) name the server itself, or a pooler in session mode"
+)
+
+
 def owner_name() -> str:
     """Name this process for people and for the lease: host, pid and a random part."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"

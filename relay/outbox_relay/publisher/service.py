@@ -27,7 +27,7 @@ from confluent_kafka import KafkaException
 from outbox.backoff import Backoff
 from outbox_relay.database.connections import DatabaseUnreachableError, connect
 from outbox_relay.database.partitions_ahead import ensure_at_start
-from outbox_relay.database.reasons import is_away, may_heal, reason
+from outbox_relay.database.reasons import is_away, is_divided, may_heal, reason
 from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.publisher import lease
 from outbox_relay.publisher.errors import KafkaUnavailableError
@@ -145,6 +145,8 @@ class Relay:
                     raise
                 self._pause_after(error)
             except (DatabaseUnreachableError, psycopg.Error) as error:
+                if is_divided(error):
+                    raise lease.CannotShareError(lease.DIVIDED_SESSION) from error
                 if not may_heal(error):
                     raise
                 self._pause_after(error)

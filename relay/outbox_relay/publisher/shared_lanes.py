@@ -38,6 +38,7 @@ from outbox.partitioning.lanes import LANES
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.lane_groups import Group, start_groups
 from outbox_relay.publisher.lease import (
+    DIVIDED_SESSION,
     LOCK_WAIT_S,
     STATEMENTS,
     CannotShareError,
@@ -107,10 +108,7 @@ class Shares:
         assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
         epochs, free, is_draining, own, mark, self.generation = row
         if mark != str(mine.epoch):
-            raise CannotShareError(
-                "the relay's statements reach different sessions of PostgreSQL: a pooler in transaction or statement "
-                "mode is in between\nlet --dsn (OUTBOX_DSN) name the server itself, or a pooler in session mode"
-            )
+            raise CannotShareError(DIVIDED_SESSION)
         if lost := mine.lanes.difference(own):
             raise LeaseLostError(
                 f"lanes {sorted(lost)} of {mine.owner} (epoch {mine.epoch}) were taken by another relay"

@@ -8,9 +8,12 @@ import pytest
 
 from outbox_relay.publisher import lease
 from outbox_relay.publisher.lease import CannotShareError
+from outbox_relay.publisher.session import Session
 from tests.support.lanes import take
-from tests.support.plain_inserts import Connection, connect
+from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_thread import RelayThread
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -43,3 +46,24 @@ def test_a_pooler_that_divides_the_session_is_named(
         session._conn.execute("RESET ALL")
         with pytest.raises(CannotShareError, match="pooler in transaction or statement mode"):
             turn_until(session, lambda: False, "it notices")
+
+
+@pytest.mark.parametrize("statement", ["PREPARE _pg3_{} AS SELECT 1", "DEALLOCATE _pg3_{}"])
+def test_a_pooler_that_mixes_up_prepared_statements_is_named(
+    database: str, bootstrap_servers: str, statement: str
+) -> None:
+    """As PgBouncer before 1.21: in another session the driver's statement exists already, or does not yet."""
+    with RelayThread(database, bootstrap_servers) as relay:
+        session = wait_until(lambda: relay.session, "the relay runs")
+        raw, done = session._conn.pgconn, list[object]()
+
+        def mix_up(session: Session) -> None:
+            if not done:
+                done.extend(raw.exec_(statement.format(number).encode()) for number in range(300))
+
+        relay._relay.on_turn = mix_up
+        with connect(database) as conn:
+            insert(conn, "t", "k", "k:0")
+        wait_until(lambda: not relay.is_running, "the relay ends")
+        assert isinstance(relay.error, CannotShareError)
+        assert "pooler in transaction or statement mode" in str(relay.error)
