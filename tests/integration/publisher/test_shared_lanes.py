@@ -206,6 +206,7 @@ def test_a_lane_is_given_back_only_when_what_is_on_the_wire_is_recorded(
         with connect(database) as other:
             take(other, "another", 60, lanes=[])
             turn_until(session, lambda: session._leaving == set(HIGH), "lanes are to be given back")
+            turn_until(session, lambda: publisher.in_flight[0].is_acknowledged, "it is acknowledged")
             for _ in range(20):
                 session.run_once(0.005)
             assert session.lanes == set(ALL)
