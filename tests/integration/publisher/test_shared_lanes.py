@@ -242,6 +242,12 @@ def lose(conn: Connection, session: Session, lane: int) -> None:
     )
 
 
+def is_acknowledged(session: Session) -> bool:
+    """Whether Kafka has acknowledged the first batch on the wire."""
+    session._publisher.serve(0.01)
+    return session._publisher.in_flight[0].is_acknowledged
+
+
 def test_a_barrier_is_refused_when_one_lane_is_lost(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
@@ -276,14 +282,23 @@ def test_what_was_acknowledged_of_the_other_lanes_is_recorded_when_one_is_lost(
         insert(conn, topic, kept, "x")
         turn_until(session, lambda: bool(session._publisher.in_flight), "it is on the wire")
         lose(conn, session, 5)
-
-        def is_acknowledged() -> bool:
-            session._publisher.serve(0.01)
-            return session._publisher.in_flight[0].is_acknowledged
-
-        wait_until(is_acknowledged, "Kafka acknowledges it")
+        wait_until(lambda: is_acknowledged(session), "Kafka acknowledges it")
         session._record()
         assert session.counts.recorded == 1
+
+
+def test_what_was_acknowledged_of_a_lost_lane_is_left_to_its_new_owner(
+    database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    with relay_session(database, bootstrap_servers, clean=False) as session:
+        session._balance_at = float("inf")
+        insert(conn, topic, keys_of_lanes(conn, topic, 5)[0], "x")
+        turn_until(session, lambda: bool(session._publisher.in_flight), "it is on the wire")
+        lose(conn, session, 5)
+        wait_until(lambda: is_acknowledged(session), "Kafka acknowledges it")
+        with pytest.raises(LeaseLostError):
+            session._record()
+        assert conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("lane", [0, 7])
