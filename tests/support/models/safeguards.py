@@ -86,7 +86,7 @@ PARKING: Tests = {
     ),
     "keys in memory only": (f"{_KEYS}test_parked_keys_outlive_their_relay",),
     "a drain with claims on the wire": (
-        f"{_DRAINED}test_a_drain_begins_when_all_claims_of_the_key_are_written",
+        f"{_TOPICS}test_a_backlog_of_a_paused_topic_holds_up_no_other_and_is_drained_in_order",
     ),
     "a drain recorded under another epoch": (
         f"{_DRAINED}test_what_became_of_a_drain_is_refused_under_another_epoch",
