@@ -18,15 +18,17 @@ from outbox_local.stack.api import Stack
 from outbox_relay.operations import relays as sharing
 from tests.support.bare_reader import narrow_partitions
 from tests.support.concurrent_writers import Writers
-from tests.support.kafka_records import compare, read_topic
+from tests.support.kafka_records import Findings, compare, read_topic
 from tests.support.plain_inserts import Connection, connect, wait_published
 from tests.support.relay_process import RelayProcess
+from tests.support.sick_topics import Operators
 from tests.support.terminal_lines import Tell
 from tests.support.waiting import wait_until
 
 Fault = tuple[int, Callable[[], None]]
 """How often something happens, and what."""
 LEASE = "2"
+LEFT = "SELECT (SELECT count(*) FROM outbox.waiting) + (SELECT count(*) FROM outbox.parked_key)"
 SEED = int(os.environ.get("OUTBOX_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
 
@@ -36,8 +38,20 @@ def let_pass(seconds: float) -> None:
     wait_until(lambda: time.monotonic() >= end, "time passes")
 
 
+class Place(NamedTuple):
+    """The servers, the database and the topic of one test."""
+
+    stack: Stack
+    dsn: str
+    topic: str
+
+
 class Chaos:
     """One relay that is always wanted, and everything that can happen to it."""
+
+    poison = 0.0
+    others: tuple[str, ...] = ()
+    """Topics that are written to next to the place's own."""
 
     def __init__(self, stack: Stack, dsn: str, chance: random.Random) -> None:
         self._stack, self._dsn, self._chance = stack, dsn, chance
@@ -96,6 +110,34 @@ class Chaos:
         """End what would keep the rest from being published; called until all is."""
         self.keep_one_alive()
 
+    @property
+    def story(self) -> str:
+        """What else to tell about a run."""
+        return ""
+
+    def begin(self) -> None:
+        """Begin what goes on beside the faults."""
+
+    def before_the_end(self, writers: Writers) -> None:
+        """Do what is to be done while there is still written."""
+
+    def settle(self, conn: Connection) -> None:
+        """Let everything be published."""
+
+        def published() -> bool:
+            self.calm()
+            row = conn.execute(
+                "SELECT EXISTS (SELECT FROM outbox.message_status WHERE status = 'COMMITTED')"
+            ).fetchone()
+            return row == (False,)
+
+        wait_until(published, "everything is published")
+        wait_published(conn)
+
+    def compare(self, topic: str, committed: list[tuple[str, int]]) -> Findings:
+        """Compare what Kafka has of a topic with what was committed."""
+        return compare(read_topic(self._stack.bootstrap_servers, topic), committed)
+
     def faults(self) -> list[Fault]:
         """Return what may happen."""
         return [
@@ -135,12 +177,68 @@ class Chaos:
 
 
 class SharedChaos(Chaos):
-    """Several relays that are always wanted, and share the lanes."""
+    """Several relays that are always wanted, and share the lanes; with poison and sick topics, and who mends them."""
 
-    def __init__(self, stack: Stack, dsn: str, chance: random.Random, count: int) -> None:
+    poison = 0.02
+
+    def __init__(self, place: Place, chance: random.Random, count: int) -> None:
         self._count = count
-        super().__init__(stack, dsn, chance)
+        self.operators = Operators(place.stack.bootstrap_servers, place.dsn, place.topic, SEED + 1)
+        self.others = (self.operators.lost, self.operators.paused)
+        super().__init__(place.stack, place.dsn, chance)
         self.keep_one_alive()
+
+    @property
+    def story(self) -> str:
+        return f", operators: {dict(self.operators.done)}"
+
+    def begin(self) -> None:
+        self.operators.start()
+
+    def before_the_end(self, writers: Writers) -> None:
+        """Leave two topics sick, write on to them and to the one that is well, and let a relay die once more."""
+
+        def have_done_all() -> bool:
+            self.calm()
+            return self.operators.have_done_all
+
+        wait_until(have_done_all, f"all commands have succeeded once: {self.operators.done}")
+        self.operators.stop()
+        self.operators.sicken()
+        writers.wait_for(200)
+        self.kill_relay()
+
+    def settle(self, conn: Connection) -> None:
+        """Let all of the topic that is well be published, while the others are still sick; and then the others."""
+        conn.execute("ANALYZE")  # as autovacuum would: the queries of this read all that was written
+        well, *sick = self.operators.topics
+        self._publish(well)
+        for topic in sick:
+            assert self.operators.waiting(topic) > 0, f"{topic} is not sick"
+        assert self.operators.is_paused(self.operators.paused)
+        assert not self.operators.is_in_kafka(self.operators.lost)
+        self._publish(well, *sick)
+        wait_until(lambda: conn.execute(LEFT).fetchone() == (0,), "no key and no topic is parked")
+
+    def _publish(self, *topics: str) -> None:
+        def published() -> bool:
+            self.calm()
+            self.operators.mend(topics)
+            return self.operators.are_published(*topics)
+
+        wait_until(published, f"all of {topics} is published")
+
+    def compare(self, topic: str, committed: list[tuple[str, int]]) -> Findings:
+        records = self.operators.records(topic)
+        return compare(records, self.operators.wanted(topic, set(committed), records))
+
+    def kill_kafka(self) -> None:
+        with self.operators.kafka_is_needed:
+            super().kill_kafka()
+
+    def close(self) -> None:
+        super().close()
+        self.operators.close()
 
     @property
     def running(self) -> list[RelayProcess]:
@@ -207,48 +305,47 @@ class SharedChaos(Chaos):
         ]
 
 
-class Place(NamedTuple):
-    """The servers, the database and the topic of one test."""
-
-    stack: Stack
-    dsn: str
-    topic: str
-
-
 def endure(make: Callable[[random.Random], Chaos], place: Place, seconds: int, tell: Tell) -> None:
     """Write for so long under this chaos, let everything be published, and compare it with what was committed."""
-    stack, dsn, topic = place
+    _, dsn, topic = place
     tell(f"OUTBOX_CHAOS_SEED={SEED}")
     chance = random.Random(SEED)
     with connect(dsn) as conn:
         narrow_partitions(conn, width=2_000, count=60)
     chaos = make(chance)
+    topics = (topic, *chaos.others)
     try:
-        with Writers(dsn, topic, seed=SEED, threads=6, keys=200, halves=40) as writers:
+        with Writers(
+            *(dsn, topic),
+            seed=SEED,
+            threads=6,
+            keys=200,
+            halves=40,
+            others=chaos.others,
+            poison=chaos.poison,
+        ) as writers:
+            chaos.begin()
             end = time.monotonic() + seconds
             while time.monotonic() < end:
                 let_pass(
                     chance.uniform(0.2, 1.5)
                 )  # how long the system is left in peace is part of the fault
                 chaos.once()
+            chaos.before_the_end(writers)
             writers.stop()
             with connect(dsn) as conn:
-
-                def published() -> bool:
-                    chaos.calm()
-                    row = conn.execute(
-                        "SELECT EXISTS (SELECT FROM outbox.message_status WHERE status = 'COMMITTED')"
-                    ).fetchone()
-                    return row == (False,)
-
-                wait_until(published, "everything is published")
-                wait_published(conn)
+                chaos.settle(conn)
             committed = writers.committed()
+        found = {
+            name: chaos.compare(name, [one for one in committed if writers.topic_of(one[0]) == name])
+            for name in topics
+        }
     finally:
         chaos.close()
-    found = compare(read_topic(stack.bootstrap_servers, topic), committed)
-    tell(f"{len(committed)} messages, {found.duplicate_records} duplicates, faults: {dict(chaos.done)}")
-    assert not found.broken, f"seed {SEED}: {found.broken}"
+    duplicates = sum(one.duplicate_records for one in found.values())
+    tell(f"{len(committed)} messages, {duplicates} duplicates, faults: {dict(chaos.done)}{chaos.story}")
+    broken = {name: one.broken for name, one in found.items() if one.broken}
+    assert not broken, f"seed {SEED}: {broken}"
     assert not chaos.tracebacks(), f"seed {SEED}: {chaos.tracebacks()[0]}"
     assert not chaos.repairs(), f"seed {SEED}: the sweep had to repair a loss: {chaos.repairs()}"
     assert len(committed) > seconds * 10, "the writers hardly wrote"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -15,6 +16,7 @@ from tests.support.waiting import wait_until
 
 SQL = Statements("tests.support/concurrent_writers.sql")
 TIMEOUT_MS = 20_000
+POISON_BYTES = 10_000
 
 
 class Writers:
@@ -26,6 +28,8 @@ class Writers:
     Args:
         asynchronous: share of transactions that commit with synchronous_commit = off.
         pace: average seconds between two transactions of a thread.
+        others: further topics; the keys are shared out among all of them, and a transaction may write to several.
+        poison: share of messages that are larger than their topic takes while its limit is `POISON_BYTES`.
     """
 
     def __init__(
@@ -39,8 +43,10 @@ class Writers:
         halves: int = 20,
         asynchronous: float = 0.7,
         pace: float = 0.002,
+        others: Sequence[str] = (),
+        poison: float = 0.0,
     ) -> None:
-        self._dsn, self._topic = dsn, topic
+        self._dsn, self._topics, self._poison = dsn, [topic, *others], poison
         self._keys, self._halves = keys, halves
         self._asynchronous, self._pace = asynchronous, pace
         self._stop = threading.Event()
@@ -78,6 +84,10 @@ class Writers:
         """Every (key, version) that was committed with a message."""
         with psycopg.connect(self._dsn, autocommit=True) as conn:
             return [(row[0], row[1]) for row in conn.execute(SQL["truth"]).fetchall()]
+
+    def topic_of(self, key: str) -> str:
+        """Return the topic of a key."""
+        return self._topics[int(key[1:]) % len(self._topics)]
 
     def __enter__(self) -> Self:
         return self
@@ -124,19 +134,23 @@ class Writers:
                         self._send(conn, f"k{key}", "ghost")
                 if chance.random() < 0.3:
                     with conn.transaction():
-                        self._advance(conn, f"k{key}")
+                        self._advance(conn, f"k{key}", chance)
                 else:
-                    self._advance(conn, f"k{key}")
+                    self._advance(conn, f"k{key}", chance)
             if chance.random() < 0.05:
                 self._stop.wait(chance.uniform(0.02, 0.3))
 
-    def _advance(self, conn: psycopg.Connection[Any], key: str) -> None:
+    def _advance(self, conn: psycopg.Connection[Any], key: str, chance: random.Random) -> None:
         row = conn.execute(SQL["advance"], {"key": key}).fetchone()
         assert row is not None
-        self._send(conn, key, str(row[0]))
+        if self._poison and chance.random() < self._poison:
+            values = {"topic": self.topic_of(key), "key": key, "version": str(row[0]), "much": POISON_BYTES}
+            conn.execute(SQL["poison"], values)
+        else:
+            self._send(conn, key, str(row[0]))
 
     def _send(self, conn: psycopg.Connection[Any], key: str, version: str) -> None:
-        conn.execute(SQL["send"], {"topic": self._topic, "key": key, "version": version})
+        conn.execute(SQL["send"], {"topic": self.topic_of(key), "key": key, "version": version})
 
     def _half(self, conn: psycopg.Connection[Any], chance: random.Random) -> None:
         key = f"h{chance.randrange(self._halves)}"
@@ -145,7 +159,9 @@ class Writers:
             assert row is not None
             version, half = row
             if half is None:
-                conn.execute(SQL["prepare"], {"topic": self._topic, "key": key, "version": str(version + 1)})
+                conn.execute(
+                    SQL["prepare"], {"topic": self.topic_of(key), "key": key, "version": str(version + 1)}
+                )
                 return
             committed = chance.random() < 0.8
             state = "COMMITTED" if committed else "ROLLED_BACK"

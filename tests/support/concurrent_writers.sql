@@ -17,6 +17,13 @@ UPDATE business.item SET version = version + 1 WHERE key = %(key)s RETURNING ver
 INSERT INTO outbox.message (topic, key, body)
 VALUES (%(topic)s, convert_to(%(key)s, 'UTF8'), convert_to(%(key)s || ':' || %(version)s, 'UTF8'))
 
+-- name: poison
+-- The same, larger than its topic takes. The table trusts a stated lane, and does not check the size then.
+INSERT INTO outbox.message (topic, key, body, headers, lane)
+VALUES (%(topic)s, convert_to(%(key)s, 'UTF8'), convert_to(%(key)s || ':' || %(version)s, 'UTF8'),
+        jsonb_build_object('much', repeat('x', %(much)s)),
+        outbox.lane_of(%(topic)s, NULL, convert_to(%(key)s, 'UTF8'), 0))
+
 -- name: lock
 -- A half message's key: its version, and the half message that is undecided.
 SELECT version, half FROM business.item WHERE key = %(key)s FOR UPDATE
