@@ -40,3 +40,12 @@ ALTER TABLE outbox.waiting
 CREATE INDEX waiting_parked ON outbox.waiting (parked, place) WHERE parked IS NOT NULL;
 CREATE INDEX waiting_place ON outbox.waiting (place) WHERE place IS NOT NULL;
 CREATE INDEX waiting_failed ON outbox.waiting (id) WHERE reason IN ('failed', 'expired');
+
+-- Refuses a claim that names a parked key without a row: nobody would ever publish it. No foreign key, because its check
+-- waits for a session that holds the key's row FOR UPDATE, and a claim waits for none.
+CREATE FUNCTION outbox.refuse_claim(number bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'messages cannot wait for the parked key %: it has no row in outbox.parked_key', number
+        USING ERRCODE = 'foreign_key_violation',
+              HINT = 'This is a fault of the relay: report it. Nothing was written; the relay reads its parked keys again.';
+END $$;

@@ -15,7 +15,10 @@ What waits is a drain: the key stays parked, and the producer is replaced later,
 then no key is drained, and the lane is not given back. The process dies before the drain's end is recorded: its
 announcement stays, and the next owner of the lane takes its messages for doubtful and drains the key again. After it:
 they are in doubt as recorded. They arrive after all, until the producer is closed: the key is parked, so none of it
-was published behind them.
+was published behind them. Messages of a topic's drain that fail by themselves park their keys, and what is read
+meanwhile is held for these: their claims are written first. The process dies behind that: its successor loads these
+keys, and the drain of the topic adds to them what is in front. It is paused past its lease before it: the claims find
+another epoch, and the session ends.
 """
 
 from __future__ import annotations
@@ -152,10 +155,14 @@ class AsideLanes:
     def _give_up_drain(self, lane: int, reason: Unpublishable) -> None:
         """End the drain that a lane waits for: its place in the lane is no place to stop at.
 
-        What is behind it on the wire stays there, and the lane goes on when that is recorded.
+        What is behind it on the wire stays there, and the lane goes on when that is recorded. Some of that may be held
+        for a key that this page has parked, so what the page holds back is written. It was not given to Kafka, and what
+        is in front of it in its key goes on waiting, and joins the key with its lower place: in the topic's next drain.
         """
         with naming_defects():
             batch, handed = self._publisher.give_up_drain(lane)
+            claims = Batch((), batch.progress, batch.before, claims=batch.claims)
+            self._recorder.commit([claims], self._partitions.bounds())
             self._recorder.doubts.add(handed, {})
             self._given_up += batch.messages
             self._burdened |= {lane}

@@ -32,6 +32,7 @@ SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('m
 -- Does such a one wait for its topic, its row stays as it is: the drain of the topic finds that it has expired.
 -- A message that waits for its whole topic already is taken over by its own key: the drain of the topic has found that it
 -- fails, or is to be held.
+-- A claim of a key that has no row, and gets none here, is an error (outbox.refuse_claim): no drain would ever find it.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
     WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
@@ -43,15 +44,20 @@ WITH owned AS MATERIALIZED (
     FROM own, unnest(%(head_numbers)s::bigint[], %(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[],
                      %(queues)s::integer[], %(order_keys)s::bytea[], %(errors)s::text[])
                   k (number, head, lane, topic, queue, order_key, error)
+), unknown AS MATERIALIZED (
+    SELECT outbox.refuse_claim(n.number)
+    FROM own, (SELECT DISTINCT number FROM unnest(%(numbers)s::bigint[]) number) n
+    WHERE n.number IS NOT NULL AND n.number <> ALL (%(head_numbers)s::bigint[])
+        AND NOT EXISTS (SELECT FROM outbox.parked_key k WHERE k.number = n.number)
 ), claimed AS (
     INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
     SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
     FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
                      %(places)s::bigint[], %(doubtful)s::boolean[]) c (id, message_id, reason, parked, place, in_doubt)
-    WHERE c.reason <> 'expired' OR NOT c.in_doubt
+    WHERE NOT EXISTS (SELECT FROM unknown) AND (c.reason <> 'expired' OR NOT c.in_doubt
         OR NOT EXISTS (SELECT FROM outbox.publication b
                        WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
-                           AND b.positions @> ARRAY[c.place])
+                           AND b.positions @> ARRAY[c.place]))
     ON CONFLICT (id) DO UPDATE
     SET reason = excluded.reason, parked = excluded.parked, place = excluded.place,
         in_doubt = waiting.in_doubt OR excluded.in_doubt
@@ -78,15 +84,20 @@ WITH owned AS MATERIALIZED (
     FROM own, unnest(%(head_numbers)s::bigint[], %(heads)s::bigint[], %(head_lanes)s::smallint[], %(topics)s::text[],
                      %(queues)s::integer[], %(order_keys)s::bytea[], %(errors)s::text[])
                   k (number, head, lane, topic, queue, order_key, error)
+), unknown AS MATERIALIZED (
+    SELECT outbox.refuse_claim(n.number)
+    FROM own, (SELECT DISTINCT number FROM unnest(%(numbers)s::bigint[]) number) n
+    WHERE n.number IS NOT NULL AND n.number <> ALL (%(head_numbers)s::bigint[])
+        AND NOT EXISTS (SELECT FROM outbox.parked_key k WHERE k.number = n.number)
 ), claimed AS (
     INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
     SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
     FROM own, unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[],
                      %(places)s::bigint[], %(doubtful)s::boolean[]) c (id, message_id, reason, parked, place, in_doubt)
-    WHERE c.reason <> 'expired' OR NOT c.in_doubt
+    WHERE NOT EXISTS (SELECT FROM unknown) AND (c.reason <> 'expired' OR NOT c.in_doubt
         OR NOT EXISTS (SELECT FROM outbox.publication b
                        WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
-                           AND b.positions @> ARRAY[c.place])
+                           AND b.positions @> ARRAY[c.place]))
     ON CONFLICT (id) DO UPDATE
     SET reason = excluded.reason, parked = excluded.parked, place = excluded.place,
         in_doubt = waiting.in_doubt OR excluded.in_doubt

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
 
 from outbox_relay.publisher.parked import Claim, Head, claim_values
@@ -72,3 +73,22 @@ def test_one_that_expired_once_published_stays_with_its_topic_until_the_drain(
     assert claimed(conn, name, EXPIRED, None, in_doubt=True) is None, "it is published"
     row = ("parked", TOPIC, ID, True)
     assert claimed(conn, name, EXPIRED, row, in_doubt=True) == row
+
+
+@pytest.mark.parametrize("name", ["claim", "record_claims"])
+def test_no_message_is_claimed_for_a_key_that_is_not_parked(conn: Connection, name: str) -> None:
+    held = Claim(LANE, ID + 1, ID + 1, "1" * 32, KEY, None)
+
+    def claim(*claims: Claim, **changed: Any) -> int:
+        doubtful = {one.id: False for one in claims}
+        return conn.execute(
+            STATEMENTS[name], {**OWN, **PUBLICATION, **claim_values(claims, doubtful), **changed}
+        ).rowcount
+
+    with pytest.raises(psycopg.errors.ForeignKeyViolation, match=f"parked key {KEY}: it has no row"):
+        claim(held)
+    assert conn.execute(ROW).fetchall() == []
+    assert conn.execute("SELECT FROM outbox.publication").fetchall() == []
+    assert claim(held, epoch=EPOCH - 1) == 0, "another relay may have drained the key"
+    assert claim(FAILS, held, batch=10) == 1
+    assert claim(held._replace(id=ID + 2, position=ID + 2), batch=11) == 1

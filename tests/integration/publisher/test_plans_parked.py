@@ -178,6 +178,11 @@ def test_claims_read_lanes_only(conn: Connection, name: str) -> None:
         plan = watched.explain({**values, "ids": [1]})
     assert rows_read(plan, "parked_key") == 0
     assert rows_read(plan, "waiting") == 0
+    with conn.transaction(force_rollback=True):
+        heads = ("heads", "head_numbers", "head_lanes", "topics", "queues", "order_keys", "errors")
+        nothing: dict[str, list[Any]] = {key: [] for key in heads}
+        plan = watched.explain({**values, **nothing, "ids": [2], "numbers": [500], "reasons": ["held"]})
+    assert rows_read(plan, "parked_key") <= 1, "the key that it is held for"
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/publications.sql", "claim")

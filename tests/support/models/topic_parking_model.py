@@ -2,9 +2,9 @@
 
 One lane, one topic with the keys A (messages 0, 2, 4 …) and B (1, 3, …), and relay sessions that take the lane one
 after the other: the one before has died, or was paused past its lease and goes on at any later time. The topic is
-closed (paused, or missing) and opened again, at any time; a session notices each of them at any later time. Message 0
-may be one that cannot be published until an operator repairs its cause. The last message is sent at any time. Steps of
-a session:
+closed (paused, or missing) and opened again, at any time; a session notices each of them at any later time. One message
+of A may be one that cannot be published until an operator repairs its cause. The last message is sent at any time.
+Steps of a session:
 
     takes     the lane, and loads which topic and key are parked, and what waits
     reads     up to what is committed, makes its barrier, and produces: a message of the parked topic becomes a claim of
@@ -14,7 +14,8 @@ a session:
     records   the oldest batch on the wire that has arrived: progress, claims, what became of a drain
 
     gives up  what is on the wire and has not arrived, because its partition has no leader: it becomes claims of the
-              topic, with a record of what has arrived. A drain that has not arrived goes on waiting
+              topic, with a record of what has arrived. A drain that has not arrived goes on waiting, and what it has
+              moved to the key is claimed
 
 What a session gave to Kafka arrives in its order at any later time, or never once it has died, or was given up.
 
@@ -46,13 +47,16 @@ class Variant:
     messages: int = 4
     flips: int = 2
     """How often the topic is closed or opened; it is open at first if that is even."""
-    poison: bool = False
+    poison: int = NOBODY
+    """The message that cannot be published, until it is repaired."""
     leaders_lost: int = 0
     """How often a session gives up what is on its wire."""
     claims_given_up: bool = True
     """Whether what is given up waits for the topic; else it counts as published."""
     parks_given_up: bool = True
     """Whether newer messages wait behind what was given up, too."""
+    claims_given_up_drains: bool = True
+    """Whether what a drain moved to the key is claimed for it although the drain is given up."""
     claims_with_record: bool = True
     """Whether claims are written when what is in front of them has arrived, or when they are made."""
     loads_topics: bool = True
@@ -85,6 +89,8 @@ class Batch(NamedTuple):
     is_whole: bool = False
     parks: bool = False
     """Whether it parks the topic without a message of it."""
+    parks_key: bool = False
+    """Whether the message that fails is in it: the row of the key is made with its claim. Others only name the key."""
 
 
 class Session(NamedTuple):
@@ -115,7 +121,8 @@ class State(NamedTuple):
     is_open: bool
     flips: int
     deaths: int
-    fixed: bool
+    poison: int
+    """The message that fails now."""
     leaders_lost: int = 0
     owner: int = NOBODY
     progress: Ids = NONE
@@ -146,7 +153,7 @@ def start(v: Variant) -> State:
         v.flips % 2 == 0,
         v.flips,
         v.deaths,
-        not v.poison,
+        v.poison,
         v.leaders_lost,
     )
 
@@ -170,9 +177,9 @@ def steps(v: Variant, s: State) -> Iterator[Next]:
     if s.flips:
         word = "closed" if s.is_open else "opened"
         yield f"the topic is {word}", s._replace(is_open=not s.is_open, flips=s.flips - 1)
-    if not s.fixed:
-        yield "the cause is repaired", s._replace(fixed=True)
-    if s.key and s.fixed and not s.asked:
+    if s.poison != NOBODY:
+        yield "the cause is repaired", s._replace(poison=NOBODY)
+    if s.key and s.poison == NOBODY and not s.asked:
         yield "a drain of the key is requested", s._replace(requested=True, asked=True)
     for number, session in enumerate(s.sessions):
         if session.at == "out":
@@ -228,13 +235,9 @@ def _turn(v: Variant, s: State, number: int, session: Session) -> Iterator[Next]
     yield from _drain(v, s, number, session)
 
 
-def _fails(s: State, row: int) -> bool:
-    return row == 0 and not s.fixed
-
-
 def _read(v: Variant, s: State, number: int, session: Session) -> State:
     rows, of_topic, of_key = [], set(), set()
-    topic, key = session.topic, session.key
+    topic, key, parks_key = session.topic, session.key, False
     for row in sorted(s.committed - session.progress - s.waiting):
         if topic and (v.drains_before_reading or not session.is_open):
             of_topic.add(row)
@@ -243,15 +246,15 @@ def _read(v: Variant, s: State, number: int, session: Session) -> State:
             of_topic.add(row)
         elif key and row % 2 == 0:
             of_key.add(row)
-        elif _fails(s, row):
-            key = True
+        elif row == s.poison:
+            key = parks_key = True
             of_key.add(row)
         else:
             rows.append(row)
-    batch = Batch(tuple(rows), s.committed, frozenset(of_topic), frozenset(of_key))
+    batch = Batch(tuple(rows), s.committed, frozenset(of_topic), frozenset(of_key), parks_key=parks_key)
     if not v.claims_with_record:
         s = _claim(s, batch)
-        batch = batch._replace(of_topic=NONE, of_key=NONE)
+        batch = batch._replace(of_topic=NONE, of_key=NONE, parks_key=False)
     wire = (*session.wire, batch)
     return _with(s, number, session._replace(progress=s.committed, topic=topic, key=key, wire=wire))
 
@@ -290,24 +293,25 @@ def _drained(v: Variant, s: State, number: int, what: str, listed: tuple[int, ..
     rows: list[int] = []
     moved: set[int] = set()
     done: set[int] = set()
-    key, ended = session.key, False
+    key, ended, parks_key = session.key, False, False
     for row in listed:
         if what == OF_TOPIC and v.asks_keys_in_drains and key and row % 2 == 0:
             moved.add(row)
-        elif _fails(s, row):
+        elif row == s.poison:
             if what == OF_KEY:
                 ended = True
                 break
             if v.fails_in_drains:
-                key = True
+                key = parks_key = True
                 moved.add(row)
             else:
                 done.add(row)
         else:
             rows.append(row)
     is_whole = len(listed) < most and not ended
+    gone = frozenset(rows) | done
     batch = Batch(
-        tuple(rows), session.progress, NONE, frozenset(moved), what, frozenset(rows) | done, is_whole
+        tuple(rows), session.progress, NONE, frozenset(moved), what, gone, is_whole, parks_key=parks_key
     )
     drain, pages = ("", 0) if is_whole or ended else (what, session.pages + 1)
     return _with(s, number, session._replace(key=key, drain=drain, pages=pages, wire=(*session.wire, batch)))
@@ -318,7 +322,7 @@ def _claim(s: State, batch: Batch) -> State:
         of_topic=(s.of_topic | batch.of_topic) - batch.of_key,
         of_key=s.of_key | batch.of_key,
         topic=s.topic or bool(batch.of_topic) or batch.parks,
-        key=s.key or bool(batch.of_key),
+        key=s.key or batch.parks_key,
     )
 
 
@@ -329,7 +333,8 @@ def _given_up(v: Variant, s: State, number: int, session: Session) -> State:
     if first.drain:
         late = Session(LATE, wire=(first,), arrived=session.arrived)
         left = session._replace(wire=session.wire[1:], arrived=0, topic=True, drain="", pages=0)
-        after = _with(s, number, left)._replace(topic=True)
+        moved = Batch((), NONE, of_key=first.of_key, parks_key=first.parks_key)
+        after = _with(_claim(s, moved) if v.claims_given_up_drains else s, number, left)._replace(topic=True)
         return after._replace(sessions=(*after.sessions, late))
     late = Session(LATE, wire=session.wire, arrived=session.arrived)
     rows = [row for batch in session.wire for row in batch.rows]
@@ -338,7 +343,9 @@ def _given_up(v: Variant, s: State, number: int, session: Session) -> State:
     of_key = NONE.union(*(batch.of_key for batch in session.wire))
     progress = NONE.union(*(batch.progress for batch in session.wire))
     parks = any(batch.parks for batch in session.wire)
-    after = _claim(s._replace(progress=s.progress | progress), Batch((), NONE, of_topic, of_key, parks=parks))
+    parks_key = any(batch.parks_key for batch in session.wire)
+    claims = Batch((), NONE, of_topic, of_key, parks=parks, parks_key=parks_key)
+    after = _claim(s._replace(progress=s.progress | progress), claims)
     left = session._replace(wire=(), arrived=0, topic=session.topic or v.parks_given_up)
     after = _with(after, number, left)
     return after._replace(sessions=(*after.sessions, late))

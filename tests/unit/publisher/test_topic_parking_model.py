@@ -14,13 +14,16 @@ SOUND: dict[str, Variant] = {
     "paused and resumed": replace(ALONE, messages=5),
     "paused twice": replace(ALONE, flips=4),
     "missing at first": replace(ALONE, flips=1),
-    "paused, with a message that fails": replace(ALONE, poison=True, messages=5),
-    "missing at first, with a message that fails": replace(ALONE, flips=1, poison=True, messages=5),
+    "paused, with a message that fails": replace(ALONE, poison=0, messages=5),
+    "missing at first, with a message that fails": replace(ALONE, flips=1, poison=0, messages=5),
     "a take-over": Variant(deaths=0),
     "a death": Variant(),
-    "a death, and a message that fails": Variant(poison=True),
+    "a death, and a message that fails": Variant(poison=0),
     "a leader is lost twice": replace(ALONE, flips=0, leaders_lost=2, messages=5),
-    "a leader is lost, and a message fails": replace(ALONE, flips=0, leaders_lost=1, poison=True, messages=5),
+    "a leader is lost, and a message fails": replace(ALONE, flips=0, leaders_lost=1, poison=0, messages=5),
+    "a leader is lost while a message fails in the drain of its topic": replace(
+        ALONE, leaders_lost=1, poison=2, messages=5
+    ),
     "a leader is lost, and a death": Variant(flips=0, leaders_lost=1, messages=3),
 }
 DEEP: dict[str, Variant] = {
@@ -28,9 +31,12 @@ DEEP: dict[str, Variant] = {
     "a leader is lost, and a death, with four messages": Variant(flips=0, leaders_lost=1),
     "a leader is lost twice, with a take-over": Variant(deaths=0, flips=0, leaders_lost=2, messages=3),
     "a leader is lost, a message fails, and a death": Variant(
-        flips=0, leaders_lost=1, poison=True, messages=3
+        flips=0, leaders_lost=1, poison=0, messages=3
     ),
-    "a death with five messages, one of which fails": Variant(poison=True, messages=5, flips=1),
+    "a death with five messages, one of which fails": Variant(poison=0, messages=5, flips=1),
+    "a leader is lost while a message fails in a drain, and a death": Variant(
+        flips=0, leaders_lost=1, poison=2
+    ),
 }
 BROKEN: dict[str, tuple[Variant, str]] = {
     "claims before what is in front of them has arrived": (Variant(claims_with_record=False), ORDER),
@@ -39,20 +45,24 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "a lane read behind the last page of a drain": (replace(ALONE, ends_before_reading=False), STUCK),
     "a topic that flows as soon as it is open": (replace(ALONE, drains_before_reading=False), ORDER),
     "a drain that publishes messages of a parked key": (
-        replace(ALONE, poison=True, asks_keys_in_drains=False),
+        replace(ALONE, poison=0, asks_keys_in_drains=False),
         ORDER,
     ),
     "a drain that leaves out what fails": (
-        replace(ALONE, flips=1, poison=True, fails_in_drains=False),
+        replace(ALONE, flips=1, poison=0, fails_in_drains=False),
         ORDER,
     ),
     "a drain of a key that forgets its request where the topic is closed": (
-        replace(ALONE, flips=4, poison=True, keeps_request=False),
+        replace(ALONE, flips=4, poison=0, keeps_request=False),
         STUCK,
     ),
     "what is given up counts as published": (
         replace(ALONE, flips=0, leaders_lost=1, claims_given_up=False),
         LOSS,
+    ),
+    "a drain that is given up with the key that it parked": (
+        replace(ALONE, leaders_lost=1, poison=2, messages=5, claims_given_up_drains=False),
+        STUCK,
     ),
     "newer messages flow before what was given up": (
         replace(ALONE, flips=0, leaders_lost=1, parks_given_up=False),
