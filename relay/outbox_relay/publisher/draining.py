@@ -57,7 +57,7 @@ class DrainedKeys(FailedMessages):
             if now < self._drain_at or not lanes:
                 return False
             self._drain_at = now + ASK_EVERY_S
-            self._drain = self._open_topic(lanes) or self._parked.requested(lanes)
+            self._drain = self._open_topic(lanes) or self._parked.requested(lanes, self._unread(lanes))
         drain = self._drain
         if drain is None:
             return False
@@ -105,6 +105,17 @@ class DrainedKeys(FailedMessages):
             else KeyDrain(rows[number][0], number, (*rows[number], None, None), time.monotonic())
         )
 
+    def _unread(self, lanes: Collection[int]) -> list[int]:
+        """Return the rows of the topics that are not drained yet, although that was requested: see `_is_read`."""
+        topics = self._parked.held.topics
+        if not topics or all(group.is_read for group in self._groups):
+            return []
+        return [
+            number
+            for (lane, topic), number in topics.items()
+            if lane in lanes and not self._is_read(lane, topic)
+        ]
+
     @property
     def _ends_drain(self) -> bool:
         """Whether the last page of a drain is on the wire: it was not waited for, because the relay is to stop."""
@@ -147,10 +158,18 @@ class DrainedKeys(FailedMessages):
                 del drained[position]
 
     def _put_off(self, drain: KeyDrain) -> None:
-        """End the announcement of a drain whose lane is not read, once nothing of it is on the wire."""
-        if not any(drain.lane in batch.speaks_for for batch in self._publisher.unrecorded()):
+        """End the announcement of a drain whose lane is not read, once nothing of the drain is on the wire.
+
+        What else of its lane is on the wire was not announced: with a flood there may always be some. It dies before
+        that statement: the announcement stays, and its successor takes what was listed for doubtful. It is paused past
+        its lease before it: the statement finds another epoch, and the successor has read the announcement.
+        """
+        if drain.is_announced:
+            lanes = {batch.drain.lane for batch in self._publisher.unrecorded() if batch.drain is not None}
+            if drain.lane in lanes:
+                return
             self._parked.withdraw([drain.lane])
-            self._drain = None
+        self._drain = None
 
     def _drainable(self) -> set[int]:
         """Return the lanes that are being read, and not one message at a time, and those that are stopped.

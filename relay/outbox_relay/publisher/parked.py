@@ -175,6 +175,8 @@ class KeyDrain:
     """The place in front of which nothing of the key waits, as far as this session knows."""
     listed_to: int = 0
     """The highest place of the page that was announced."""
+    is_announced: bool = False
+    """Whether a page was announced by this session."""
     done: Collection[int] = ()
     """The ids of this batch that wait no longer: produced, or not to be published any more."""
     expired: Collection[int] = ()
@@ -315,11 +317,10 @@ class ParkedKeys:
         for lane, topic, count in self.conn.execute(STATEMENTS["held"], {"lanes": array_text(lanes)}):
             self.held.messages_of[lane, topic] = count
 
-    def requested(self, lanes: Iterable[int]) -> KeyDrain | None:
-        """Return the drain that was asked for first, of these lanes."""
-        row = self.conn.execute(
-            STATEMENTS["requested"], {"lanes": array_text(lanes)}, prepare=True
-        ).fetchone()
+    def requested(self, lanes: Iterable[int], without: Iterable[int] = ()) -> KeyDrain | None:
+        """Return the drain that was asked for first, of these lanes; not of the rows `without`, by their numbers."""
+        values = {"lanes": array_text(lanes), "without": array_text(without)}
+        row = self.conn.execute(STATEMENTS["requested"], values, prepare=True).fetchone()
         return None if row is None else KeyDrain(row[1], row[0], row[1:5], time.monotonic() - row[5])
 
     def announce(self, drain: KeyDrain, most: int) -> array[int] | None:
@@ -354,7 +355,7 @@ class ParkedKeys:
         row = self.conn.execute(STATEMENTS["announce"], values, prepare=True).fetchone()
         if row is None:
             return None
-        drain.listed_to = row[2] or 0
+        drain.listed_to, drain.is_announced = row[2] or 0, True
         return array("q", row[1])
 
     def withdraw(self, lanes: Collection[int]) -> None:

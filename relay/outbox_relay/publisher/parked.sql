@@ -34,9 +34,11 @@ WHERE k.lane = ANY (%(lanes)s::smallint[]) AND NOT k.is_topic GROUP BY k.lane, k
 
 -- name: requested
 -- The key whose drain was requested first, and how many seconds ago. One that is locked (a message of it is being given up)
--- is left for later, and so is one whose topic is parked.
+-- is left for later, and so is one whose topic is parked. Those that the relay cannot drain now are left out: else the
+-- oldest of them would be the answer each time, and keep all others waiting.
 SELECT number, lane, topic, queue, order_key, extract(epoch FROM clock_timestamp() - requested_at)::float8 FROM outbox.parked_key
 WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL
+    AND number <> ALL (%(without)s::bigint[])
     AND (is_topic OR NOT EXISTS (SELECT FROM outbox.parked_key t
                                  WHERE t.lane = parked_key.lane AND t.topic = parked_key.topic AND t.is_topic))
 ORDER BY requested_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED

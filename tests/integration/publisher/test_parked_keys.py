@@ -60,10 +60,10 @@ def test_requests_are_read_only_while_a_key_is_parked(
     read = 0
     requested = ParkedKeys.requested
 
-    def count(keys: ParkedKeys, lanes: Iterable[int]) -> Any:
+    def count(keys: ParkedKeys, lanes: Iterable[int], without: Iterable[int]) -> Any:
         nonlocal read
         read += 1
-        return requested(keys, lanes)
+        return requested(keys, lanes, without)
 
     monkeypatch.setattr(ParkedKeys, "requested", count)
     with relay(database, bootstrap_servers) as session:

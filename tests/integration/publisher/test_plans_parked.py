@@ -54,8 +54,8 @@ def watch(conn: Connection, statement: str, types: dict[str, str], values: dict[
 
 @pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "requested")
 def test_requests_are_read_without_reading_all_keys(conn: Connection) -> None:
-    values = {"lanes": "{4,5}"}
-    watched = watch(conn, PARKED["requested"], {"lanes": "smallint[]"}, values)
+    values = {"lanes": "{4,5}", "without": "{}"}
+    watched = watch(conn, PARKED["requested"], {"lanes": "smallint[]", "without": "bigint[]"}, values)
     conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE number IN (500, 505)")
     plan = watched.explain(values)
     assert plan["Actual Rows"] == 1

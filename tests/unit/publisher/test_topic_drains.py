@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.lane_groups import Group, Split
 from outbox_relay.publisher.parked import Claim, Held, KeyDrain, ParkedKeys
 from outbox_relay.publisher.session import Session
@@ -17,6 +18,7 @@ from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.waking import Waking
 
 LANE, TOPIC, HASH, NUMBER = 3, "t", 7, -11
+OF_TOPIC = (LANE, TOPIC, None, None)
 LEVEL = Progress(Snapshot(20, 20))
 FLOOR = Progress(Snapshot(10, 10), is_partial=True)
 LISTED = Progress(Snapshot(20, 20), Snapshot(10, 10), 0)
@@ -74,10 +76,42 @@ def test_a_topic_is_not_drained_while_a_list_may_hold_it(name: str) -> None:
 
 def test_a_flood_puts_the_drain_of_its_topic_off() -> None:
     session = session_of(*apart(LISTED, HASH))
-    session._drain = KeyDrain(LANE, NUMBER, (LANE, TOPIC, None, None), time.monotonic(), pages=3)
+    session._drain = KeyDrain(LANE, NUMBER, OF_TOPIC, time.monotonic(), pages=3, is_announced=True)
+    wire = [Batch((LANE,), LEVEL, LEVEL), Batch((), LEVEL, LEVEL, drain=session._drain)]
+    session._publisher = cast("Any", SimpleNamespace(aside={}, unrecorded=lambda: wire))
+    assert not session._drain_next()
+    assert vars(session)["_drain"] is not None, "its page is on the wire"
+    assert cast("Any", session._parked).withdrawn == []
+    wire.pop()
     assert not session._drain_next()
     assert vars(session)["_drain"] is None
-    assert cast("Any", session._parked).withdrawn == [[LANE]], "nothing of it is on the wire"
+    assert cast("Any", session._parked).withdrawn == [[LANE]], "nothing of the drain is on the wire"
+
+
+def test_a_drain_that_was_not_announced_waits_for_nothing_on_the_wire() -> None:
+    session = session_of(*apart(LISTED, HASH))
+    session._drain = KeyDrain(LANE, NUMBER, OF_TOPIC, time.monotonic())
+    wire = [Batch((), LEVEL, LEVEL, drain=session._drain)]
+    session._publisher = cast("Any", SimpleNamespace(aside={}, unrecorded=lambda: wire))
+    assert not session._drain_next()
+    assert vars(session)["_drain"] is None
+    assert cast("Any", session._parked).withdrawn == []
+
+
+@pytest.mark.parametrize("name", [*READ, *NOT_READ])
+def test_a_request_for_a_topic_that_is_not_drained_yet_keeps_no_other_waiting(name: str) -> None:
+    session = session_of(*(READ | NOT_READ)[name])
+    session._waking.open.clear()
+    asked: list[list[int]] = []
+
+    def requested(lanes: Iterable[int], without: Iterable[int]) -> None:
+        asked.append([*without])
+
+    cast("Any", session._parked).requested = requested
+    session._drain_at = 0.0
+    session._drain_next()
+    without = [NUMBER] if name in NOT_READ else []
+    assert asked == ([without] if session._drainable() else [])
 
 
 class Waiting:
