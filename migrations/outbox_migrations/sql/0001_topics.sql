@@ -45,6 +45,7 @@ REVOKE ALL ON FUNCTION outbox.count_topic_change() FROM PUBLIC;
 CREATE TRIGGER topic_is_changed AFTER UPDATE ON outbox.topic FOR EACH ROW
     WHEN (OLD.partitions IS DISTINCT FROM NEW.partitions OR OLD.selector IS DISTINCT FROM NEW.selector
           OR OLD.paused_at IS DISTINCT FROM NEW.paused_at OR OLD.pause_when_grown <> NEW.pause_when_grown
+          OR OLD.skip_ahead <> NEW.skip_ahead
           OR (NEW.pause_when_grown AND OLD.partitions_in_kafka IS DISTINCT FROM NEW.partitions_in_kafka))
     EXECUTE FUNCTION outbox.count_topic_change();
 CREATE TRIGGER topic_is_deleted AFTER DELETE ON outbox.topic FOR EACH ROW

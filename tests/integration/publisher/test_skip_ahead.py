@@ -121,6 +121,24 @@ def test_a_topic_that_goes_on_after_a_pause_skips_ahead_as_well(
     assert versions(bootstrap_servers, skipping, skipping.bad) == [0, 2]
 
 
+def test_a_topic_that_skips_ahead_no_more_keeps_its_order_as_soon_as_the_relay_has_read_it(
+    database: str, bootstrap_servers: str, skipping: Parking
+) -> None:
+    generation = "SELECT generation FROM outbox.topic_generation"
+    with relay(database, bootstrap_servers) as session:
+        skipping.send(skipping.bad, 0)
+        skipping.settle(session)
+        before = skipping.conn.execute(generation).fetchone() or (0,)
+        skipping.conn.execute("UPDATE outbox.topic SET skip_ahead = false WHERE name = %s", [skipping.topic])
+        (wanted,) = skipping.conn.execute(generation).fetchone() or (0,)
+        assert wanted > before[0], "no relay reads the topic before its time otherwise"
+        turn_until(session, lambda: session._publisher.topics.generation == wanted, "the relay has read it")
+        skipping.send(skipping.bad, 1, poison=True)
+        skipping.send(skipping.bad, 2)
+        skipping.settle(session)
+        assert skipping.reasons == ["failed", "held"]
+
+
 def test_a_key_that_was_parked_before_the_choice_keeps_its_order(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:

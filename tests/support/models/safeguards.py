@@ -71,6 +71,15 @@ APART: Tests = {
     "what was drained is published by its list": (
         f"{_PARKED_APART}test_what_is_drained_is_not_published_again_by_a_list_that_was_made_before",
     ),
+    "what has committed since a refused message was read is taken for listed": (
+        f"{_U}test_relay_turns.py::test_a_careful_list_ends_at_what_was_visible_as_its_message_was_read",
+    ),
+    "a topic is drained while its list is open": (
+        f"{_U}test_topic_drains.py::test_a_topic_is_not_drained_while_a_list_may_hold_it",
+    ),
+    "a topic is drained at a floor": (
+        f"{_U}test_topic_drains.py::test_a_topic_is_drained_when_all_that_waits_for_it_is_read",
+    ),
 }
 PARKING: Tests = {
     "deletes up to a place": (
@@ -120,6 +129,18 @@ TOPIC_PARKING: Tests = {
         f"{_TOPICS}test_a_message_that_fails_as_its_topic_goes_on_parks_its_own_key",
     ),
     "a record under another epoch": LANES["a record that does not name its lanes"],
+    "a drain of a key that forgets its request where the topic is closed": (
+        f"{_P}test_leaderless.py::test_a_key_that_is_drained_when_its_topic_loses_a_leader_keeps_its_request",
+    ),
+    "a drain that is given up with the key that it parked": (
+        f"{_P}test_drains_given_up.py::test_a_key_that_was_parked_by_a_page_that_is_given_up_is_drained_in_order",
+    ),
+    "what is given up counts as published": (
+        f"{_P}test_leaderless.py::test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded",
+    ),
+    "newer messages flow before what was given up": (
+        f"{_U}test_leaderless.py::test_what_is_not_acknowledged_waits_for_its_topic_in_order",
+    ),
 }
 _CHANGES = f"{_U}test_topic_changes.py::"
 MOVING: Tests = {
