@@ -30,9 +30,7 @@ DEEP: dict[str, Variant] = {
     "a take-over while it is paused twice": Variant(deaths=0, flips=4),
     "a leader is lost, and a death, with four messages": Variant(flips=0, leaders_lost=1),
     "a leader is lost twice, with a take-over": Variant(deaths=0, flips=0, leaders_lost=2, messages=3),
-    "a leader is lost, a message fails, and a death": Variant(
-        flips=0, leaders_lost=1, poison=0, messages=3
-    ),
+    "a leader is lost, a message fails, and a death": Variant(flips=0, leaders_lost=1, poison=0, messages=3),
     "a death with five messages, one of which fails": Variant(poison=0, messages=5, flips=1),
     "a leader is lost while a message fails in a drain, and a death": Variant(
         flips=0, leaders_lost=1, poison=2
