@@ -121,7 +121,7 @@ def test_a_topic_that_goes_on_after_a_pause_skips_ahead_as_well(
     assert versions(bootstrap_servers, skipping, skipping.bad) == [0, 2]
 
 
-def test_a_topic_that_skips_ahead_no_more_keeps_its_order_as_soon_as_the_relay_has_read_it(
+def test_a_topic_that_skips_ahead_no_more_keeps_its_order_once_the_relay_knows(
     database: str, bootstrap_servers: str, skipping: Parking
 ) -> None:
     generation = "SELECT generation FROM outbox.topic_generation"
