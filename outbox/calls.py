@@ -23,6 +23,7 @@ from outbox.operations.sender import Sender
 from outbox.operations.topics import KNOWN_FOR, MessageType, Topic
 from outbox.records import HalfMessage, Receipt
 from outbox.statements import Plan
+from outbox.tracing import Tracing
 
 C = TypeVar("C")
 """What the caller's transaction runs on."""
@@ -39,6 +40,7 @@ class OutboxCalls(ABC, Generic[C]):
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
         codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Configure an outbox; it opens nothing and keeps no connection, so one serves any number of threads.
 
@@ -48,11 +50,14 @@ class OutboxCalls(ABC, Generic[C]):
             selectors: Custom message queue selectors by name, see `outbox.operations.custom_selectors`.
             topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
             codecs: Encode bodies, by topic; see `outbox.codecs`. Consumers of these topics need them, too.
+            tracing: Gives messages the trace that runs when they are sent; see `outbox.opentelemetry`.
 
         Raises:
             ConfigurationError: naming the argument.
         """
-        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs)
+        self._sender = Sender(
+            producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs, tracing=tracing
+        )
 
     @property
     def producer_group(self) -> str | None:
@@ -108,8 +113,7 @@ class OutboxCalls(ABC, Generic[C]):
 
         Raises:
             NoTransactionError: as for `send`.
-            InvalidMessageError: as for `send`; nothing of the list was written.
-            TooManyOrderedKeysError: as for `send`; nothing of the list was written.
+            InvalidMessageError, TooManyOrderedKeysError: as for `send`; nothing of the list was written.
         """
         return self._run(conn, send_many(self._sender, messages, ordered=ordered, selector=selector))
 
@@ -282,9 +286,12 @@ class AsyncOutboxCalls(ABC, Generic[C]):
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
         codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """See `Outbox`."""
-        self._sender = Sender(producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs)
+        self._sender = Sender(
+            producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs, tracing=tracing
+        )
 
     @property
     def producer_group(self) -> str | None:

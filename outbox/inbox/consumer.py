@@ -33,7 +33,9 @@ from outbox.inbox.server import CurrentServer
 from outbox.inbox.settings import ConsumerSettings, Subscribed, subscription_of
 from outbox.inbox.starts import ConsumeFrom
 from outbox.inbox.threads import Connect, DeliveryThread, ListenerThread, RetryThread, Running, Runtime
+from outbox.inbox.tracing import traced
 from outbox.inbox.vitals import ConsumerVitals
+from outbox.tracing import Tracing
 
 log = logging.getLogger("outbox.inbox")
 PATIENCE: dict[str, Any] = {
@@ -89,6 +91,7 @@ class PushConsumer:
         dead_letter_topic: str | None = None,
         limits: Limits | None = None,
         codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Check the settings; nothing is opened yet.
 
@@ -118,6 +121,7 @@ class PushConsumer:
                 the transaction in which it dies; None: nowhere. The member that has started last decides.
             limits: how much may wait in memory for each partition.
             codecs: decode bodies before the listener, by topic; see `outbox.codecs`.
+            tracing: runs the listener in a span, below the trace of its message; see `outbox.opentelemetry`.
 
         Raises:
             ConfigurationError, InvalidSubscriptionError: a setting is not allowed; the text states what is.
@@ -155,6 +159,8 @@ class PushConsumer:
             decoding = Decoding(Codecs(codecs), list(self.settings.subscription), self._counts)
             is_single = batch is None
             listener = decoding.single(listener) if is_single else decoding.batch(listener)  # type: ignore[arg-type]
+        if tracing is not None:
+            listener = traced(listener, tracing, group, is_batch=batch is not None)
         self._listener, self._batching = _listening(listener, self.settings)
         self.connect = _connecting(dsn, group)
         """Opens a connection to the database."""

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from outbox.codecs.codec import Codec, Coded, codecs_of
-from outbox.errors import ConfigurationError, InvalidGroupError, InvalidMessageError, SelectorError
+from outbox.errors import (
+    ConfigurationError,
+    InvalidGroupError,
+    InvalidMessageError,
+    MessageTooLargeError,
+    SelectorError,
+)
 from outbox.message import Message
 from outbox.operations import topics
 from outbox.operations.custom_selectors import MessageQueueSelector, Selectors, evaluate, require_selector
@@ -16,6 +22,7 @@ from outbox.operations.size import require_fitting
 from outbox.operations.topics import KNOWN_FOR, Topic
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import JAVA_HASH
+from outbox.tracing import Tracing
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 
 
@@ -44,6 +51,7 @@ class Sender:
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
         codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Check the configuration of an `Outbox`.
 
@@ -52,6 +60,7 @@ class Sender:
             selectors: Custom message queue selectors by name.
             topic_ttl: Seconds for which the registration of a topic, and of the group, is remembered.
             codecs: Encode bodies, by topic.
+            tracing: Gives messages the trace that runs when they are sent.
 
         Raises:
             ConfigurationError: naming the argument.
@@ -66,7 +75,7 @@ class Sender:
             raise ConfigurationError(f"topic_ttl: {topic_ttl!r}; allowed: seconds, 0 or more")
         self._selectors = Selectors(selectors)
         self.registry = Registry(self.producer_group, topic_ttl)
-        self.codecs = codecs_of(codecs)
+        self.codecs, self._tracing = codecs_of(codecs), tracing
         self.blocks = self.codecs is not None and self.codecs.blocks
         """Whether a codec waits for something other than the database."""
 
@@ -122,12 +131,20 @@ class Sender:
                 queue = self._selectors.choose(
                     selector, _partitions(selector, message, topic), message, message.arg
                 )
-        if coded is None:
-            require_fitting(message, self.producer_group, limit)
-            return Admitted(message, row_of(message, selector, queue, self.producer_group), queue)
-        require_fitting(coded.message, self.producer_group, limit)
-        row = row_of(coded.message, selector, queue, self.producer_group)
-        return Admitted(message, row, queue, coded.secret)
+        written, secret = (message, b"") if coded is None else coded
+        require_fitting(written, self.producer_group, limit)
+        if self._tracing is not None:
+            written = self._traced(self._tracing, written, limit)
+        return Admitted(message, row_of(written, selector, queue, self.producer_group), queue, secret)
+
+    def _traced(self, tracing: Tracing, message: Message, limit: int) -> Message:
+        """Return the message with its trace; without it if the topic would not take that."""
+        traced = tracing.created(message)
+        try:
+            require_fitting(traced, self.producer_group, limit)
+        except MessageTooLargeError:
+            return message
+        return traced
 
     def _require_usable(self, selector: str, message: Message) -> None:
         self._selectors.require_usable(selector, message.arg_bytes)

@@ -124,6 +124,7 @@ OPTIONAL = {
     "outbox/inbox/kafka_offsets.py": {"confluent_kafka"},
     "outbox/inbox/poller.py": {"confluent_kafka"},
     "outbox/inbox/sqlalchemy.py": {"sqlalchemy"},
+    "outbox/opentelemetry.py": {"opentelemetry"},
 }
 """The files and folders of the library that may import an optional dependency."""
 
@@ -136,13 +137,16 @@ def optional(name: str) -> set[str]:
 def test_the_library_itself_imports_no_adapter() -> None:
     code = (
         "import sys, outbox, outbox.rocketmq, outbox.testing\n"
-        "assert not {'outbox.adapters', 'sqlalchemy', 'django', 'asyncpg', 'fastapi'} & set(sys.modules)\n"
+        "absent = {'outbox.adapters', 'sqlalchemy', 'django', 'asyncpg', 'fastapi', 'opentelemetry'}\n"
+        "assert not absent & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
 def test_consumers_need_no_sqlalchemy_and_no_django() -> None:
-    code = "import sys, outbox.inbox\nassert not {'sqlalchemy', 'django'} & set(sys.modules)\n"
+    code = (
+        "import sys, outbox.inbox\nassert not {'sqlalchemy', 'django', 'opentelemetry'} & set(sys.modules)\n"
+    )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -32,6 +32,7 @@ from outbox.extras import needs
 from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.topics import KNOWN_FOR
 from outbox.statements import Plan
+from outbox.tracing import Tracing
 
 with needs("django"):
     from django.db import DatabaseError, connections, router, transaction
@@ -59,6 +60,7 @@ class DjangoOutbox(OutboxCalls[Any]):
         selectors: Mapping[str, MessageQueueSelector] | None = None,
         topic_ttl: float = KNOWN_FOR,
         codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Configure an outbox, see `Outbox`.
 
@@ -68,8 +70,11 @@ class DjangoOutbox(OutboxCalls[Any]):
             selectors: see `Outbox`.
             topic_ttl: see `Outbox`.
             codecs: see `Outbox`.
+            tracing: see `Outbox`.
         """
-        super().__init__(producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs)
+        super().__init__(
+            producer_group, selectors=selectors, topic_ttl=topic_ttl, codecs=codecs, tracing=tracing
+        )
         self._own_transaction = own_transaction
 
     def _run(self, conn: Any, plan: Plan[T]) -> T:

@@ -29,6 +29,7 @@ from outbox.inbox import (
     TagExpression,
 )
 from outbox.rocketmq.consumer.received import MessageExt
+from outbox.tracing import Tracing
 
 MessageListener = Callable[[MessageExt], ConsumeResult]
 
@@ -152,6 +153,11 @@ class PushConsumerBuilder:
     def set_codecs(self, codecs: Mapping[str, Codec] | None) -> Self:
         """State what decodes bodies before the listener, by topic; see `outbox.codecs`."""
         self._settings["codecs"] = codecs
+        return self
+
+    def set_tracing(self, tracing: Tracing | None) -> Self:
+        """State what makes a span for each call of the listener; see `outbox.opentelemetry`."""
+        self._settings["tracing"] = tracing
         return self
 
     def build(self) -> PushConsumer:

@@ -33,6 +33,7 @@ from outbox.rocketmq.consumer.mq_listeners import (
     MessageListenerConcurrently,
     MessageListenerOrderly,
 )
+from outbox.tracing import Tracing
 
 RETRIES = 16
 """RocketMQ's maxReconsumeTimes of concurrent listeners; orderly ones have no limit there, and this one here."""
@@ -90,6 +91,7 @@ class DefaultMQPushConsumer:
         self._limits = Limits()
         self._dead_letter_topic: str | None = None
         self._codecs: Mapping[str, Codec] | None = None
+        self._tracing: Tracing | None = None
         self._consumer: PushConsumer | None = None
 
     def set_namesrv_addr(self, addresses: str) -> None:
@@ -191,6 +193,10 @@ class DefaultMQPushConsumer:
         """State what decodes bodies before the listener, by topic; see `outbox.codecs`."""
         self._codecs = codecs
 
+    def set_tracing(self, tracing: Tracing | None) -> None:
+        """State what makes a span for each call of the listener; see `outbox.opentelemetry`."""
+        self._tracing = tracing
+
     def register_message_listener(
         self, listener: MessageListenerConcurrently | MessageListenerOrderly
     ) -> None:
@@ -238,6 +244,7 @@ class DefaultMQPushConsumer:
             limits=self._limits,
             dead_letter_topic=self._dead_letter_topic,
             codecs=self._codecs,
+            tracing=self._tracing,
         )
         self._consumer = consumer.start()
 

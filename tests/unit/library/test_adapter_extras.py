@@ -24,6 +24,7 @@ except ModuleNotFoundError as error:
         ("outbox.adapters.django", "django", "django"),
         ("outbox.adapters.sqlalchemy", "sqlalchemy", "sqlalchemy"),
         ("outbox.codecs.encryption", "cryptography", "encryption"),
+        ("outbox.opentelemetry", "opentelemetry", "opentelemetry"),
     ],
 )
 def test_a_missing_library_is_reported_with_its_extra(module: str, library: str, extra: str) -> None:
