@@ -9,7 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from opentelemetry.trace import StatusCode, get_current_span
+from opentelemetry import baggage
+from opentelemetry.context import attach, detach
+from opentelemetry.trace import StatusCode, get_current_span, set_span_in_context
 
 from outbox import AsyncOutbox, Message, Outbox
 from outbox.inbox import ConsumedMessage, ConsumeResult
@@ -113,14 +115,18 @@ def test_the_same_idempotency_key_in_another_trace_is_the_same_send(inbox: Inbox
     outbox = Outbox("shop", tracing=traces.tracing)
     with psycopg.connect(inbox.dsn) as conn:
         receipts = []
-        for _ in range(2):
-            with traces.tracer.start_as_current_span("transaction"):
+        for request in ("1", "2"):
+            baggage_of_request = baggage.set_baggage("request", request)
+            with traces.tracer.start_as_current_span("transaction", baggage_of_request) as span:
+                token = attach(set_span_in_context(span, baggage_of_request))
                 message = Message("orders", headers={"a": "b"})
                 receipts.append(outbox.send(conn, message, idempotency_key="order-1"))
+                detach(token)
     assert [receipt.duplicate for receipt in receipts] == [False, True]
     (first, _) = traces.named("transaction")
     trace_id = f"{context_of(first).trace_id:032x}"
-    assert inbox.count("outbox.message", f"traceparent LIKE '00-{trace_id}-%'") == 1
+    written = f"traceparent LIKE '00-{trace_id}-%' AND headers->>'baggage' = 'request=1'"
+    assert (inbox.count("outbox.message"), inbox.count("outbox.message", written)) == (1, 1)
 
 
 def test_the_page_about_traces(inbox: InboxStage) -> None:
