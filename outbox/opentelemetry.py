@@ -7,7 +7,7 @@ It needs `outbox-kafka[opentelemetry]`, which is the API alone; the SDK and its 
 Names of spans and attributes follow the semantic conventions for messaging, whose version is in `SCHEMA`.
 
 `send` makes a span `create TOPIC` below the current one, and its context goes with the message: `traceparent` in its
-column, all other headers of the propagator, such as `tracestate` and `baggage`, beside the message's own. The relay
+column, all other headers of the propagator, such as `tracestate` and `baggage`, next to the message's own. The relay
 hands headers on. A message that has a trace context already keeps it. Nothing about traces can refuse a message.
 
 A listener runs in a span `process TOPIC`. It links to the context of each of its messages. For a single message that

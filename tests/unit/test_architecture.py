@@ -264,6 +264,7 @@ def test_every_package_that_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
     names = {re.split(r"[^\w-]", text)[0].replace("-", "_") for text in declared}
+    names |= {name.removesuffix("_api") for name in names & {"opentelemetry_api"}}
     known = {
         *sys.stdlib_module_names,
         *names,
