@@ -25,7 +25,7 @@ class Registry:
         return {
             name: row
             if isinstance(row, Unpublishable)
-            else Topic(name, row, None, 1_000, is_led=self.has_leaders)
+            else Topic(name, row, None, 1_000, leaderless=frozenset(() if self.has_leaders else (0,)))
             for name in names
             for row in [self.rows[name]]
         }

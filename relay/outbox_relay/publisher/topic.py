@@ -23,8 +23,8 @@ class Topic:
     """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
     skip_ahead: bool = False
     """Whether a message that cannot be published parks alone."""
-    is_led: bool = True
-    """Whether each of its pinned partitions had a leader when it was read."""
+    leaderless: frozenset[int] = frozenset()
+    """The partitions that had no leader when it was read."""
     used_at: float = field(default_factory=time.monotonic)
     cache: dict[bytes, int] = field(default_factory=dict)
     small: int = 0
@@ -32,6 +32,11 @@ class Topic:
 
     def __post_init__(self) -> None:
         self.small = max(self.max_message_bytes - ROOM, 0)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether each of its pinned partitions had a leader when it was read."""
+        return all(number >= self.partitions for number in self.leaderless)
 
     def hash(self, key: bytes) -> int:
         """Return the partition of a key by the default selector, and remember it."""

@@ -118,7 +118,7 @@ class TopicLookup:
                     selector,
                     min(limit, in_kafka),
                     skip_ahead,
-                    is_led=all(number >= pinned for number in leaderless[name]),
+                    leaderless=leaderless[name],
                 )
         return found
 

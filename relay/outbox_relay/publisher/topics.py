@@ -124,6 +124,16 @@ class TopicBook:
             raise topic
         return topic
 
+    def require_leader(self, name: str, partition: int) -> None:
+        """Refuse a partition of a prepared topic that had no leader when the topic was read.
+
+        Raises:
+            Unpublishable: it had none.
+        """
+        if partition in self.known(name).leaderless:
+            text = f"topic {name!r}, partition {partition}: Kafka lists no leader of it"
+            raise Unpublishable("LEADER_NOT_AVAILABLE", text)
+
     def closed(self, name: str) -> Unpublishable | None:
         """Return why nothing can be published to a topic, as far as is known."""
         topic = self._topics.get(name)

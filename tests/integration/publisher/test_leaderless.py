@@ -6,19 +6,27 @@ that first appearances are in order. With a broker that is killed: tests/faults/
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
+from outbox_relay.operations import parked_keys
 from outbox_relay.publisher.batch import Batch, Slot
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.parked import KeyDrain
 from outbox_relay.publisher.session import Session
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.topics import Found, Read
 from tests.support.kafka_records import read_topic
-from tests.support.parking import Parking, relay
-from tests.support.plain_inserts import connect
+from tests.support.parking import Parking, check, relay
+from tests.support.plain_inserts import Connection, connect
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.topic_parking import LANES, TopicParking
 
 LEADERLESS = Unpublishable("LEADER_NOT_AVAILABLE", "no leader")
+REQUESTED = "SELECT count(*) FROM outbox.parked_key WHERE requested_at IS NOT NULL"
 DOUBTFUL = "SELECT in_doubt FROM outbox.waiting ORDER BY place"
 
 
@@ -72,6 +80,68 @@ def test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded(
         assert topics.reasons == []
     topics.check(topics.sick, range(4), repeated=True)
     topics.check(topics.well, range(4), repeated=dies == "before the record")
+
+
+def list_leaders(session: Session, topic: str, *, none: bool) -> None:
+    """Let Kafka's answers about a topic list no leader of its partition, or what they say themselves again."""
+    book = session._publisher.topics
+    for reads in (book, book._refresher):
+        reads._read = partial(lost, reads._read, topic) if none else reads._read.args[0]  # type: ignore[attr-defined]
+
+
+def lost(read: Read, topic: str, conn: Connection, names: Iterable[str]) -> Found:
+    found = dict(read(conn, names))
+    if isinstance(known := found.get(topic), Topic):
+        found[topic] = replace(known, leaderless=frozenset((0,)))
+    return found
+
+
+def test_a_request_holds_up_no_lane_while_the_partition_has_no_leader(
+    database: str, bootstrap_servers: str
+) -> None:
+    """Registering the topic asks for a drain in each of its lanes."""
+    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+        topics = TopicParking(conn, bootstrap_servers)
+        topics.send(1)
+        topics.settle(session)
+        topics.pause()
+        topics.follow(session)
+        topics.send(2)
+        topics.settle(session)
+        list_leaders(session, topics.sick, none=True)
+        topics.resume()
+        topics.follow(session)
+        parked_keys.request_drains(conn, topics.sick)
+        learn_nothing_of(session, topics.sick)
+        turn_until(session, lambda: conn.execute(REQUESTED).fetchone() == (0,), "the requests are answered")
+        assert not session.unsettled
+        assert not session._publisher.aside
+        assert [(lane, code) for lane, _, code in topics.parked] == [
+            (lane, LEADERLESS.code) for lane in LANES
+        ]
+        assert topics.reasons == ["parked"] * 4
+        del session._publisher._new_slot
+        list_leaders(session, topics.sick, none=False)
+        topics.drain(session)
+    topics.check(topics.sick, range(3))
+
+
+def test_a_drain_of_a_key_is_put_off_before_it_waits_for_a_partition_without_a_leader(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    with relay(database, bootstrap_servers) as session:
+        parking.fail(session, 1, 2)
+        parking.repair()
+        list_leaders(session, parking.topic, none=True)
+        parking.request(session)
+        turn_until(session, lambda: (3, parking.topic) in session._parked.held.topics, "its topic is parked")
+        assert not session.unsettled
+        assert not session._publisher.aside
+        assert parking.reasons == ["failed", "held", "held"]
+        assert parking.doubtful == [False] * 3
+        list_leaders(session, parking.topic, none=False)
+        parking.drain(session)
+    check(bootstrap_servers, parking, 3, 0)
 
 
 def test_a_key_that_is_drained_when_its_topic_loses_a_leader_keeps_its_request(
