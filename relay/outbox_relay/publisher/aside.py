@@ -16,9 +16,10 @@ then no key is drained, and the lane is not given back. The process dies before 
 announcement stays, and the next owner of the lane takes its messages for doubtful and drains the key again. After it:
 they are in doubt as recorded. They arrive after all, until the producer is closed: the key is parked, so none of it
 was published behind them. Messages of a topic's drain that fail by themselves park their keys, and what is read
-meanwhile is held for these: their claims are written first. The process dies behind that: its successor loads these
-keys, and the drain of the topic adds to them what is in front. It is paused past its lease before it: the claims find
-another epoch, and the session ends.
+meanwhile is held for these: their claims are written first, with what is acknowledged of the page. The process dies
+before that: its successor drains all of the page again. Behind it: its successor loads these keys, the drain of the
+topic adds to them what is in front, and what was announced and goes on waiting is in doubt. It is paused past its lease
+before it: the claims find another epoch, and the session ends. An acknowledgement that comes later counts no more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Sequence
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
 from outbox_relay.publisher.lane_groups import Group, care_of, merge, of_lane
-from outbox_relay.publisher.leaderless import claims_of, divide
+from outbox_relay.publisher.leaderless import claims_of, divide, without
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.parked import TOPICS_FAULT, ParkedKeys
 from outbox_relay.publisher.partitions import LivePartitions
@@ -158,15 +159,18 @@ class AsideLanes:
         What is behind it on the wire stays there, and the lane goes on when that is recorded. Some of that may be held
         for a key that this page has parked, so what the page holds back is written. It was not given to Kafka, and what
         is in front of it in its key goes on waiting, and joins the key with its lower place: in the topic's next drain.
+        What is acknowledged is recorded with it: of each partition all in front of the first message that is not, so
+        what goes on waiting of a key is behind it. The page before was recorded before this one was produced.
         """
         with naming_defects():
             batch, handed = self._publisher.give_up_drain(lane)
-            claims = Batch((), batch.progress, batch.before, claims=batch.claims)
-            self._recorder.commit([claims], self._partitions.bounds())
+            done, left = divide(batch, lane)
+            done.drain = without(batch.drain, [one.id for one in left])
+            self._note([done], self._recorder.commit([done], self._partitions.bounds()))
             self._recorder.doubts.add(handed, {})
-            self._given_up += batch.messages
+            self._given_up += len(left)
             self._burdened |= {lane}
-            self._fail_drain(batch, reason)
+            self._fail_drain(batch, reason, len(left))
 
     def _unburden(self) -> bool:
         """Replace a producer that still holds messages of stopped lanes, once nothing else is in flight.
@@ -216,7 +220,7 @@ class AsideLanes:
     def _note_claims(self, batch: Batch) -> None:
         raise NotImplementedError
 
-    def _fail_drain(self, batch: Batch, reason: Unpublishable) -> None:
+    def _fail_drain(self, batch: Batch, reason: Unpublishable, left: int) -> None:
         raise NotImplementedError
 
     def _as_recorded(self, group: Group, known: Progress) -> Progress:

@@ -85,11 +85,11 @@ class FailedMessages:
                 left[lane] = one
         return left
 
-    def _fail_drain(self, batch: Batch, reason: Unpublishable) -> None:
-        """Leave the key of a drain parked that was given up on the wire; nothing of it is to be recorded.
+    def _fail_drain(self, batch: Batch, reason: Unpublishable, left: int) -> None:
+        """Leave the key of a drain parked that was given up on the wire; what is certain of its page is recorded.
 
         Of a page of several messages nothing fails by itself: the drain begins again, one message at a time up to the
-        one that waited.
+        one that waited. `left`: how many of them go on waiting.
         """
         part = batch.drain
         assert part is not None  # noqa: S101  (the caller has asked)
@@ -111,7 +111,7 @@ class FailedMessages:
         if part.is_topic:
             self._waking.fail(topic, part.number)
         else:
-            held.messages_of[part.lane, topic] += len(part.done) + len(part.expired)
+            held.messages_of[part.lane, topic] += left
         self._ended.pop(part.number, None)
         if self._drain is not None and self._drain.number == part.number:
             self._drain = None

@@ -24,13 +24,13 @@ waits in this lane, until Kafka lists leaders of all its pinned partitions. Then
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from outbox_relay.publisher.batch import Batch, Slot, ignore
 from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.parked import Claim, Head, Held
+from outbox_relay.publisher.parked import Claim, Head, Held, KeyDrain
 
 
 class Unacknowledged(NamedTuple):
@@ -69,6 +69,17 @@ def divide(batch: Batch, lane: int) -> tuple[Batch, list[Unacknowledged]]:
             done.ids.append(batch.ids[index])
     done.messages = len(done.positions)
     return done, sorted(left)
+
+
+def without(drain: KeyDrain | None, left: Collection[int]) -> KeyDrain | None:
+    """Return what is to be recorded of a drain's page, of which these ids were not acknowledged: they go on waiting.
+
+    A message that failed behind them is not the first of its key yet, and fails again.
+    """
+    if drain is None:
+        return None
+    done = set(drain.done).difference(left)
+    return replace(drain, done=done, is_all=False, failed=None)
 
 
 def claims_of(

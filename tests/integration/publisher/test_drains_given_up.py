@@ -18,6 +18,7 @@ ORPHANS = """
     SELECT w.id, w.reason, w.parked FROM outbox.waiting w
     WHERE w.parked IS NOT NULL AND NOT EXISTS (SELECT FROM outbox.parked_key k WHERE k.number = w.parked)
 """
+DOUBTFUL = "SELECT in_doubt FROM outbox.waiting ORDER BY place"
 LIMIT = "UPDATE outbox.topic SET max_message_bytes = %s WHERE name = %s"
 REQUEST = "UPDATE outbox.parked_key SET requested_at = clock_timestamp()"
 
@@ -81,3 +82,29 @@ def test_a_key_that_was_parked_by_a_page_that_is_given_up_is_drained_in_order(
         assert topics.reasons == []
     values = [one.value for one in read_topic(bootstrap_servers, topics.sick) if one.key == bad.encode()]
     assert list(dict.fromkeys(values)) == [f"{bad}:{version}".encode() for version in range(5)]
+
+
+def test_what_is_acknowledged_of_a_page_that_is_given_up_comes_once(
+    database: str, bootstrap_servers: str
+) -> None:
+    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+        topics = TopicParking(conn, bootstrap_servers)
+        third = topics.another_key(LANE)
+        topics.send()
+        topics.settle(session)
+        topics.pause()
+        topics.follow(session)
+        for version in range(5):
+            insert(conn, topics.sick, third, f"{third}:{version}", lane=LANE)
+        topics.settle(session)
+        give_up_a_page(session, topics, LOST, learned=2)
+        assert topics.reasons == ["parked"] * 2, (
+            "the first page, and two messages of the second, are recorded"
+        )
+        assert conn.execute(DOUBTFUL).fetchall() == [(True,)] * 2
+        topics.drain(session)
+        assert topics.reasons == []
+        assert not session._parked.held.messages_of
+    values = [one.value for one in read_topic(bootstrap_servers, topics.sick) if one.key == third.encode()]
+    twice = [3, 4, 3, 4]
+    assert values == [f"{third}:{version}".encode() for version in [0, 1, 2, *twice]]
