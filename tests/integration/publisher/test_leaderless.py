@@ -126,7 +126,7 @@ def test_a_request_holds_up_no_lane_while_the_partition_has_no_leader(
     topics.check(topics.sick, range(3))
 
 
-def test_a_drain_of_a_key_is_put_off_before_it_waits_for_a_partition_without_a_leader(
+def test_a_drain_of_a_key_is_put_off_before_it_waits_for_a_lost_leader(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
     with relay(database, bootstrap_servers) as session:
