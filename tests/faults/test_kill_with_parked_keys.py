@@ -27,7 +27,7 @@ AT_ONCE = 4
 OPTIONS = ("--lease", "1", "--page", "100")
 STEPS = {
     "reading the parked keys": ("publisher.parked:ParkedKeys.load", 1),
-    "making a claim": ("publisher.producing:claim_of", 3),
+    "making a claim": ("publisher.holding:claim_of", 3),
     "recording claims": ("publisher.recorder:Recorder._claimed", 3),
     "inside the recording transaction": ("publisher.recorder:Recorder._execute", 8),
     "announcing a drain": ("publisher.parked:ParkedKeys.announce", 3),
