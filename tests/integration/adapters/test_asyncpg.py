@@ -88,7 +88,10 @@ def test_a_task_that_is_cancelled_in_the_middle_sends_nothing(database: str, con
         conn.execute("BEGIN")
         conn.execute("LOCK TABLE outbox.message IN ACCESS EXCLUSIVE MODE")
         task = asyncio.create_task(send())
-        blocked = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"
+        blocked = """
+            SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
+                           WHERE NOT granted AND datname = current_database())
+        """
         while not conn.execute(blocked).fetchone()[0]:  # type: ignore[index]
             await asyncio.sleep(0.01)
         task.cancel()

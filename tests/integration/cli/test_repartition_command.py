@@ -137,7 +137,10 @@ def test_a_topic_that_another_session_changes_meanwhile_is_left(
     environment: dict[str, str], conn: Connection, database: str, grown: str
 ) -> None:
     """It has read the topic when the other session, which holds its row, commits a change."""
-    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    waiting = """
+        SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+        WHERE NOT granted AND datname = current_database()
+    """
     with ThreadPoolExecutor(1) as pool:
         with psycopg.connect(database) as other:
             other.execute("UPDATE outbox.topic SET partitions = 5")

@@ -229,7 +229,10 @@ def test_of_an_abort_and_a_switch_the_first_one_holds(
     def hold() -> topics.Registered:
         return held_move.hold(conn, topics.get(conn, name), AFTER, ["a"])
 
-    waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+    waiting = """
+        SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid)
+        WHERE NOT granted AND datname = current_database()
+    """
 
     def while_locked(first: str, second: str) -> BaseException | None:
         held = hold()

@@ -94,7 +94,9 @@ def test_three_hundred_topics_are_looked_up_in_as_many_requests_as_one(
         assert all(isinstance(topic, Topic) for topic in found.values())
         assert set(found) == set(names)
         sent = admin.sent() - before
-        assert sent == {"Metadata": 1, "DescribeConfigs": 1}
+        connections = sent.pop("ApiVersion", 0)  # made meanwhile: each may ask for metadata of its own
+        assert sent.pop("Metadata") in range(1, 2 + connections)
+        assert sent == {"DescribeConfigs": 1}
     registered = conn.execute("SELECT count(*) FROM outbox.topic WHERE partitions = 1").fetchone()
     assert registered == (MANY,)
 

@@ -12,7 +12,10 @@ from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.waiting import wait_until
 
-WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'outbox.lease'::regclass)"
+WAITS = """
+    SELECT EXISTS (SELECT FROM pg_locks JOIN pg_stat_activity USING (pid)
+                   WHERE NOT granted AND relation = 'outbox.lease'::regclass AND datname = current_database())
+"""
 
 
 def test_progress_is_read_when_the_lock_of_taking_is_held(
