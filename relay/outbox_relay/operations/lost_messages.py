@@ -26,6 +26,7 @@ from uuid import UUID
 import psycopg
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
+from confluent_kafka.admin import TopicMetadata
 
 from outbox import wire
 from outbox.statements import Statements
@@ -38,6 +39,9 @@ SILENT_S = 30.0
 """A broker that sends nothing for so long, although there is more to read, ends the scan."""
 TOGETHER = 1000
 """Records that one statement compares."""
+DELETED = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC}
+)
 NOT_PUBLISHED = frozenset({"UNKNOWN", "EXHAUSTED", "ROLLED_BACK", "DEAD", "CANCELLED"})
 """States of a message that is not published: what made it so is here, and what let it be published is not."""
 
@@ -135,40 +139,64 @@ class Scan:
     def _assign(self, consumer: Consumer) -> dict[tuple[str, int], int]:
         """Begin each partition at the time; return the ends of those that have records since then."""
         known = consumer.list_topics(timeout=READ_TIMEOUT_S).topics
-        missing = [topic for topic in self.topics if topic not in known]
+        places: list[tuple[TopicPartition, int]] = []
+        missing = []
+        for topic in self.topics:
+            found = self._places(consumer, topic, known[topic].partitions) if topic in known else None
+            if found is None:
+                missing.append(topic)
+            else:
+                places += found
         if missing and self.are_named:
             raise OperatorError(
                 f"Kafka at {self.bootstrap_servers} has no topic {', '.join(map(repr, missing))}\n"
                 "name the topics to read: outbox failover scan --topic NAME"
             )
         self.counts.missing = missing
-        wanted = {topic: known[topic].partitions for topic in self.topics if topic in known}
         if not self.are_named:
-            others = {
-                topic: found.partitions
+            self.counts.not_read = sorted(
+                topic
                 for topic, found in known.items()
-                if topic not in wanted and not topic.startswith("__")
-            }
-            self.counts.not_read = sorted({place.topic for place, _ in self._places(consumer, others)})
-        places = self._places(consumer, wanted)
+                if topic not in self.topics
+                and not topic.startswith("__")
+                and self._may_hold(consumer, topic, found)
+            )
         consumer.assign([place for place, _ in places])
         return {(place.topic, place.partition): end for place, end in places}
 
+    def _may_hold(self, consumer: Consumer, topic: str, found: TopicMetadata) -> bool:
+        """Return whether a topic that is not read has records since the time, or does not tell.
+
+        It belongs to others: that it is deleted meanwhile, or has lost its leader, must not end the scan.
+        """
+        if any(partition.leader < 0 for partition in found.partitions.values()):
+            return True  # asking would wait for a leader until the time-out
+        try:
+            return bool(self._places(consumer, topic, found.partitions))
+        except KafkaException:
+            return True
+
     def _places(
-        self, consumer: Consumer, topics: Mapping[str, Iterable[int]]
-    ) -> list[tuple[TopicPartition, int]]:
-        """Find where the time is in each partition that has records since then, and where the partition ends."""
+        self, consumer: Consumer, topic: str, numbers: Iterable[int]
+    ) -> list[tuple[TopicPartition, int]] | None:
+        """Find where the time is in each partition that has records since then, and where the partition ends.
+
+        None: the topic was deleted since its name was read.
+        """
         moment = int(self.since.timestamp() * 1000)
-        asked = [
-            TopicPartition(topic, number, moment) for topic, numbers in topics.items() for number in numbers
-        ]
+        asked = [TopicPartition(topic, number, moment) for number in numbers]
         found = []
-        for place in consumer.offsets_for_times(asked, timeout=READ_TIMEOUT_S) if asked else []:
-            if place.error is not None:
-                raise KafkaException(place.error)
-            _, end = consumer.get_watermark_offsets(place, timeout=READ_TIMEOUT_S)
-            if 0 <= place.offset < end:
-                found.append((place, end))
+        try:
+            for place in consumer.offsets_for_times(asked, timeout=READ_TIMEOUT_S) if asked else []:
+                if place.error is not None:
+                    raise KafkaException(place.error)
+                _, end = consumer.get_watermark_offsets(place, timeout=READ_TIMEOUT_S)
+                if 0 <= place.offset < end:
+                    found.append((place, end))
+        except KafkaException as error:
+            if error.args[0].code() in DELETED:
+                return None
+            raise
         return found
 
     def _lost(self, records: list[Record]) -> list[LostMessage]:

@@ -6,9 +6,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
 
 from outbox.wire import row_id_of
 from outbox_local.stack.api import Stack
+from outbox_relay.operations import tail
 from outbox_relay.operations.lost_messages import STATEMENTS
 from tests.support.kafka_records import compare, read_topic
 from tests.support.outbox_command import outbox, succeed
@@ -140,6 +143,45 @@ def test_a_scan_without_a_place_to_begin_says_what_to_name(
     assert given != gone
     missing = outbox("failover", "scan", "--since", "1h", "--topic", "no.such.topic", *place)
     assert (missing.code, "has no topic 'no.such.topic'" in missing.err) == (1, True)
+
+
+def test_no_topic_that_is_deleted_meanwhile_or_has_no_leader_ends_a_scan(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, used, deleted, sick = make_topic(), make_topic(), make_topic(), make_topic()
+    gone = {used, deleted}
+
+    class Late(Consumer):
+        """Answers with what the brokers know; at once, a topic of it is deleted and another one loses its leader."""
+
+        def list_topics(self, *arguments: Any, **named: Any) -> Any:
+            known = super().list_topics(*arguments, **named)
+            admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+            for deletion in admin.delete_topics(list(gone)).values():
+                deletion.result(10)
+            wait_until(lambda: not gone & admin.list_topics(timeout=10).topics.keys(), "they are gone")
+            known.topics[sick].partitions[2].leader = -1
+            return known
+
+    monkeypatch.setattr(tail, "Consumer", Late)
+    with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
+        for topic in (own, used, deleted, sick):
+            insert(conn, topic, "k", "k:0")
+        wait_published(conn)
+        relay.stop()
+        conn.execute("ALTER TABLE outbox.message DISABLE TRIGGER ALL")
+        conn.execute("DELETE FROM outbox.message WHERE topic = ANY (%s)", [[deleted, sick]])
+        conn.execute("DELETE FROM outbox.topic WHERE name = ANY (%s)", [[deleted, sick]])
+    place = ("--since", "1h", "--dsn", database, "--bootstrap-servers", bootstrap_servers)
+    found = outbox("failover", "scan", "--json", *place)
+    assert found.code == 0, found.err
+    assert (found.json["topics"], found.json["missing"]) == (sorted([own, used]), [used])
+    assert sick in found.json["not_read"]
+    assert not gone & set(found.json["not_read"])
+    named = make_topic()
+    gone = {named}
+    refused = outbox("failover", "scan", "--topic", named, *place)
+    assert (refused.code, f"has no topic '{named}'" in refused.err) == (1, True)
 
 
 def test_rows_of_ids_are_read_by_indexes_however_many_there_are(database: str) -> None:
