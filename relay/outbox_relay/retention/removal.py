@@ -12,7 +12,8 @@ for a session that names it (a relay that has just started does) each attempt gi
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -50,8 +51,12 @@ class BusyError(Exception):
     """A lock was not free within the patience; what was begun stays begun."""
 
 
-def prepare(conn: psycopg.Connection[Any]) -> None:
-    """See that this session may drop history, and is the only one that does.
+@contextmanager
+def only_drop(conn: psycopg.Connection[Any]) -> Iterator[None]:
+    """Check that this session may drop history, and keep others from it until the end of the block.
+
+    Args:
+        conn: an autocommit connection.
 
     Raises:
         NotAllowedError: with what to do about it.
@@ -74,6 +79,11 @@ def prepare(conn: psycopg.Connection[Any]) -> None:
         raise AlreadyRunningError(
             "another `outbox history drop` is at work in this database, or a relay with --retain; nothing was changed"
         )
+    try:
+        yield
+    finally:
+        if not conn.closed:
+            conn.execute(STATEMENTS["another_may"])
 
 
 class Removal:

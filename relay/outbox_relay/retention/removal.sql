@@ -1,8 +1,12 @@
 -- The steps of letting a range go, each of which may be the last before a crash.
 
 -- name: only_one
--- One removal at a time in this database, until the session ends.
+-- One removal at a time in this database, until the next statement or the end of the session.
 SELECT pg_try_advisory_lock(hashtextextended('outbox.history', 0))
+
+-- name: another_may
+-- The next removal may begin. A session that is closed has its lock for a moment longer.
+SELECT pg_advisory_unlock(hashtextextended('outbox.history', 0))
 
 -- name: may
 -- Who owns the tables, whether this user may act as the owner, and whether somebody has added a DEFAULT partition.

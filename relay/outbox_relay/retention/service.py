@@ -16,7 +16,7 @@ import psycopg
 from outbox_relay.database.connections import connect
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.database.schema import require_current
-from outbox_relay.retention.removal import AlreadyRunningError, prepare
+from outbox_relay.retention.removal import AlreadyRunningError, only_drop
 from outbox_relay.retention.run import RangeResult, Retention, RetentionOptions
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
@@ -54,20 +54,20 @@ class RetentionService(Periodic):
         """
         try:
             require_current(conn)
-            prepare(conn)
-            run = Retention(conn, self._options)
+            with only_drop(conn):
+                self._drop(Retention(conn, self._options))
         except AlreadyRunningError:
             log.debug("another session drops history")
-            return True
         except OperatorError as error:
             log.warning("history is not dropped", error=" ".join(str(error).split()))
-            return True
+        return True
+
+    def _drop(self, run: Retention) -> None:
         for result in run.drop():
             self._report(result)
         keys, checks = run.tidy()
         if keys or checks:
             log.info("left-over rows deleted", idempotency_keys=keys, pending_checks=checks)
-        return True
 
     def _report(self, result: RangeResult) -> None:
         """Log what was dropped, and each refusal when it is new or has changed."""

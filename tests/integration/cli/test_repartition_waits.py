@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from outbox_relay.operations import held_move, topics
+from outbox_relay.operations.group_positions import GroupProgress
 from outbox_relay.operations.topic_errors import TopicError
 from tests.support.group_reader import GroupReader
 from tests.support.kafka_records import read_topic
@@ -97,15 +98,27 @@ def stage(database: str, conn: Connection, bootstrap_servers: str, make_topic: M
     assert relay.error is None
 
 
-def test_a_topic_is_held_until_all_groups_have_read_it_and_goes_over_then(stage: Stage) -> None:
+def test_a_topic_is_held_until_all_groups_have_read_it_and_goes_over_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated: list[str] = []
+    text = GroupProgress.text
+
+    def state(progress: GroupProgress) -> str:
+        stated.append(text(progress))
+        return stated[-1]
+
+    monkeypatch.setattr(GroupProgress, "text", state)
     with GroupReader(stage.servers, stage.topic) as fast, GroupReader(stage.servers, stage.topic) as slow:
         fast.read_up_to(20)
         slow.commit({0: 1, 1: 1})
         shown = stage.run(fast.group, slow.group, more=("--dry-run",))
         assert f"group {slow.group} has 18 offsets to read in partitions 0, 1" in shown.out
         assert not stage.is_held
+        stated.clear()
         running = stage.begin(fast.group, slow.group)
         stage.send()
+        wait_until(lambda: stated, "it has asked where the groups are")
         wait_until(lambda: value(stage.conn, ALL_WAIT) == 20, "its messages wait")
         slow.commit({0: 2, 1: 1})
         assert outbox("topic", "repartition", stage.topic, "--to", "4", **stage.given).code == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import wraps
 from typing import Any
@@ -13,7 +14,7 @@ import click
 from outbox_relay.cli import output
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
-from outbox_relay.retention.removal import prepare
+from outbox_relay.retention.removal import only_drop
 from outbox_relay.retention.run import RangeResult, Retention, RetentionOptions
 from outbox_relay.text import durations, formatting
 
@@ -138,15 +139,14 @@ def drop(*, chosen: RetentionOptions, dry_run: bool, dsn: str, as_json: bool) ->
     tidied = (0, 0)
     with connections.connect(dsn, application_name="outbox history") as conn:
         schema.require_current(conn)
-        if not dry_run:
-            prepare(conn)
-        run = Retention(conn, chosen)
-        for outcome in run.preview() if dry_run else run.drop():
-            found.append(outcome)
-            if not as_json:
-                click.echo(_line(outcome))
-        if not dry_run:
-            tidied = run.tidy()
+        with nullcontext() if dry_run else only_drop(conn):
+            run = Retention(conn, chosen)
+            for outcome in run.preview() if dry_run else run.drop():
+                found.append(outcome)
+                if not as_json:
+                    click.echo(_line(outcome))
+            if not dry_run:
+                tidied = run.tidy()
     refused = sum(1 for outcome in found if outcome.outcome == "refused")
     if as_json:
         output.emit_json(
