@@ -22,6 +22,7 @@ BENCHMARKS = {
     "relays": "bench.relays",
     "consume": "bench.consume",
     "latency": "bench.latency",
+    "debezium": "bench.debezium.compare",
     "idle": "bench.idle",
     "send": "bench.send",
     "python": "bench.python",

@@ -15,7 +15,7 @@ from bench.harness.statistics import percentile
 from bench.harness.workers import Worker
 from bench.load.backlog import STATEMENTS as BACKLOG
 from bench.load.consumer import consume
-from bench.load.generator import Job, generate
+from bench.load.generator import OUTBOX, Job, generate
 from bench.plan import PARTITIONS, Bench
 from outbox.statements import Statements
 
@@ -89,7 +89,7 @@ def _measure(bench: Bench, backlog: int) -> dict[str, Any]:
         consumer = stack.enter_context(
             Worker(consume, servers.bootstrap_servers, innocent, PARTITIONS, count)
         )
-        job = Job(dsn, servers.bootstrap_servers, innocent, True, 0, 1, RATE, count)
+        job = Job(dsn, servers.bootstrap_servers, innocent, OUTBOX, 0, 1, RATE, count)
         worker = stack.enter_context(Worker(generate, job))
         consumer.receive(30)
         worker.receive(30)

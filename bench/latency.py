@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from array import array
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 
@@ -15,7 +16,7 @@ from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import percentile
 from bench.harness.workers import Worker
 from bench.load.consumer import consume
-from bench.load.generator import Job, generate
+from bench.load.generator import OUTBOX, PRODUCE, Job, generate
 from bench.plan import PARTITIONS, Bench
 from outbox.statements import Statements
 
@@ -25,6 +26,7 @@ PER_GENERATOR = 250.0
 OVERLOADED = 300.0
 """Seconds that generators may be behind; what they reached is in the table."""
 PERCENTS = (50, 95, 99)
+CORES = ("relay", "postgres", "kafka", "producers", "consumer")
 COLUMNS = ("relay", "PostgreSQL", "broker", "producers", "consumer")
 METHOD = (
     "Open loop: transactions begin at fixed times in processes of their own, whatever became of the one before: one "
@@ -36,6 +38,17 @@ METHOD = (
 )
 
 
+Publisher: TypeAlias = Callable[[ExitStack, Bench, str], dict[str, int]]
+
+
+class Load(NamedTuple):
+    """What is sent: transactions per second, the seconds that are measured, and the seconds before."""
+
+    rate: int
+    seconds: float
+    warm_up: float
+
+
 def run(bench: Bench) -> Section:
     """Measure each rate of the plan through the outbox and by producing directly."""
     section = Section("latency", "Latency from commit to consumer", METHOD)
@@ -44,16 +57,24 @@ def run(bench: Bench) -> Section:
         ["", "transactions/s", "from before COMMIT", "from after COMMIT", *COLUMNS],
     )
     bench.say("warming up the broker")
-    _measure(bench, max(bench.plan.rates), bench.plan.warm_up, through_outbox=True)
+    measure(bench, Load(max(bench.plan.rates), bench.plan.warm_up, bench.plan.warm_up), OUTBOX, _relay)
     for rate in bench.plan.rates:
-        for through_outbox in (True, False):
-            seconds = bench.plan.latency_seconds if through_outbox else bench.plan.peer_seconds
-            found = _measure(bench, rate, seconds, through_outbox=through_outbox)
-            name = "outbox" if through_outbox else "commit, then produce()"
+        for name, publisher in ((OUTBOX, _relay), (PRODUCE, _nobody)):
+            seconds = bench.plan.latency_seconds if name == OUTBOX else bench.plan.peer_seconds
+            found = measure(bench, Load(rate, seconds, bench.plan.warm_up), name, publisher)
             section.figures[f"{name}, {rate}/s"] = found
-            table.rows.append([f"{name}, {rate:,}/s", f"{found['rate']:,.0f}", *_shown(found)])
-            bench.say(f"{name} at {rate}/s: {_three(found['before_commit_ms'])} ms, {found['cores']}")
-            if through_outbox:
+            cores = shown_cores(found, CORES)
+            table.rows.append(
+                [
+                    f"{name}, {rate:,}/s",
+                    f"{found['rate']:,.0f}",
+                    three(found["before_commit_ms"]),
+                    three(found["after_commit_ms"]),
+                    *cores,
+                ]
+            )
+            bench.say(f"{name} at {rate}/s: {three(found['before_commit_ms'])} ms, {found['cores']}")
+            if name == OUTBOX:
                 middle, _, last = found["before_commit_ms"]
                 section.floors += [
                     Floor(f"latency p50 at {rate:,} tx/s", middle, 5.0, "ms"),
@@ -63,34 +84,48 @@ def run(bench: Bench) -> Section:
     return section
 
 
-def _shown(found: dict[str, Any]) -> list[str]:
-    names = ("relay", "postgres", "kafka", "producers", "consumer")
-    cores = [f"{found['cores'][name]:.2f}" if name in found["cores"] else "" for name in names]
-    return [_three(found["before_commit_ms"]), _three(found["after_commit_ms"]), *cores]
+def _relay(stack: ExitStack, bench: Bench, dsn: str) -> dict[str, int]:
+    return {"relay": stack.enter_context(RelayProcess(bench.servers, dsn)).pid}
 
 
-def _three(values: list[float]) -> str:
+def _nobody(stack: ExitStack, bench: Bench, dsn: str) -> dict[str, int]:
+    return {}
+
+
+def shown_cores(found: dict[str, Any], names: Sequence[str]) -> list[str]:
+    """Return the cores that these processes used, as cells of a table."""
+    return [f"{found['cores'][name]:.2f}" if name in found["cores"] else "" for name in names]
+
+
+def three(values: Sequence[float]) -> str:
+    """Return the percentiles as a cell of a table."""
     return " / ".join(f"{value:.1f}" for value in values)
 
 
-def _measure(bench: Bench, rate: int, seconds: float, *, through_outbox: bool) -> dict[str, Any]:
+def measure(bench: Bench, load: Load, way: str, publisher: Publisher) -> dict[str, Any]:
+    """Send messages at a rate, and note when each is read.
+
+    Args:
+        bench: servers and plan.
+        load: how many messages, how fast.
+        way: how a message leaves the transaction; see `generate`.
+        publisher: starts what publishes, on a stack that ends it, and answers its processes.
+    """
     servers = bench.servers
     topic = servers.topic(PARTITIONS)
-    generators = max(2, -(-rate // int(PER_GENERATOR)))
-    warm = int(bench.plan.warm_up * rate)
-    count = warm + int(seconds * rate)
+    generators = max(2, -(-load.rate // int(PER_GENERATOR)))
+    warm = int(load.warm_up * load.rate)
+    count = warm + int(load.seconds * load.rate)
     with ExitStack() as stack:
         dsn = stack.enter_context(servers.database())
         with psycopg.connect(dsn, autocommit=True) as conn:
             conn.execute(STATEMENTS["orders"])
         servers.settle()
         jobs = [
-            Job(dsn, servers.bootstrap_servers, topic, through_outbox, index, generators, rate, count)
+            Job(dsn, servers.bootstrap_servers, topic, way, index, generators, load.rate, count)
             for index in range(generators)
         ]
-        pids = servers.pids
-        if through_outbox:
-            pids["relay"] = stack.enter_context(RelayProcess(servers, dsn)).pid
+        pids = servers.pids | publisher(stack, bench, dsn)
         arguments = (servers.bootstrap_servers, topic, PARTITIONS, count)
         consumer = stack.enter_context(Worker(consume, *arguments))
         workers = [stack.enter_context(Worker(generate, job)) for job in jobs]
@@ -100,9 +135,9 @@ def _measure(bench: Bench, rate: int, seconds: float, *, through_outbox: bool) -
         began = time.monotonic() + 0.2
         for worker in workers:
             worker.send(began)
-        _sleep_until(began + bench.plan.warm_up)
+        _sleep_until(began + load.warm_up)
         meter = Meter(pids)
-        _sleep_until(began + count / rate)
+        _sleep_until(began + count / load.rate)
         cores = meter.cores()
         noted = [worker.receive(OVERLOADED) for worker in workers]
         consumer.send("all has been sent")

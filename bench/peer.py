@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from bench.harness.cpu import Meter
+from bench.harness.jars import fetched
 from bench.harness.relays import WATCH, RelayProcess, wait_published
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, ratio
@@ -21,7 +22,6 @@ from bench.load import messages
 from bench.load.sql import filling, inserting
 from bench.plan import PARTITIONS, Bench
 from bench.rocketmq.client import Client
-from bench.rocketmq.jars import DRIVER, VERSION, jars
 from bench.rocketmq.java import compiled
 from bench.rocketmq.servers import running
 from outbox.operations.rows import load_rows
@@ -29,6 +29,8 @@ from outbox.statements import Statements, load
 
 BUSINESS = Statements("bench/sql/send.sql")
 WRITES = Statements("bench/sql/half.sql")
+VERSION = "5.5.0"
+DRIVER = "pgjdbc 42.7.14"
 LIMIT = 60.0
 PEER = "rocketmq"
 VARIANTS = {
@@ -100,7 +102,11 @@ def _world(bench: Bench) -> Iterator[_World]:
     """Everything that the variants need, running."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(TemporaryDirectory(dir=bench.servers.directory, prefix="peer-")))
-        java = compiled(bench.servers.kafka.program, jars(bench.say), directory / "classes")
+        java = compiled(
+            bench.servers.kafka.program,
+            fetched("bench.rocketmq", f"rocketmq-{VERSION}", bench.say),
+            directory / "classes",
+        )
         peer = stack.enter_context(running(java, directory))
         bench.say(f"RocketMQ {VERSION} runs on {peer.namesrv}")
         dsn = stack.enter_context(bench.servers.database())

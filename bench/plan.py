@@ -22,6 +22,10 @@ class Plan:
     warm_up: float = 3.0
     latency_seconds: float = 20.0
     peer_seconds: float = 10.0
+    compared_rounds: int = 2
+    compared_rates: tuple[int, ...] = (200, 500, 1_500)
+    compared_warm_up: float = 10.0
+    """Before each measured time: Java compiles what it runs often."""
     idle_rows: int = 600_000
     idle_polls: int = 1_000
     clients: tuple[int, ...] = (1, 4, 16)
@@ -66,6 +70,9 @@ QUICK = Plan(
     warm_up=1.0,
     latency_seconds=3.0,
     peer_seconds=2.0,
+    compared_rounds=1,
+    compared_rates=(200,),
+    compared_warm_up=2.0,
     idle_rows=30_000,
     idle_polls=100,
     clients=(1, 4),

@@ -91,6 +91,10 @@ class Meter:
         """CPU seconds used so far, by name."""
         return {name: (_family_ticks(pid) - self._before[name]) * _TICK for name, pid in self._pids.items()}
 
+    def totals(self) -> dict[str, float]:
+        """CPU seconds since the processes began, by name."""
+        return {name: _family_ticks(pid) * _TICK for name, pid in self._pids.items()}
+
     def cores(self) -> dict[str, float]:
         """CPU seconds per second so far, by name."""
         elapsed = time.monotonic() - self._began

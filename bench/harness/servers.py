@@ -57,10 +57,12 @@ class Servers:
         """One of PostgreSQL's programs, such as pgbench."""
         return Path(self.postgres.program) / name
 
-    def topic(self, partitions: int) -> str:
-        """Make a topic of a new name; it can be used when this returns."""
+    def topic(self, partitions: int, **settings: str) -> str:
+        """Make a topic of a new name, with settings as `retention_ms="1000"`; it can be used when this returns."""
         name = f"bench-{uuid.uuid4().hex[:12]}"
-        KafkaTopics(self.bootstrap_servers).create(name, partitions, 1, {})
+        KafkaTopics(self.bootstrap_servers).create(
+            name, partitions, 1, {key.replace("_", "."): value for key, value in settings.items()}
+        )
         return name
 
     @contextmanager

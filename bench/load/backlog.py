@@ -13,14 +13,21 @@ TRANSACTION = 1_000
 SESSIONS = 3
 
 
-def fill(dsn: str, topic: str, messages: int, *, transaction: int = TRANSACTION) -> None:
-    """Write messages; the sessions wait for no flush, which says nothing about the relay."""
+def fill(
+    dsn: str,
+    topic: str,
+    messages: int,
+    *,
+    transaction: int = TRANSACTION,
+    statement: str = STATEMENTS["fill"],
+) -> None:
+    """Write messages by a statement; the sessions wait for no flush, which says nothing about the relay."""
 
     def session(number: int) -> None:
         with psycopg.connect(dsn, autocommit=True, options="-c synchronous_commit=off") as conn:
             for first in range(1 + number * transaction, messages + 1, SESSIONS * transaction):
                 last = min(first + transaction - 1, messages)
-                conn.execute(STATEMENTS["fill"], {"topic": topic, "first": first, "last": last})
+                conn.execute(statement, {"topic": topic, "first": first, "last": last})
 
     with ThreadPoolExecutor(SESSIONS) as threads:
         list(threads.map(session, range(SESSIONS)))

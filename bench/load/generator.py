@@ -15,6 +15,9 @@ from outbox import Message, Outbox
 from outbox.statements import Statements
 
 ORDER = Statements("bench/sql/load.sql")["order"]
+EVENT = Statements("bench/sql/debezium.sql")["send"]
+OUTBOX, DEBEZIUM, PRODUCE = "outbox", "Debezium", "commit, then produce()"
+"""The ways of a message."""
 HEADERS: dict[str, str | bytes | None] = {"source": "bench"}
 
 
@@ -25,7 +28,7 @@ class Job:
     dsn: str
     bootstrap_servers: str
     topic: str
-    through_outbox: bool
+    way: str
     index: int
     generators: int
     rate: float
@@ -40,7 +43,7 @@ def generate(pipe: Connection, job: Job) -> None:
     """
     before, after = array("q"), array("q")
     outbox = Outbox("bench")
-    producer = None if job.through_outbox else bare_producer(job.bootstrap_servers)
+    producer = bare_producer(job.bootstrap_servers) if job.way == PRODUCE else None
     if producer is not None:
         producer.list_topics(job.topic, timeout=10)
     with psycopg.connect(job.dsn) as conn:
@@ -55,7 +58,9 @@ def generate(pipe: Connection, job: Job) -> None:
                 time.sleep(pause)
             conn.execute(ORDER, (f"customer-{number % 5003}", number % 1000), prepare=True)
             key, body = messages.key(number), messages.body(number)
-            if producer is None:
+            if job.way == DEBEZIUM:
+                conn.execute(EVENT, (job.topic, key.decode(), body), prepare=True)
+            elif producer is None:
                 outbox.send(conn, Message(job.topic, key, body, headers=HEADERS, tags=["created"]))
             before.append(time.time_ns())
             conn.commit()
