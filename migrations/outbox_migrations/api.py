@@ -69,8 +69,8 @@ class Revision:
 
     @property
     def is_current(self) -> bool:
-        """Whether nothing is left to do."""
-        return self.current == self.head
+        """Whether nothing is left to do: the schema is the head, or newer and works with this package."""
+        return self.current is not None and self.current >= self.head
 
 
 def _config() -> Config:
@@ -126,16 +126,26 @@ def _current(caller: Runner) -> str | None:
     return current
 
 
+def _admits(caller: Runner, revision: str) -> bool:
+    """Return whether a newer schema works with the software of a revision; see ADR 126."""
+    oldest = caller.read(
+        f"SELECT to_jsonb(v) ->> 'oldest_software' FROM {SCHEMA}.{VERSION_TABLE} v"  # noqa: S608  (names of ours)
+    )
+    return oldest is not None and oldest <= revision
+
+
 def upgrade(dsn: str, target: str = "head") -> Revision:
     """Bring the schema to the head, in one transaction, one upgrader at a time; return where it stood before.
 
     Args:
         dsn: the database.
-        target: an older revision to stop at, for tests of an upgrade from it. A schema that is newer stays as it is.
+        target: an older revision to stop at, for tests of an upgrade from it. A schema that is newer stays as it is,
+            also one that is newer than this package if it works with it.
 
     Raises:
         UnsupportedServerError: the server is older than PostgreSQL 14.
-        UnknownRevisionError: the schema is of a revision that this package does not know; nothing has changed.
+        UnknownRevisionError: the schema is of a revision that this package does not know, and that does not work with
+            it; nothing has changed.
         UpgradeBlockedError: open transactions use a table that a migration changes; nothing has changed.
     """
     with psycopg.connect(dsn) as connection:
@@ -165,6 +175,8 @@ def upgrade_in(connection: CallersConnection, target: str = "head") -> Revision:
     # Two services that start together both upgrade: the second waits here and finds the work done.
     caller.read("SELECT pg_advisory_xact_lock(hashtextextended('outbox.upgrade', 0))::text")
     before = Revision(_current(caller), head())
+    if before.current is not None and before.current > before.head and _admits(caller, before.head):
+        return before
     for revision in (before.current, None if target == "head" else target):
         _require_known(revision)
     try:

@@ -5,8 +5,8 @@
 SELECT to_regclass('outbox.schema_version') IS NOT NULL;
 
 -- name: revision
--- Its revision.
-SELECT version_num FROM outbox.schema_version;
+-- Its revision, and the oldest one whose software works with it: NULL where it does not state that.
+SELECT v.version_num, to_jsonb(v) ->> 'oldest_software' FROM outbox.schema_version v;
 
 -- name: rights
 -- Whether the current user may write a message.
@@ -14,4 +14,4 @@ SELECT has_column_privilege('outbox.message', 'topic', 'INSERT');
 
 -- name: none
 -- What the others return where there is no schema.
-SELECT NULL::text;
+SELECT NULL::text, NULL::text;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import psycopg
@@ -12,7 +12,7 @@ from psycopg import sql
 from outbox import Message, Outbox
 from outbox.records import HalfMessage
 from tests.support.callback_peer import SECRET
-from tests.support.relay_process import RelayProcess
+from tests.support.relay_process import ENTRY, RelayProcess
 from tests.support.waiting import wait_until
 
 
@@ -24,6 +24,7 @@ class CheckerProcess(RelayProcess):
         dsn: str,
         *options: str,
         ports: tuple[int, ...] = (),
+        entry: Sequence[str] = (str(ENTRY),),
         variables: Mapping[str, str] | None = None,
     ) -> None:
         """Run on a database; callbacks to these ports of the loopback are allowed."""
@@ -35,6 +36,7 @@ class CheckerProcess(RelayProcess):
             "--allow-network",
             "127.0.0.0/8",
             *options,
+            entry=entry,
             service="checker",
             variables={"OUTBOX_CALLBACK_SECRET": SECRET, **(variables or {})},
         )

@@ -89,7 +89,11 @@ def listener(conn: psycopg.Connection[Any], message: ConsumedMessage) -> Consume
         and not message.reconsume_times
     ):
         raise ValueError("to be parked")
-    if OPTIONS["fails"] and int(message.body) % 10 == OPTIONS["fails"] and not message.reconsume_times:
+    if (
+        OPTIONS["fails"]
+        and int(message.body.rpartition(b":")[2]) % 10 == OPTIONS["fails"]
+        and not message.reconsume_times
+    ):
         raise ValueError("fails once")
     if isinstance(conn, Connection):
         conn.at_commit = chosen

@@ -11,7 +11,12 @@ from typing import Any
 import psycopg
 
 from tests.support.plain_inserts import Connection
+from tests.support.waiting import wait_until
 
+WAITING = """
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE %s
+"""
 BLOCKED = "SELECT pg_blocking_pids(%s) <> '{}'"
 LIMIT = 30.0
 """Seconds for a step to reach the server."""
@@ -23,6 +28,12 @@ def see_blocked(observer: Connection, waiting: Connection, step: Future[Any]) ->
     while observer.execute(BLOCKED, [waiting.info.backend_pid]).fetchone() != (True,):
         assert not step.done(), f"a step that has to wait did not: {step.exception() or step.result()}"
         assert time.monotonic() < deadline, f"the step neither ended nor waited for a lock within {LIMIT:g} s"
+
+
+def wait_for_waiting(conn: Connection, statement: str) -> int:
+    """Wait until a statement like this waits for a lock; return the process id of its session."""
+    row = wait_until(lambda: conn.execute(WAITING, [statement]).fetchone(), f"waits: {statement}", seconds=30)
+    return int(row[0])
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -22,26 +23,41 @@ PARK = """
 """What a consumer writes for a message that failed; every second one is dead."""
 
 
-class SteadyProducers:
-    """Threads that send normal, ordered and half messages, and one that parks messages, until they are stopped.
+ASKED = "asked"
+"""The group whose half messages are left to the checker."""
+LOCAL_TRANSACTION = "CREATE TABLE local_transaction (id text PRIMARY KEY, is_kept boolean NOT NULL)"
+ASK = {"kind": "sql", "query": "SELECT is_kept FROM local_transaction WHERE id = %(biz_id)s"}
+"""How the checker asks about them."""
 
-    `committed` holds (key, version) of each message whose transaction has committed; `done` counts rounds by thread.
+
+class SteadyProducers:
+    """Threads that send normal, ordered and half messages, and one more, until they are stopped.
+
+    The last one parks messages as a consumer does, or, where a checker runs, leaves half messages to it: what it
+    replies about each one is in LOCAL_TRANSACTION, whose rows have committed.
+
+    `committed` holds (key, version) of each message whose transaction has committed; `done` counts rounds by thread,
+    `slowest` holds the seconds of the longest one.
     """
 
-    def __init__(self, dsn: str, topic: str) -> None:
+    def __init__(self, dsn: str, topic: str, *, has_checker: bool = False) -> None:
         self.committed: list[tuple[str, int]] = []
         self._dsn, self._topic = dsn, topic
-        self._outbox = Outbox(producer_group="steady")
+        self._outbox, self._asked = Outbox(producer_group="steady"), Outbox(producer_group=ASKED)
         self._stop = threading.Event()
-        rounds = {"normal": self._send, "ordered": self._send, "half": self._half, "parking": self._park}
+        rounds: dict[str, Any] = {"normal": self._send, "ordered": self._send, "half": self._half}
+        rounds |= {"asked": self._ask} if has_checker else {"parking": self._park}
         self.done = dict.fromkeys(rounds, 0)
+        self.slowest = dict.fromkeys(rounds, 0.0)
         self._pool = ThreadPoolExecutor(len(rounds))
         self._threads = [self._pool.submit(self._run, name, each) for name, each in rounds.items()]
 
     def _run(self, name: str, one_round: Any) -> None:
         with psycopg.connect(self._dsn) as conn:
             while not self._stop.wait(0.005):
+                began = time.monotonic()
                 one_round(conn, name, self.done[name])
+                self.slowest[name] = max(self.slowest[name], time.monotonic() - began)
                 self.done[name] += 1
 
     def _message(self, key: str, version: int | str) -> Message:
@@ -62,6 +78,19 @@ class SteadyProducers:
                 self._outbox.commit(conn, half)
             else:
                 self._outbox.rollback(conn, half)
+        if is_kept:
+            self.committed.append((key, number))
+
+    def _ask(self, conn: Connection, name: str, number: int) -> None:
+        # A checker decides in no order: each message has a key of its own.
+        key, is_kept = f"{name}-{number}", number % 4 != 0
+        message = Message(
+            self._topic, body=f"{key}:{number if is_kept else 'ghost'}", key=key, biz_id=str(number)
+        )
+        with conn.transaction():
+            self._asked.prepare(conn, message)
+        with conn.transaction():
+            conn.execute("INSERT INTO local_transaction VALUES (%s, %s)", [str(number), is_kept])
         if is_kept:
             self.committed.append((key, number))
 

@@ -6,4 +6,5 @@
 -- that come later queue behind it: for 5 s at most, then the upgrade fails and has changed nothing. Run it again.
 SET LOCAL lock_timeout = '5s';
 CREATE INDEX inbox_parked_dead ON outbox.inbox_parked (id) WHERE state = 'dead';
+UPDATE outbox.schema_version SET oldest_software = '0001';
 SET LOCAL lock_timeout = DEFAULT;

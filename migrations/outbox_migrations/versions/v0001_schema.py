@@ -13,6 +13,7 @@ depends_on: str | None = None
 def upgrade() -> None:
     """Create the schema's objects, in the order in which they need each other."""
     for name in (
+        "0001_version.sql",
         "0001_schema.sql",
         "0001_parked_keys.sql",
         "0001_failover.sql",

@@ -95,9 +95,9 @@ def _check_database(alias: str) -> list[CheckMessage]:
             cursor.execute(_SQL["exists"])
             exists = cursor.fetchone()[0]
             cursor.execute(_SQL["revision"] if exists else _SQL["none"])
-            [revision] = cursor.fetchone() or [None]
+            revision, oldest = cursor.fetchone() or (None, None)
             cursor.execute(_SQL["rights"] if exists else _SQL["none"])
-            [may_send] = cursor.fetchone()
+            may_send = cursor.fetchone()[0]
     except DatabaseError as error:
         return [
             Error(
@@ -106,16 +106,17 @@ def _check_database(alias: str) -> list[CheckMessage]:
                 id="outbox.E004",
             )
         ]
-    if revision is not None and revision > REVISIONS[-1]:
+    is_newer = revision is not None and revision > REVISIONS[-1]
+    if is_newer and (oldest is None or oldest > REVISIONS[-1]):
         return [
             Error(
                 f"The outbox schema in DATABASES[{alias!r}] is {revision}, newer than the {REVISIONS[-1]} that this "
-                "version knows.",
+                f"version knows; it works with {oldest or revision} or newer.",
                 hint="Upgrade the software: pip install --upgrade outbox-kafka.",
                 id="outbox.E003",
             )
         ]
-    if revision != REVISIONS[-1]:
+    if not is_newer and revision != REVISIONS[-1]:
         return [
             Warning(
                 f"The outbox schema in DATABASES[{alias!r}] is {revision or 'missing'}, this version needs "

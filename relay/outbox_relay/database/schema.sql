@@ -5,5 +5,5 @@
 SELECT to_regclass('outbox.schema_version') IS NOT NULL
 
 -- name: revision
--- The revision that it names.
-SELECT version_num FROM outbox.schema_version
+-- The revision that it names, and the oldest one whose software works with it: NULL where it does not state that.
+SELECT v.version_num, to_jsonb(v) ->> 'oldest_software' FROM outbox.schema_version v

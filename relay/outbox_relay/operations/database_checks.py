@@ -113,10 +113,18 @@ def _durability(server: dict[str, Any], database: str) -> Iterator[Check]:
 
 def _schema(conn: psycopg.Connection[Any]) -> Check:
     try:
-        schema.require_current(conn)
+        found_schema = schema.require_current(conn)
     except schema.SchemaError as error:
         found, _, repair = str(error).partition("\n")
         return Check("schema", "FAILED", found, repair.removeprefix("run: "))
+    if found_schema.is_newer:
+        return Check(
+            "schema",
+            "warning",
+            f"revision {found_schema.revision}, newer than the {schema.REVISION} that this version knows; it works "
+            f"with {found_schema.oldest_software} or newer",
+            schema.UPGRADE_SOFTWARE,
+        )
     return Check("schema", "ok", f"revision {schema.REVISION}")
 
 

@@ -103,7 +103,9 @@ def test_an_older_or_newer_schema_says_what_to_upgrade(
     private_database: str, revision: str, repair: str
 ) -> None:
     with connect(private_database) as conn:
-        conn.execute("UPDATE outbox.schema_version SET version_num = %s", [revision])
+        conn.execute(
+            "UPDATE outbox.schema_version SET version_num = %(r)s, oldest_software = %(r)s", {"r": revision}
+        )
         with pytest.raises(schema.SchemaError, match=revision):
             schema.require_current(conn)
     ran = outbox("status", OUTBOX_DSN=private_database)

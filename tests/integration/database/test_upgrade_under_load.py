@@ -17,7 +17,7 @@ import pytest
 from outbox_migrations import api
 from outbox_relay.database import schema
 from tests.support.kafka_records import compare, read_topic
-from tests.support.locks import holding
+from tests.support.locks import holding, wait_for_waiting
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection, connect, wait_published
 from tests.support.relay_process import RelayProcess
@@ -30,20 +30,18 @@ OBJECTS = """
     SELECT c.relkind::text, c.relname::text, i.indisvalid FROM pg_class c LEFT JOIN pg_index i ON i.indexrelid = c.oid
     WHERE c.relnamespace = 'outbox'::regnamespace ORDER BY 1, 2
 """
-WAITING = """
-    SELECT pid FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE %s
-"""
-INDEX = "%CREATE INDEX inbox_parked_dead%"
+HAS_SESSION = "SELECT FROM pg_stat_activity WHERE pid = %s"
+INDEX, TURN = "%CREATE INDEX inbox_parked_dead%", "%outbox.upgrade%"
+IN_USE = "LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE"
 POINTS = {
     "before the schema is read": (
         "SELECT pg_advisory_xact_lock(hashtextextended('outbox.upgrade', 0))",
-        "%outbox.upgrade%",
+        TURN,
     ),
-    "before the index": ("LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE", INDEX),
+    "before the index": (IN_USE, INDEX),
     "between the index and the revision": (
         "SELECT FROM outbox.schema_version FOR UPDATE",
-        "UPDATE outbox.schema_version%",
+        "%UPDATE outbox.schema_version%",
     ),
 }
 """Where an upgrade is held: by the lock of this statement, in this statement of its own."""
@@ -66,14 +64,8 @@ def conn(old: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         yield pool
-
-
-def wait_for_waiting(conn: Connection, statement: str) -> int:
-    """Wait until a statement like this waits for a lock; return the process id of its session."""
-    row = wait_until(lambda: conn.execute(WAITING, [statement]).fetchone(), f"waits: {statement}", seconds=30)
-    return int(row[0])
 
 
 def test_producers_and_consumers_go_on_while_the_schema_is_upgraded(
@@ -146,9 +138,38 @@ def test_an_upgrade_that_dies_leaves_the_old_revision_whole(
     assert schema.revision(conn) == schema.REVISION
 
 
+def test_an_upgrade_that_is_killed_leaves_the_old_schema_and_the_next_one_completes(
+    old: str, conn: Connection
+) -> None:
+    with (
+        holding(old, IN_USE),
+        RelayProcess(old, "", service="db", action=("upgrade",)) as command,
+    ):
+        session = wait_for_waiting(conn, INDEX)
+        command.kill()
+        # PostgreSQL notices when it writes the result of a statement: the session still waits for the table.
+        assert conn.execute(HAS_SESSION, [session]).fetchone() is not None
+    wait_until(lambda: conn.execute(HAS_SESSION, [session]).fetchone() is None, "its session ends")
+    assert schema.revision(conn) == "0001"
+    assert conn.execute("SELECT to_regclass('outbox.inbox_parked_dead')").fetchone() == (None,)
+    ran = succeed("db", "upgrade", "--json", OUTBOX_DSN=old).json
+    assert (ran["from"], ran["to"]) == ("0001", schema.REVISION)
+
+
+def test_of_two_upgrades_at_once_one_does_the_work(
+    old: str, conn: Connection, pool: ThreadPoolExecutor
+) -> None:
+    with holding(old, IN_USE):
+        first = pool.submit(api.upgrade, old)
+        wait_for_waiting(conn, INDEX)
+        second = pool.submit(api.upgrade, old)
+        wait_for_waiting(conn, TURN)
+    assert (first.result().current, second.result().current) == ("0001", schema.REVISION)
+
+
 def test_an_upgrade_gives_up_on_a_long_transaction_and_names_the_repair(old: str, conn: Connection) -> None:
     before = conn.execute(OBJECTS).fetchall()
-    with holding(old, "LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE"):
+    with holding(old, IN_USE):
         ran = outbox("db", "upgrade", OUTBOX_DSN=old)
     assert ran.code == 1
     assert "nothing has changed. Run it again" in ran.err

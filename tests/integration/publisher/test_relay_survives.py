@@ -154,7 +154,7 @@ def test_a_schema_that_became_newer_ends_the_relay(
 ) -> None:
     with running(database, bootstrap_servers, caplog) as ran:
         ran.wait_for("lanes taken")
-        conn.execute("UPDATE outbox.schema_version SET version_num = '9999'")
+        conn.execute("UPDATE outbox.schema_version SET version_num = '9999', oldest_software = '9999'")
         conn.execute(END_SESSIONS)
         assert isinstance(ran.ended(), SchemaError)
         assert "newer than" in str(ran.error)

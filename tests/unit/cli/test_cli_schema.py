@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from alembic.script import ScriptDirectory
 
@@ -12,6 +13,16 @@ from outbox_relay.database import schema
 
 def test_the_service_expects_the_newest_revision() -> None:
     assert api.head() == schema.REVISION
+
+
+def test_each_later_revision_states_the_oldest_software_and_limits_its_waits() -> None:
+    revisions = [script.revision for script in ScriptDirectory.from_config(api._config()).walk_revisions()]
+    for before, revision in pairwise(sorted(revisions)):
+        script = "\n".join(api.scripts(before, revision))
+        assert re.search(
+            r"^UPDATE outbox\.schema_version SET oldest_software = '\d{4}';", script, re.MULTILINE
+        )
+        assert re.search(r"^SET LOCAL lock_timeout = '\d+m?s';", script, re.MULTILINE), revision
 
 
 def test_revisions_are_numbers_so_that_older_and_newer_can_be_told() -> None:

@@ -53,7 +53,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
     result = {
         "database": connections.place(dsn),
         "from": before.current,
-        "to": before.head,
+        "to": max(before.head, before.current or before.head),
         "partitions_added": added,
         "partitions": len(found.all),
         "last_id": found.all[-1].upper - 1,
@@ -63,7 +63,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
         return
     click.echo(result["database"])
     if before.is_current:
-        click.echo(f"schema      {before.head}, nothing to do")
+        click.echo(f"schema      {before.current}, nothing to do")
     else:
         click.echo(f"schema      {before.current or 'none'} → {before.head}")
     click.echo(
@@ -72,8 +72,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
 
 
 def _refuse_newer(conn: connections.Connection) -> None:
-    found = schema.revision(conn)
-    if found is not None and found > schema.REVISION:
+    if schema.find(conn).is_newer:
         schema.require_current(conn)
 
 
