@@ -88,13 +88,7 @@ class OpenTelemetry:
     def processing(self, group: str, messages: Sequence[Consumed], *, is_batch: bool) -> Iterator[Failed]:
         """Make a span for the messages of one call of a listener, current while it runs."""
         contexts = [self._context_of(message) for message in messages]
-        links = [
-            Link(context, {"messaging.message.id": str(message.message_id)})
-            for message, context in zip(messages, map(_span_context, contexts), strict=True)
-            if context.is_valid
-        ]
-        topics = {message.topic for message in messages}
-        topic = topics.pop() if len(topics) == 1 else None
+        topic = _topic_of(messages)
         attributes = _attributes("process", topic)
         attributes["messaging.consumer.group.name"] = group
         if is_batch:
@@ -107,7 +101,7 @@ class OpenTelemetry:
             Context() if is_batch else contexts[0],
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=links,
+            links=_links(messages, contexts),
         )
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             try:
@@ -115,6 +109,20 @@ class OpenTelemetry:
             except BaseException as error:
                 self._record(span, error)
                 raise
+
+    def received(self, group: str, messages: Sequence[Consumed], began_ns: int) -> None:
+        """Make a span of a call that returns messages, with a link to the span of each; see `Tracing`."""
+        topic = _topic_of(messages)
+        attributes = _attributes("receive", topic)
+        attributes["messaging.consumer.group.name"] = group
+        attributes["messaging.batch.message_count"] = len(messages)
+        self._tracer.start_span(
+            "receive" if topic is None else f"receive {topic}",
+            kind=SpanKind.CLIENT,
+            attributes=attributes,
+            links=_links(messages, [self._context_of(message) for message in messages]),
+            start_time=began_ns,
+        ).end()
 
     @property
     def _propagator(self) -> TextMapPropagator:
@@ -154,6 +162,21 @@ def _attributes(operation: str, topic: str | None) -> dict[str, AttributeValue]:
     if topic is not None:
         attributes["messaging.destination.name"] = topic
     return attributes
+
+
+def _topic_of(messages: Sequence[Consumed]) -> str | None:
+    """Return the topic of all messages; None: they have several."""
+    topics = {message.topic for message in messages}
+    return topics.pop() if len(topics) == 1 else None
+
+
+def _links(messages: Sequence[Consumed], contexts: Sequence[Context]) -> list[Link]:
+    """Return a link to the context of each message that has one."""
+    return [
+        Link(context, {"messaging.message.id": str(message.message_id)})
+        for message, context in zip(messages, map(_span_context, contexts), strict=True)
+        if context.is_valid
+    ]
 
 
 def _attributes_of(message: Consumed) -> dict[str, AttributeValue]:

@@ -46,3 +46,13 @@ class Tracing(Protocol):
     ) -> AbstractContextManager[Failed]:
         """Make a span for the messages of one call of a listener, current while it runs."""
         ...
+
+    def received(self, group: str, messages: Sequence[Consumed], began_ns: int) -> None:
+        """Make a span of a call that returns messages to the application, below the current one.
+
+        Args:
+            group: the consumer group.
+            messages: what it returns, one at least.
+            began_ns: when it began, in nanoseconds since 1970.
+        """
+        ...

@@ -52,7 +52,7 @@ class Decoding:
         """Return a listener that decodes one message."""
 
         def called(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
-            decoded = self._decoded(conn, message)
+            decoded = self.decoded(conn, message)
             return ConsumeResult.DISCARD if decoded is None else listener(conn, decoded)
 
         return called
@@ -61,15 +61,19 @@ class Decoding:
         """Return a listener that decodes a list of messages."""
 
         def called(conn: Connection, messages: list[ConsumedMessage]) -> Sequence[ConsumeResult]:
-            decoded = [self._decoded(conn, message) for message in messages]
+            decoded = [self.decoded(conn, message) for message in messages]
             readable = [message for message in decoded if message is not None]
             found = iter(results_of(listener(conn, readable), len(readable)) if readable else ())
             return [ConsumeResult.DISCARD if message is None else next(found) for message in decoded]
 
         return called
 
-    def _decoded(self, conn: Connection, message: ConsumedMessage) -> ConsumedMessage | None:
-        """Return a message with the body that was sent; None: it is erased."""
+    def decoded(self, conn: Connection, message: ConsumedMessage) -> ConsumedMessage | None:
+        """Return a message with the body that was sent; None: it is erased, which is counted.
+
+        Raises:
+            Exception: what the codec raised; the message can be tried again.
+        """
         codec = self._codecs.of(message.topic)
         if codec is None or message.body is None:
             return message

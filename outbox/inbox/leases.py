@@ -23,10 +23,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from outbox.codecs.codec import Codecs
 from outbox.drivers.psycopg_sync import run
 from outbox.inbox import plans
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.consumer import PushConsumer
+from outbox.inbox.decoding import Decoding
 from outbox.inbox.handling import Connection
 from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, header_columns, order_key
 from outbox.inbox.plans import milliseconds
@@ -85,6 +87,14 @@ class Intake(PushConsumer):
     def group_id(self) -> int:
         """The number of the group, once the member is registered."""
         return self._keeper.group
+
+    def decoding(self, codecs: Codecs) -> Decoding:
+        """Return what decodes the messages that are received: they are parked as they came.
+
+        Raises:
+            ConfigurationError: it does not read a topic of a codec.
+        """
+        return Decoding(codecs, list(self.settings.subscription), self._counts)
 
     def ask(self) -> None:
         """Let messages be read: a caller waits for some."""

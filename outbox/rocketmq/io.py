@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import psycopg
 
 from outbox.drivers import psycopg_async, psycopg_sync
+from outbox.drivers.stepwise import run_in_steps
 from outbox.operations.sender import Sender
 from outbox.rocketmq.connections import AsyncConnections, Connections, Lease
 from outbox.statements import Plan
@@ -27,7 +28,7 @@ class IO(Protocol):
     """What flows ask for; the asynchronous driver's methods return awaitables of the same."""
 
     sender: Sender
-    """The producer's group, selectors and registry, for the operations that flows run."""
+    """The producer's group, selectors, registry, codecs and tracing, for the operations that flows run."""
 
     def open(self, *, fresh: bool = False) -> Any:
         """Take a connection: a `Lease`."""
@@ -120,7 +121,9 @@ class AwaitingIO:
         await transaction.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
 
     def run(self, conn: Any, plan: Plan[T]) -> Awaitable[T]:
-        """See `IO`."""
+        """See `IO`; a codec that waits for something else does so in a thread."""
+        if self.sender.blocks:
+            return run_in_steps(lambda each: psycopg_async.run(conn, each), plan)
         return psycopg_async.run(conn, plan)
 
     async def call(self, function: Callable[..., Any], *args: Any) -> Any:

@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any
 
 from outbox.checking.listeners import Listeners, name_of
+from outbox.codecs.codec import Codec
 from outbox.errors import ConfigurationError
 from outbox.message import Message
 from outbox.operations.custom_selectors import MessageQueueSelector
+from outbox.operations.sender import Sender
 from outbox.rocketmq.identity import identified, new_transaction_id
 from outbox.rocketmq.io import Flow, perform, perform_async
 from outbox.rocketmq.lifecycle import Life, refuse_async
@@ -25,6 +27,7 @@ from outbox.rocketmq.planning import planned
 from outbox.rocketmq.results import TransactionSendResult
 from outbox.rocketmq.running import AwaitingLife, BlockingLife
 from outbox.rocketmq.storing import HalfMessageOptions
+from outbox.tracing import Tracing
 
 Execute = Callable[[LocalMessage, Any], Any]
 
@@ -85,6 +88,8 @@ class TransactionMQProducer(_SendingProducer, BlockingLife):
         connection_timeout: float = 30.0,
         check: bool = True,
         checker_connect: Any = None,
+        codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Configure a producer; nothing is opened before `start()`.
 
@@ -102,12 +107,16 @@ class TransactionMQProducer(_SendingProducer, BlockingLife):
             check: Whether this process handles the checks of its group. Not needed where `outbox checker run` asks
                 the application by a callback.
             checker_connect: The checker's own connection, if not made from `connect`.
+            codecs: Encode bodies before they are stored, by topic; see `outbox.codecs`. A check gets the body as it
+                is stored.
+            tracing: Gives messages the trace that runs when they are sent; see `outbox.opentelemetry`.
 
         Raises:
             ConfigurationError: naming the argument.
         """
         super().__init__(producer_group, listeners, _one_of(listener, transaction_listener), ())
-        self._connect(connect, selectors, connections, connection_timeout, checker_connect, check=check)
+        sender = Sender(self.producer_group, selectors=selectors, codecs=codecs, tracing=tracing)
+        self._connect(connect, sender, connections, connection_timeout, checker_connect, check=check)
 
     def send_message_in_transaction(
         self,
@@ -161,6 +170,8 @@ class AsyncTransactionMQProducer(_SendingProducer, AwaitingLife):
         connection_timeout: float = 30.0,
         check: bool = True,
         checker_connect: Any = None,
+        codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """See `TransactionMQProducer`; `connect` gives `psycopg.AsyncConnection`s.
 
@@ -168,7 +179,8 @@ class AsyncTransactionMQProducer(_SendingProducer, AwaitingLife):
         that returns a `psycopg.Connection`.
         """
         super().__init__(producer_group, listeners, _one_of(listener, transaction_listener), ())
-        self._connect(connect, selectors, connections, connection_timeout, checker_connect, check=check)
+        sender = Sender(self.producer_group, selectors=selectors, codecs=codecs, tracing=tracing)
+        self._connect(connect, sender, connections, connection_timeout, checker_connect, check=check)
 
     async def send_message_in_transaction(
         self,

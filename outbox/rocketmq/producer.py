@@ -19,10 +19,12 @@ from datetime import timedelta
 from typing import Any, Self
 
 from outbox.checking.listeners import Listeners
+from outbox.codecs.codec import Codec
 from outbox.errors import ConfigurationError
 from outbox.message import Message
 from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.decide import DecidedState, Decision
+from outbox.operations.sender import Sender
 from outbox.records import HalfMessage
 from outbox.rocketmq.errors import ProducerStateError
 from outbox.rocketmq.identity import new_transaction_id
@@ -31,6 +33,7 @@ from outbox.rocketmq.lifecycle import Life
 from outbox.rocketmq.running import AwaitingLife, BlockingLife
 from outbox.rocketmq.storing import HalfMessageOptions
 from outbox.rocketmq.transaction import Block, HalfMessages
+from outbox.tracing import Tracing
 
 
 class _TransactionalProducer(Life):
@@ -179,6 +182,8 @@ class Producer(_TransactionalProducer, BlockingLife):
         connection_timeout: float = 30.0,
         check: bool = True,
         checker_connect: Any = None,
+        codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """Configure a producer; nothing is opened before `start()`.
 
@@ -194,13 +199,17 @@ class Producer(_TransactionalProducer, BlockingLife):
             connection_timeout: Seconds to wait for one.
             check: Whether this process handles the checks of its group.
             checker_connect: The checker's own connection, if not made from `connect`.
+            codecs: Encode bodies before they are stored, by topic; see `outbox.codecs`. A check gets the body as it
+                is stored.
+            tracing: Gives messages the trace that runs when they are sent; see `outbox.opentelemetry`.
 
         Raises:
             ConfigurationError: naming the argument.
         """
         super().__init__(producer_group, listeners, checker, topics)
         self._checked(checker, listeners, check=check)
-        self._connect(connect, selectors, connections, connection_timeout, checker_connect, check=check)
+        sender = Sender(self.producer_group, selectors=selectors, codecs=codecs, tracing=tracing)
+        self._connect(connect, sender, connections, connection_timeout, checker_connect, check=check)
 
     def begin_transaction(self) -> Transaction:
         """Begin a transaction of half messages; nothing is opened or written."""
@@ -254,11 +263,14 @@ class AsyncProducer(_TransactionalProducer, AwaitingLife):
         connection_timeout: float = 30.0,
         check: bool = True,
         checker_connect: Any = None,
+        codecs: Mapping[str, Codec] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """See `Producer` and, for `checker_connect`, `AsyncTransactionMQProducer`."""
         super().__init__(producer_group, listeners, checker, topics)
         self._checked(checker, listeners, check=check)
-        self._connect(connect, selectors, connections, connection_timeout, checker_connect, check=check)
+        sender = Sender(self.producer_group, selectors=selectors, codecs=codecs, tracing=tracing)
+        self._connect(connect, sender, connections, connection_timeout, checker_connect, check=check)
 
     def begin_transaction(self) -> AsyncTransaction:
         """See `Producer.begin_transaction`."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, Self
 
-from outbox.operations.custom_selectors import MessageQueueSelector
 from outbox.operations.sender import Sender
 from outbox.rocketmq.connections import AsyncConnections, Connections
 from outbox.rocketmq.io import AwaitingIO, BlockingIO, perform, perform_async
@@ -19,17 +17,14 @@ class BlockingLife(Life):
     def _connect(
         self,
         connect: Any,
-        selectors: Mapping[str, MessageQueueSelector] | None,
+        sender: Sender,
         connections: int,
         connection_timeout: float,
         checker_connect: Any,
         *,
         check: bool,
     ) -> None:
-        self._io = self._driver = BlockingIO(
-            Sender(self.producer_group, selectors=selectors),
-            Connections(connect, connections, connection_timeout),
-        )
+        self._io = self._driver = BlockingIO(sender, Connections(connect, connections, connection_timeout))
         usable = isinstance(connect, str) or not hasattr(connect, "connection")
         self._plan_checks(connect, checker_connect, check=check, usable=usable)
 
@@ -74,7 +69,7 @@ class AwaitingLife(Life):
     def _connect(
         self,
         connect: Any,
-        selectors: Mapping[str, MessageQueueSelector] | None,
+        sender: Sender,
         connections: int,
         connection_timeout: float,
         checker_connect: Any,
@@ -82,8 +77,7 @@ class AwaitingLife(Life):
         check: bool,
     ) -> None:
         self._io = self._driver = AwaitingIO(
-            Sender(self.producer_group, selectors=selectors),
-            AsyncConnections(connect, connections, connection_timeout),
+            sender, AsyncConnections(connect, connections, connection_timeout)
         )
         self._plan_checks(connect, checker_connect, check=check, usable=isinstance(connect, str))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 import psycopg
@@ -72,7 +73,7 @@ class AsyncApp(App):
         async def wait(awaitable: Awaitable[Any]) -> Any:
             return await awaitable
 
-        return self.runner.run(wait(done)) if hasattr(done, "__await__") else done
+        return self.runner.run(wait(done), context=copy_context()) if hasattr(done, "__await__") else done
 
     def block(self, work: Callable[[Any], None]) -> None:
         manager = self.producer.begin(self.conn)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from inspect import isawaitable
 from typing import Any, TypeVar
@@ -166,7 +167,7 @@ class AsyncApp:
         async def wait() -> T:
             return await awaitable
 
-        return self.runner.run(wait())
+        return self.runner.run(wait(), context=copy_context())
 
     def start(self) -> None:
         self.run(self.producer.start())

@@ -17,23 +17,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, Self, TypeVar
 
 import psycopg
 
+from outbox.codecs.codec import Codec, Codecs, codecs_of
 from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConfigurationError, InvalidReceiptError
 from outbox.inbox import ConsumeFrom, DelaySchedule
+from outbox.inbox.decoding import Decoding
 from outbox.inbox.leases import Intake, ReceivedLease, acknowledge, change_lease, receive
 from outbox.inbox.sessions import limit_transactions
 from outbox.rocketmq.consumer.builder import ClientConfiguration, FilterExpression
 from outbox.rocketmq.consumer.received import MessageExt
 from outbox.statements import Plan
+from outbox.tracing import Tracing
 
 T = TypeVar("T")
 log = logging.getLogger("outbox.inbox")
@@ -66,14 +69,21 @@ class SimpleConsumer:
         parked: threading.Event,
         await_s: float,
         attempts: int,
+        *,
+        decoding: Decoding | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self._intake, self._connect, self._parked = intake, connect, parked
         self._await_s, self._attempts = await_s, attempts
+        self._decoding, self._tracing = decoding, tracing
         self._conn: psycopg.Connection[Any] | None = None
         self._lock = threading.Lock()
 
     def receive(self, max_message_num: int, invisible_duration: timedelta | float) -> list[ReceivedView]:
         """Receive messages; none after the await duration.
+
+        A message whose body was erased is acknowledged instead. One whose body cannot be decoded now is not returned:
+        it is received again after `invisible_duration`, as one that nobody acknowledged.
 
         Args:
             max_message_num: how many, up to 1,000.
@@ -86,6 +96,7 @@ class SimpleConsumer:
         if not 1 <= max_message_num <= MOST_MESSAGES:
             raise ConfigurationError(f"max_message_num: {max_message_num!r}; allowed: 1 to {MOST_MESSAGES}")
         seconds, until = _seconds("invisible_duration", invisible_duration), monotonic() + self._await_s
+        began_ns = time_ns()
         while True:
             self._parked.clear()
             leased, dead = self._run(receive(self._intake.group_id, max_message_num, seconds, self._attempts))
@@ -93,11 +104,47 @@ class SimpleConsumer:
                 log.error(
                     "%s is dead: received %d times; next: outbox dlq ls", message.message_id, self._attempts
                 )
+            if self._decoding is not None:
+                leased = [readable for lease in leased if (readable := self._decoded(lease)) is not None]
             left = until - monotonic()
             if leased or left <= 0:
+                if leased and self._tracing is not None:
+                    messages = [lease.message for lease in leased]
+                    self._tracing.received(self._intake.settings.group, messages, began_ns)
                 return [ReceivedView(lease.message, None, lease=lease) for lease in leased]
             self._intake.ask()
             self._parked.wait(min(left, POLL_S))
+
+    def _decoded(self, lease: ReceivedLease) -> ReceivedLease | None:
+        """Return a message with the body that was sent; None: it is acknowledged, or left to the end of its lease.
+
+        If the process dies between any two lines, the lease ends, and the message is received again.
+        """
+        assert self._decoding is not None  # noqa: S101  (the caller has checked it)
+        decoded = self._decoding.decoded
+        try:
+            message = self._run_on(lambda conn: decoded(conn, lease.message))
+        except psycopg.Error:
+            raise
+        except Exception:
+            log.warning("%s cannot be decoded; it is received again", lease.message.message_id, exc_info=True)
+            return None
+        if message is None:
+            self._run(acknowledge(lease))  # False: its lease has ended, and whoever has it now finds the same
+            return None
+        return lease._replace(message=message)
+
+    @contextmanager
+    def processing(self, view: ReceivedView) -> Iterator[None]:
+        """Run a block in a span `process TOPIC`, below the trace of its message; without tracing, run it.
+
+        An exception marks the span as failed, and passes.
+        """
+        if self._tracing is None:
+            yield
+            return
+        with self._tracing.processing(self._intake.settings.group, [view.message], is_batch=False):
+            yield
 
     def ack(self, view: ReceivedView, connection: psycopg.Connection[Any] | None = None) -> None:
         """Acknowledge a message: it is done.
@@ -143,13 +190,17 @@ class SimpleConsumer:
             )
 
     def _run(self, plan: Plan[T]) -> T:
+        return self._run_on(lambda conn: run(conn, plan))
+
+    def _run_on(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
+        """Do work in a transaction of the consumer's connection, which one thread uses at a time."""
         with self._lock:
             try:
                 if self._conn is None:
                     self._conn = self._connect()
                     limit_transactions(self._conn, LIMIT)
                 with self._conn.transaction():
-                    return run(self._conn, plan)
+                    return work(self._conn)
             except psycopg.Error:
                 self._drop()
                 raise
@@ -173,6 +224,8 @@ class SimpleConsumerBuilder:
         self._dsn = connect
         self._settings: dict[str, Any] = {"orderly": False}
         self._await_s, self._attempts = 30.0, 1 + len(DelaySchedule.levels().pauses)
+        self._codecs: Codecs | None = None
+        self._tracing: Tracing | None = None
 
     def set_client_configuration(self, configuration: ClientConfiguration) -> Self:
         """State how Kafka is reached."""
@@ -211,6 +264,20 @@ class SimpleConsumerBuilder:
         self._attempts = attempts
         return self
 
+    def set_codecs(self, codecs: Mapping[str, Codec] | None) -> Self:
+        """State what decodes bodies before they are received, by topic; see `outbox.codecs`.
+
+        Raises:
+            ConfigurationError: a topic has no legal name, or something is not a codec.
+        """
+        self._codecs = codecs_of(codecs)
+        return self
+
+    def set_tracing(self, tracing: Tracing | None) -> Self:
+        """State what makes a span for each `receive`, and for `processing`; see `outbox.opentelemetry`."""
+        self._tracing = tracing
+        return self
+
     def build(self) -> SimpleConsumer:
         """Start the consumer; `close` ends it.
 
@@ -224,8 +291,17 @@ class SimpleConsumerBuilder:
                 raise ConfigurationError(f"{name}: is missing; call {setter} before build")
         parked = threading.Event()
         intake = Intake(**self._settings, dsn=self._dsn, parked=parked, batch=MOST_TAKEN, workers=1)
+        decoding = None if self._codecs is None else intake.decoding(self._codecs)
         intake.start()
-        return SimpleConsumer(intake, intake.connect, parked, self._await_s, self._attempts)
+        return SimpleConsumer(
+            intake,
+            intake.connect,
+            parked,
+            self._await_s,
+            self._attempts,
+            decoding=decoding,
+            tracing=self._tracing,
+        )
 
 
 MOST_TAKEN = 200
