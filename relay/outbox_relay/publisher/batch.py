@@ -10,7 +10,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Protocol, cast
 
 from confluent_kafka import KafkaError, Message
 
@@ -64,6 +64,13 @@ class Stop:
     """The message was given to Kafka and may be there: it may not be set aside as one that was never published."""
 
 
+class Traced(Protocol):
+    """The span of a batch."""
+
+    def end(self, error: str | None = None) -> None:
+        """End it, if that was not done; `error`: why the batch is not recorded."""
+
+
 @dataclass(slots=True)
 class Publication:
     """One row of outbox.publication: positions ascending, with their partitions and offsets."""
@@ -109,6 +116,8 @@ class Batch:
     """The hash of its topic, if it is of one that is read apart; see lane_groups.py."""
     seen: Snapshot | None = None
     """What was visible when its page was read, or the list that the page is of was begun."""
+    span: Traced | None = None
+    """What a trace shows of it; None: nothing is traced. Its parts share it."""
     ended_at: int | None = None
     """The position of the message for which the local queue had no room; None: the page was published to its end."""
 

@@ -52,6 +52,9 @@ LONG = ROOM // 32
 """A key or header of more characters than this is not taken for granted when the size is checked: seven of them, with
 four bytes a character, and the frame still take less than ROOM."""
 
+Begin = Callable[[Batch, Iterable[RawRow]], None]
+"""Begins the span of a batch."""
+
 NO_SLOT = Slot("", 0, ignore)
 NO_ROOM = BufferError("the local queue has no room")
 
@@ -71,6 +74,8 @@ class Publisher(HoldingKeys):
         self.topics = topics
         topics.changes.on_the_wire, topics.changes.lists = self.topics_on_the_wire, producers.lists
         self._failure: tuple[Slot, KafkaError] | None = None
+        self.begin_span: Begin | None = None
+        """Called with each batch and its rows, where batches are traced."""
         self.held = Held()
         """The keys whose messages are held; this adds to them."""
         self.while_full: Callable[[float], bool] = _go_on
@@ -225,6 +230,8 @@ class Publisher(HoldingKeys):
         batch.lanes = tuple(sorted(running)) if drain is None else ()
         batch.messages = count
         self.unacknowledged += count
+        if self.begin_span is not None:
+            self.begin_span(batch, rows)
         return batch
 
     def _wait_for_room(self, hand_over: Callable[[], None]) -> Exception | None:
@@ -357,6 +364,9 @@ class Publisher(HoldingKeys):
 
     def close(self) -> None:
         """Drop what is not delivered yet, so that the producer can be destroyed without waiting."""
+        for batch in self.unrecorded():
+            if batch.span is not None:
+                batch.span.end("not_recorded")
         self._producers.close()
 
 

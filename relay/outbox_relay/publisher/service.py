@@ -38,7 +38,7 @@ from outbox_relay.publisher.locked import report_locked
 from outbox_relay.publisher.overdue import PATIENCE_S, Overdue
 from outbox_relay.publisher.probe import PartitionProbe
 from outbox_relay.publisher.producers import Producers
-from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.producing import Begin, Publisher
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.renewal import Renewal
@@ -86,6 +86,8 @@ class RelayOptions:
     publish_after: PublishAfter = PublishAfter.COMMITTED
     stalled_after: float = 60.0
     """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
+    begin_span: Begin | None = None
+    """Begins the span of each batch; see outbox_relay/monitoring/batch_spans.py."""
 
 
 class Relay:
@@ -228,7 +230,9 @@ class Relay:
         overdue = Overdue(probe, patience=self._options.ack_timeout)
 
         def new_publisher(conn: psycopg.Connection[Any]) -> Publisher:
-            return Publisher(Producers(self._settings), TopicBook(conn, read, refresher))
+            publisher = Publisher(Producers(self._settings), TopicBook(conn, read, refresher))
+            publisher.begin_span = self._options.begin_span
+            return publisher
 
         session = Session(
             conn,

@@ -275,6 +275,8 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         for batch in acknowledged:
             if batch.messages:
                 self.counts.acknowledged(batch.since, batch.born)
+            if batch.span is not None:
+                batch.span.end()
 
     def _settle(self, deadline: float | None = None) -> bool:
         """Wait until nothing is on the wire, and record it; return whether that was so by the deadline.

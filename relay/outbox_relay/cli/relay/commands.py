@@ -23,6 +23,7 @@ from outbox_relay.cli.relay.alarm import alarm_options, alarm_service
 from outbox_relay.cli.relay.databases import chosen, databases_options
 from outbox_relay.cli.relay.monitored import monitored
 from outbox_relay.cli.relay.retain import retain_options, retention
+from outbox_relay.cli.relay.traced import traced, tracing_option
 from outbox_relay.cli.types import Number
 from outbox_relay.publisher.kafka import KafkaSettingError
 from outbox_relay.publisher.overdue import LEAST_PATIENCE_S, PATIENCE_S
@@ -100,6 +101,7 @@ def relay() -> None:
     show_envvar=True,
     help="What a message waits for: its commit, or also that a synchronous standby has it.",
 )
+@tracing_option
 @retain_options
 @alarm_options
 @http_option()
@@ -116,6 +118,7 @@ def run(
     ack_timeout: float,
     shutdown_timeout: float,
     publish_after: str,
+    tracing: bool,
     http: tuple[str, int] | None,
     log_format: str,
     log_level: str,
@@ -136,9 +139,10 @@ def run(
       outbox relay run --dsn postgresql://db1/shop --dsn postgresql://db2/billing
       outbox relay run --kafka-config compression.type=lz4 --log-format json
       outbox relay run --retain 30d --retain-without-warehouse
-      outbox relay run --http 9464
+      outbox relay run --http 9464 --tracing
     """
     logs.setup(log_format, log_level)
+    begin_span = traced() if tracing else None
     databases = {
         name: RelayOptions(
             dsn,
@@ -150,6 +154,7 @@ def run(
             ack_timeout=ack_timeout,
             shutdown_timeout=shutdown_timeout,
             publish_after=PublishAfter(publish_after),
+            begin_span=begin_span,
         )
         for name, dsn in chosen(dsns, config).items()
     }
