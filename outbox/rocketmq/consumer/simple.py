@@ -83,7 +83,7 @@ class SimpleConsumer:
         """Receive messages; none after the await duration.
 
         A message whose body was erased is acknowledged instead. One whose body cannot be decoded now is not returned:
-        it is received again after `invisible_duration`, as one that nobody acknowledged.
+        it is received again after `invisible_duration`, as one that was not acknowledged in time.
 
         Args:
             max_message_num: how many, up to 1,000.
