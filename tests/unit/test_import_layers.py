@@ -168,7 +168,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         },
         "__main__": {"cli"},
     },
-    "local/outbox_local": {"stack": set(), "demo": {"stack"}, "shop": {"demo", "stack"}},
+    "local/outbox_local": {"stack": set(), "demo": {"stack"}, "shop": {"demo", "stack"}, "dev": {"stack"}},
     "spark_etl/outbox_etl": {
         "errors": set(),
         "statements": set(),
@@ -193,6 +193,7 @@ LOCAL_FROM_SERVICE = {
     "stack": {"cli", "downloads", "text"},
     "demo": {"cli", "database", "downloads", "operations", "publisher", "text", "warehouse"},
     "shop": {"cli", "downloads", "operations", "text"},
+    "dev": {"cli", "database", "downloads", "operations", "text"},
 }
 """What each room of the local servers may import of the service."""
 

@@ -11,14 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from outbox_local.stack.process import tethered
 from outbox_relay.text.errors import OperatorError
-
-# Why a launcher and no preexec_fn: threads of librdkafka run in the demo, and Python code between fork and exec can
-# then hang. The launcher asks the kernel for SIGKILL at its parent's death, and becomes the program.
-_LAUNCHER = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
-    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
-)
 
 
 class ChildError(OperatorError):
@@ -33,10 +27,9 @@ class Child:
     ) -> None:
         """Start `python *arguments`; it shares no terminal signal with us, so that Ctrl-C is ours to handle."""
         self.name, self.log = name, log
-        command = [sys.executable, "-E", "-S", "-c", _LAUNCHER, str(os.getpid()), sys.executable, *arguments]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                command,
+                tethered([sys.executable, *arguments]),
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -76,6 +76,8 @@ class Stack:
         old = State.load(directory)
         if old is not None:
             end_processes(old)
+            if options is not None and options.fresh:
+                compose.down(old, with_data=True)
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         state = Preparation(directory, options or StackOptions(), old, report).state()
         state.save()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import signal
 import time
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from outbox_local.stack.process import Identity
-from outbox_local.stack.state import State, state_path
+from outbox_local.stack.state import DEV_FILE, State, state_path
 from outbox_relay.downloads.cache import locked
 from outbox_relay.downloads.errors import StackError
 
@@ -49,8 +51,16 @@ def wipe(state: State) -> None:
     state_path(state.directory).unlink(missing_ok=True)
     (state.directory / "supervisor.lock").unlink(missing_ok=True)
     (state.directory / "lock").unlink(missing_ok=True)
+    _remove_unlocked(state.directory / DEV_FILE)
     if state.directory.is_dir() and not any(state.directory.iterdir()):
         state.directory.rmdir()
+
+
+def _remove_unlocked(path: Path) -> None:
+    """Remove what an `outbox dev` that was killed left; one that runs has a lock on it."""
+    with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)
 
 
 def _gone(processes: Sequence[Identity], limit: float) -> bool:

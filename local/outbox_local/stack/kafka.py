@@ -31,7 +31,7 @@ class Kafka(EmbeddedServer):
         """Reserve the ports of the state, or any when they are taken."""
         super().__init__(state, log, changed)
         self.data = Path(state.data)
-        self.port, self.controller_port = (Reservation(port) for port in state.ports or (0, 0))
+        self.port, self.controller_port = (Reservation(port) for port in (*state.ports, 0, 0)[:2])
         state.ports = [self.port.port, self.controller_port.port]
         state.address = f"{LOOPBACK}:{self.port.port}"
         self._archive = ClassArchive(state.program)

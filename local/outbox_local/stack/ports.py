@@ -30,6 +30,17 @@ class Reservation:
         self._socket.close()
 
 
+def taken(port: int) -> bool:
+    """Return whether another process has the loopback port, so that no server of ours could bind it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return True
+        return False
+
+
 def listens(port: int) -> bool:
     """Return whether a server accepts connections on the loopback port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -34,6 +34,12 @@ class StackOptions:
     dsn: str = ""
     bootstrap_servers: str = ""
     origins: AllowedOrigins = AllowedOrigins.AUTO
+    postgres_port: int = 0
+    """Where a PostgreSQL of ours serves; 0 where it served last, at first on any port."""
+    kafka_port: int = 0
+    """The same for Kafka."""
+    fresh: bool = False
+    """Begin without the data of the last run, on its ports and with its password."""
 
 
 class Preparation:
@@ -62,8 +68,8 @@ class Preparation:
         kafka = self._given(
             "kafka", self.options.bootstrap_servers, "a list of bootstrap servers", check_kafka
         )
-        postgres = postgres or self._kept("postgres") or self._postgres()
-        kafka = kafka or self._kept("kafka") or self._kafka()
+        postgres = postgres or _at(self.options.postgres_port, self._kept("postgres") or self._postgres())
+        kafka = kafka or _at(self.options.kafka_port, self._kept("kafka") or self._kafka())
         return State(self.directory, postgres, kafka, self.scratch)
 
     def _given(self, name: str, address: str, what: str, check: Callable[[str], None]) -> ServerState | None:
@@ -84,9 +90,10 @@ class Preparation:
         before = self.old.servers[name] if self.old else None
         if before is None or before.kind is Kind.GIVEN or before.kind not in ORIGINS[self.options.origins]:
             return None
-        if before.kind.embedded and not all(
-            Path(path).exists() for path in (before.data, before.program, before.library) if path
-        ):
+        if before.kind.embedded and self.options.fresh and Path(before.data).exists():
+            shutil.rmtree(before.data)
+        needed = (before.program, before.library, "" if self.options.fresh else before.data)
+        if before.kind.embedded and not all(Path(path).exists() for path in needed if path):
             return None
         before.process = None
         return self._told(name, before)
@@ -180,6 +187,13 @@ def refuse_other_version(data: Path, program: Path) -> None:
             f"the data in {data} was made by PostgreSQL {found}, and {program} is PostgreSQL {version}: "
             "allow what made it (--from auto), or remove the data (outbox down --wipe)"
         )
+
+
+def _at(port: int, server: ServerState) -> ServerState:
+    """Give a server this port for its clients, unless it is 0; Kafka's controller keeps its own."""
+    if port:
+        server.ports = [port, *server.ports[1:]]
+    return server
 
 
 def _ours(scratch: str) -> bool:

@@ -127,6 +127,10 @@ def state_directory(given: str | Path | None = None) -> Path:
     return Path(given or os.environ.get("OUTBOX_STATE") or ".outbox").expanduser().absolute()
 
 
+DEV_FILE = "dev.json"
+"""The file that an `outbox dev` of the directory holds a lock on."""
+
+
 def state_path(directory: Path) -> Path:
     """The state file of a directory."""
     return directory / "state.json"

@@ -27,6 +27,10 @@ class LazyGroup(click.Group):
 
     sections: ClassVar[dict[str, dict[str, tuple[str, str]]]] = {
         "On this machine": {
+            "dev": (
+                "outbox_local.dev.commands:dev",
+                "Servers, schema, relay and checker in this terminal.",
+            ),
             "up": ("outbox_local.stack.commands:up", "Start a local PostgreSQL and Kafka broker."),
             "env": ("outbox_local.stack.commands:env", "Print the exports that point every command at them."),
             "down": ("outbox_local.stack.commands:down", "Stop exactly what `outbox up` started."),
