@@ -1,4 +1,4 @@
-"""docs/operations/deploy.md: its units and manifests parse, and each command takes the options that it is given."""
+"""docs/operations/deploy.md: its unit parses, its values fit the chart, and each command takes its options."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.chart import rendered, values
 from tests.support.outbox_command import outbox
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operations" / "deploy.md"
@@ -29,58 +28,36 @@ def listing(language: str) -> str:
     return str(found)
 
 
-def manifests() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(listing("yaml")))
-
-
-def pods() -> Iterator[dict[str, Any]]:
-    yield from (each["spec"]["template"]["spec"] for each in manifests() if "template" in each["spec"])
-
-
-def shown(*command: str) -> dict[str, str]:
-    """Return the options that a command takes."""
-    ran = outbox("config", "show", *command, "--json")
-    assert ran.code == 0, ran.err
-    return {row["option"]: row["value"] for row in json.loads(ran.out)}
-
-
-def test_every_command_of_the_manifests_exists_and_takes_its_options() -> None:
-    given = [container["args"] for pod in pods() for container in pod["containers"]]
-    assert [args[:2] for args in given] == [["db", "upgrade"], ["relay", "run"], ["checker", "run"]]
-    for args in given:
-        assert {arg for arg in args if arg.startswith("--")} <= shown(*args[:2]).keys()
-
-
-def test_probes_ask_the_port_that_the_command_serves() -> None:
-    for pod in pods():
-        for container in pod["containers"]:
-            if "ports" not in container:
-                continue
-            (port,) = container["ports"]
-            assert f"0.0.0.0:{port['containerPort']}" in container["args"]
-            for probe in ("livenessProbe", "readinessProbe"):
-                assert container[probe]["httpGet"]["port"] == port["name"]
-            assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
-            assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-
-
-def test_pods_have_time_to_settle_and_no_rights_that_they_do_not_need() -> None:
-    for pod in pods():
-        for container in pod["containers"]:
-            if container["args"][1] == "run":
-                assert pod["terminationGracePeriodSeconds"] > GRACE_S
-                assert pod["automountServiceAccountToken"] is False
-                assert container["securityContext"]["runAsNonRoot"] is True
-                assert container["securityContext"]["readOnlyRootFilesystem"] is True
-
-
-def test_selectors_match_the_labels_of_their_pods() -> None:
-    labels = [
-        each["spec"]["template"]["metadata"]["labels"] for each in manifests() if each["kind"] == "Deployment"
+def test_the_values_of_the_page_fit_the_chart_and_the_commands(
+    tmp_path: Path,
+) -> None:
+    changes = yaml.safe_load(listing("yaml"))
+    known = values()
+    assert changes.keys() <= known.keys()
+    for name, value in changes.items():
+        assert not isinstance(value, dict) or value.keys() <= known[name].keys()
+    objects = rendered(changes)
+    commands = [
+        each["spec"]["template"]["spec"]["containers"][0]["args"]
+        for each in objects
+        if "template" in each.get("spec", {})
     ]
-    for each in manifests():
-        if "selector" in each["spec"]:
-            assert each["spec"]["selector"]["matchLabels"] in labels
+    assert len(commands) == 3
+    for args in commands:
+        ran = outbox("config", "show", *args[:2], "--json")
+        assert ran.code == 0, ran.err
+        taken = {row["option"] for row in json.loads(ran.out)}
+        assert {arg for arg in args if arg.startswith("--")} <= taken
+    (config,) = (each["data"]["outbox.toml"] for each in objects if each["kind"] == "ConfigMap")
+    file = tmp_path / "outbox.toml"
+    file.write_text(config, encoding="utf-8")
+    ran = outbox("config", "check", OUTBOX_CONFIG=str(file))
+    assert ran.code == 0, ran.err
+
+
+def test_the_secrets_of_the_page_are_those_that_the_chart_reads() -> None:
+    made = re.findall(r"create secret generic (\S+)", PAGE.read_text(encoding="utf-8"))
+    assert sorted(made) == sorted(values()[part]["secret"] for part in ("migrations", "relay", "checker"))
 
 
 def test_the_file_of_options_fits_the_commands(tmp_path: Path) -> None:
