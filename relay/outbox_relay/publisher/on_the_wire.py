@@ -20,6 +20,8 @@ class OnTheWire:
         """Messages of the batches in flight; those of lanes set aside are not counted."""
         self.aside: dict[int, deque[Batch]] = {}
         """Lanes that wait for a partition which acknowledges nothing: what is in flight of each, oldest first."""
+        self.given_up: set[str] = set()
+        """Topics of which no lane waits for messages that may arrive until the producer is closed."""
 
     def take_acknowledged(self) -> list[Batch]:
         """Return the batches that are acknowledged in full, oldest first, up to the first that is not.
@@ -70,11 +72,14 @@ class OnTheWire:
         stop = Stop(lane, at, position, head.message_ids[index], reason, in_flight=True)
         done = head.up_to(lane, stop, index)
         handed = list(in_doubt(queue, self._disturbed_until()))
+        self.given_up |= _topics(queue)
         return done, sum(batch.messages for batch in queue) - done.messages, handed
 
     def let_go(self, lane: int) -> list[Handed]:
         """Forget what a lane that was set aside waits for; return what Kafka may have of it."""
-        return list(in_doubt(self.aside.pop(lane), self._disturbed_until()))
+        queue = self.aside.pop(lane)
+        self.given_up |= _topics(queue)
+        return list(in_doubt(queue, self._disturbed_until()))
 
     def give_up_drain(self, lane: int) -> tuple[Batch, list[Handed]]:
         """Give up the drain that a lane waits for, and nothing else; return it, and what Kafka may have of it."""
@@ -82,6 +87,7 @@ class OnTheWire:
         batch = queue.popleft()
         if not queue:
             del self.aside[lane]
+        self.given_up |= _topics([batch])
         return batch, list(in_doubt([batch], self._disturbed_until()))
 
     @property

@@ -73,6 +73,7 @@ class Publisher(HoldingKeys):
         self._producers = producers
         self.topics = topics
         topics.changes.on_the_wire, topics.changes.lists = self.topics_on_the_wire, producers.lists
+        topics.given_up = self.given_up
         self._failure: tuple[Slot, KafkaError] | None = None
         self.begin_span: Begin | None = None
         """Called with each batch and its rows, where batches are traced."""

@@ -11,7 +11,7 @@ before they are stale, and what is known stays in use until the answer is there,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -85,6 +85,8 @@ class TopicBook:
         """The topics that are parked; the session's own."""
         self._pausing: set[str] = set()
         """Paused topics that may have messages on the wire."""
+        self.given_up: Set[str] = frozenset()
+        """The publisher's: topics of which messages may arrive that it waits for no longer."""
 
     def prepare(self, names: Iterable[str]) -> None:
         """Read what is not known, all of it in one request.
@@ -161,10 +163,11 @@ class TopicBook:
     def generation(self) -> int | None:
         """The generation of the registry by which messages are published, and none is unacknowledged that is not.
 
-        Of a topic that is paused, none is unacknowledged.
+        Of a topic that is paused, none is unacknowledged, and none may arrive that was given up: not before the producer
+        is replaced. A count that has changed waits for neither, because what arrives by an older one is a copy then.
         """
         if self._pausing:
-            self._pausing.intersection_update(self.changes.on_the_wire())
+            self._pausing.intersection_update({*self.changes.on_the_wire(), *self.given_up})
         return None if self.changes or self._pausing else self._current
 
     def use_changes(self) -> None:
