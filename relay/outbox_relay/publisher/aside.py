@@ -25,14 +25,14 @@ before it: the claims find another epoch, and the session ends. An acknowledgeme
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.errors import BrokenError, DeliveryError, OutOfOrderError, Unpublishable
 from outbox_relay.publisher.lane_groups import Group, care_of, merge, of_lane
 from outbox_relay.publisher.leaderless import claims_of, divide, without
 from outbox_relay.publisher.overdue import Overdue
-from outbox_relay.publisher.parked import TOPICS_FAULT, ParkedKeys
+from outbox_relay.publisher.parked import TOPICS_FAULT, Claim, ParkedKeys
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
 from outbox_relay.publisher.reader import Page
@@ -143,12 +143,15 @@ class AsideLanes:
             claims = claims_of(self._parked.held, lane, [one for _, left in parts for one in left], reason)
             if claims is None:
                 return False
-            for done, left in parts:
-                done.claims += claims[: len(left)]
-                del claims[: len(left)]
-                self._note_claims(done)
+            self._note_claims(claims)
             self._recorder.doubts.add(self._publisher.let_go(lane), {})
             batches = [done for done, _ in parts]
+            # All claims with the first batch: a later one may have parked the topic that messages of the first wait for
+            # now, and the row of a topic is made in front of the others that name it.
+            claims += [claim for done in batches for claim in done.claims]
+            for done in batches:
+                done.claims = []
+            batches[0].claims = claims
             self._note(batches, self._recorder.commit(batches, self._partitions.bounds()))
         self._burdened |= {lane}
         return True
@@ -217,7 +220,7 @@ class AsideLanes:
     def _stop_early(self, stop: Stop) -> None:
         raise NotImplementedError
 
-    def _note_claims(self, batch: Batch) -> None:
+    def _note_claims(self, claims: Iterable[Claim]) -> None:
         raise NotImplementedError
 
     def _fail_drain(self, batch: Batch, reason: Unpublishable, left: int) -> None:

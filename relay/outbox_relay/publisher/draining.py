@@ -221,7 +221,7 @@ class DrainedKeys(FailedMessages):
             batch.alone = rows[0]
         gone_out = set(batch.positions)
         produced = [row for row in rows if row[POSITION] in gone_out]
-        self._note_claims(batch)
+        self._note_claims(batch.claims)
         # What was listed and is not COMMITTED any more is not to be published.
         gone = set(ids[:settled]).difference(expired, (row[ID] for row in rows))
         part.done = [*(row[ID] for row in produced), *gone]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from outbox_relay.publisher.batch import Batch
@@ -41,9 +41,9 @@ class FailedMessages:
         what = "topic" if drain.is_topic else "key"
         log.error(f"{what} stays parked", message_id=failed.message_id, reason=failed.head.error)
 
-    def _note_claims(self, batch: Batch) -> None:
-        """Log which keys and topics a batch parks."""
-        for claim in batch.claims:
+    def _note_claims(self, claims: Iterable[Claim]) -> None:
+        """Log which keys and topics claims park."""
+        for claim in claims:
             if claim.head is not None:
                 log.error(
                     f"{claim.what} parked",
@@ -67,7 +67,7 @@ class FailedMessages:
             claim = None if row is None else claim_of_failure(row, Unpublishable(code, text), alone=alone)
             if one.of_drain:
                 if drain is not None and claim is not None and drain.takes(claim):
-                    self._recorder.claim(claim)
+                    self._recorder.claim(self._parked.held.behind(claim))
                 elif drain is not None and claim is not None and drain.waits_for(claim):
                     # The request stays, for after the topic: see Publisher._put_off_drain.
                     if (lane, drain.key[1]) not in self._parked.held.topics:

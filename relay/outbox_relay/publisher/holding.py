@@ -44,7 +44,7 @@ class HoldingKeys(OnTheWire):
         if not claim.is_of_topic:
             self.held.messages_of[claim.lane, topic] += 1
         if claim.head is not None and claim.number is not None:
-            self.held.park(claim.head.key, claim.number)
+            self.held.park(claim.head.key, claim.number, claim.position)
 
     def _put_off_drain(self, batch: Batch, running: set[int], claim: Claim) -> None:
         """Put a key's drain off until its topic can be published to; the message is sound, and stays with its key.

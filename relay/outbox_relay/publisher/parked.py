@@ -60,9 +60,9 @@ A message of a topic that skips ahead parks alone, as one without key and queue:
 A whole topic that Kafka does not take, that is paused, or that has no leader (leaderless.py), is parked in the same
 way in each lane, and drained when it can be published to again. All of the above holds for it. Its messages are held
 for the topic even if their key is parked, too; as the drain of the topic comes to them they are claimed for the key,
-in the transaction that records the drain. So they stay in order whichever of the two is drained first. That has no
-limit: the drains of the keys wait for the topic, so a topic that waited for room among its keys would wait for ever.
-Further schedules: docs/adr/0094.
+in the transaction that records the drain; what is in front of all that waits for the key is published (ADR 122). So
+they stay in order whichever of the two is drained first. That has no limit: the drains of the keys wait for the topic,
+so a topic that waited for room among its keys would wait for ever. Further schedules: docs/adr/0094.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, NamedTuple
@@ -216,6 +216,8 @@ class Held:
     """Topics that are parked as a whole, by lane: the number of each."""
     topics_changed: int = 0
     """How often that has changed."""
+    first_of: dict[int, int] = field(default_factory=dict)
+    """By the number of a key: a place in front of which nothing waits for it; see `is_in_front`."""
     keys_of: Counter[int] = field(default_factory=Counter)
     """Parked keys by lane; a message without queue and order key counts as one."""
     messages_of: Counter[tuple[int, str]] = field(default_factory=Counter)
@@ -233,15 +235,34 @@ class Held:
         """Note that a message waits from now on."""
         if claim.number == self.following and claim.position < self.lowest:
             self.lowest = claim.position
+        if claim.number is not None and claim.position < self.first_of.get(claim.number, 0):
+            self.first_of[claim.number] = claim.position
 
-    def park(self, key: Key, number: int) -> None:
-        """Hold the messages of a key from now on."""
+    def is_in_front(self, number: int, position: int) -> bool:
+        """Return whether a message is in front of all that waits for its key: the drain of its topic publishes it."""
+        return position < self.first_of.get(number, 0)
+
+    def behind(self, claim: Claim) -> Claim:
+        """Return the claim of a message that fails: without a head if its key is parked, so that it joins that."""
+        key = None if claim.head is None or claim.is_of_topic else claim.head.key
+        number = None if key is None else self.keys.get(key)
+        return claim if number is None else claim._replace(number=number, head=None)
+
+    def park(self, key: Key, number: int, first: int = 0) -> None:
+        """Hold the messages of a key from now on.
+
+        Args:
+            key: the key, or the topic.
+            number: its number.
+            first: the lowest place of what waits for the key.
+        """
         self.keys_of[key[0]] += 1
         if number < 0:
             self.topics[key[:2]] = number
             self.topics_changed += 1
         elif key[2:] != (None, None):
             self.keys[key] = number
+            self.first_of[number] = first
 
     def free(self, key: Key, number: int) -> None:
         """Hold the messages of a key, or of a topic, no more."""
@@ -250,6 +271,7 @@ class Held:
             self.topics_changed += 1
         else:
             self.keys.pop(key, None)
+            self.first_of.pop(number, None)
         self.keys_of[key[0]] -= 1
 
     @property
@@ -260,7 +282,7 @@ class Held:
     def drop(self, lanes: Collection[int]) -> None:
         """Forget the keys of lanes."""
         for key in [key for key in self.keys if key[0] in lanes]:
-            del self.keys[key]
+            self.first_of.pop(self.keys.pop(key), None)
         for one in [one for one in self.topics if one[0] in lanes]:
             del self.topics[one]
             self.topics_changed += 1
@@ -301,8 +323,8 @@ class ParkedKeys:
         self.held.drop(lanes)
         self.doubt_announced(lanes)
         values = {"lanes": array_text(lanes)}
-        for number, lane, topic, queue, order_key in self.conn.execute(STATEMENTS["keys"], values):
-            self.held.park((lane, topic, queue, order_key), number)
+        for number, lane, topic, queue, order_key, first in self.conn.execute(STATEMENTS["keys"], values):
+            self.held.park((lane, topic, queue, order_key), number, first or 0)
         self.count(lanes)
 
     def doubt_announced(self, lanes: Collection[int]) -> None:
@@ -362,28 +384,3 @@ class ParkedKeys:
         """End the announcements of lanes; nothing of them is on the wire, and all is recorded."""
         values = {"epoch": self.lease.epoch, "owner": self.lease.owner, "lanes": array_text(lanes)}
         self.conn.execute(STATEMENTS["withdraw"], values)
-
-
-def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dict[str, Any]:
-    """Return claims as the arrays that `claim` and `record_claims` take.
-
-    Args:
-        claims: those of a batch, or of several.
-        doubtful: by id, whether Kafka may have the message.
-    """
-    heads = [(claim, claim.head) for claim in claims if claim.head is not None]
-    return {
-        "ids": array_text(claim.id for claim in claims),
-        "message_ids": [claim.message_id for claim in claims],
-        "reasons": [claim.reason for claim in claims],
-        "numbers": [claim.number for claim in claims],
-        "places": array_text(claim.position for claim in claims),
-        "doubtful": [doubtful[claim.id] for claim in claims],
-        "head_numbers": array_text(claim.number or 0 for claim, _ in heads),
-        "heads": array_text(claim.id for claim, _ in heads),
-        "head_lanes": array_text(claim.lane for claim, _ in heads),
-        "topics": [head.key[1] for _, head in heads],
-        "queues": [head.key[2] for _, head in heads],
-        "order_keys": [head.key[3] for _, head in heads],
-        "errors": [head.error for _, head in heads],
-    }

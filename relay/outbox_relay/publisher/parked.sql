@@ -20,8 +20,11 @@ WITH owned AS MATERIALIZED (
 UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number AND w.place <= a.draining_to
 
 -- name: keys
--- The parked keys of lanes that were taken.
-SELECT number, lane, topic, queue, order_key FROM outbox.parked_key WHERE lane = ANY (%(lanes)s::smallint[])
+-- The parked keys of lanes that were taken, each with the lowest place of what waits for it.
+SELECT k.number, k.lane, k.topic, k.queue, k.order_key,
+       CASE WHEN NOT k.is_topic
+            THEN (SELECT w.place FROM outbox.waiting w WHERE w.parked = k.number ORDER BY w.place LIMIT 1) END
+FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
 
 -- name: held
 -- How many messages wait in lanes that were taken, by topic; those that fail included, those of topics that are parked not:

@@ -155,6 +155,8 @@ class Publisher(HoldingKeys):
                 known = whole.get((lane, name))
                 if known is None:
                     known = parked.get((lane, name, queue, arg if queue is None else None))
+                    if known is not None and drain is not None and self.held.is_in_front(known, position):
+                        known = None
                 if known is not None:
                     self._hold(batch, running, row, known)
                     continue
@@ -282,6 +284,7 @@ class Publisher(HoldingKeys):
                 self._end_drain(batch, running, row, reason)
             return
         if claim is not None:
+            claim = self.held.behind(claim)
             # No limit for a drain: a topic that stayed parked here would keep those of its keys from beginning.
             no_key = None if batch.drain is not None else self.held.no_key(claim)
             if no_key is None:

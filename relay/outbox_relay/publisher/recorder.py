@@ -15,7 +15,7 @@ a lane that stops or goes on: the publications are recorded without it; see lane
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import psycopg
@@ -26,7 +26,7 @@ from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease, LeaseLostError, Taken, columns
-from outbox_relay.publisher.parked import Claim, KeyDrain, claim_values
+from outbox_relay.publisher.parked import Claim, KeyDrain
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Progress
 
@@ -256,3 +256,28 @@ class Recorder:
         if statement == STATEMENTS["drained"] and done.fetchone() == (True,) and values["is_whole"]:
             return int(values["number"])
         return None
+
+
+def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dict[str, Any]:
+    """Return claims as the arrays that `claim` and `record_claims` take.
+
+    Args:
+        claims: those of a batch, or of several.
+        doubtful: by id, whether Kafka may have the message.
+    """
+    heads = [(claim, claim.head) for claim in claims if claim.head is not None]
+    return {
+        "ids": array_text(claim.id for claim in claims),
+        "message_ids": [claim.message_id for claim in claims],
+        "reasons": [claim.reason for claim in claims],
+        "numbers": [claim.number for claim in claims],
+        "places": array_text(claim.position for claim in claims),
+        "doubtful": [doubtful[claim.id] for claim in claims],
+        "head_numbers": array_text(claim.number or 0 for claim, _ in heads),
+        "heads": array_text(claim.id for claim, _ in heads),
+        "head_lanes": array_text(claim.lane for claim, _ in heads),
+        "topics": [head.key[1] for _, head in heads],
+        "queues": [head.key[2] for _, head in heads],
+        "order_keys": [head.key[3] for _, head in heads],
+        "errors": [head.error for _, head in heads],
+    }

@@ -242,7 +242,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         batch.born = born(page.rows[0])
         self.counts.last_found = time.monotonic()
         self._note_published(group, batch)
-        self._note_claims(batch)
+        self._note_claims(batch.claims)
         if group.careful is not None:
             batch.alone = page.rows[-1]  # what is in front of it was not produced
         careful = care_of(self._groups) if batch.stops else {}

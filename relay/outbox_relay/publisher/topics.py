@@ -163,8 +163,8 @@ class TopicBook:
     def generation(self) -> int | None:
         """The generation of the registry by which messages are published, and none is unacknowledged that is not.
 
-        Of a topic that is paused, none is unacknowledged, and none may arrive that was given up: not before the producer
-        is replaced. A count that has changed waits for neither, because what arrives by an older one is a copy then.
+        Of a topic that is paused, none is unacknowledged, and none may arrive that was given up: not before the
+        producer is replaced. A changed count does not wait for these: what arrives by the older one is a copy.
         """
         if self._pausing:
             self._pausing.intersection_update({*self.changes.on_the_wire(), *self.given_up})

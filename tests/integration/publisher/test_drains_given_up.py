@@ -69,7 +69,9 @@ def test_a_key_that_was_parked_by_a_page_that_is_given_up_is_drained_in_order(
                 topics.drain(session)
                 assert conn.execute(ORPHANS).fetchall() == []
                 held = session._parked.held
-                assert held.messages_of[LANE, topics.sick] == 3
+                assert held.messages_of[LANE, topics.sick] == 2, (
+                    "what is in front is published with the topic"
+                )
                 assert held.keys_of[LANE] == 1
         insert(conn, topics.sick, bad, f"{bad}:4", lane=LANE)
         conn.execute(LIMIT, [1_000_000, topics.sick])

@@ -13,12 +13,13 @@ from functools import partial
 import pytest
 
 from outbox_relay.operations import parked_keys
-from outbox_relay.publisher.batch import Batch, Slot
+from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.parked import KeyDrain
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.publisher.topics import Found, Read
+from tests.support.deliveries import learn_nothing_of
 from tests.support.kafka_records import read_topic
 from tests.support.parking import Parking, check, relay
 from tests.support.plain_inserts import Connection, connect
@@ -28,20 +29,6 @@ from tests.support.topic_parking import LANES, TopicParking
 LEADERLESS = Unpublishable("LEADER_NOT_AVAILABLE", "no leader")
 REQUESTED = "SELECT count(*) FROM outbox.parked_key WHERE requested_at IS NOT NULL"
 DOUBTFUL = "SELECT in_doubt FROM outbox.waiting ORDER BY place"
-
-
-def learn_nothing_of(session: Session, topic: str) -> None:
-    """Let no acknowledgement of a topic be learned of the present producer."""
-    publisher = session._publisher
-    make = publisher._new_slot
-
-    def deaf(slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
-        slot = make(slots, name, partition)
-        if name == topic:
-            slot.offsets = []  # its deliveries are appended to another list
-        return slot
-
-    publisher._new_slot = deaf  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("dies", ["never", "before the record", "after the record"])

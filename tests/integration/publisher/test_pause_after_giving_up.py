@@ -1,4 +1,4 @@
-"""A topic is stated to be paused only when nothing of it may arrive any more, also of what its lanes wait for no longer.
+"""A topic is stated to be paused once nothing of it may arrive any more, also of what lanes wait for no longer.
 
 Schedule: a lane gives up what it has on the wire, because its partition has no leader, or is silent. Another lane waits
 for something else, so the producer stays, and may deliver what was given up. An operator pauses the topic.
@@ -8,26 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.publisher.batch import Slot
 from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.session import Session
+from tests.support.deliveries import learn_nothing_of
 from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.topic_parking import LANES, TopicParking
 
 REGISTRY = "SELECT generation FROM outbox.topic_generation"
-
-
-def learn_nothing(session: Session) -> None:
-    """Let no acknowledgement be learned of the present producer."""
-    make = session._publisher._new_slot
-
-    def deaf(slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
-        slot = make(slots, name, partition)
-        slot.offsets = []  # its deliveries are appended to another list
-        return slot
-
-    session._publisher._new_slot = deaf  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("code", ["LEADER_NOT_AVAILABLE", "PARTITION_UNAVAILABLE", "of a drain"])
@@ -46,7 +33,7 @@ def test_a_pause_is_not_stated_while_what_was_given_up_may_arrive(
             topics.settle(session)
             topics.resume()
             topics.follow(session)
-        learn_nothing(session)
+        learn_nothing_of(session)
         if code != "of a drain":
             insert(conn, topics.sick, topics.keys[topics.sick][0], "given up")
         turn_until(session, lambda: given_up in session._publisher.aside, "the lane waits")

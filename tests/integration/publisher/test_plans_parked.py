@@ -96,7 +96,8 @@ def test_a_lanes_keys_are_read_by_lane(conn: Connection, name: str) -> None:
         types |= OWNED
     plan = watch(conn, PARKED[name], types, values).explain(values)
     assert rows_read(plan, "parked_key") <= KEYS // 8
-    assert rows_read(plan, "waiting") <= (KEYS // 8 * EACH if name == "held" else 0)
+    of_each = {"keys": 1, "held": EACH, "withdraw": 0}[name]
+    assert rows_read(plan, "waiting") <= KEYS // 8 * of_each
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "end_drains")

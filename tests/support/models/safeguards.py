@@ -18,6 +18,7 @@ _DRAINED = f"{_P}test_drained_keys.py::"
 _LOCKS = f"{_P}test_drains_and_locks.py::"
 _KEYS = f"{_P}test_parked_keys.py::"
 _TOPICS = f"{_P}test_parked_topics.py::"
+_FRONT = f"{_P}test_in_front_of_parked.py::"
 
 LANES: Tests = {
     "gives back before the record": (
@@ -134,6 +135,9 @@ TOPIC_PARKING: Tests = {
     ),
     "a drain that is given up with the key that it parked": (
         f"{_P}test_drains_given_up.py::test_a_key_that_was_parked_by_a_page_that_is_given_up_is_drained_in_order",
+    ),
+    "a drain that moves what is in front of its parked key": (
+        f"{_FRONT}test_a_message_in_front_of_one_that_parked_its_key_is_published_with_its_topic",
     ),
     "what is given up counts as published": (
         f"{_P}test_leaderless.py::test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded",

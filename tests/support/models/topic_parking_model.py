@@ -14,14 +14,14 @@ Steps of a session:
     records   the oldest batch on the wire that has arrived: progress, claims, what became of a drain
 
     gives up  what is on the wire and has not arrived, because its partition has no leader: it becomes claims of the
-              topic, with a record of what has arrived. A drain that has not arrived goes on waiting, and what it has
+              topic, with a record of what has arrived. What has not arrived of a drain goes on waiting, and what it has
               moved to the key is claimed
 
 What a session gave to Kafka arrives in its order at any later time, or never once it has died, or was given up.
 
 Checked in every state: ORDER, a message appears before one of its key in front of it; TWICE, one appears twice although
-no session died or was replaced. At the end: LOSS, a message is not in Kafka; STUCK, one still waits. `Variant` takes
-single safeguards away.
+no session died or was replaced; OPERATOR, one in front of the message that fails waits for the key. At the end: LOSS, a
+message is not in Kafka; STUCK, one still waits. `Variant` takes single safeguards away.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-LOSS, ORDER, STUCK, TWICE = "LOSS", "ORDER", "STUCK", "TWICE"
+LOSS, ORDER, STUCK, TWICE, OPERATOR = "LOSS", "ORDER", "STUCK", "TWICE", "OPERATOR"
 NOBODY = -1
 Ids = frozenset[int]
 NONE: Ids = frozenset()
@@ -69,6 +69,10 @@ class Variant:
     """Whether messages wait until the topic is drained; else until it is open again."""
     asks_keys_in_drains: bool = True
     """Whether a drain of the topic holds messages of the parked key."""
+    publishes_in_front: bool = True
+    """Whether a drain of the topic publishes what is in front of all that waits for the parked key."""
+    records_given_up_drains: bool = True
+    """Whether what has arrived of a drain that is given up waits no longer."""
     fails_in_drains: bool = True
     """Whether a message that fails in a drain of the topic parks its key; else it is left out."""
     keeps_request: bool = True
@@ -295,7 +299,8 @@ def _drained(v: Variant, s: State, number: int, what: str, listed: tuple[int, ..
     done: set[int] = set()
     key, ended, parks_key = session.key, False, False
     for row in listed:
-        if what == OF_TOPIC and v.asks_keys_in_drains and key and row % 2 == 0:
+        is_in_front = v.publishes_in_front and row < min(s.of_key | moved, default=0)
+        if what == OF_TOPIC and v.asks_keys_in_drains and key and row % 2 == 0 and not is_in_front:
             moved.add(row)
         elif row == s.poison:
             if what == OF_KEY:
@@ -318,7 +323,11 @@ def _drained(v: Variant, s: State, number: int, what: str, listed: tuple[int, ..
 
 
 def _claim(s: State, batch: Batch) -> State:
+    wrong = s.wrong
+    if any(row < s.poison and row % 2 == s.poison % 2 for row in batch.of_key):
+        wrong |= {OPERATOR}
     return s._replace(
+        wrong=wrong,
         of_topic=(s.of_topic | batch.of_topic) - batch.of_key,
         of_key=s.of_key | batch.of_key,
         topic=s.topic or bool(batch.of_topic) or batch.parks,
@@ -335,6 +344,9 @@ def _given_up(v: Variant, s: State, number: int, session: Session) -> State:
         left = session._replace(wire=session.wire[1:], arrived=0, topic=True, drain="", pages=0)
         moved = Batch((), NONE, of_key=first.of_key, parks_key=first.parks_key)
         after = _with(_claim(s, moved) if v.claims_given_up_drains else s, number, left)._replace(topic=True)
+        if v.records_given_up_drains:
+            done = first.done - frozenset(first.rows[session.arrived :])
+            after = after._replace(of_topic=after.of_topic - done, of_key=after.of_key - done)
         return after._replace(sessions=(*after.sessions, late))
     late = Session(LATE, wire=session.wire, arrived=session.arrived)
     rows = [row for batch in session.wire for row in batch.rows]

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tests.support.models.search import Found, explore
-from tests.support.models.topic_parking_model import LOSS, ORDER, STUCK, Variant, missing, start, steps
+from tests.support.models.topic_parking_model import (
+    LOSS,
+    OPERATOR,
+    ORDER,
+    STUCK,
+    Variant,
+    missing,
+    start,
+    steps,
+)
 
 ALONE = Variant(sessions=1, deaths=0)
 SOUND: dict[str, Variant] = {
@@ -24,6 +33,12 @@ SOUND: dict[str, Variant] = {
     "a leader is lost while a message fails in the drain of its topic": replace(
         ALONE, leaders_lost=1, poison=2, messages=5
     ),
+    "a leader is lost in front of a message that fails": replace(
+        ALONE, flips=0, leaders_lost=1, poison=2, messages=5
+    ),
+    "a leader is lost twice in front of a message that fails": replace(
+        ALONE, flips=0, leaders_lost=2, poison=4, messages=5
+    ),
     "a leader is lost, and a death": Variant(flips=0, leaders_lost=1, messages=3),
 }
 DEEP: dict[str, Variant] = {
@@ -31,6 +46,9 @@ DEEP: dict[str, Variant] = {
     "a leader is lost, and a death, with four messages": Variant(flips=0, leaders_lost=1),
     "a leader is lost twice, with a take-over": Variant(deaths=0, flips=0, leaders_lost=2, messages=3),
     "a leader is lost, a message fails, and a death": Variant(flips=0, leaders_lost=1, poison=0, messages=3),
+    "a leader is lost in front of a message that fails, and a death": Variant(
+        flips=0, leaders_lost=1, poison=2, messages=3
+    ),
     "a death with five messages, one of which fails": Variant(poison=0, messages=5, flips=1),
     "a leader is lost while a message fails in a drain, and a take-over": Variant(
         deaths=0, leaders_lost=1, poison=2, messages=3
@@ -61,6 +79,10 @@ BROKEN: dict[str, tuple[Variant, str]] = {
     "a drain that is given up with the key that it parked": (
         replace(ALONE, leaders_lost=1, poison=2, messages=5, claims_given_up_drains=False),
         STUCK,
+    ),
+    "a drain that moves what is in front of its parked key": (
+        replace(ALONE, flips=0, leaders_lost=1, poison=2, messages=5, publishes_in_front=False),
+        OPERATOR,
     ),
     "newer messages flow before what was given up": (
         replace(ALONE, flips=0, leaders_lost=1, parks_given_up=False),
