@@ -7,6 +7,7 @@ its id. What happens when a process dies or is late between any two lines:
   remembered, but no transaction reads its id again.
 - Two transactions make the first key of a subject at once: the second waits for the end of the first in `add`, then
   reads its key, or makes its own.
+- Two transactions make the first keys of two subjects in opposite order: a deadlock, and PostgreSQL ends one of them.
 - A key is destroyed after it was read here and before this transaction commits: the message is erased with it, as if it
   had been sent just before. A transaction that reads the key afterwards makes a new one.
 - A consumer that remembers the bytes of a destroyed key can read bodies for `cache_seconds` more, and no longer.
