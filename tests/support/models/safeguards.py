@@ -18,6 +18,7 @@ _DRAINED = f"{_P}test_drained_keys.py::"
 _LOCKS = f"{_P}test_drains_and_locks.py::"
 _KEYS = f"{_P}test_parked_keys.py::"
 _TOPICS = f"{_P}test_parked_topics.py::"
+_DRAINS = f"{_U}test_topic_drains.py::"
 _FRONT = f"{_P}test_in_front_of_parked.py::"
 
 LANES: Tests = {
@@ -76,11 +77,10 @@ APART: Tests = {
         f"{_U}test_relay_turns.py::test_a_careful_list_ends_at_what_was_visible_as_its_message_was_read",
     ),
     "a topic is drained while its list is open": (
-        f"{_U}test_topic_drains.py::test_a_topic_is_not_drained_while_a_list_may_hold_it",
+        f"{_DRAINS}test_a_topic_is_not_drained_while_a_list_may_hold_it",
+        f"{_DRAINS}test_a_flood_puts_the_drain_of_its_topic_off",
     ),
-    "a topic is drained at a floor": (
-        f"{_U}test_topic_drains.py::test_a_topic_is_drained_when_all_that_waits_for_it_is_read",
-    ),
+    "a topic is drained at a floor": (f"{_DRAINS}test_a_topic_is_not_drained_while_a_list_may_hold_it",),
 }
 PARKING: Tests = {
     "deletes up to a place": (
