@@ -52,17 +52,22 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Backlog by topic",
             "short",
-            ((_largest("outbox_backlog_messages", "database", "topic"), "{{topic}}"),),
+            ((_largest("outbox_backlog_messages", "database", "topic"), "{{topic}} {{database}}"),),
         ),
         Panel(
             "Age of the oldest unpublished message by topic",
             "s",
-            ((_largest("outbox_backlog_oldest_age_seconds", "database", "topic"), "{{topic}}"),),
+            ((_largest("outbox_backlog_oldest_age_seconds", "database", "topic"), "{{topic}} {{database}}"),),
         ),
         Panel(
             "Messages published per second",
             "ops",
-            ((_per_second("outbox_published_messages_total", "database", "instance"), "{{instance}}"),),
+            (
+                (
+                    _per_second("outbox_published_messages_total", "database", "instance"),
+                    "{{instance}} {{database}}",
+                ),
+            ),
         ),
         Panel(
             "From the insertion to Kafka's acknowledgement", "s", _quantiles("outbox_publish_latency_seconds")
@@ -73,42 +78,63 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel(
             "Lanes by relay",
             "short",
-            ((_largest("outbox_relay_lanes", "database", "instance"), "{{instance}}"),),
+            ((_largest("outbox_relay_lanes", "database", "instance"), "{{instance}} {{database}}"),),
         ),
         Panel(
             "Stopped lanes",
             "short",
-            ((_largest("outbox_lane_stopped", "database", "lane", "error"), "lane {{lane}} {{error}}"),),
+            (
+                (
+                    _largest("outbox_lane_stopped", "database", "lane", "error"),
+                    "lane {{lane}} {{error}} {{database}}",
+                ),
+            ),
         ),
         Panel(
             "Leases lost and sessions failed per second",
             "ops",
             (
-                (_per_second("outbox_leases_lost_total", "database", "instance"), "lease lost {{instance}}"),
-                (_per_second("outbox_sessions_failed_total", "database", "instance"), "failed {{instance}}"),
+                (
+                    _per_second("outbox_leases_lost_total", "database", "instance"),
+                    "lease lost {{instance}} {{database}}",
+                ),
+                (
+                    _per_second("outbox_sessions_failed_total", "database", "instance"),
+                    "failed {{instance}} {{database}}",
+                ),
             ),
         ),
         Panel(
             "Seconds since a loop made progress",
             "s",
-            ((_largest("outbox_loop_silent_seconds", "database", "instance"), "{{instance}}"),),
+            ((_largest("outbox_loop_silent_seconds", "database", "instance"), "{{instance}} {{database}}"),),
         ),
         Panel(
             "Messages without an acknowledgement",
             "short",
-            ((_largest("outbox_unacknowledged_messages", "database", "instance"), "{{instance}}"),),
+            (
+                (
+                    _largest("outbox_unacknowledged_messages", "database", "instance"),
+                    "{{instance}} {{database}}",
+                ),
+            ),
         ),
         Panel(
             "Messages that wait, by reason",
             "short",
-            ((_largest("outbox_waiting_messages", "database", "reason"), "{{reason}}"),),
+            ((_largest("outbox_waiting_messages", "database", "reason"), "{{reason}} {{database}}"),),
         ),
     ),
     "Half messages": (
         Panel(
             "Undecided, by group and state",
             "short",
-            ((_largest("outbox_half_messages", "database", "group", "state"), "{{group}} {{state}}"),),
+            (
+                (
+                    _largest("outbox_half_messages", "database", "group", "state"),
+                    "{{group}} {{state}} {{database}}",
+                ),
+            ),
         ),
         Panel(
             "Age of the oldest",
@@ -116,34 +142,55 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             (
                 (
                     _largest("outbox_half_oldest_age_seconds", "database", "group", "state"),
-                    "{{group}} {{state}}",
+                    "{{group}} {{state}} {{database}}",
                 ),
             ),
         ),
         Panel(
             "Checks per second, by result",
             "ops",
-            ((_per_second("outbox_checks_total", "database", "group", "result"), "{{group}} {{result}}"),),
+            (
+                (
+                    _per_second("outbox_checks_total", "database", "group", "result"),
+                    "{{group}} {{result}} {{database}}",
+                ),
+            ),
         ),
     ),
     "Consumers": (
         Panel(
             "Lag",
             "s",
-            ((_largest("outbox_consumer_lag_seconds", "database", "group", "topic"), "{{group}} {{topic}}"),),
+            (
+                (
+                    _largest("outbox_consumer_lag_seconds", "database", "group", "topic"),
+                    "{{group}} {{topic}} {{database}}",
+                ),
+            ),
         ),
         Panel(
             "Retries and messages behind a failed one",
             "short",
             (
-                (_largest("outbox_consumer_retries", "database", "group", "topic"), "retries {{group}}"),
-                (_largest("outbox_consumer_waiting", "database", "group", "topic"), "held {{group}}"),
+                (
+                    _largest("outbox_consumer_retries", "database", "group", "topic"),
+                    "retries {{group}} {{topic}} {{database}}",
+                ),
+                (
+                    _largest("outbox_consumer_waiting", "database", "group", "topic"),
+                    "held {{group}} {{topic}} {{database}}",
+                ),
             ),
         ),
         Panel(
             "Dead letters",
             "short",
-            ((_largest("outbox_dead_letters", "database", "group", "topic"), "{{group}} {{topic}}"),),
+            (
+                (
+                    _largest("outbox_dead_letters", "database", "group", "topic"),
+                    "{{group}} {{topic}} {{database}}",
+                ),
+            ),
         ),
     ),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -113,6 +115,23 @@ def test_panels_lie_side_by_side_and_have_numbers_of_their_own() -> None:
             or other["y"] + other["h"] <= one["y"]
         )
         assert apart, (one, other)
+
+
+def test_a_legend_names_every_label_by_which_its_series_differ() -> None:
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", ()):
+            labels = set(re.findall(r"by \(([^)]*)\)", target["expr"])[-1].split(", ")) - {"le"}
+            assert labels == set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])), panel["title"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool")
+def test_prometheus_accepts_the_rule_file(tmp_path: Path) -> None:
+    file = tmp_path / "outbox.yml"
+    file.write_text(rule_file("docs"), encoding="utf-8")
+    ran = subprocess.run(
+        ["promtool", "check", "rules", str(file)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_the_commands_print_both() -> None:

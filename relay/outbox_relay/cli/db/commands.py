@@ -119,7 +119,7 @@ def debezium_(dsn: str) -> None:
 
     \b
       outbox db debezium > connector.json
-      curl -X POST -H 'Content-Type: application/json' --data @connector.json http://connect:8083/connectors
+      curl --json @connector.json http://connect:8083/connectors
     """
     output.emit_json(debezium.connector(dsn))
 

@@ -23,7 +23,9 @@ COPIES = "backups, the write-ahead log and, until it is vacuumed, the table itse
 
 @click.group(cls=CommandGroup)
 def key() -> None:
-    """Keys of encrypted bodies, one per subject at a time; see docs/how-to/personal-data.md.
+    """Keys of encrypted bodies, one per subject at a time.
+
+    The page is docs/how-to/personal-data.md.
 
     Wrapped keys are rows of outbox.subject_key. The master key that opens them is not in the database.
     """

@@ -93,10 +93,10 @@ def repartition(
 
     \b
     Examples:
-      kafka-topics.sh --bootstrap-server kafka:9092 --alter --topic orders --partitions 24
+      kafka-topics.sh … --alter --topic orders --partitions 24
       outbox topic repartition orders --to 24 --dry-run
       outbox topic repartition orders --to 24
-      outbox topic repartition orders --to 24 --wait-for-group billing --timeout 3600
+      outbox topic repartition orders --to 24 --wait-for-group billing
       outbox topic repartition orders --abort
     """
     until = time.monotonic() + timeout
