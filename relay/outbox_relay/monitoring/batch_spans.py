@@ -26,7 +26,7 @@ from outbox import wire
 from outbox.extras import needs
 from outbox.opentelemetry import SCHEMA
 from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.finder import FIELDS, HEADERS, POSITION, TOPIC, RawRow
+from outbox_relay.publisher.finder import FIELDS, POSITION, TOPIC, RawRow
 from outbox_relay.publisher.records import decode_headers
 
 with needs("opentelemetry"):
@@ -34,7 +34,7 @@ with needs("opentelemetry"):
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-TRACEPARENT = FIELDS.index("traceparent")
+TRACEPARENT, HEADER_TEXT = FIELDS.index("traceparent"), FIELDS.index("headers")
 LINKS = 128
 """How many links the SDK keeps of a span unless OTEL_SPAN_LINK_COUNT_LIMIT states another number."""
 GROUP = "opentelemetry_traces_exporter"
@@ -132,8 +132,8 @@ class BatchSpans:
 def _headers(row: RawRow) -> Iterable[tuple[str, str]]:
     if row[TRACEPARENT] is not None:
         yield wire.TRACEPARENT, row[TRACEPARENT]
-    if row[HEADERS] is not None:
-        for name, value in decode_headers(row[HEADERS]):
+    if row[HEADER_TEXT] is not None:
+        for name, value in decode_headers(row[HEADER_TEXT]):
             if value is not None:
                 yield name, value if isinstance(value, str) else value.decode(errors="replace")
 

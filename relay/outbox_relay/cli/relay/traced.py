@@ -13,7 +13,7 @@ tracing_option = click.option(
     is_flag=True,
     envvar="OUTBOX_TRACING",
     show_envvar=True,
-    help="Make a span for each batch, by OpenTelemetry; its OTEL_… variables state where they go.",
+    help="Make a span for each batch, by OpenTelemetry, whose environment variables state where they go.",
 )
 
 
