@@ -52,7 +52,7 @@ class BusyError(Exception):
 
 
 @contextmanager
-def only_drop(conn: psycopg.Connection[Any]) -> Iterator[None]:
+def only_removal(conn: psycopg.Connection[Any]) -> Iterator[None]:
     """Check that this session may drop history, and keep others from it until the end of the block.
 
     Args:

@@ -76,7 +76,7 @@ class Retention:
             yield RangeResult(_stays(decision) if decision.reasons else "droppable", decision)
 
     def drop(self) -> Iterator[RangeResult]:
-        """Decide about every range, oldest first, and drop those that may go; inside `removal.only_drop`."""
+        """Decide about every range, oldest first, and drop those that may go; inside `removal.only_removal`."""
         removal = Removal(self._conn, wait=self._options.wait)
         # What is in the way of a detach that was begun. Until it has ended, no other range can be detached.
         busy = self._finish_pending(removal)

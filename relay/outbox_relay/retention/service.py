@@ -16,7 +16,7 @@ import psycopg
 from outbox_relay.database.connections import connect
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.database.schema import require_current
-from outbox_relay.retention.removal import AlreadyRunningError, only_drop
+from outbox_relay.retention.removal import AlreadyRunningError, only_removal
 from outbox_relay.retention.run import RangeResult, Retention, RetentionOptions
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
@@ -54,7 +54,7 @@ class RetentionService(Periodic):
         """
         try:
             require_current(conn)
-            with only_drop(conn):
+            with only_removal(conn):
                 self._drop(Retention(conn, self._options))
         except AlreadyRunningError:
             log.debug("another session drops history")

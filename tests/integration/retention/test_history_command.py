@@ -8,7 +8,7 @@ from contextlib import closing
 import psycopg
 import pytest
 
-from outbox_relay.retention.removal import AlreadyRunningError, only_drop
+from outbox_relay.retention.removal import AlreadyRunningError, only_removal
 from tests.support.full_partitions import WIDTH, History, table
 from tests.support.outbox_command import Ran, outbox, succeed
 from tests.support.plain_inserts import connect, decide, insert
@@ -172,9 +172,9 @@ def test_what_is_not_final_is_refused_by_name_and_the_others_go(
 def test_the_next_drop_may_begin_before_the_session_of_the_last_one_has_ended(database: str) -> None:
     with connect(database) as first, connect(database) as second:
         for conn in (first, second, first):
-            with only_drop(conn):
+            with only_removal(conn):
                 pass
-        with only_drop(first), pytest.raises(AlreadyRunningError, match="is at work"), only_drop(second):
+        with only_removal(first), pytest.raises(AlreadyRunningError, match="is at work"), only_removal(second):
             pass
 
 

@@ -14,7 +14,7 @@ import click
 from outbox_relay.cli import output
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.database import connections, schema
-from outbox_relay.retention.removal import only_drop
+from outbox_relay.retention.removal import only_removal
 from outbox_relay.retention.run import RangeResult, Retention, RetentionOptions
 from outbox_relay.text import durations, formatting
 
@@ -139,7 +139,7 @@ def drop(*, chosen: RetentionOptions, dry_run: bool, dsn: str, as_json: bool) ->
     tidied = (0, 0)
     with connections.connect(dsn, application_name="outbox history") as conn:
         schema.require_current(conn)
-        with nullcontext() if dry_run else only_drop(conn):
+        with nullcontext() if dry_run else only_removal(conn):
             run = Retention(conn, chosen)
             for outcome in run.preview() if dry_run else run.drop():
                 found.append(outcome)
