@@ -72,7 +72,7 @@ lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) installer.in -o installer.txt
 	@cd requirements && ../$(LOCK) build.in -o build.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop -c build.txt -o run.txt
-	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django --extra asyncpg --extra encryption -c build.txt -c run.txt test.in -o test.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django --extra asyncpg --extra encryption --extra schema-registry -c build.txt -c run.txt test.in -o test.txt
 
 docs: venv-test ## Build the documentation site into build/docs; a broken link fails it
 	@$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -b html docs build/docs

@@ -80,6 +80,18 @@ class Codec(ABC):
             Exception: anything else counts as a failure of the listener, and is tried again as one.
         """
 
+    def parse(self, message: Received, body: bytes) -> Any:
+        """Return what the listener gets as `ConsumedMessage.value`; None unless the codec reads values.
+
+        Args:
+            message: As it was read.
+            body: What `decode` has returned.
+
+        Raises:
+            Exception: as `decode`.
+        """
+        return None
+
 
 class Chain(Codec):
     """Several codecs: the first one encodes first and decodes last."""
@@ -119,6 +131,10 @@ class Chain(Codec):
         for codec in reversed(self._codecs):
             body = yield from codec.decode(message, body)
         return body
+
+    def parse(self, message: Received, body: bytes) -> Any:
+        """Return the value that the first codec reads: the one that stands next to the listener."""
+        return self._codecs[0].parse(message, body)
 
 
 class Coded(NamedTuple):

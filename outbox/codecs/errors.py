@@ -31,3 +31,27 @@ class UnknownKeyError(CodecError):
 
 class MasterKeyError(CodecError):
     """A master key cannot be read, is not configured, or does not open what was wrapped under its id."""
+
+
+class RegistryError(CodecError):
+    """The schema registry refused a request, such as one without the right password."""
+
+
+class RegistryUnavailableError(RegistryError):
+    """The schema registry cannot be reached, did not reply in time, or replied that it cannot work now."""
+
+
+class SchemaNotFoundError(RegistryError):
+    """The schema registry does not know the subject, the schema or the id."""
+
+
+class SchemaRefusedError(RegistryError):
+    """The schema registry does not register a schema: it is not valid, or not compatible with earlier versions."""
+
+
+class SchemaNotLoadedError(CodecError):
+    """A schema is used whose id `load` has not read yet; a send never asks the registry."""
+
+
+class SchemaMismatchError(CodecError):
+    """A value does not fit its schema."""

@@ -69,7 +69,7 @@ class Decoding:
         return called
 
     def decoded(self, conn: Connection, message: ConsumedMessage) -> ConsumedMessage | None:
-        """Return a message with the body that was sent; None: it is erased, which is counted.
+        """Return a message with the body that was sent, and its value; None: it is erased, which is counted.
 
         Raises:
             Exception: what the codec raised; the message can be tried again.
@@ -78,7 +78,8 @@ class Decoding:
         if codec is None or message.body is None:
             return message
         try:
-            return replace(message, body=run(conn, codec.decode(message, message.body)))
+            body = run(conn, codec.decode(message, message.body))
+            return replace(message, body=body, value=codec.parse(message, body))
         except ErasedError as error:
             self._counts.erased()
             log.info("%s is discarded: %s", message.message_id, error)

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID, uuid5
 
 from outbox import wire
@@ -48,6 +48,8 @@ class ConsumedMessage:
     published_at: datetime
     reconsume_times: int = 0
     """How often it failed before."""
+    value: Any = field(default=None, repr=False, compare=False)
+    """The body as the topic's schema reads it, if the consumer has one among its codecs; None: a tombstone."""
 
     def header(self, name: str) -> HeaderValue:
         """Return the value of the first header of this name."""

@@ -119,6 +119,7 @@ OPTIONAL = {
     "outbox/adapters/sqlalchemy.py": {"sqlalchemy"},
     "outbox/codecs/encryption.py": {"cryptography"},
     "outbox/codecs/master_keys.py": {"cryptography"},
+    "outbox/codecs/schemas/": {"confluent_kafka"},
     "outbox/drivers/asyncpg_async.py": {"asyncpg"},
     "outbox/inbox/django.py": {"django"},
     "outbox/inbox/kafka_offsets.py": {"confluent_kafka"},
@@ -151,7 +152,7 @@ def test_consumers_need_no_sqlalchemy_and_no_django() -> None:
 
 
 def test_only_who_consumes_imports_the_client_of_kafka() -> None:
-    consuming = ("outbox.inbox.", "outbox.rocketmq.consumer.")
+    consuming = ("outbox.inbox.", "outbox.rocketmq.consumer.", "outbox.codecs.schemas.")
     others = [
         name
         for name in rooms.modules(ROOT / LIBRARY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,11 +13,13 @@ class Jar:
     artifact: str
     version: str
     sha256: str
+    ending: str = field(default=".jar", repr=False)
+    """The end of the file's name; not part of the repr, which names caches."""
 
     @property
     def file_name(self) -> str:
         """The name of the file, as every Maven repository calls it."""
-        return f"{self.artifact}-{self.version}.jar"
+        return f"{self.artifact}-{self.version}{self.ending}"
 
     @property
     def path(self) -> str:

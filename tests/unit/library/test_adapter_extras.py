@@ -24,6 +24,12 @@ except ModuleNotFoundError as error:
         ("outbox.adapters.django", "django", "django"),
         ("outbox.adapters.sqlalchemy", "sqlalchemy", "sqlalchemy"),
         ("outbox.codecs.encryption", "cryptography", "encryption"),
+        ("outbox.codecs.schemas.registry", "confluent_kafka", "schema-registry"),
+        ("outbox.codecs.schemas", "confluent_kafka", "schema-registry"),
+        ("outbox.codecs.schemas", "fastavro", "schema-registry"),
+        ("outbox.codecs.schemas", "google.protobuf", "schema-registry"),
+        ("outbox.codecs.schemas", "httpx2", "schema-registry"),
+        ("outbox.codecs.schemas", "jsonschema", "schema-registry"),
         ("outbox.opentelemetry", "opentelemetry", "opentelemetry"),
     ],
 )
