@@ -6,12 +6,14 @@ once into the download cache (109 MB), and run by Java 17 with its data in memor
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -24,6 +26,7 @@ from outbox_relay.downloads.download import download
 from outbox_relay.downloads.jar_list import Jar
 from outbox_relay.downloads.java import find_java
 from outbox_relay.downloads.wheels import java_from_wheel
+from tests.support.pausing import pause
 from tests.support.second_broker import DIE_WITH_PARENT
 from tests.support.waiting import wait_until
 
@@ -79,6 +82,15 @@ class RegistryServer:
                 return bool(reply.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """SIGSTOP until the end of the block: it takes connections, and replies to none."""
+        pause(self._process.pid)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End it."""
