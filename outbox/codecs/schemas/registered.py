@@ -22,7 +22,7 @@ from outbox.codecs.errors import (
     SchemaNotLoadedError,
     UndecodableBodyError,
 )
-from outbox.codecs.schemas.registry import Asking, Remembered, SchemaRegistry
+from outbox.codecs.schemas.registry import RegistryReader, Remembered, SchemaRegistry
 from outbox.errors import ConfigurationError, InvalidMessageError
 from outbox.extras import needs
 from outbox.message import Message
@@ -246,7 +246,7 @@ class RegisteredSchema(Codec):
         with self._lock:
             if self._deserializer is None:
                 config = {"subject.name.strategy": _STRATEGIES[self._subject]}
-                self._deserializer = self._make_deserializer(Asking(self._registry), config)
+                self._deserializer = self._make_deserializer(RegistryReader(self._registry), config)
             return self._deserializer
 
     def _require_loaded(self) -> _Loaded:

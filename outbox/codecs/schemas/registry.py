@@ -129,7 +129,7 @@ class SchemaRegistry:
         return f"SchemaRegistry({self.url!r})"
 
 
-class Asking:
+class RegistryReader:
     """The registry as deserializers take it: the methods of the client that they call, with our errors."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
@@ -167,7 +167,7 @@ class Asking:
         return self._registry.ask(method, *args, **options)
 
 
-class Remembered(Asking):
+class Remembered(RegistryReader):
     """The registry as a serializer takes it: it asks until it is sealed, and then only remembers."""
 
     def __init__(self, registry: SchemaRegistry) -> None:

@@ -33,6 +33,7 @@ INSERT = "INSERT INTO applied (message_id, key, body) VALUES (%s, %s, %s)"
 def row(message: ConsumedMessage) -> list[Any]:
     """What is written down of a message: its value."""
     value = message.value
+    hash(message)  # also with a value that has none
     shown = None if value is None else json.dumps({"id": read(value, "id"), "amount": read(value, "amount")})
     return [message.message_id, None if message.key is None else message.key.decode(), shown]
 
@@ -65,7 +66,7 @@ def publish(stage: InboxStage, topic: str, count: int) -> None:
 
 
 @every_language
-def test_a_value_reaches_the_listener_and_a_stock_client_reads_the_bytes_of_the_table(
+def test_a_value_reaches_the_listener_and_stock_clients_read_the_bytes_of_the_table(
     language: Language, inbox: InboxStage, topic: str, schema_registry: SchemaRegistry
 ) -> None:
     schema = language.schema(schema_registry, topic)

@@ -61,9 +61,8 @@ def test_loading_registers_nothing_unless_it_is_asked_to(
     language: Language, schema_registry: SchemaRegistry, schema_topic: str
 ) -> None:
     schema = language.schema(schema_registry, schema_topic)
-    if language.name != "protobuf":  # the file that it imports may have been registered by another test
-        with pytest.raises(SchemaNotFoundError):
-            schema.load()
+    with pytest.raises(SchemaNotFoundError):
+        schema.load()
     with pytest.raises(SchemaNotLoadedError, match=r"call load\(\)"):
         schema.serialize(language.value)
     with stock_client(schema_registry.url) as client:
@@ -193,7 +192,7 @@ def test_json_schemas_refer_to_schemas_of_other_subjects(
         (None, ORDER, "ValueError"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_and_its_place_is_named_but_not_the_value(
+def test_a_value_that_does_not_fit_is_refused_by_its_place_and_never_shown(
     text: str | None, value: Any, place: str, schema_registry: SchemaRegistry, schema_topic: str
 ) -> None:
     kind = AvroSchema if text in {AVRO, AVRO_WITH_NOTE} else JsonSchema

@@ -18,9 +18,10 @@ from outbox.codecs import (
     SchemaRefusedError,
 )
 from outbox.codecs.schemas import AvroSchema, JsonSchema, ProtobufSchema, SchemaRegistry
+from outbox.codecs.schemas.registry import Remembered
 from outbox.errors import ConfigurationError
 from tests.support.encrypted_bodies import KeyTable, Record
-from tests.support.guarded_registry import Reply, Respond, serving
+from tests.support.guarded_registry import Reply, serving
 from tests.support.order_schemas import AVRO, AVRO_WITH_NOTE, ORDER
 
 pytestmark = pytest.mark.feature("H-27")
@@ -33,11 +34,6 @@ def registry() -> Iterator[SchemaRegistry]:
         bound.bind(("127.0.0.1", 0))
         with SchemaRegistry(f"http://127.0.0.1:{bound.getsockname()[1]}") as registry:
             yield registry
-
-
-def replying(reply: Reply) -> Respond:
-    """A server with one reply for all."""
-    return lambda method, path, body, login: reply
 
 
 @pytest.mark.parametrize(
@@ -92,7 +88,7 @@ def test_schemas_that_cannot_work_are_refused(
         ProtobufSchema(registry, "orders", dict)
 
 
-def test_a_schema_that_its_language_does_not_know_is_refused_before_the_registry_is_asked(
+def test_a_schema_that_its_language_does_not_know_never_reaches_the_registry(
     registry: SchemaRegistry,
 ) -> None:
     with pytest.raises(ConfigurationError, match="is not one for AvroSchema"):
@@ -125,11 +121,24 @@ def test_nothing_is_serialized_before_it_is_loaded(registry: SchemaRegistry) -> 
         (Reply(422), SchemaRefusedError),
     ],
 )
-def test_replies_become_errors_of_one_kind_each(reply: Reply, kind: type[RegistryError]) -> None:
-    with serving(replying(reply)) as place, SchemaRegistry(f"http://{place}", timeout=30) as registry:
-        with pytest.raises(RegistryError) as caught:
-            AvroSchema(registry, "orders", AVRO).load()
-        assert type(caught.value) is kind
+def test_a_reply_becomes_an_error_of_its_kind_and_is_asked_for_once(
+    reply: Reply, kind: type[RegistryError]
+) -> None:
+    asked: list[str] = []
+
+    def respond(method: str, path: str, body: bytes | None, login: str | None) -> Reply:
+        asked.append(path)
+        return reply
+
+    refused = pytest.raises(RegistryError)
+    with (
+        serving(respond) as place,
+        SchemaRegistry(f"http://{place}", timeout=30) as registry,
+        refused as caught,
+    ):
+        AvroSchema(registry, "orders", AVRO).load()
+    assert type(caught.value) is kind
+    assert len(asked) == 1
 
 
 def test_a_registry_that_accepts_and_never_replies_is_given_up() -> None:
@@ -148,7 +157,7 @@ def test_another_address_of_the_cluster_stands_in() -> None:
     )
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
-        with serving(replying(found)) as place:
+        with serving(lambda *_: found) as place:
             urls = f"http://127.0.0.1:{bound.getsockname()[1]},http://{place}"
             with SchemaRegistry(urls, timeout=30) as registry:
                 assert AvroSchema(registry, "orders", AVRO).load() == 7
@@ -169,6 +178,17 @@ def test_serializing_asks_the_registry_for_nothing_and_remembers_nothing_more() 
     assert bodies == {orders.serialize(ORDER)}
 
 
+def test_what_a_serializer_was_not_given_while_it_was_loaded_it_does_not_get_later(
+    registry: SchemaRegistry,
+) -> None:
+    memory = Remembered(registry)
+    with pytest.raises(RegistryUnavailableError):
+        memory.get_version("shop.Money", 1)
+    memory.seal()
+    with pytest.raises(SchemaNotLoadedError, match=r"get_version 'shop\.Money'"):
+        memory.get_version("shop.Money", 1)
+
+
 def test_the_schema_may_stand_in_a_header_as_newer_serializers_write_it() -> None:
     number = uuid4()
 
@@ -186,6 +206,6 @@ def test_the_schema_may_stand_in_a_header_as_newer_serializers_write_it() -> Non
             def header(self, name: str) -> bytes | None:
                 return framed.get(name)
 
-        record = Headed("orders", b"k", body, {})
+        record = Headed("DLQ.orders", b"k", body, {})
         assert KeyTable().run(orders.decode(record, body)) == body
         assert orders.parse(record, body) == order
