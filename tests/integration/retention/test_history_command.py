@@ -174,7 +174,11 @@ def test_the_next_drop_may_begin_before_the_session_of_the_last_one_has_ended(da
         for conn in (first, second, first):
             with only_removal(conn):
                 pass
-        with only_removal(first), pytest.raises(AlreadyRunningError, match="is at work"), only_removal(second):
+        with (
+            only_removal(first),
+            pytest.raises(AlreadyRunningError, match="is at work"),
+            only_removal(second),
+        ):
             pass
 
 
