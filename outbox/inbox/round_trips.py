@@ -78,13 +78,27 @@ def begin_and_take(conn: Connection, group: int, delivery: Delivery) -> Taken:
         delivery.digest.hex(),
         "NULL" if key is None else f"E'\\\\x{key.hex()}'",
     )
-    try:
-        result = _execute(conn, text)
-    except psycopg.errors.InvalidSqlStatementName:
-        conn.rollback()
-        _execute(conn, _PREPARE_TAKE)
-        result = _execute(conn, text)
-    return _taken(result)
+    repeats = 2  # at most: both can happen to one message
+    while True:
+        try:
+            return _taken(_execute(conn, text))
+        except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.CheckViolation) as error:
+            is_unprepared = isinstance(error, psycopg.errors.InvalidSqlStatementName)
+            if not repeats or not (is_unprepared or _met_a_drop(error)):
+                raise
+            conn.rollback()
+            if is_unprepared:
+                _execute(conn, _PREPARE_TAKE)
+            repeats -= 1
+
+
+def _met_a_drop(error: psycopg.Error) -> bool:
+    """Return whether a row was refused because the partition of its day was dropped at this moment.
+
+    The insert had looked for the partition when it was gone, and read what the default one takes when it was there.
+    A statement that begins now sees neither.
+    """
+    return error.diag.table_name == "inbox_default" and error.diag.constraint_name is None
 
 
 def check_and_commit(conn: Connection, xid: str) -> None:

@@ -18,7 +18,6 @@ def test_the_classifiers_name_each_python_from_the_oldest_on() -> None:
     ]
     oldest = int(PROJECT["requires-python"].removeprefix(">=3."))
     assert named == list(range(oldest, max(named) + 1))
-    assert len(named) >= 4
 
 
 def test_no_python_is_shut_out_in_advance() -> None:

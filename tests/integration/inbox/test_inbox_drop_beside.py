@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from outbox_relay.operations import inbox_drop
 from outbox_relay.operations.inbox_days import DayRules
 from tests.support.inbox_days import born, has_old_day, old_day, produce_old, run
 from tests.support.inbox_stage import Connection, InboxStage, apply
+from tests.support.publications import value
 from tests.support.waiting import wait_until
 
 NEVER = DelaySchedule.of([])
@@ -233,6 +235,33 @@ def test_only_one_drop_is_at_work(inbox: InboxStage) -> None:
             ran = run(inbox, "drop", *NO_KAFKA)
         assert run(inbox, "drop", *NO_KAFKA).code == 0
     assert (ran.code, "another `outbox inbox drop` is at work" in ran.err) == (1, True)
+
+
+@pytest.mark.parametrize("times", [1, 6])
+def test_a_message_whose_day_is_dropped_at_this_moment_is_taken_at_once(
+    inbox: InboxStage, topic: str, caplog: pytest.LogCaptureFixture, times: int
+) -> None:
+    """PostgreSQL refuses such a row now and then; a trigger refuses it in the same words here."""
+    inbox.conn.execute(f"""
+        CREATE SEQUENCE refusals;
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('refusals') % 2 = 1 AND currval('refusals') < {2 * times} THEN
+                RAISE 'new row for relation "inbox_default" violates partition constraint'
+                    USING ERRCODE = 'check_violation', SCHEMA = 'outbox', TABLE = 'inbox_default';
+            END IF;
+            RETURN NEW;
+        END $$;
+        CREATE TRIGGER refuse BEFORE INSERT ON outbox.inbox FOR EACH ROW EXECUTE FUNCTION refuse();
+        GRANT USAGE ON SEQUENCE refusals TO PUBLIC""")
+    with inbox.consumer(topic, apply, workers=1):
+        sent = [str(delivery(number).message.message_id) for number in range(6)]
+        for number, message_id in enumerate(sent):
+            inbox.produce(topic, f"k{number}", str(number), message_id=message_id, born_at=born(20))
+        inbox.flush()
+        wait_until(lambda: set(sent) <= set(inbox.applied()), "they are applied")
+    assert int(value(inbox.conn, "SELECT last_value FROM refusals")) > 2 * times - 1
+    assert inbox.count("outbox.inbox_parked") == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def test_consumers_under_load_apply_each_message_once_while_days_are_dropped(
