@@ -20,6 +20,8 @@ from psycopg import sql
 from outbox import wire
 from outbox.statements import Statements, array_text
 from outbox_relay.publisher.listing import Listing
+from outbox_relay.publisher.polls import Polls
+from outbox_relay.publisher.prepared import INT2, INT8, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.snapshot import BEGINNING, Progress, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
@@ -70,6 +72,8 @@ class Poll:
     rows: list[RawRow]
     more: bool
     found: dict[int, int]
+    has_carried: bool = False
+    """Whether another statement was executed right behind it, in the same round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +124,6 @@ def _scopes(runs: int, ranges: int) -> list[sql.Composable]:
     return found
 
 
-class _Header(NamedTuple):
-    """The first row of a poll's result: one statement, and so one round trip, brings it with the messages."""
-
-    found: int
-    """Rows that were found, one more than a page if there are more."""
-    newest: int
-    snapshot: Snapshot
-    topics: dict[int, int]
-    """Rows by hash of the topic, if they are more than a page."""
-
-    @classmethod
-    def of(cls, row: RawRow) -> _Header:
-        counts = (each.split(":") for each in (row[HEADERS] or "").split())
-        return cls(
-            row[POSITION],
-            row[ID],
-            Snapshot.parse(row[TOPIC]),
-            {int(hash_): int(rows) for hash_, rows in counts},
-        )
-
-
 class Part(NamedTuple):
     """The answer for a list of ids: rows in position order, and how many ids from the first on it settles.
 
@@ -187,6 +170,7 @@ class Finder:
         page: int = PAGE,
         page_bytes: int = PAGE_BYTES,
         row_bytes: int = ROW_BYTES,
+        statements: PreparedStatements | None = None,
     ) -> None:
         self.conn = conn
         self.page_size = page
@@ -194,7 +178,7 @@ class Finder:
         self.row_bytes = row_bytes
         self._cursor = conn.cursor(binary=True)
         self._tables: tuple[str, ...] = ()
-        self._polls: dict[tuple[int, int], sql.Composed] = {}
+        self._polls = Polls(conn, PreparedStatements(conn) if statements is None else statements)
         self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
         self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
 
@@ -202,7 +186,7 @@ class Finder:
         """Put the statements together for these partitions (tables of schema `outbox`)."""
         if tables != self._tables:
             self._tables = tables
-            self._polls = {}
+            self._polls.forget()
 
     def poll_statement(self, runs: int = 1, ranges: int = 0) -> sql.Composed:
         """Return the statement of a poll over the named partitions.
@@ -211,10 +195,8 @@ class Finder:
             runs: runs of neighbouring lanes.
             ranges: ranges of hashes of topics; 0: all topics.
         """
-        if (runs, ranges) not in self._polls:
-            branches = self._branches("branch", runs, ranges)
-            self._polls[runs, ranges] = sql.SQL(STATEMENTS["poll"]).format(branches=branches, **_FRAGMENTS)
-        return self._polls[runs, ranges]
+        branches = self._branches("branch", runs, ranges)
+        return sql.SQL(STATEMENTS["poll"]).format(branches=branches, **_FRAGMENTS)
 
     def poll_values(self, previous: Snapshot, scope: Scope) -> dict[str, Any]:
         """Return what `poll_statement` binds."""
@@ -226,6 +208,13 @@ class Finder:
             "row_bytes": self.row_bytes,
             **scope.values,
         }
+
+    def _new_poll(self, scope: Scope) -> tuple[Numbered, dict[str, Any]]:
+        runs, ranges = len(scope.runs), len(scope.ranges)
+        types = dict.fromkeys(("page", "bytes", "row_bytes"), INT8)
+        types |= {f"{bound}{run}": INT2 for run in range(runs) for bound in ("first", "last")}
+        text = self.poll_statement(runs, ranges).as_string(self.conn)
+        return Numbered.of(text, types), self.poll_values(BEGINNING, scope)
 
     def branches(self, name: str, scope: Scope) -> sql.Composed:
         """Return the branches of a statement, over the named partitions, for a scope."""
@@ -239,15 +228,21 @@ class Finder:
             for table in self._tables
         )
 
-    def poll(self, previous: Snapshot, scope: Scope) -> Poll:
-        """Read what is visible now and was not visible in `previous`: all of it, or counts of how it begins."""
+    def poll(self, previous: Snapshot, scope: Scope, rider: Rider | None = None) -> Poll:
+        """Read what is visible now and was not visible in `previous`: all of it, or counts of how it begins.
+
+        Args:
+            previous: what the last poll saw.
+            scope: what to read.
+            rider: a statement that is executed behind the poll in the same round trip, unless it has been before.
+        """
         assert self._tables  # noqa: S101  (name_partitions comes first)
-        cursor = self._cursor
-        statement = self.poll_statement(len(scope.runs), len(scope.ranges))
-        cursor.execute(statement, self.poll_values(previous, scope), prepare=True)
-        rows = cursor.fetchall()
-        header = _Header.of(rows.pop(0))
-        return Poll(header.snapshot, header.newest, rows, header.found > len(rows), header.topics)
+        kind = (scope, self.page_size, self.page_bytes, self.row_bytes)
+        if kind not in self._polls:
+            self._polls.add(kind, *self._new_poll(scope))
+        carries = rider is not None and rider.result is None
+        rows, found, newest, snapshot, topics = self._polls.run(kind, previous, rider if carries else None)
+        return Poll(snapshot, newest, rows, found > len(rows), topics, carries)
 
     def backlog(self, progress: Progress, scope: Scope) -> Listing:
         """List the ids of an open difference beyond its position; of a partial one, those without a publication."""

@@ -21,6 +21,10 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('idle_in_transaction_session_timeout', %(lease_ms)s, false),
        set_config('idle_session_timeout', '0', false)
 
+-- name: forget
+-- A poll that is of no further use: its partitions or its scope have changed.
+DEALLOCATE {name}
+
 -- name: poll
 -- The difference of two snapshots: rows that this statement's snapshot sees and the previous one did not, in position
 -- order, if they fit a page; else none of them. The search ends at the first row beyond a page, so a poll costs no more

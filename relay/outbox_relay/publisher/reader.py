@@ -14,6 +14,7 @@ from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, WAITING, Finder
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import ListAhead, ReadAhead
 from outbox_relay.publisher.snapshot import BEGINNING, START, Progress, Snapshot
 
@@ -32,6 +33,8 @@ class Page:
     rows: list[RawRow]
     before: Progress
     progress: Progress
+    has_barrier: bool = False
+    """Whether a record was committed behind the poll that found its rows."""
 
 
 class Reader:
@@ -53,8 +56,21 @@ class Reader:
         """Return a snapshot, taken after `newest` was read, whose xmax is above the xids of all that run."""
         return self._finder.beyond_all_running()
 
-    def read(self, groups: Iterable[Group], *, of_lists: int = 1) -> Iterator[Page]:
-        """Yield one page of each group that has one; of topics that are read apart last, of `of_lists` at most."""
+    @staticmethod
+    def polls_once(groups: Iterable[Group]) -> bool:
+        """Return whether one group of these is polled, and so by one statement in no transaction."""
+        return sum(group.is_level and not group.one_by_one for group in groups) == 1
+
+    def read(
+        self, groups: Iterable[Group], *, of_lists: int = 1, rider: Rider | None = None
+    ) -> Iterator[Page]:
+        """Yield one page of each group that has one; of topics that are read apart last, of `of_lists` at most.
+
+        Args:
+            groups: what to read.
+            of_lists: how many topics that are read apart at most.
+            rider: a statement that travels with the first poll, if that is of one group.
+        """
         level, listed = [], []
         for group in groups:
             if group.is_level and group.one_by_one:
@@ -66,13 +82,13 @@ class Reader:
             else:
                 yield from self._next_of_backlog(group)
         if level:
-            yield from self._poll(level, level)
+            yield from self._poll(level, level, rider)
         if listed:
             yield from self._next_apart(listed, of_lists)
 
-    def _poll(self, groups: list[Group], turn: list[Group]) -> Iterator[Page]:
+    def _poll(self, groups: list[Group], turn: list[Group], rider: Rider | None = None) -> Iterator[Page]:
         """Yield the pages of these groups; `turn` are all that were level as the turn began."""
-        polls = self._answers(groups)
+        polls = self._answers(groups, rider)
         for group, poll in zip(groups, polls, strict=True):
             before = group.progress
             if poll.more and not poll.rows and self._split(group, poll, turn):
@@ -92,7 +108,7 @@ class Reader:
                 published = self._finder.published(poll.rows)
                 poll.rows = [row for row in poll.rows if row[POSITION] not in published]
             if poll.rows:
-                yield Page(group, poll.rows, before, group.progress)
+                yield Page(group, poll.rows, before, group.progress, poll.has_carried)
             elif poll.more and not group.is_level and not group.is_listed:
                 yield from self._next_of_backlog(group)
 
@@ -164,9 +180,9 @@ class Reader:
         if rows:
             yield Page(group, rows, before, group.progress)
 
-    def _answers(self, groups: list[Group]) -> list[Poll]:
+    def _answers(self, groups: list[Group], rider: Rider | None = None) -> list[Poll]:
         while True:
-            polls = self._over_what_is_there(lambda: self._poll_all(groups))
+            polls = self._over_what_is_there(lambda: self._poll_all(groups, rider))
             self.newest = max(poll.newest for poll in polls)
             if not self._partitions.reaches_beyond(self.newest):
                 return polls
@@ -176,9 +192,9 @@ class Reader:
             if self._partitions.tables == known:
                 return polls  # there is no such partition yet, so there is no row in it
 
-    def _poll_all(self, groups: list[Group]) -> list[Poll]:
+    def _poll_all(self, groups: list[Group], rider: Rider | None) -> list[Poll]:
         if len(groups) == 1:
-            return [self._finder.poll(groups[0].progress.snapshot, scope_of(groups[0]))]
+            return [self._finder.poll(groups[0].progress.snapshot, scope_of(groups[0]), rider)]
         return self._in_one_snapshot(groups)
 
     def _over_what_is_there(self, read: Callable[[], T]) -> T:

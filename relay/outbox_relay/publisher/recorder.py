@@ -11,11 +11,20 @@ published again, with the same message ids. PostgreSQL dies before the commit re
 successor reads progress again. The commit returns an unknown result (connection lost): as if the session had
 died; a publication that was written twice has its epoch and batch as primary key. Another session holds the row of
 a lane that stops or goes on: the publications are recorded without it; see lane_rows.py.
+
+In steady state what is to be recorded travels with the next poll, behind it, in one round trip (`send_along`, `land`):
+it commits after the poll has taken its snapshot, so it is the barrier of what that poll finds. Only one publication
+does, without claims, drains and changes of lanes. Schedules, besides those above: the poll fails, and the record does
+not (a partition was dropped): the record is noted first, and it is no barrier for the poll that is made again. The
+record fails, and the poll does not: nothing of the poll is published, and the session ends. The relay is paused or dies
+between the record and publishing: as between today's barrier and publishing; and a check of ownership that is older
+than `session.FRESH_S` is made again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -27,6 +36,7 @@ from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import Lease, LeaseLostError, Taken, columns
 from outbox_relay.publisher.parked import Claim, KeyDrain
+from outbox_relay.publisher.prepared import BOOL, INT8, TEXT, Call, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Progress
 
@@ -38,6 +48,29 @@ TOGETHER = 5_000
 Step = tuple[str, dict[str, Any]]
 """A statement and its values. Each carries the lease check: it touches no row if the lanes are not ours any more."""
 
+_NUMBERS = ("epoch", "batch", "lo", "hi", "after")
+_TYPES = {**dict.fromkeys(_NUMBERS, INT8), "owner": TEXT, "is_partial": BOOL}
+_PREPARED = {STATEMENTS[name]: Numbered.of(STATEMENTS[name], _TYPES) for name in ("record", "barrier")}
+"""The statements of most turns."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What there is to write."""
+
+    steps: list[Step] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    messages: int = 0
+    done: list[Batch] = field(default_factory=list)
+    resumed: set[int] = field(default_factory=set)
+    is_barrier: bool = False
+    """Whether a step checks the ownership of all lanes of a batch."""
+
+    @property
+    def is_one_record(self) -> bool:
+        """Whether it is one publication and nothing else."""
+        return len(self.steps) == 1 and self.steps[0][0] == STATEMENTS["record"] and not self.changes
+
 
 class Recorder:
     """Records acknowledged batches under a lease, in order."""
@@ -46,6 +79,9 @@ class Recorder:
         self._conn = conn
         self._lease = lease
         self._replication = replication
+        self.statements = PreparedStatements(conn)
+        """Prepared on the loop's connection; the finder's polls are, too, so that records can travel with them."""
+        self._along: tuple[Rider | None, _Plan] | None = None
         self.doubts = Doubts()
         self._rows = LaneRows(conn, lease, self.doubts)
         self._number = 0
@@ -124,33 +160,73 @@ class Recorder:
         Raises:
             LeaseLostError: another relay owns lanes of ours; nothing was written.
         """
-        steps: list[Step] = []
-        changes: list[Change] = []
-        messages = 0
-        done: list[Batch] = []
-        resumed: set[int] = set()
-        is_barrier = False
+        plan = self._plan(acknowledged, bounds)
+        if (barrier and not plan.is_barrier) or (plan.changes and not plan.steps):
+            plan.steps.append(self._barrier())
+        self._run(plan.steps, plan.changes)
+        return self._note(plan)
+
+    def _plan(self, acknowledged: Iterable[Batch], bounds: list[int]) -> _Plan:
+        plan = _Plan()
         for run in runs(acknowledged, TOGETHER):
             self._number += 1
             published, others = self._steps(run, bounds)
-            steps += published + others
+            plan.steps += published + others
             # A drain, or claims alone, check the ownership of one lane only.
-            is_barrier |= bool(published) and run[-1].drain is None
+            plan.is_barrier |= bool(published) and run[-1].drain is None
             if published:
-                going = (self.resuming - resumed) & set(run[-1].lanes)
-                changes += [Resumption(lane, self._number) for lane in going]
-                resumed |= going
-            changes += run[-1].stops
-            messages += sum(batch.messages for batch in run)
-            done += run
-        if (barrier and not is_barrier) or (changes and not steps):
-            steps.append(self._barrier())
-        self._run(steps, changes)
-        for batch in done:
+                going = (self.resuming - plan.resumed) & set(run[-1].lanes)
+                plan.changes += [Resumption(lane, self._number) for lane in going]
+                plan.resumed |= going
+            plan.changes += run[-1].stops
+            plan.messages += sum(batch.messages for batch in run)
+            plan.done += run
+        return plan
+
+    def _note(self, plan: _Plan) -> int:
+        for batch in plan.done:
             self.recorded.update(dict.fromkeys(batch.lanes, batch.progress))
             self.recorded.update({stop.lane: stop.progress for stop in batch.stops})
-        self.resuming -= resumed
-        return messages
+        self.resuming -= plan.resumed
+        return plan.messages
+
+    @property
+    def may_send_along(self) -> bool:
+        """Whether a record that travels with a poll is the barrier of what the poll finds.
+
+        Where messages wait for a standby each barrier is asked whether it counts, and is made by itself.
+        """
+        return not self._replication.is_wanted
+
+    def send_along(self, acknowledged: Collection[Batch], bounds: list[int]) -> Rider | None:
+        """Return the statement that records these batches, to travel with the next poll; `land` comes after it.
+
+        Where it takes more than one statement, or there is nothing, they are written now, and None is returned.
+        """
+        plan = self._plan(acknowledged, bounds)
+        if plan.is_one_record and plan.is_barrier:
+            text, values = plan.steps[0]
+            rider = Rider(Call(_PREPARED[text], _PREPARED[text].bind(values)))
+        else:
+            if plan.changes and not plan.steps:
+                plan.steps.append(self._barrier())
+            self._run(plan.steps, plan.changes)
+            rider = None
+        self._along = rider, plan
+        return rider
+
+    def land(self) -> int:
+        """Note what was sent along, and write it now if no poll took it with it; return the messages recorded.
+
+        Raises:
+            LeaseLostError: another relay owns lanes of ours; nothing was written.
+        """
+        if self._along is None:
+            return 0
+        (rider, plan), self._along = self._along, None
+        if rider is not None:
+            self._require_a_row(self.statements.finish(rider).command_tuples)
+        return self._note(plan)
 
     def stop(self, stop: Stop) -> None:
         """Write that a lane stopped, outside a batch."""
@@ -248,14 +324,21 @@ class Recorder:
 
     def _execute(self, statement: str, values: dict[str, Any]) -> int | None:
         """Run one step; return the number of the parked key whose row it deleted, if it did."""
+        if (prepared := _PREPARED.get(statement)) is not None:
+            call = Call(prepared, prepared.bind(values))
+            self._require_a_row(self.statements.run(call).command_tuples)
+            return None
         done = self._conn.execute(statement, values, prepare=True)
-        if done.rowcount == 0:
-            raise LeaseLostError(
-                f"another relay has taken lanes from {self._lease.owner} (epoch {self._lease.epoch})"
-            )
+        self._require_a_row(done.rowcount)
         if statement == STATEMENTS["drained"] and done.fetchone() == (True,) and values["is_whole"]:
             return int(values["number"])
         return None
+
+    def _require_a_row(self, rows: int | None) -> None:
+        if not rows:
+            raise LeaseLostError(
+                f"another relay has taken lanes from {self._lease.owner} (epoch {self._lease.epoch})"
+            )
 
 
 def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dict[str, Any]:

@@ -89,6 +89,11 @@ class Replication:
                 "set synchronous_standby_names on the primary, or run the relay with --publish-after committed"
             )
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether messages wait for a standby."""
+        return self._wanted
+
     def has_reached_standby(self) -> bool:
         """Return whether the barrier that was made since the last call counts."""
         if not self._wanted:

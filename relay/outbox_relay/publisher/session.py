@@ -7,7 +7,7 @@ is not recorded is read again from the database. So there is one way to recover,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -16,12 +16,13 @@ from outbox.backoff import Backoff
 from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.publisher.apart import ApartTopics
 from outbox_relay.publisher.aside import AsideLanes
-from outbox_relay.publisher.batch import Batch, Stop, just_before
+from outbox_relay.publisher.barriers import Barriers
+from outbox_relay.publisher.batch import Stop, just_before
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.draining import DrainedKeys
 from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
-from outbox_relay.publisher.finder import POSITION, WAITING, Finder, born
+from outbox_relay.publisher.finder import POSITION, Finder, born
 from outbox_relay.publisher.lane_groups import Group, care_of, caught_up, end_care, merge, of_lane
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.locked import LockedRows
@@ -52,7 +53,9 @@ FULL_S = 1.0
 """How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
 
 
-class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery):
+class Session(
+    Barriers, MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery
+):
     """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
     def __init__(
@@ -78,7 +81,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
         self._recorder = recorder
         self._recorder.freed = self._free_key
         self._partitions = LivePartitions(conn)
-        self._finder = Finder(conn, page=page)
+        self._finder = Finder(conn, page=page, statements=recorder.statements)
         self._reader = Reader(self._finder, self._partitions, ahead)
         self._delayed = Delayed(conn)
         self._upkeep = upkeep
@@ -118,7 +121,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             self._look_after()
             found = self._turn_or_serve()
             self._publisher.serve(0 if found else wait)
-            if not found:
+            if not found and not self._sends_along:
                 self._record()
         except DeliveryError as error:
             self._start_over(error)
@@ -135,6 +138,7 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             raise
 
     def _turn(self) -> bool:
+        self._sends_along = False
         self._let_go_on()
         if self._burdened and not self._publisher.aside and not self._unburden():
             return False
@@ -167,8 +171,10 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             return False
         if self._pages:
             groups = [page.group for page in self._pages]
+            for page in self._pages:
+                page.has_barrier = False  # it was made in an earlier turn
         else:
-            self._pages = list(self._reader.read(groups, of_lists=self._lists_to_read()))
+            self._pages = self._read(groups, self._lists_to_read())
             self._groups += self._reader.take_apart()
             self.counts.polls += 1
         pages = self._pages
@@ -219,17 +225,6 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             self._stops.forget(back)
             log.info("lanes go on", lanes=sorted(back))
 
-    def _secure(self, pages: list[Page]) -> bool:
-        """Make the barrier, with what there is to record; return whether the pages may be published after it."""
-        acknowledged = self._publisher.take_acknowledged()
-        with naming_defects():
-            messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
-        self._note(acknowledged, messages)
-        waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
-        if waiting:
-            self._delayed.expect(min(waiting))
-        return self._recorder.barrier_counts()
-
     def _publish(self, page: Page) -> Page | None:
         """Publish a page; return what is left of it when the local queue had no room for all."""
         group = page.group
@@ -262,21 +257,6 @@ class Session(MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, Pa
             return None
         rows = [row for row in page.rows if row[POSITION] >= batch.ended_at]
         return Page(group, rows, just_before(batch.ended_at, page.progress, page.before), page.progress)
-
-    def _record(self) -> None:
-        acknowledged = self._publisher.take_acknowledged()
-        if acknowledged:
-            with naming_defects():
-                messages = self._recorder.commit(acknowledged, self._partitions.bounds())
-            self._note(acknowledged, messages)
-
-    def _note(self, acknowledged: Sequence[Batch], messages: int) -> None:
-        self.counts.recorded += messages
-        for batch in acknowledged:
-            if batch.messages:
-                self.counts.acknowledged(batch.since, batch.born)
-            if batch.span is not None:
-                batch.span.end()
 
     def _settle(self, deadline: float | None = None) -> bool:
         """Wait until nothing is on the wire, and record it; return whether that was so by the deadline.

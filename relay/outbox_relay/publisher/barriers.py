@@ -1,0 +1,79 @@
+"""The part of a session that makes the barrier of what was read, and records what is acknowledged.
+
+In steady state both cost no round trip: what is acknowledged is recorded by a statement behind the poll (see
+recorder.py), so the barrier is there when the rows are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.counts import Counts
+from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.finder import WAITING
+from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.reader import Page, Reader
+from outbox_relay.publisher.recorder import Recorder
+from outbox_relay.publisher.recovery import naming_defects
+
+FRESH_S = 0.25
+"""For how long the barrier of a page holds that was made with its poll: the lanes were ours then."""
+
+
+class Barriers:
+    """Makes barriers and records, with the polls where that can be."""
+
+    _publisher: Publisher
+    _recorder: Recorder
+    _reader: Reader
+    _partitions: LivePartitions
+    _delayed: Delayed
+    counts: Counts
+    _polled_at = 0.0
+    _sends_along = False
+    """Whether what is acknowledged is recorded with the polls: this turn had one that could take it along."""
+
+    def _read(self, groups: list[Group], of_lists: int) -> list[Page]:
+        """Read a page of each group; what is acknowledged by now is recorded with the poll, or by a later barrier."""
+        acknowledged, rider = list[Batch](), None
+        self._sends_along = self._recorder.may_send_along and self._reader.polls_once(groups)
+        if self._sends_along and (acknowledged := self._publisher.take_acknowledged()):
+            with naming_defects():
+                rider = self._recorder.send_along(acknowledged, self._partitions.bounds())
+        pages = list(self._reader.read(groups, of_lists=of_lists, rider=rider))
+        self._polled_at = time.monotonic()
+        if acknowledged:
+            self._note(acknowledged, self._recorder.land())
+        return pages
+
+    def _secure(self, pages: list[Page]) -> bool:
+        """Make the barrier, with what there is to record; return whether the pages may be published after it."""
+        is_made = time.monotonic() - self._polled_at < FRESH_S and all(page.has_barrier for page in pages)
+        if not is_made:
+            acknowledged = self._publisher.take_acknowledged()
+            with naming_defects():
+                messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
+            self._note(acknowledged, messages)
+        waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
+        if waiting:
+            self._delayed.expect(min(waiting))
+        return is_made or self._recorder.barrier_counts()
+
+    def _record(self) -> None:
+        acknowledged = self._publisher.take_acknowledged()
+        if acknowledged:
+            with naming_defects():
+                messages = self._recorder.commit(acknowledged, self._partitions.bounds())
+            self._note(acknowledged, messages)
+
+    def _note(self, acknowledged: Sequence[Batch], messages: int) -> None:
+        self.counts.recorded += messages
+        for batch in acknowledged:
+            if batch.messages:
+                self.counts.acknowledged(batch.since, batch.born)
+            if batch.span is not None:
+                batch.span.end()

@@ -1,0 +1,102 @@
+"""Polls as they are executed: prepared once for each kind, with all values bound but those of the snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import sql
+from psycopg.adapt import Transformer
+from psycopg.pq import Format
+from psycopg.pq.abc import PGresult
+
+from outbox.statements import Statements
+from outbox_relay.publisher.prepared import Call, Numbered, PreparedStatements, Rider
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+
+STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
+
+KEPT = 50
+"""Polls that stay prepared: groups of lanes, and topics that are read apart, come and go."""
+FOUND, NEWEST, SNAPSHOT, TOPICS = 0, 1, 3, 12
+"""Columns of the header row; see "poll" in finder.sql."""
+
+
+class _Kind(NamedTuple):
+    """One kind of poll: the statement, its values, and the places of those of the snapshot."""
+
+    statement: Numbered
+    values: list[bytes | None]
+    xmax: int
+    xip: int
+
+
+class Answer(NamedTuple):
+    """What a poll brought; see `Poll` in finder.py."""
+
+    rows: list[tuple[Any, ...]]
+    found: int
+    newest: int
+    snapshot: Snapshot
+    topics: dict[int, int]
+
+
+class Polls:
+    """The polls of one finder, by a key that the finder chooses."""
+
+    def __init__(self, conn: psycopg.Connection[Any], statements: PreparedStatements) -> None:
+        self._conn = conn
+        self._statements = statements
+        self._loading = Transformer.from_context(conn)
+        self._kinds: dict[Hashable, _Kind] = {}
+        self._snapshot = b"", BEGINNING
+        """The last snapshot that was read, as text and as a value: while nothing ends, it stays the same."""
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._kinds
+
+    def add(self, key: Hashable, statement: Numbered, values: Mapping[str, Any]) -> None:
+        """Add a kind of poll; it is prepared when it is executed first."""
+        if len(self._kinds) >= KEPT:
+            self.forget()
+        names = statement.names
+        places = names.index("xmax"), names.index("xip")
+        self._kinds[key] = _Kind(statement, statement.bind(values), *places)
+
+    def forget(self) -> None:
+        """Forget all kinds."""
+        unused = self._statements.forget({kind.statement for kind in self._kinds.values()})
+        self._kinds = {}
+        for name in unused:
+            self._conn.execute(sql.SQL(STATEMENTS["forget"]).format(name=sql.Identifier(name.decode())))
+
+    def run(self, key: Hashable, previous: Snapshot, rider: Rider | None) -> Answer:
+        """Poll for what `previous` did not see, with another statement behind it if there is one."""
+        statement, values, xmax, xip = self._kinds[key]
+        values[xmax], values[xip] = b"%d" % previous.xmax, previous.xip_array.encode()
+        call = Call(statement, values)
+        result = self._statements.run(call) if rider is None else self._statements.run_with(call, rider)
+        rows: list[tuple[Any, ...]] = []
+        topics: dict[int, int] = {}
+        if result.ntuples > 1:
+            self._loading.set_pgresult(result, format=Format.BINARY)
+            rows = self._loading.load_rows(1, result.ntuples, tuple)
+        elif counts := result.get_value(0, TOPICS):
+            topics = dict(_pair(each) for each in counts.split())
+        snapshot = self._snapshot_of(result.get_value(0, SNAPSHOT) or b"")
+        return Answer(rows, _number(result, FOUND), _number(result, NEWEST), snapshot, topics)
+
+    def _snapshot_of(self, text: bytes) -> Snapshot:
+        if text != self._snapshot[0]:
+            self._snapshot = text, Snapshot.parse(text.decode())
+        return self._snapshot[1]
+
+
+def _number(result: PGresult, column: int) -> int:
+    return int.from_bytes(result.get_value(0, column) or b"", "big", signed=True)
+
+
+def _pair(text: bytes) -> tuple[int, int]:
+    hash_, _, rows = text.partition(b":")
+    return int(hash_), int(rows)
