@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from outbox import Message
 from tests.support.contract_sessions import Session
+from tests.support.wire_trace import ready, traced
 
 ORDER = Message("orders", key="o-1", body=b"paid")
 
 
-@contextmanager
-def traced(session: Session) -> Iterator[list[str]]:
-    """Yield a list that holds, after the block, what the session sent and received in it: lines of libpq's trace."""
-    lines: list[str] = []
-    with tempfile.TemporaryFile("w+") as file:
-        session.conn.pgconn.trace(file.fileno())
-        try:
-            yield lines
-        finally:
-            session.conn.pgconn.untrace()  # which flushes it
-            file.seek(0)
-            lines += file.read().splitlines()
-
-
-def round_trips(lines: list[str]) -> int:
-    """Return how often the server reported that it is ready for the next statement."""
-    return sum("ReadyForQuery" in line for line in lines)
-
-
 @pytest.mark.feature("S-01")
 def test_no_operation_of_the_library_prepares_a_transaction(session: Session) -> None:
-    with traced(session) as lines:
+    with traced(session.conn) as lines:
         session.send(ORDER, ordered=True)
         session.send_many([ORDER, ORDER])
         session.send(ORDER, idempotency_key="request-7")
@@ -56,6 +34,6 @@ def test_one_call_inside_the_callers_transaction_is_one_round_trip(session: Sess
     session.send(ORDER)
     session.commit()
     session.execute("SELECT 1")  # begins the caller's transaction
-    with traced(session) as lines:
+    with traced(session.conn) as lines:
         session.send(ORDER)
-    assert round_trips(lines) == 1
+    assert ready(lines) == 1
