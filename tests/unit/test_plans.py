@@ -126,7 +126,16 @@ EXEMPT: dict[str, dict[str, str]] = {
     ),
     "relay/outbox_relay/publisher/finder.sql": {
         **dict.fromkeys(
-            ["settings", "next_of_list", "close_list", "here", "take_xid", "nested_loops", "hash_of_topic"],
+            [
+                "settings",
+                "forget",
+                "next_of_list",
+                "close_list",
+                "here",
+                "take_xid",
+                "nested_loops",
+                "hash_of_topic",
+            ],
             NO_TABLE,
         ),
         **dict.fromkeys(["branch", "lanes", "columns", "weight", "withheld", "headers"], PART),

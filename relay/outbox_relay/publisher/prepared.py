@@ -1,6 +1,6 @@
 """Statements of every turn: composed and prepared once, executed through libpq, several in one round trip.
 
-A driver's cursor composes a statement, looks for its placeholders and adapts its values at each execution; a poll that
+A driver's cursor composes a statement, finds its placeholders and adapts its values at each execution; a poll that
 finds nothing costs less than that. Here a statement is prepared under a name of its own, values are bound as text that
 the caller has ready, and results come in binary form.
 
@@ -12,8 +12,8 @@ order, and an error of one leaves the others alone. Schedules:
 - The first fails, and the second does not: both results are returned, and the caller notes the second one's effect
   before it raises the error of the first.
 - The names were deallocated (a pooler's reset, `DEALLOCATE ALL`): every statement of the round trip fails before it
-  does anything, and all of them are prepared and executed again, in order. If some did not fail, that is no such case,
-  and the error is raised.
+  does anything, and all of them are prepared and executed again, in order. If some did not fail, the error
+  is raised.
 """
 
 from __future__ import annotations

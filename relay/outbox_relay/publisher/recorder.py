@@ -15,10 +15,10 @@ a lane that stops or goes on: the publications are recorded without it; see lane
 In steady state what is to be recorded travels with the next poll, behind it, in one round trip (`send_along`, `land`):
 it commits after the poll has taken its snapshot, so it is the barrier of what that poll finds. Only one publication
 does, without claims, drains and changes of lanes. Schedules, besides those above: the poll fails, and the record does
-not (a partition was dropped): the record is noted first, and it is no barrier for the poll that is made again. The
+not (a partition was dropped): the record is kept, and does not count as the barrier of the poll that is made again. The
 record fails, and the poll does not: nothing of the poll is published, and the session ends. The relay is paused or dies
-between the record and publishing: as between today's barrier and publishing; and a check of ownership that is older
-than `session.FRESH_S` is made again.
+between the record and publishing: as between any barrier and publishing. A check of ownership that is older than
+`barriers.FRESH_S` is made again, by a barrier of its own.
 """
 
 from __future__ import annotations
