@@ -7,7 +7,8 @@ recorder.py), so the barrier is there when the rows are.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.counts import Counts
@@ -41,13 +42,16 @@ class Barriers:
         """Read a page of each group; what is acknowledged by now is recorded with the poll, or by a later barrier."""
         acknowledged, rider = list[Batch](), None
         self._sends_along = self._recorder.may_send_along and self._reader.polls_once(groups)
-        if self._sends_along and (acknowledged := self._publisher.take_acknowledged()):
-            with naming_defects():
-                rider = self._recorder.send_along(acknowledged, self._partitions.bounds())
-        pages = list(self._reader.read(groups, of_lists=of_lists, rider=rider))
-        self._polled_at = time.monotonic()
-        if acknowledged:
-            self._note(acknowledged, self._recorder.land())
+        if self._sends_along:
+            acknowledged = self._publisher.take_acknowledged()
+        with _ending_spans(acknowledged):
+            if acknowledged:
+                with naming_defects():
+                    rider = self._recorder.send_along(acknowledged, self._partitions.bounds())
+            pages = list(self._reader.read(groups, of_lists=of_lists, rider=rider))
+            self._polled_at = time.monotonic()
+            if acknowledged:
+                self._note(acknowledged, self._recorder.land())
         return pages
 
     def _secure(self, pages: list[Page]) -> bool:
@@ -55,7 +59,7 @@ class Barriers:
         is_made = time.monotonic() - self._polled_at < FRESH_S and all(page.has_barrier for page in pages)
         if not is_made:
             acknowledged = self._publisher.take_acknowledged()
-            with naming_defects():
+            with _ending_spans(acknowledged), naming_defects():
                 messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
             self._note(acknowledged, messages)
         waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
@@ -66,7 +70,7 @@ class Barriers:
     def _record(self) -> None:
         acknowledged = self._publisher.take_acknowledged()
         if acknowledged:
-            with naming_defects():
+            with _ending_spans(acknowledged), naming_defects():
                 messages = self._recorder.commit(acknowledged, self._partitions.bounds())
             self._note(acknowledged, messages)
 
@@ -77,3 +81,15 @@ class Barriers:
                 self.counts.acknowledged(batch.since, batch.born)
             if batch.span is not None:
                 batch.span.end()
+
+
+@contextmanager
+def _ending_spans(batches: Sequence[Batch]) -> Iterator[None]:
+    """End the spans of batches that it is not learned of whether they are recorded: the session ends, too."""
+    try:
+        yield
+    except BaseException:
+        for batch in batches:
+            if batch.span is not None:
+                batch.span.end("not_recorded")
+        raise
