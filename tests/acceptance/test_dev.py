@@ -84,6 +84,11 @@ def test_second_session_of_a_directory_says_what_runs(
         ]
         refused = stack.run("dev", "--topic", "more", *given)
         assert refused.returncode == 1
+        assert [line.partition(":")[0] for line in refused.stderr.splitlines()] == [
+            "Error",
+            "make a topic next to it",
+            "other options",
+        ]
         assert "outbox topic create NAME" in refused.stderr
         assert session.end() == 0
     assert not (stack.directory / "dev.json").exists()
@@ -208,7 +213,7 @@ def test_running_stack_is_used_and_stays_and_its_end_ends_the_session(
     refused = stack.run("dev", "--fresh")
     assert refused.returncode == 1
     assert "end it first, with its data: outbox down --wipe" in refused.stderr
-    moved = stack.run("dev", "--kafka-port", "9")
+    moved = stack.run("dev", "--kafka-port", "1024")
     assert moved.returncode == 1
     assert "serves on port" in moved.stderr
     assert stack.state().running()

@@ -15,7 +15,8 @@ from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import state_directory
 from outbox_relay.cli.options import Command, json_option
 
-PORT = click.IntRange(1, 65_535)
+PORT = click.IntRange(1_024, 65_535)
+"""PostgreSQL does not run as root, so it could not bind a port below."""
 
 
 @click.command(cls=Command)

@@ -77,8 +77,9 @@ def _describe(running: Running, session: Session, screen: Screen) -> None:
     where = f"outbox dev runs already in {session.directory}"
     if session.options.fresh or session.topics or session.callbacks:
         raise StackError(
-            f"{where}, as process {running.pid}, and takes no more options: end it with Ctrl-C in its terminal first; "
-            'a topic can be made next to it: eval "$(outbox env)"; outbox topic create NAME'
+            f"{where}, as process {running.pid}, and takes no more options\n"
+            'make a topic next to it: eval "$(outbox env)"; outbox topic create NAME\n'
+            "other options: end it first, with Ctrl-C in its terminal"
         )
     screen.announce(
         where if running.environment else f"{where}, and is starting", running.environment, running.pid

@@ -39,7 +39,10 @@ def running_stack(directory: Path) -> State:
     """Find the stack that runs in the directory; raises StackError, naming `outbox up`, when none does."""
     state = State.load(directory)
     if state is None or not any(server.address for server in state.servers.values()):
-        raise StackError(f"no stack was started in {directory}: run `outbox up`")
+        raise StackError(
+            f"no stack was started in {directory}: run `outbox up` or `outbox dev`, or change to the directory "
+            "in which you did"
+        )
     if not state.running():
         dead = [
             name

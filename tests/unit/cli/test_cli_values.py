@@ -205,6 +205,14 @@ def test_every_command_stands_under_a_heading_of_the_help() -> None:
         assert text in ran.out
 
 
+@pytest.mark.parametrize("option", ["--postgres-port", "--kafka-port"])
+def test_servers_of_dev_get_no_port_of_root(option: str, tmp_path: Path) -> None:
+    ran = outbox("dev", "--state", str(tmp_path / "stack"), option, "80")
+    assert ran.code == 2
+    assert f"'{option}': 80 is not in the range 1024<=x<=65535" in ran.err
+    assert not (tmp_path / "stack").exists()
+
+
 def test_a_file_given_to_an_option_may_have_any_name(tmp_path: Path) -> None:
     missing = tmp_path / NOT_UTF8
     ran = outbox("env", "--state", str(missing))

@@ -57,7 +57,9 @@ def test_state_that_cannot_be_understood_is_refused_by_name(
 
 
 def test_no_stack_is_an_error_that_names_the_command(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"no stack was started in .*: run `outbox up`"):
+    with pytest.raises(
+        StackError, match=r"no stack was started in .*: run `outbox up` or `outbox dev`, or change to"
+    ):
         running_stack(tmp_path)
 
 
