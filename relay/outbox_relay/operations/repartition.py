@@ -39,9 +39,12 @@ def require_possible(old: Registered, found: KafkaTopic, partitions: int) -> Non
             f"have read all, then: outbox topic alter {name} --partitions {partitions} --move-keys"
         )
     if partitions < old.partitions:
+        more = f"up to the {found.partitions} that Kafka has"
+        if found.partitions <= old.partitions:
+            more = "which Kafka must have first"
         raise TopicError(
-            f"--to {partitions}: topic {name!r} is pinned to {old.partitions} partitions; expected more, up to the "
-            f"{found.partitions} that Kafka has\nto go down without order: outbox topic alter {name} --help"
+            f"--to {partitions}: topic {name!r} is pinned to {many(old.partitions, 'partition')}; expected more, "
+            f"{more}\nto go down without order: outbox topic alter {name} --help"
         )
     if partitions > found.partitions:
         raise TopicError(

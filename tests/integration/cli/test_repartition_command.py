@@ -61,6 +61,16 @@ def test_what_would_not_keep_the_order_is_refused(
     assert conn.execute(COUNT, [grown]).fetchone() == (4,)
 
 
+def test_fewer_partitions_are_refused_without_a_range_where_kafka_has_no_more(
+    environment: dict[str, str], make_topic: MakeTopic
+) -> None:
+    topic = make_topic(4)
+    succeed("topic", "register", topic, **environment)
+    ran = repartition(environment, topic, 3)
+    assert ran.code == 1
+    assert "pinned to 4 partitions; expected more, which Kafka must have first" in ran.err
+
+
 def test_an_unknown_topic_is_refused_with_the_nearest_name(environment: dict[str, str], grown: str) -> None:
     ran = repartition(environment, grown + "x", 6)
     assert ran.code == 1

@@ -97,9 +97,9 @@ def resume(*, name: str, dsn: str, as_json: bool) -> None:
 def on_growth(*, name: str, action: str, dsn: str, as_json: bool) -> None:
     """Choose what happens when Kafka has more partitions of a topic than are pinned.
 
-    alarm, the default: its keys stay on the pinned partitions, and an alarm is raised. pause: nothing more of it is
-    published besides, until outbox topic repartition takes the new partitions into use, or outbox topic resume lets it
-    go on as it is and takes the option back.
+    alarm, the default: its keys stay on the pinned partitions, and an alarm is raised. pause: the alarm is raised, and
+    nothing more of the topic is published until outbox topic repartition takes the new partitions into use, or outbox
+    topic resume lets it go on as it is and takes the option back.
 
     \b
     Example:
