@@ -19,6 +19,7 @@ from outbox.codecs.errors import (
     CodecError,
     RegistryError,
     SchemaMismatchError,
+    SchemaNotFoundError,
     SchemaNotLoadedError,
     UndecodableBodyError,
 )
@@ -139,6 +140,12 @@ class RegisteredSchema(Codec):
             raise self._misread(error) from error
         try:
             serializer(self._probe(), self._context)
+        except SchemaNotFoundError as error:
+            if register:
+                raise
+            raise SchemaNotFoundError(
+                f"{error}; register it when you deploy; in development: load(register=True)"
+            ) from None
         except (CodecError, ConfigurationError):
             raise
         except Exception as error:

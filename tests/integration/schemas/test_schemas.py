@@ -61,7 +61,7 @@ def test_loading_registers_nothing_unless_it_is_asked_to(
     language: Language, schema_registry: SchemaRegistry, schema_topic: str
 ) -> None:
     schema = language.schema(schema_registry, schema_topic)
-    with pytest.raises(SchemaNotFoundError):
+    with pytest.raises(SchemaNotFoundError, match=r"register it .*load\(register=True\)"):
         schema.load()
     with pytest.raises(SchemaNotLoadedError, match=r"call load\(\)"):
         schema.serialize(language.value)
