@@ -4,9 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
-# Test processes. Most tests wait for a server or for another process, so two of them fit on a core; those without
+# Test processes. Most tests wait for a server or for another process, so five of them fit on two cores; those without
 # servers compute, so one of them does.
-WORKERS ?= 4
+WORKERS ?= 5
 PARALLEL := --numprocesses $(WORKERS) --dist loadgroup
 UNIT_PARALLEL := --numprocesses auto --maxprocesses $(WORKERS) --dist loadgroup
 # Fault tests that kill the servers of a private stack are in one process; the others run next to them.
