@@ -175,6 +175,17 @@ def test_ctrl_c_keeps_the_data_and_fresh_begins_without_at_the_same_addresses(
 
 
 @OWN
+def test_ctrl_c_while_servers_start_is_reported_before_they_are_stopped(
+    stack: StackCommand, tmp_path: Path
+) -> None:
+    session = DevSession(stack, tmp_path / "lines")
+    session.wait_until_shown("PostgreSQL serves on")
+    session.end()
+    assert "dev     | stopping\n" in session.shown
+    assert stack.processes() == []
+
+
+@OWN
 def test_killed_session_leaves_no_process_and_the_next_one_runs(stack: StackCommand, tmp_path: Path) -> None:
     """Kill -9 of the session: relay and checker die by the kernel, the servers by their supervisor."""
     with dev_session(stack, tmp_path / "first", "--topic", "orders") as session:

@@ -85,6 +85,9 @@ def serving(directory: Path, options: StackOptions, *, report: Report) -> Iterat
                 f"--{server}-port, or end that stack first: outbox down"
             )
         yield Servers(state.postgres.address, state.kafka.address, directory)
+    except KeyboardInterrupt:
+        report("stopping")
+        raise
     finally:
         if started:
             bring_down(directory)

@@ -86,7 +86,9 @@ class Stack:
         stack = cls(state, ephemeral=ephemeral)
         try:
             stack._start_servers(report)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                report("stopping")  # a broker that starts takes up to 15 s to end
             stack.stop()
             raise
         return stack
