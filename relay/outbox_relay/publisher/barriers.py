@@ -48,8 +48,9 @@ class Barriers:
             if acknowledged:
                 with naming_defects():
                     rider = self._recorder.send_along(acknowledged, self._partitions.bounds())
-            pages = list(self._reader.read(groups, of_lists=of_lists, rider=rider))
+            # Before it is sent: the process may be paused for longer than its lease while the answer is on its way.
             self._polled_at = time.monotonic()
+            pages = list(self._reader.read(groups, of_lists=of_lists, rider=rider))
             if acknowledged:
                 self._note(acknowledged, self._recorder.land())
         return pages

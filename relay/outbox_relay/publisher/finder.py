@@ -178,7 +178,8 @@ class Finder:
         self.row_bytes = row_bytes
         self._cursor = conn.cursor(binary=True)
         self._tables: tuple[str, ...] = ()
-        self._polls = Polls(conn, PreparedStatements(conn) if statements is None else statements)
+        self.statements = PreparedStatements(conn) if statements is None else statements
+        self._polls = Polls(conn, self.statements)
         self._page = sql.SQL(STATEMENTS["page"]).format(**_FRAGMENTS)
         self._dense_page = sql.SQL(STATEMENTS["dense_page"]).format(**_FRAGMENTS)
 
@@ -242,7 +243,8 @@ class Finder:
             self._polls.add(kind, *self._new_poll(scope))
         carries = rider is not None and rider.result is None
         rows, found, newest, snapshot, topics = self._polls.run(kind, previous, rider if carries else None)
-        return Poll(snapshot, newest, rows, found > len(rows), topics, carries)
+        has_carried = carries and rider is not None and rider.is_behind
+        return Poll(snapshot, newest, rows, found > len(rows), topics, has_carried)
 
     def backlog(self, progress: Progress, scope: Scope) -> Listing:
         """List the ids of an open difference beyond its position; of a partial one, those without a publication."""

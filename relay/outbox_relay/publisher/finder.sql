@@ -21,6 +21,10 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('idle_in_transaction_session_timeout', %(lease_ms)s, false),
        set_config('idle_session_timeout', '0', false)
 
+-- name: still_prepared
+-- Which of these statements the session still has.
+SELECT name FROM pg_prepared_statements WHERE name = ANY (%(names)s::text[])
+
 -- name: forget
 -- A poll that is of no further use: its partitions or its scope have changed.
 DEALLOCATE {name}

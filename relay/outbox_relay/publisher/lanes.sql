@@ -91,6 +91,10 @@ RETURNING epoch, joined_at
 -- Lets a relay notice that a pooler gives its statements to different sessions.
 SELECT set_config('outbox.relay_epoch', %(epoch)s, false)
 
+-- name: session_mark
+-- Whose session this is: a reset, or a pooler's other session, has another mark, or none.
+SELECT current_setting('outbox.relay_epoch', true)
+
 -- name: cluster
 -- Which cluster this is: xids mean nothing in another one.
 SELECT system_identifier FROM pg_control_system()

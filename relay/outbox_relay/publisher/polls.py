@@ -68,8 +68,12 @@ class Polls:
         """Forget all kinds."""
         unused = self._statements.forget({kind.statement for kind in self._kinds.values()})
         self._kinds = {}
-        for name in unused:
-            self._conn.execute(sql.SQL(STATEMENTS["forget"]).format(name=sql.Identifier(name.decode())))
+        if not unused:
+            return
+        # The driver deallocates all of a session when it rolls a transaction back.
+        names = {"names": [name.decode() for name in unused]}
+        for (name,) in self._conn.execute(STATEMENTS["still_prepared"], names).fetchall():
+            self._conn.execute(sql.SQL(STATEMENTS["forget"]).format(name=sql.Identifier(name)))
 
     def run(self, key: Hashable, previous: Snapshot, rider: Rider | None) -> Answer:
         """Poll for what `previous` did not see, with another statement behind it if there is one."""

@@ -11,26 +11,32 @@ order, and an error of one leaves the others alone. Schedules:
   lost during the second of two round trips.
 - The first fails, and the second does not: both results are returned, and the caller notes the second one's effect
   before it raises the error of the first.
-- The names were deallocated (a pooler's reset, `DEALLOCATE ALL`): every statement of the round trip fails before it
-  does anything, and all of them are prepared and executed again, in order. If some did not fail, the error
-  is raised.
+- The names are gone: the driver sends `DEALLOCATE ALL` when it rolls a transaction back. Each statement whose name
+  is gone fails before it does anything. If all of a round trip are, they are prepared and executed again, in order. If
+  only the first is, it is executed again, and nothing is behind it; if only the second is, it has not travelled.
+- The names are gone, and a transaction is open: the error has aborted it, so that nothing of it has happened. Whoever
+  began it does all of it again (`redo`).
+- The session is another one (a pooler in transaction mode, or its reset), without the settings that the relay made:
+  the error is raised.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.errors import InvalidSqlStatementName, error_from_result
-from psycopg.pq import ExecStatus, Format
+from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 BOOL, INT8, INT2, TEXT = 16, 20, 21, 25
 """Types of values, as `pg_type` numbers them. A value without a type here gets the one that PostgreSQL infers."""
+
+T = TypeVar("T")
 
 _DONE = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _MARK = re.compile(r"%(?:\((\w+)\)s|%)")
@@ -80,18 +86,26 @@ class Call(NamedTuple):
 class Rider:
     """A call that travels with another one, behind it, and its result once it has been there."""
 
-    __slots__ = ("call", "result")
+    __slots__ = ("call", "is_behind", "result")
 
     def __init__(self, call: Call) -> None:
         self.call = call
         self.result: PGresult | None = None
+        self.is_behind = False
+        """Whether it was executed behind the one that it travelled with."""
 
 
 class PreparedStatements:
-    """Prepares statements on one connection in autocommit, and executes them."""
+    """Prepares statements on one connection in autocommit, and executes them.
 
-    def __init__(self, conn: psycopg.Connection[Any]) -> None:
+    Args:
+        conn: the connection.
+        is_ours: asked before statements that are gone are prepared again, whether the session has its settings still.
+    """
+
+    def __init__(self, conn: psycopg.Connection[Any], is_ours: Callable[[], bool] = lambda: True) -> None:
         self._conn = conn
+        self._is_ours = is_ours
         self._names: dict[Numbered, bytes] = {}
         self._count = 0
         self.round_trips = 0
@@ -114,8 +128,28 @@ class PreparedStatements:
         Raises:
             psycopg.Error: the first statement's, as PostgreSQL reports it.
         """
-        result, rider.result = self._run((call, rider.call))
+        result, along = self._run((call, rider.call))
+        if _is_gone(along):
+            return _checked(result, self._conn)
+        rider.result = along
+        if _is_gone(result):
+            return self.run(call)
+        rider.is_behind = True
         return _checked(result, self._conn)
+
+    def redo(self, work: Callable[[], T]) -> T:
+        """Do what is one transaction; do it again if a statement was gone: nothing of it has happened then.
+
+        Raises:
+            psycopg.Error: as PostgreSQL reports it.
+        """
+        try:
+            return work()
+        except InvalidSqlStatementName:
+            self._names.clear()
+            if not self._is_ours():
+                raise
+            return work()
 
     def finish(self, rider: Rider) -> PGresult:
         """Return the result of a rider; execute it now if it has not travelled.
@@ -134,10 +168,12 @@ class PreparedStatements:
             if call.statement not in self._names:
                 self._prepare(call.statement)
         results = self._execute(calls)
-        if all(result.error_field(psycopg.pq.DiagnosticField.SQLSTATE) == _UNKNOWN for result in results):
-            for call in calls:
-                self._prepare(call.statement)
-            results = self._execute(calls)
+        gone = [call.statement for call, result in zip(calls, results, strict=True) if _is_gone(result)]
+        if gone and self._conn.pgconn.transaction_status == TransactionStatus.IDLE and self._is_ours():
+            for statement in gone:
+                self._prepare(statement)
+            if len(gone) == len(calls):
+                results = self._execute(calls)
         return results
 
     def _prepare(self, statement: Numbered) -> None:
@@ -176,7 +212,11 @@ class PreparedStatements:
         return results
 
 
-_UNKNOWN = InvalidSqlStatementName.sqlstate.encode() if InvalidSqlStatementName.sqlstate else b""
+_GONE = InvalidSqlStatementName.sqlstate.encode() if InvalidSqlStatementName.sqlstate else b""
+
+
+def _is_gone(result: PGresult) -> bool:
+    return result.error_field(DiagnosticField.SQLSTATE) == _GONE
 
 
 def _checked(result: PGresult, conn: psycopg.Connection[Any]) -> PGresult:

@@ -195,7 +195,7 @@ class Reader:
     def _poll_all(self, groups: list[Group], rider: Rider | None) -> list[Poll]:
         if len(groups) == 1:
             return [self._finder.poll(groups[0].progress.snapshot, scope_of(groups[0]), rider)]
-        return self._in_one_snapshot(groups)
+        return self._finder.statements.redo(lambda: self._in_one_snapshot(groups))
 
     def _over_what_is_there(self, read: Callable[[], T]) -> T:
         """Read over the live partitions; once more when one has been dropped meanwhile."""

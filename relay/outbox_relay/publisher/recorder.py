@@ -64,7 +64,7 @@ class _Plan:
     done: list[Batch] = field(default_factory=list)
     resumed: set[int] = field(default_factory=set)
     is_barrier: bool = False
-    """Whether a step checks the ownership of all lanes of a batch."""
+    """Whether a step checks the ownership of all lanes."""
 
     @property
     def is_one_record(self) -> bool:
@@ -79,7 +79,7 @@ class Recorder:
         self._conn = conn
         self._lease = lease
         self._replication = replication
-        self.statements = PreparedStatements(conn)
+        self.statements = PreparedStatements(conn, self._has_session)
         """Prepared on the loop's connection; the finder's polls are, too, so that records can travel with them."""
         self._along: tuple[Rider | None, _Plan] | None = None
         self.doubts = Doubts()
@@ -92,6 +92,10 @@ class Recorder:
         self.recorded: dict[int, Progress] = {}
         """Per lane of ours, how far all is acknowledged and recorded. A successor starts here, or, after batches
         without a message, at an earlier progress with nothing to publish in between; of `unwritten` lanes, earlier."""
+
+    def _has_session(self) -> bool:
+        """Return whether the session is the one in which the lease began, with the settings that were made there."""
+        return self._conn.execute(LANE_STATEMENTS["session_mark"]).fetchone() == (str(self._lease.epoch),)
 
     @property
     def next_batch(self) -> int:
@@ -160,20 +164,22 @@ class Recorder:
         Raises:
             LeaseLostError: another relay owns lanes of ours; nothing was written.
         """
-        plan = self._plan(acknowledged, bounds)
+        plan = self._plan(acknowledged, bounds, is_barrier=barrier)
         if (barrier and not plan.is_barrier) or (plan.changes and not plan.steps):
             plan.steps.append(self._barrier())
         self._run(plan.steps, plan.changes)
         return self._note(plan)
 
-    def _plan(self, acknowledged: Iterable[Batch], bounds: list[int]) -> _Plan:
+    def _plan(self, acknowledged: Iterable[Batch], bounds: list[int], *, is_barrier: bool) -> _Plan:
+        """Return what there is to write; with `is_barrier` a record checks the ownership of all lanes."""
         plan = _Plan()
+        mine = self._lease.lanes
         for run in runs(acknowledged, TOGETHER):
             self._number += 1
-            published, others = self._steps(run, bounds)
+            published, others = self._steps(run, bounds, mine if is_barrier else frozenset())
             plan.steps += published + others
-            # A drain, or claims alone, check the ownership of one lane only.
-            plan.is_barrier |= bool(published) and run[-1].drain is None
+            # A drain, or claims, check the ownership of their own lanes only: they lock the rows.
+            plan.is_barrier |= any(text == STATEMENTS["record"] for text, _ in published) and is_barrier
             if published:
                 going = (self.resuming - plan.resumed) & set(run[-1].lanes)
                 plan.changes += [Resumption(lane, self._number) for lane in going]
@@ -203,7 +209,7 @@ class Recorder:
 
         Where it takes more than one statement, or there is nothing, they are written now, and None is returned.
         """
-        plan = self._plan(acknowledged, bounds)
+        plan = self._plan(acknowledged, bounds, is_barrier=True)
         if plan.is_one_record and plan.is_barrier:
             text, values = plan.steps[0]
             rider = Rider(Call(_PREPARED[text], _PREPARED[text].bind(values)))
@@ -279,10 +285,19 @@ class Recorder:
             and self.doubts.covers(failed.lane, failed.position, failed.message_id),
         }
 
-    def _steps(self, run: list[Batch], bounds: list[int]) -> tuple[list[Step], list[Step]]:
-        """Return the steps that write publications, the first with claims, and others."""
+    def _steps(
+        self, run: list[Batch], bounds: list[int], lanes: frozenset[int]
+    ) -> tuple[list[Step], list[Step]]:
+        """Return the steps that write publications, the first with claims, and others.
+
+        Args:
+            run: what is recorded together.
+            bounds: upper bounds of the live partitions.
+            lanes: those whose ownership a publication checks besides those of the run.
+        """
         batch = run[-1]
-        ownership = self._ownership(frozenset().union(*(each.speaks_for for each in run)))
+        speaks_for = frozenset[int]().union(*(each.speaks_for for each in run))
+        ownership = self._ownership(speaks_for | lanes)
         steps = [
             (
                 STATEMENTS["record"],
@@ -303,7 +318,8 @@ class Recorder:
         others = [] if batch.drain is None else [self._drained(batch.drain)]
         claims = [claim for each in run for claim in each.claims]
         if claims and steps:
-            steps[0] = STATEMENTS["record_claims"], {**steps[0][1], **self._claimed(claims)}
+            own = self._ownership(speaks_for)
+            steps[0] = STATEMENTS["record_claims"], {**steps[0][1], **own, **self._claimed(claims)}
         elif claims:
             others.append(self._claims(claims))
         return steps, others
@@ -312,15 +328,20 @@ class Recorder:
         if len(steps) == 1 and not changes:
             freed = [self._execute(*steps[0])]
         elif steps:
-            with self._conn.transaction():
-                freed = [self._execute(*step) for step in steps]
-                tried = [(change, self._rows.write(change)) for change in changes]
+            freed, tried = self.statements.redo(lambda: self._in_one_commit(steps, changes))
             self._rows.settle(tried)
         else:
             return
         for number in freed:
             if number is not None:
                 self.freed(number)
+
+    def _in_one_commit(
+        self, steps: list[Step], changes: Collection[Change]
+    ) -> tuple[list[int | None], list[tuple[Change, bool]]]:
+        with self._conn.transaction():
+            freed = [self._execute(*step) for step in steps]
+            return freed, [(change, self._rows.write(change)) for change in changes]
 
     def _execute(self, statement: str, values: dict[str, Any]) -> int | None:
         """Run one step; return the number of the parked key whose row it deleted, if it did."""

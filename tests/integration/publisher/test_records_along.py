@@ -8,9 +8,12 @@ finds another epoch: a barrier is made by itself, or nothing is published.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import psycopg
 import pytest
 
 from outbox_relay.publisher import barriers
@@ -19,6 +22,7 @@ from tests.support.plain_inserts import Connection, connect
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
 from tests.support.settled_relay import SettledRelay
+from tests.support.waiting import wait_until
 
 NEWEST = "SELECT xid::text::bigint FROM outbox.publication ORDER BY xid DESC LIMIT 1"
 
@@ -113,3 +117,71 @@ def test_nothing_is_published_when_the_record_finds_another_epoch(relay: Watched
         relay.turn()
     assert newest_xid(conn) == before
     assert not relay.session._publisher.in_flight
+
+
+def test_the_check_of_ownership_is_as_old_as_the_poll_that_took_it_along(
+    relay: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is paused for a lease while the answer of the poll is there and not read yet."""
+    now = [1_000.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(barriers, "time", clock)
+    poll = relay.session._finder.poll
+
+    def paused(*given: Any) -> Any:
+        answer = poll(*given)
+        now[0] += 60.0
+        return answer
+
+    monkeypatch.setattr(relay.session._finder, "poll", paused)
+    relay.turn()
+    assert relay.barriers == 1
+    assert len(relay.session._publisher.in_flight) == 1
+
+
+def test_nothing_is_published_when_only_lanes_of_which_nothing_is_recorded_were_lost(
+    relay: Watched, conn: Connection
+) -> None:
+    """Paused for a lease, a relay may lose some of its lanes; the record is of the others."""
+    session = relay.session
+    (batch,) = session._publisher.in_flight
+    (lane,) = set(batch.row_lanes)
+    batch.lanes = (lane,)
+    before = newest_xid(conn)
+    conn.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another' WHERE lane <> %s", [lane])
+    with pytest.raises(LeaseLostError):
+        relay.turn()
+    assert newest_xid(conn) == before
+    assert not session._publisher.in_flight
+
+
+@pytest.mark.parametrize("table", ["message", "publication"])
+def test_a_session_that_is_terminated_while_both_are_on_the_way_ends(
+    relay: Watched, conn: Connection, database: str, table: str
+) -> None:
+    pid = relay.session._conn.info.backend_pid
+    errors: list[BaseException] = []
+
+    def turn() -> None:
+        try:
+            relay.turn()
+        except BaseException as error:  # noqa: BLE001  (the test looks at it)
+            errors.append(error)
+
+    with connect(database) as other, other.transaction():
+        other.execute(f"LOCK TABLE outbox.{table} IN ACCESS EXCLUSIVE MODE")
+        thread = threading.Thread(target=turn)
+        thread.start()
+        waits = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+        wait_until(lambda: conn.execute(waits, [pid]).fetchone() is not None, "it waits for the lock")
+        conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+        thread.join(30)
+    (error,) = errors
+    assert isinstance(error, psycopg.OperationalError), error
+
+
+def test_a_session_that_was_terminated_before_ends(relay: Watched, conn: Connection) -> None:
+    pid = relay.session._conn.info.backend_pid
+    conn.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    with pytest.raises(psycopg.OperationalError):
+        relay.turn()
