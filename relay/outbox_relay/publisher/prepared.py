@@ -14,8 +14,8 @@ order, and an error of one leaves the others alone. Schedules:
 - The names are gone: the driver sends `DEALLOCATE ALL` when it rolls a transaction back. Each statement whose name
   is gone fails before it does anything. If all of a round trip are, they are prepared and executed again, in order. If
   only the first is, it is executed again, and nothing is behind it; if only the second is, it has not travelled.
-- The names are gone, and a transaction is open: the error has aborted it, so that nothing of it has happened. Whoever
-  began it does all of it again (`redo`).
+- The names are gone, and a transaction is open: the error has aborted it, so that nothing of it has happened.
+  The reader or the recorder, which began it, does all of it again (`redo`).
 - The session is another one (a pooler in transaction mode, or its reset), without the settings that the relay made:
   the error is raised.
 """

@@ -139,7 +139,7 @@ def test_the_check_of_ownership_is_as_old_as_the_poll_that_took_it_along(
     assert len(relay.session._publisher.in_flight) == 1
 
 
-def test_nothing_is_published_when_only_lanes_of_which_nothing_is_recorded_were_lost(
+def test_nothing_is_published_when_only_lanes_without_a_record_were_lost(
     relay: Watched, conn: Connection
 ) -> None:
     """Paused for a lease, a relay may lose some of its lanes; the record is of the others."""
