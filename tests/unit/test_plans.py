@@ -128,6 +128,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             [
                 "settings",
+                "still_prepared",
                 "forget",
                 "next_of_list",
                 "close_list",
@@ -157,7 +158,16 @@ EXEMPT: dict[str, dict[str, str]] = {
         "topic_generation": "a table of one row",
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(
-            ["lock", "lock_timeout", "idle_timeout", "cluster", "mark_session", "renewal_settings", "newest"],
+            [
+                "lock",
+                "lock_timeout",
+                "idle_timeout",
+                "cluster",
+                "mark_session",
+                "session_mark",
+                "renewal_settings",
+                "newest",
+            ],
             NO_TABLE,
         ),
         **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
