@@ -23,6 +23,9 @@ from outbox_local.demo.sabotage import Sabotage, sabotage
 from outbox_local.stack.process import Identity, family
 from tests.support.waiting import wait_until
 
+# One at a time: a demo takes the first number that is free, and its database's sessions are found by that name.
+pytestmark = pytest.mark.xdist_group("demo")
+
 FLIGHTS = 2_000
 SEED = 7
 LIMIT_S = 300
