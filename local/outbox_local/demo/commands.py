@@ -15,7 +15,7 @@ from outbox_local.demo.report import write_report
 from outbox_local.demo.run import Programme, run
 from outbox_local.demo.sabotage import Sabotage
 from outbox_local.stack.choice import AllowedOrigins
-from outbox_local.stack.options import from_option, state_option
+from outbox_local.stack.options import from_option, given_servers_options, state_option
 from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import state_directory
 from outbox_relay.cli import output
@@ -76,22 +76,7 @@ FEWEST = 100
     help="Export the history there too, as Parquet files, and prove it as well (extra `etl`).",
 )
 @click.option("--keep", is_flag=True, help="Leave servers, database, topic and journals, to inspect them.")
-@click.option(
-    "--dsn",
-    envvar="OUTBOX_DSN",
-    show_envvar=True,
-    default="",
-    metavar="DSN",
-    help="Use this PostgreSQL, as a role that may create a database.",
-)
-@click.option(
-    "--bootstrap-servers",
-    envvar="OUTBOX_BOOTSTRAP_SERVERS",
-    show_envvar=True,
-    default="",
-    metavar="HOST:PORT,…",
-    help="Use this Kafka.",
-)
+@given_servers_options("Use this PostgreSQL, as a role that may create a database.")
 @from_option("Where servers of the demo's own may come from, as for `outbox up`.")
 @state_option("Directory of the stack that is used when it runs.")
 @click.option("--sabotage", "wreck", type=click.Choice([kind.value for kind in Sabotage]), hidden=True)

@@ -10,7 +10,7 @@ import click
 from outbox_local.dev.run import ENDING, Session, run_session
 from outbox_local.dev.screen import Screen
 from outbox_local.stack.choice import AllowedOrigins
-from outbox_local.stack.options import from_option, state_option
+from outbox_local.stack.options import from_option, given_servers_options, state_option
 from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import state_directory
 from outbox_relay.cli.options import Command, json_option
@@ -49,17 +49,7 @@ PORT = click.IntRange(1_024, 65_535)
     metavar="PORT",
     help="Port of Kafka.  [default: that of the last time, at first any]",
 )
-@click.option(
-    "--dsn", envvar="OUTBOX_DSN", show_envvar=True, default="", metavar="DSN", help="Use this PostgreSQL."
-)
-@click.option(
-    "--bootstrap-servers",
-    envvar="OUTBOX_BOOTSTRAP_SERVERS",
-    show_envvar=True,
-    default="",
-    metavar="HOST:PORT,…",
-    help="Use this Kafka.",
-)
+@given_servers_options("Use this PostgreSQL.")
 @from_option("Where servers may come from, as for `outbox up`.")
 @state_option("Directory of the stack: data, logs and state file.")
 @json_option
@@ -96,10 +86,8 @@ def dev(
       outbox dev --allow-callback localhost:8000
       outbox dev --fresh
     """
-    for number in ENDING:
-        signal.signal(
-            number, signal.default_int_handler
-        )  # until the processes run: what was started is ended
+    for number in ENDING:  # until the processes run: what was started is ended
+        signal.signal(number, signal.default_int_handler)
     session = Session(
         directory=state_directory(state),
         options=StackOptions(

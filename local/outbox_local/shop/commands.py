@@ -13,7 +13,7 @@ from outbox_local.demo.ending import end
 from outbox_local.shop.failures import Failure
 from outbox_local.shop.run import ShopOptions, run_shop
 from outbox_local.stack.choice import AllowedOrigins
-from outbox_local.stack.options import from_option, state_option
+from outbox_local.stack.options import from_option, given_servers_options, state_option
 from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import state_directory
 from outbox_relay.cli import output
@@ -64,21 +64,9 @@ SWITCHES = {
 @click.option(
     "--stay", is_flag=True, help="Leave the shop open for your own orders and failures, until Ctrl-C."
 )
-@click.option(
-    "--dsn",
-    envvar="OUTBOX_DSN",
-    show_envvar=True,
-    default="",
-    metavar="DSN",
-    help="Use this PostgreSQL, as a role that may create a database.",
-)
-@click.option(
-    "--bootstrap-servers",
-    envvar="OUTBOX_BOOTSTRAP_SERVERS",
-    show_envvar=True,
-    default="",
-    metavar="HOST:PORT,…",
-    help="Use this Kafka; then the broker cannot be made to fail.",
+@given_servers_options(
+    "Use this PostgreSQL, as a role that may create a database.",
+    "Use this Kafka; then the broker cannot be made to fail.",
 )
 @from_option("Where servers of the shop's own may come from, as for `outbox up`.")
 @state_option("Directory of the stack that is used when it runs and the broker is not made to fail.")

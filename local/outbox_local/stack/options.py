@@ -38,3 +38,26 @@ def from_option(text: str) -> Callable[[F], F]:
         show_default=True,
         help=text,
     )
+
+
+def given_servers_options(postgres: str, kafka: str = "Use this Kafka.") -> Callable[[F], F]:
+    """Add `--dsn` and `--bootstrap-servers`, with these helps: servers that are used instead of any of a stack."""
+
+    def add(command: F) -> F:
+        for option in (
+            click.option(
+                "--bootstrap-servers",
+                envvar="OUTBOX_BOOTSTRAP_SERVERS",
+                show_envvar=True,
+                default="",
+                metavar="HOST:PORT,…",
+                help=kafka,
+            ),
+            click.option(
+                "--dsn", envvar="OUTBOX_DSN", show_envvar=True, default="", metavar="DSN", help=postgres
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
