@@ -71,7 +71,13 @@ class Side:
         with bench.servers.database() as dsn:
             with psycopg.connect(dsn, autocommit=True) as conn:
                 self.prepare(conn)
-            yield dsn
+            try:
+                yield dsn
+            finally:
+                self.release(dsn)
+
+    def release(self, dsn: str) -> None:
+        """Remove what keeps its database from being dropped."""
 
     def running(self, bench: Bench, dsn: str) -> AbstractContextManager[Publishing]:
         """Start it; it publishes when the block begins."""
@@ -98,13 +104,8 @@ class Connector(Side):
         conn.execute(STATEMENTS["table"])
         conn.execute(STATEMENTS["publication"])
 
-    @contextmanager
-    def prepared(self, bench: Bench) -> Iterator[str]:
-        with super().prepared(bench) as dsn:
-            try:
-                yield dsn
-            finally:
-                drop_slot(dsn)
+    def release(self, dsn: str) -> None:
+        drop_slot(dsn)
 
     def running(self, bench: Bench, dsn: str) -> AbstractContextManager[Publishing]:
         """Start it; the offsets of an earlier run in this database are there."""
@@ -297,8 +298,7 @@ def _latency(bench: Bench, side: Side, rate: int) -> dict[str, Any]:
     def publisher(stack: ExitStack, bench: Bench, dsn: str) -> dict[str, int]:
         with psycopg.connect(dsn, autocommit=True) as conn:
             side.prepare(conn)
-        if side.way == DEBEZIUM:
-            stack.callback(drop_slot, dsn)
+        stack.callback(side.release, dsn)
         running = stack.enter_context(side.running(bench, dsn))
         ready = bench.servers.topic(PARTITIONS)
         _publish_first(bench, side, dsn, ready, running)
