@@ -13,6 +13,10 @@ import pytest
 from confluent_kafka import KafkaException
 
 from outbox import Message, Outbox
+from outbox_local.dev.servers import serving
+from outbox_local.stack.api import Stack
+from outbox_local.stack.choice import AllowedOrigins
+from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.process import Identity
 from tests.support.dev_session import DevSession, dev_session
 from tests.support.kafka_records import read_topic
@@ -183,6 +187,27 @@ def test_ctrl_c_while_servers_start_is_reported_before_they_are_stopped(
     session.wait_until_shown("PostgreSQL serves on")
     session.end()
     assert "dev     | stopping\n" in session.shown
+    assert stack.processes() == []
+
+
+@OWN
+def test_ctrl_c_right_after_the_servers_have_started_stops_them_in_order(
+    stack: StackCommand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process: the signal comes while the servers are handed over to their supervisor."""
+    detach, lines = Stack.detach, list[str]()
+
+    def detach_and_interrupt(self: Stack, owner: Identity | None = None) -> None:
+        detach(self, owner)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stack, "detach", detach_and_interrupt)
+    with (
+        pytest.raises(KeyboardInterrupt),
+        serving(stack.directory, StackOptions(origins=AllowedOrigins.EMBEDDED), report=lines.append),
+    ):
+        pass
+    assert lines.count("stopping") == 1
     assert stack.processes() == []
 
 

@@ -16,6 +16,7 @@ from outbox_local.dev.outset import bring_schema, bring_topics
 from outbox_local.dev.processes import Processes
 from outbox_local.dev.screen import Screen
 from outbox_local.dev.servers import Servers, serving
+from outbox_local.stack.api import STOPPING
 from outbox_local.stack.prepare import StackOptions
 from outbox_relay.downloads.errors import StackError
 
@@ -67,7 +68,7 @@ def run_session(session: Session, screen: Screen) -> None:
                         servers.require()
                         processes.tend()
                 finally:
-                    screen.report("stopping")
+                    screen.report(STOPPING)
                     processes.stop(at_once)
                     claimed.write({})
         screen.report("stopped")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from outbox_local.stack.api import STOPPING
 from outbox_local.stack.choice import Kind
 from outbox_local.stack.given import check_kafka, check_postgres
 from outbox_local.stack.lifecycle import bring_down, bring_up, running_stack
@@ -72,8 +73,9 @@ def serving(directory: Path, options: StackOptions, *, report: Report) -> Iterat
         for server, port in wanted.items():
             if taken(port):
                 raise _taken(server, port)
-    state, started = bring_up(directory, options, report=report, owner=Identity.of(os.getpid()))
+    state, started = None, False
     try:
+        state, started = bring_up(directory, options, report=report, owner=Identity.of(os.getpid()))
         for server, port in wanted.items():
             serves_on = state.servers[server].ports[0]
             if serves_on == port:
@@ -86,7 +88,8 @@ def serving(directory: Path, options: StackOptions, *, report: Report) -> Iterat
             )
         yield Servers(state.postgres.address, state.kafka.address, directory)
     except KeyboardInterrupt:
-        report("stopping")
+        if state is not None:  # else bring_up has reported it
+            report(STOPPING)
         raise
     finally:
         if started:

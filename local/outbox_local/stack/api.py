@@ -18,6 +18,9 @@ from outbox_local.stack.state import State
 from outbox_relay.downloads.cache import locked
 from outbox_relay.downloads.errors import StackError
 
+STOPPING = "stopping"
+"""What is reported when servers are stopped because somebody interrupts."""
+
 
 def silent(line: str) -> None:
     """Report no progress."""
@@ -88,7 +91,7 @@ class Stack:
             stack._start_servers(report)
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
-                report("stopping")  # a broker that starts takes up to 15 s to end
+                report(STOPPING)  # a broker that starts takes up to 15 s to end
             stack.stop()
             raise
         return stack

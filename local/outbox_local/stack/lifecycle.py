@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from outbox_local.stack import compose
-from outbox_local.stack.api import Stack, silent
+from outbox_local.stack.api import STOPPING, Stack, silent
 from outbox_local.stack.choice import ORIGINS, Kind
 from outbox_local.stack.cleanup import end_processes, wipe
 from outbox_local.stack.prepare import Report, StackOptions
@@ -30,9 +30,19 @@ def bring_up(
         there = State.load(directory)
         if there is not None and there.running() and compose.healthy(there) and _fits(there, options):
             return there, False
-        stack = Stack.start_locked(directory, options=options, report=report)
-        stack.detach(owner)
-        return running_stack(directory), True
+        stack = None
+        try:
+            stack = Stack.start_locked(directory, options=options, report=report)
+            stack.detach(owner)
+            return running_stack(directory), True
+        except KeyboardInterrupt:
+            there = State.load(directory)
+            if (
+                stack is not None and there is not None
+            ):  # else nothing has started, or it has been stopped again
+                report(STOPPING)
+                end_processes(there)
+            raise
 
 
 def running_stack(directory: Path) -> State:
