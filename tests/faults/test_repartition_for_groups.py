@@ -9,9 +9,11 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from threading import Event, Thread
 
 import pytest
@@ -98,6 +100,7 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
             grow(servers, topic, AFTER)
             with reading(reader) as hurries:
                 wait_until(lambda: len(reader.read) > 0, "the group reads")
+                told = stack.enter_context(tempfile.NamedTemporaryFile("w"))
                 command = stack.enter_context(
                     subprocess.Popen(
                         [
@@ -106,20 +109,23 @@ def move(servers: str, database: str, topic: str, strike: tuple[str, ...]) -> st
                             *("--bootstrap-servers", servers),
                         ],
                         stdout=subprocess.DEVNULL,
-                        stderr=subprocess.PIPE,
-                        text=True,
+                        stderr=told,
                     )
                 )
+
+                def waits_for_the_group() -> bool:
+                    return "offsets to read" in Path(told.name).read_text()
+
                 wait_until(
-                    lambda: command.poll() is not None or conn.execute(HELD).fetchone() is not None,
-                    "the topic is held",
+                    lambda: command.poll() is not None or waits_for_the_group(),
+                    "the topic is held, and the group lags",
                 )
+                assert waits_for_the_group(), Path(told.name).read_text()
+                assert conn.execute(HELD).fetchone() is not None
                 hurries.set()
                 if strike == ("held",):
                     struck.process.kill()
-                _, errors = command.communicate(timeout=100)
-                assert command.returncode == 0, errors
-                assert "offsets to read" in errors, "the group lagged"
+                assert command.wait(100) == 0, Path(told.name).read_text()
                 if by_itself and strike[1].startswith("pauses"):
                     wait_until(lambda: stands_still(struck.pid), "it stands still")
                     wait_until(lambda: has_all(conn, other), "the other one has all lanes")
