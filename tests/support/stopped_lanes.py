@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg import Connection
 
 from outbox.partitioning.lanes import lane_of
+from tests.support.topics import Topics
 
 ERROR = "QUEUE_OUT_OF_RANGE: queue 99 does not exist"
 STOP = """
@@ -35,11 +34,8 @@ class Limited:
 
     def __init__(self, conn: Connection[Any], bootstrap_servers: str) -> None:
         self.conn = conn
-        self.name = f"limited-{uuid.uuid4().hex[:12]}"
-        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-        admin.create_topics([NewTopic(self.name, num_partitions=1, replication_factor=1)])[self.name].result(
-            15
-        )
+        # One that its broker does not know yet would be parked, and what cannot be parked within it stops no lane.
+        self.name = Topics(bootstrap_servers).make(1)
         conn.execute(
             "INSERT INTO outbox.topic (name, partitions, max_message_bytes) VALUES (%s, 1, 1000)", [self.name]
         )

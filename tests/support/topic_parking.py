@@ -6,13 +6,12 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from outbox.partitioning.lanes import lane_of
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, insert
 from tests.support.relay_session import turn_until
+from tests.support.topics import Topics
 
 PAUSE = """
     UPDATE outbox.topic SET paused_at = clock_timestamp(), paused_by = 'a test', pause_reason = 'to see' WHERE name = %s
@@ -25,12 +24,6 @@ UNFINISHED = """
 LANES = (3, 5)
 
 
-def make_in_kafka(bootstrap_servers: str, name: str, partitions: int = 1) -> None:
-    """Create a topic in Kafka alone."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(15)
-
-
 class TopicParking:
     """A topic that is parked, `sick`, and one that flows, `well`: two keys each, in the same two lanes."""
 
@@ -38,8 +31,9 @@ class TopicParking:
         self.conn = conn
         self.servers = bootstrap_servers
         self.sick, self.well = (f"parking-{uuid.uuid4().hex[:12]}" for _ in range(2))
+        topics = Topics(bootstrap_servers)
         for name in (self.well,) if missing else (self.sick, self.well):
-            make_in_kafka(bootstrap_servers, name)
+            topics.make_named(name, 1)
             conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 1)", [name])
         self.keys = {name: [self._key(name, lane) for lane in LANES] for name in (self.sick, self.well)}
         self.sent = 0

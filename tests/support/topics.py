@@ -30,6 +30,11 @@ class Topics:
         It returns when every partition has a leader: from then on it can be produced to and read.
         """
         name = self.new_name()
+        self.make_named(name, partitions, **settings)
+        return name
+
+    def make_named(self, name: str, partitions: int, **settings: str) -> None:
+        """Create a topic of this name, as `make` does."""
         config = {key.replace("_", "."): value for key, value in settings.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         self._admin.create_topics([topic])[name].result(LIMIT)
@@ -37,7 +42,6 @@ class Topics:
         while not self._serves(name, partitions):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"topic {name} has no leaders after {LIMIT} s")
-        return name
 
     def _serves(self, name: str, partitions: int) -> bool:
         known = self._admin.list_topics(name, timeout=LIMIT).topics[name]

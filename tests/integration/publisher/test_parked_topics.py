@@ -14,7 +14,8 @@ from tests.support.plain_inserts import connect, insert, insert_numbered
 from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
-from tests.support.topic_parking import LANES, TopicParking, make_in_kafka
+from tests.support.topic_parking import LANES, TopicParking
+from tests.support.topics import Topics
 
 
 def policy(bootstrap_servers: str, topic: str, cleanup: str) -> None:
@@ -73,7 +74,7 @@ def test_a_missing_topic_parks_itself_only_and_goes_on_when_it_is_made(
         alarms = [row for row in conn.execute(ALARMS["found"]).fetchall() if row[0].endswith("_parked")]
         assert [(kind, cause) for kind, cause, _ in alarms] == [("topic_parked", f"topic {topics.sick}")]
         assert alarms[0][2].startswith("parked in lanes: 2: UNKNOWN_TOPIC_OR_PART")
-        make_in_kafka(bootstrap_servers, topics.sick)
+        Topics(bootstrap_servers).make_named(topics.sick, 1)
         topics.send(2)
         topics.drain(session)
         assert topics.reasons == []
@@ -93,7 +94,7 @@ def test_a_topic_that_is_deleted_parks_itself_only(database: str, bootstrap_serv
         topics.settle(session)
         assert [lane for lane, *_ in topics.parked] == list(LANES)
         assert not session.stopped
-        make_in_kafka(bootstrap_servers, topics.sick)
+        Topics(bootstrap_servers).make_named(topics.sick, 1)
         topics.send()
         topics.drain(session)
     topics.check(topics.sick, range(2, 5))
