@@ -21,7 +21,7 @@ from outbox_local.stack.process import Identity
 from tests.support.dev_session import DevSession, dev_session
 from tests.support.kafka_records import read_topic
 from tests.support.servers import MakeDatabase
-from tests.support.stack_command import StackCommand, kill
+from tests.support.stack_command import StackCommand, emptied_stack, kill
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -32,10 +32,8 @@ OWN = pytest.mark.xdist_group("dev command")
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackCommand]:
     """A directory without a stack."""
-    command = StackCommand(tmp_path / ".outbox")
-    yield command
-    command.run("down", "--wipe")
-    assert command.processes() == []
+    with emptied_stack(tmp_path / ".outbox") as command:
+        yield command
 
 
 @pytest.fixture
@@ -147,6 +145,13 @@ def test_fresh_refuses_given_servers(stack: StackCommand, given: tuple[str, ...]
     refused = stack.run("dev", "--fresh", *given)
     assert refused.returncode == 1
     assert "--fresh removes the data of local servers, and one is given" in refused.stderr
+
+
+def test_topic_that_kafka_would_not_take_is_refused_before_anything_starts(stack: StackCommand) -> None:
+    refused = stack.run("dev", "--topic", "orders", "--topic", "a b")
+    assert refused.returncode == 2
+    assert "'a b' is not a legal Kafka topic name" in refused.stderr
+    assert not stack.directory.exists()
 
 
 @OWN

@@ -14,7 +14,7 @@ import pytest
 from outbox_local.stack.process import Identity, boot_id
 from outbox_local.stack.state import State
 from outbox_local.stack.users import postgres_user
-from tests.support.stack_command import StackCommand, kill
+from tests.support.stack_command import StackCommand, emptied_stack, kill
 from tests.support.waiting import wait_until
 
 # One process runs these: they share a stack.
@@ -23,18 +23,14 @@ SHARED = pytest.mark.xdist_group("stack crash")
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[StackCommand]:
-    command = StackCommand(tmp_path / ".outbox")
-    yield command
-    command.run("down", "--wipe")
-    assert command.processes() == []
+    with emptied_stack(tmp_path / ".outbox") as command:
+        yield command
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackCommand]:
-    command = StackCommand(tmp_path_factory.mktemp("stack") / ".outbox")
-    yield command
-    command.run("down", "--wipe")
-    assert command.processes() == []
+    with emptied_stack(tmp_path_factory.mktemp("stack") / ".outbox") as command:
+        yield command
 
 
 @pytest.fixture

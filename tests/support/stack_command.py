@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,15 @@ class StackCommand:
     def words(self, *arguments: str) -> list[str]:
         """The command line that runs `outbox` with these arguments."""
         return [sys.executable, "-P", "-m", "outbox_relay.cli.main", *arguments]
+
+
+@contextmanager
+def emptied_stack(directory: Path) -> Iterator[StackCommand]:
+    """Yield the command for a directory without a stack; at the end nothing of one is left there."""
+    command = StackCommand(directory)
+    yield command
+    command.run("down", "--wipe")
+    assert command.processes() == []
 
 
 def _working_in(entry: Path, places: list[str]) -> Identity | None:

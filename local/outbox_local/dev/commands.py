@@ -14,9 +14,14 @@ from outbox_local.stack.options import from_option, given_servers_options, state
 from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import state_directory
 from outbox_relay.cli.options import Command, json_option
+from outbox_relay.cli.topic.options import legal_name
 
 PORT = click.IntRange(1_024, 65_535)
 """PostgreSQL does not run as root, so it could not bind a port below."""
+
+
+def _legal_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(legal_name(ctx, param, value) for value in values)
 
 
 @click.command(cls=Command)
@@ -25,6 +30,7 @@ PORT = click.IntRange(1_024, 65_535)
     "topics",
     multiple=True,
     metavar="NAME",
+    callback=_legal_names,
     help="Create and register this topic unless it is there; repeatable.",
 )
 @click.option("--fresh", is_flag=True, help="Begin without the data of the last time.")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from outbox_local.stack.choice import AllowedOrigins
 from outbox_local.stack.lifecycle import bring_down, bring_up, running_stack
-from outbox_local.stack.options import from_option, state_option
+from outbox_local.stack.options import from_option, given_servers_options, state_option
 from outbox_local.stack.prepare import StackOptions
 from outbox_local.stack.state import State, state_directory
 from outbox_relay.cli.options import Command
@@ -27,16 +27,7 @@ _json_option = click.option("--json", "as_json", is_flag=True, help="Answer in J
     "Where servers may come from. auto: Docker when an engine responds, else embedded. embedded: processes of "
     "this machine's own programs, else of wheels. wheels: the same versions everywhere.",
 )
-@click.option(
-    "--dsn", envvar="OUTBOX_DSN", show_envvar=True, default="", help="Use this PostgreSQL; start none."
-)
-@click.option(
-    "--bootstrap-servers",
-    envvar="OUTBOX_BOOTSTRAP_SERVERS",
-    show_envvar=True,
-    default="",
-    help="Use this Kafka; start none.",
-)
+@given_servers_options("Use this PostgreSQL; start none.", "Use this Kafka; start none.")
 @_json_option
 def up(state: Path, origins: str, dsn: str, bootstrap_servers: str, as_json: bool) -> None:
     """Start a local PostgreSQL and Kafka broker, and report where they come from.
