@@ -168,30 +168,31 @@ def test_a_zombie_that_commits_below_the_floor_leaves_no_dead_letter(
 ) -> None:
     """The zombie took the message over before the floor was raised; the new owner waits for its transaction."""
     inbox.conn.execute("DELETE FROM outbox.inbox_floor")
-    began, goes_on, results = threading.Event(), threading.Event(), []
+    began, goes_on = threading.Event(), threading.Event()
+    results: dict[str, Handled] = {}
 
     def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
         began.set()
         goes_on.wait(30)
         return apply(conn, message)
 
-    def run(listener_: object) -> None:
+    def run(who: str, listener_: object) -> None:
         with psycopg.connect(inbox.dsn, application_name="outbox consumer") as other:
             use_read_committed(other)
-            results.append(handle(other, Handling(1, listener_, NEVER), delivery(1)))  # type: ignore[arg-type]
+            results[who] = handle(other, Handling(1, listener_, NEVER), delivery(1))  # type: ignore[arg-type]
 
-    zombie = threading.Thread(target=run, args=[listener])
+    zombie = threading.Thread(target=run, args=["zombie", listener])
     zombie.start()
     assert began.wait(30)
     inbox.conn.execute("INSERT INTO outbox.inbox_floor VALUES (1, current_date - 10)")
-    owner = threading.Thread(target=run, args=[apply])
+    owner = threading.Thread(target=run, args=["owner", apply])
     owner.start()
     waiting = "datname = current_database() AND wait_event = 'transactionid'"
     wait_until(lambda: inbox.count("pg_stat_activity", waiting), "the owner waits for the zombie")
     goes_on.set()
     zombie.join(30)
     owner.join(30)
-    assert results == [Handled.APPLIED, Handled.REFUSED]
+    assert results == {"zombie": Handled.APPLIED, "owner": Handled.REFUSED}
     assert inbox.count("applied") == 1
     assert inbox.count("outbox.inbox_parked") == 0
 
