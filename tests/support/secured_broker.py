@@ -10,7 +10,13 @@ from typing import Any, Self
 
 import trustme
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialUpsertion,
@@ -38,12 +44,19 @@ listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.se
 ssl.keystore.type=PEM
 ssl.keystore.location={keystore}
 """
+_GUARDED = """
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""
+"""Clients of the plain listener, the broker itself among them, may do all; others what they were granted."""
 
 
 class SecuredBroker:
     """One node with the programs of a stack; tests make topics at its plain listener, clients use the other one."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: Stack, *, guarded: bool = False) -> None:
+        """Take the stack whose programs it uses; `guarded`, a client may do only what `grant` has given it."""
+        self._guarded = guarded
         state = State.load(stack._state.directory)
         assert state is not None
         self._kafka = state.kafka
@@ -59,6 +72,16 @@ class SecuredBroker:
     def bootstrap_servers(self) -> str:
         """The address for clients."""
         return f"{LOOPBACK}:{self._secured.port}"
+
+    @property
+    def open_servers(self) -> str:
+        """The address of the plain listener, for what tests read and make."""
+        return f"{LOOPBACK}:{self._plain.port}"
+
+    @property
+    def options(self) -> list[str]:
+        """The login as options of a command."""
+        return [part for name, value in self.login.items() for part in ("--kafka-config", f"{name}={value}")]
 
     @property
     def login(self) -> dict[str, Any]:
@@ -82,13 +105,25 @@ class SecuredBroker:
         (self._place / "server.pem").write_bytes(text + chain)
 
     def _admin(self) -> AdminClient:
-        return AdminClient({"bootstrap.servers": f"{LOOPBACK}:{self._plain.port}", "log_level": 0})
+        return AdminClient({"bootstrap.servers": self.open_servers, "log_level": 0})
 
     def make_topic(self, name: str, partitions: int = 2) -> str:
         """Make a topic."""
         admin = self._admin()  # kept until it has replied
         admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
         return name
+
+    def grant(self, topic: str, *operations: AclOperation) -> None:
+        """Let the clients' user do this with a topic."""
+        admin = self._admin()  # kept until it has replied
+        for done in admin.create_acls([_granted(topic, each) for each in operations]).values():
+            done.result(30)
+
+    def take_back(self, topic: str) -> None:
+        """Take back what the clients' user was granted of a topic."""
+        admin = self._admin()  # kept until it has replied
+        [done] = admin.delete_acls([_granted(topic, AclOperation.ANY, AclBindingFilter)]).values()
+        assert done.result(30), f"{USER} was granted nothing of {topic}"
 
     def __enter__(self) -> Self:
         template = storage_template(self._kafka.program, self._kafka.library)
@@ -100,6 +135,8 @@ class SecuredBroker:
             f"CONTROLLER://{LOOPBACK}:{self._controller.port}\n",
             f"CONTROLLER://{LOOPBACK}:{self._controller.port}{listeners}\n",
         ) + _SECURED.format(keystore=self._place / "server.pem")
+        if self._guarded:
+            secured += _GUARDED
         (self._place / "kafka.properties").write_text(secured)
         self._process = launched(self._kafka, self._place)
         wait_until(self._is_up, "the secured broker serves")
@@ -125,3 +162,17 @@ class SecuredBroker:
         for each in (self._plain, self._controller, self._secured):
             each.release()
         self._directory.cleanup()
+
+
+def _granted(
+    topic: str, operation: AclOperation, kind: type[AclBinding | AclBindingFilter] = AclBinding
+) -> Any:
+    return kind(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        f"User:{USER}",
+        "*",
+        operation,
+        AclPermissionType.ALLOW,
+    )

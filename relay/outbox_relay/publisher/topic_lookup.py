@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 import psycopg
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
 
 from outbox.statements import Statements
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
@@ -178,17 +178,36 @@ class TopicLookup:
 
 def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, _InKafka | Unpublishable]:
     seen: dict[str, _InKafka | Unpublishable] = {}
-    answers = admin.describe_topics(TopicCollection(names), request_timeout=METADATA_TIMEOUT_S)
+    answers = admin.describe_topics(
+        TopicCollection(names), include_authorized_operations=True, request_timeout=METADATA_TIMEOUT_S
+    )
     for name, answer in answers.items():
         try:
-            listed = answer.result(2 * METADATA_TIMEOUT_S).partitions
+            described = answer.result(2 * METADATA_TIMEOUT_S)
+            listed = described.partitions
             leaderless = frozenset(one.id for one in listed if one.leader is None)
-            seen[name] = _InKafka(len(listed), leaderless)
+            seen[name] = (
+                _InKafka(len(listed), leaderless)
+                if _may_write(described.authorized_operations)
+                else Unpublishable(
+                    "TOPIC_AUTHORIZATION_FAILED",
+                    f"topic {name!r}: the relay's Kafka user may not write to it; grant it the operation Write",
+                )
+            )
         except (KafkaException, TimeoutError) as failure:
             if _is_no_answer(failure):
                 raise KafkaUnavailableError(f"no metadata of topics: {readable(failure)}") from failure
             seen[name] = _refused(name, failure.args[0])
     return seen
+
+
+def _may_write(operations: Collection[AclOperation] | None) -> bool:
+    """Whether a topic can be written with these rights (KIP-430).
+
+    Asked, because a refused write ends the producer with all that it has on the wire, of other topics as well. A broker
+    that does not state rights leaves them out, or out of them even the one by which it has described the topic.
+    """
+    return not operations or AclOperation.DESCRIBE not in operations or AclOperation.WRITE in operations
 
 
 def _is_no_answer(error: Exception) -> bool:

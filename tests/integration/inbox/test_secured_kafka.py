@@ -41,7 +41,7 @@ def test_a_message_goes_from_a_database_to_an_effect_by_tls_and_a_login(
     inbox: InboxStage, broker: SecuredBroker
 ) -> None:
     topic = broker.make_topic(f"secured-{uuid4().hex[:8]}")
-    options = [part for name, value in broker.login.items() for part in ("--kafka-config", f"{name}={value}")]
+    options = broker.options
     place = ("--dsn", inbox.dsn, "--bootstrap-servers", broker.bootstrap_servers)
     login = StaticSessionCredentialsProvider(USER, PASSWORD)
     trusted = {"ssl.ca.location": str(broker.authority)}

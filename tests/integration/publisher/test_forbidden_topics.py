@@ -1,0 +1,137 @@
+"""Topics that Kafka's rights keep from the relay, at a broker that checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+from confluent_kafka.admin import AclOperation
+
+from outbox_local.stack.api import Stack
+from tests.support.kafka_records import read_topic
+from tests.support.plain_inserts import Connection, insert
+from tests.support.relay_process import RelayProcess
+from tests.support.secured_broker import SecuredBroker
+from tests.support.waiting import wait_until
+
+DESCRIBE, WRITE = AclOperation.DESCRIBE, AclOperation.WRITE
+PARKED = "SELECT DISTINCT split_part(error, ':', 1) FROM outbox.parked_key WHERE topic = %s AND is_topic"
+PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
+KEYS = [f"k{number}" for number in range(20)]
+"""In all lanes."""
+
+
+@pytest.fixture
+def broker(private_stack: Stack) -> Iterator[SecuredBroker]:
+    """A broker where clients may do nothing yet."""
+    with SecuredBroker(private_stack, guarded=True) as broker:
+        yield broker
+
+
+class Traffic:
+    """Numbered messages of the same keys in several topics."""
+
+    def __init__(self, conn: Connection, broker: SecuredBroker) -> None:
+        self.conn, self.broker = conn, broker
+        self.sent: dict[str, int] = {}
+
+    def topic(self, *rights: AclOperation) -> str:
+        """Make a topic with which the relay may do this."""
+        name = self.broker.make_topic(f"guarded-{uuid4().hex[:8]}")
+        if rights:
+            self.broker.grant(name, *rights)
+        self.sent[name] = 0
+        return name
+
+    def send(self) -> None:
+        """Write the next message of each key, to each topic."""
+        for topic, number in self.sent.items():
+            for key in KEYS:
+                insert(self.conn, topic, key, f"{key}:{number}")
+            self.sent[topic] += 1
+
+    def parked(self, topic: str) -> list[str]:
+        """For which errors a topic is parked."""
+        return [error for (error,) in self.conn.execute(PARKED, [topic]).fetchall()]
+
+    def wait_parked(self, topic: str) -> None:
+        """Wait until a topic is parked, which is because of its rights."""
+        wait_until(lambda: self.parked(topic), f"{topic} is parked")
+        assert self.parked(topic) == ["TOPIC_AUTHORIZATION_FAILED"]
+
+    def wait_published(self, topic: str) -> None:
+        """Wait until all that was sent to a topic is in Kafka."""
+        want = (self.sent[topic] * len(KEYS),)
+        wait_until(lambda: self.conn.execute(PUBLISHED, [topic]).fetchone() == want, f"{topic} flows")
+
+    def wrong(self, *, repeated: bool = False) -> dict[str, dict[str, list[bytes | None]]]:
+        """Return per topic the keys whose messages are not there in order, and once unless `repeated`."""
+        found = {}
+        for topic, count in self.sent.items():
+            values: dict[str, list[bytes | None]] = {key: [] for key in KEYS}
+            for record in read_topic(self.broker.open_servers, topic):
+                values[(record.key or b"").decode()].append(record.value)
+            if repeated:
+                values = {key: list(dict.fromkeys(got)) for key, got in values.items()}
+            broken = {
+                key: got
+                for key, got in values.items()
+                if got != [f"{key}:{number}".encode() for number in range(count)]
+            }
+            if broken:
+                found[topic] = broken
+        return found
+
+
+@pytest.mark.feature("S-38")
+def test_a_topic_that_may_not_be_written_is_parked_alone_until_it_may(
+    conn: Connection, database: str, broker: SecuredBroker
+) -> None:
+    """Its rights are asked for: a refused write would end the producer, and repeat what others have on the wire."""
+    traffic = Traffic(conn, broker)
+    well, unseen, read_only = traffic.topic(DESCRIBE, WRITE), traffic.topic(), traffic.topic(DESCRIBE)
+    traffic.send()
+    with RelayProcess(database, broker.bootstrap_servers, *broker.options) as relay:
+        traffic.wait_published(well)
+        traffic.wait_parked(unseen)
+        traffic.wait_parked(read_only)
+        traffic.send()
+        traffic.wait_published(well)
+        broker.grant(unseen, DESCRIBE, WRITE)
+        broker.grant(read_only, WRITE)
+        traffic.wait_published(unseen)
+        traffic.wait_published(read_only)
+        assert relay.find("delivery failed") is None
+        assert traffic.wrong() == {}
+        # Taken away while it flows: one producer ends by it.
+        broker.take_back(well)
+        traffic.send()
+        traffic.wait_parked(well)
+        traffic.wait_published(unseen)
+        traffic.wait_published(read_only)
+        assert relay.count("delivery failed") == 1
+        broker.grant(well, WRITE)
+        traffic.wait_published(well)
+        relay.stop()
+    assert relay.count("delivery failed") == 1
+    assert relay.find("lane stopped") is None
+    assert traffic.wrong(repeated=True) == {}
+
+
+def test_a_relay_that_may_write_nothing_goes_on_once_it_may(
+    conn: Connection, database: str, broker: SecuredBroker
+) -> None:
+    """Kafka gives a producer no id then, which ends it; nothing was given to it, and no lane stops."""
+    traffic = Traffic(conn, broker)
+    topic = traffic.topic(DESCRIBE)
+    traffic.send()
+    with RelayProcess(database, broker.bootstrap_servers, *broker.options) as relay:
+        traffic.wait_parked(topic)
+        relay.wait_for("delivery failed", text=lambda text: "CLUSTER_AUTHORIZATION_FAILED" in text)
+        broker.grant(topic, WRITE)
+        traffic.send()
+        traffic.wait_published(topic)
+        relay.stop()
+    assert relay.find("lane stopped") is None
+    assert traffic.wrong() == {}
