@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 import psycopg
-from confluent_kafka import Consumer, TopicPartition
 
 from bench.harness.cpu import Meter
 from bench.harness.relays import WATCH, RelayProcess, wait_published
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, ratio, spread
+from bench.harness.topics import reader, record_count
 from bench.harness.workers import Worker
 from bench.load.backlog import STATEMENTS, fill
 from bench.load.raw import Job, measure
@@ -137,7 +137,8 @@ def _drain(bench: Bench, dsn: str, topic: str, messages: int) -> dict[str, Any]:
             peak = relay.peak_bytes
         bounds = {"first": newest - messages + 1, "since": owned}
         batches, published, in_first, seconds, wall = _row(conn, "drained", bounds)
-    in_kafka = _count(bench, topic)
+    with reader(bench.servers.bootstrap_servers) as consumer:
+        in_kafka = record_count(consumer, topic, PARTITIONS)
     if (published, in_kafka) != (messages, messages + 1):
         raise RuntimeError(f"{messages} messages: {published} recorded, {in_kafka - 1} in Kafka")
     per_message = {f"{name}_us": spent / messages * 1e6 for name, spent in used.items()}
@@ -157,15 +158,3 @@ def _row(conn: psycopg.Connection, name: str, values: dict[str, Any] | None = No
     if row is None:
         raise RuntimeError(f"statement {name!r} found nothing")
     return tuple(row)
-
-
-def _count(bench: Bench, topic: str) -> int:
-    """How many messages a topic holds, as the broker says."""
-    consumer = Consumer({"bootstrap.servers": bench.servers.bootstrap_servers, "group.id": "bench"})
-    try:
-        marks = (
-            consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10) for p in range(PARTITIONS)
-        )
-        return sum(high - low for low, high in marks)
-    finally:
-        consumer.close()

@@ -13,6 +13,7 @@ from bench.harness.relays import WATCH, RelayProcess, wait_published
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median
 from bench.load.backlog import STATEMENTS as BACKLOG
+from bench.load.snapshot import held_snapshot
 from bench.plan import PARTITIONS, Bench
 from outbox import Message, Outbox
 from outbox.statements import Statements
@@ -42,9 +43,7 @@ def run(bench: Bench) -> Section:
     ):
         _burst(conn, relay, topic, plan.burst, plan.burst)  # caches and the broker are warm after it
         before = _bursts(bench, conn, relay, topic, plan.held_seconds / 2)
-        with psycopg.connect(dsn) as reader, psycopg.connect(dsn) as writer:
-            reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-            reader.execute(STATEMENTS["look"])
+        with held_snapshot(dsn), psycopg.connect(dsn) as writer:
             held = Outbox("bench").send(writer, Message(topic, key="held", body=b"{}"))
             during = _bursts(bench, conn, relay, topic, plan.held_seconds)
             dead = _value(conn, "dead", STATEMENTS)

@@ -36,6 +36,8 @@ class Plan:
     relay_counts: tuple[int, ...] = (1, 2, 4)
     relay_rounds: int = 3
     roll_seconds: float = 5.0
+    roll_rate: int = 10_000
+    """Messages per second while relays are restarted in turn."""
     consumed: int = 20_000
     consume_rounds: int = 3
     held_seconds: float = 30.0
@@ -83,6 +85,7 @@ QUICK = Plan(
     relay_counts=(1, 2),
     relay_rounds=1,
     roll_seconds=2.0,
+    roll_rate=1_000,
     consumed=2_000,
     consume_rounds=1,
     held_seconds=4.0,

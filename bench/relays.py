@@ -1,17 +1,19 @@
-"""Relays: the rate of 1, 2 and 4 that share the lanes, take-over after a death, and delays during a rolling restart."""
+"""Relays: the rate of 1, 2 and 4 that share the lanes, take-over after a death, delays and rate during restarts."""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from statistics import mean
 from typing import Any
 
 import psycopg
 
-from bench.harness.relays import WATCH, RelayProcess
+from bench.harness.relays import WATCH, RelayProcess, shared_relays
 from bench.harness.report import Floor, Section, Table
 from bench.harness.statistics import median, percentile, spread
 from bench.load.backlog import STATEMENTS as BACKLOG
@@ -31,16 +33,23 @@ METHOD = (
     "alternate, medians. Take-over: one of two relays is killed (SIGKILL), or stopped (SIGSTOP) so that its database "
     "session stays and its lease of 10 s runs out; the time until the other one has recorded messages of its lanes, "
     "at 100 transactions/s. Rolling restart: each of two relays is replaced, the new one first, at the same load; "
-    "delay from a message's INSERT to its publication row, next to the same time without restarts before it."
+    "delay from a message's INSERT to its publication row, next to the same time without restarts before it. Restarts "
+    "in turn: each of two relays is ended by SIGTERM, and another is started only when it has ended, under {rate:,} "
+    "messages/s in transactions of {batch}; messages by second of their publication rows, from the first SIGTERM until "
+    "the second new relay has lanes, next to the time before."
 )
 
 
 def run(bench: Bench) -> Section:
     """Measure rates, take-over and the rolling restart."""
-    section = Section("relays", "Relays that share the lanes", METHOD.format(burst=bench.plan.burst))
+    method = METHOD.format(
+        burst=bench.plan.burst, rate=bench.plan.roll_rate, batch=int(bench.plan.roll_rate * PACE_S)
+    )
+    section = Section("relays", "Relays that share the lanes", method)
     _rates(bench, section)
     _take_over(bench, section)
     _rolling_restart(bench, section)
+    _restarts_in_turn(bench, section)
     return section
 
 
@@ -52,7 +61,7 @@ def _rates(bench: Bench, section: Section) -> None:
             with (
                 bench.servers.database() as dsn,
                 _connect(dsn) as conn,
-                _relays(bench, dsn, conn, count),
+                shared_relays(bench.servers, dsn, count),
             ):
                 _burst(conn, topic, bench.plan.burst)  # caches and the broker are warm after it
                 found.append(_burst(conn, topic, bench.plan.burst))
@@ -94,7 +103,7 @@ def _taken_over(bench: Bench, number: signal.Signals) -> float:
     with (
         bench.servers.database() as dsn,
         _connect(dsn) as conn,
-        _relays(bench, dsn, conn, 2) as relays,
+        shared_relays(bench.servers, dsn, 2) as relays,
         _traffic(dsn, topic),
     ):
         time.sleep(1.0)
@@ -121,7 +130,7 @@ def _rolling_restart(bench: Bench, section: Section) -> None:
         _connect(dsn) as conn,
         ExitStack() as stack,
     ):
-        old = stack.enter_context(_relays(bench, dsn, conn, 2))
+        old = stack.enter_context(shared_relays(bench.servers, dsn, 2))
         with _traffic(dsn, topic) as sent:
             time.sleep(1.0)
             since = time.time()
@@ -160,21 +169,76 @@ def _rolling_restart(bench: Bench, section: Section) -> None:
     }
 
 
-@contextmanager
-def _relays(bench: Bench, dsn: str, conn: psycopg.Connection, count: int) -> Iterator[list[RelayProcess]]:
-    """Run so many relays; the lanes are shared when the block begins."""
-    with ExitStack() as stack:
-        relays = [stack.enter_context(RelayProcess(bench.servers, dsn)) for _ in range(count)]
-        deadline = time.monotonic() + LIMIT
-        while _row(conn, "shares") != (count, 8):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{count} relays do not share the lanes within {LIMIT:.0f} s")
-            time.sleep(0.02)
-        yield relays
+def _restarts_in_turn(bench: Bench, section: Section) -> None:
+    topic = bench.servers.topic(PARTITIONS)
+    with bench.servers.database() as dsn, _connect(dsn) as conn, ExitStack() as stack:
+        relays = stack.enter_context(shared_relays(bench.servers, dsn, 2))
+        with _batches(bench, dsn, topic) as sent:
+            time.sleep(1.0)
+            since = time.time()
+            time.sleep(bench.plan.roll_seconds)
+            rolled = time.time()
+            for relay in relays:
+                relay.stop()
+                new = stack.enter_context(RelayProcess(bench.servers, dsn))
+                while not _row(conn, "lanes_of", {"pid": new.pid})[0]:
+                    new.check()
+                    time.sleep(0.02)
+            seconds = max(math.ceil(time.time() - rolled), 1)
+            time.sleep(max(rolled + seconds + 0.5 - time.time(), 0))
+        _wait_recorded(conn, 1, sent())
+        before, during = (
+            [count for (count,) in conn.execute(STATEMENTS["recorded_between"], bounds).fetchall()]
+            for bounds in (
+                {"since": since, "seconds": int(bench.plan.roll_seconds)},
+                {"since": rolled, "seconds": seconds},
+            )
+        )
+    share = mean(during) / mean(before)
+    rows: list[Sequence[str]] = [
+        [name, f"{len(counts)}", f"{mean(counts):,.0f}", f"{min(counts):,}"]
+        for name, counts in (("before the restarts", before), ("during the restarts", during))
+    ]
+    rows.append(["ratio", "", f"{share:.3f}", f"{min(during) / mean(before):.2f}"])
+    section.tables.append(
+        Table(
+            "Published while both relays are restarted in turn",
+            ["", "seconds", "messages/s", "slowest second"],
+            rows,
+        )
+    )
+    section.figures["restarts_in_turn"] = {"before": before, "during": during}
+    what = "rate while two relays are restarted in turn"
+    section.floors.append(Floor(what, share, 0.95, "of the rate before", at_least=True))
 
 
 @contextmanager
-def _traffic(dsn: str, topic: str) -> Iterator[Any]:
+def _batches(bench: Bench, dsn: str, topic: str) -> Iterator[Callable[[], int]]:
+    """Send messages at the rate of the plan, a hundred transactions a second; yield what counts them."""
+    size = int(bench.plan.roll_rate * PACE_S)
+    stop = threading.Event()
+    count = 0
+
+    def send() -> None:
+        nonlocal count
+        due = time.monotonic()
+        with _connect(dsn) as conn:
+            while not stop.wait(max(due - time.monotonic(), 0)):
+                conn.execute(BACKLOG["fill"], {"topic": topic, "first": count + 1, "last": count + size})
+                count += size
+                due += PACE_S
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield lambda: count
+    finally:
+        stop.set()
+        thread.join()
+
+
+@contextmanager
+def _traffic(dsn: str, topic: str) -> Iterator[Callable[[], int]]:
     """Send one message per transaction, 100 a second, of keys in all lanes; yield what counts them."""
     stop = threading.Event()
     count = 0

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +22,9 @@ from outbox_local.stack.process import spawn
 WATCH = Statements("bench/sql/watch.sql")
 START_LIMIT = 20.0
 STOP_LIMIT = 30.0
+SHARE_LIMIT = 120.0
+LANES = 8
+"""How many the migrations make."""
 
 
 class RelayProcess:
@@ -60,6 +65,22 @@ class RelayProcess:
         self._is_killed |= number == signal.SIGKILL
         self._process.send_signal(number)
 
+    def stop(self) -> None:
+        """End it by SIGTERM, and wait; nothing happens when it has ended well.
+
+        Raises:
+            RuntimeError: it failed, or did not stop in time and was killed.
+        """
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_LIMIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            raise RuntimeError(f"the relay did not stop within {STOP_LIMIT:.0f} s") from None
+        if self._process.returncode != 0 and not self._is_killed:
+            self.check()
+
     def __enter__(self) -> Self:
         try:
             with psycopg.connect(self._dsn, autocommit=True) as conn:
@@ -80,16 +101,11 @@ class RelayProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.terminate()
         try:
-            self._process.wait(STOP_LIMIT)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.stop()
+        except RuntimeError:
             if error is None:
-                raise RuntimeError(f"the relay did not stop within {STOP_LIMIT:.0f} s") from None
-        if error is None and self._process.returncode != 0 and not self._is_killed:
-            self.check()
+                raise
 
 
 def wait_published(conn: psycopg.Connection, relay: RelayProcess, position: int, limit: float) -> None:
@@ -107,3 +123,17 @@ def wait_published(conn: psycopg.Connection, relay: RelayProcess, position: int,
         if time.monotonic() > deadline:
             raise TimeoutError(f"position {position} was not published within {limit:.0f} s; reached: {row}")
         time.sleep(0.02)
+
+
+@contextmanager
+def shared_relays(servers: Servers, dsn: str, count: int) -> Iterator[list[RelayProcess]]:
+    """Run so many relays; they share the lanes when the block begins."""
+    with ExitStack() as stack:
+        relays = [stack.enter_context(RelayProcess(servers, dsn)) for _ in range(count)]
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            deadline = time.monotonic() + SHARE_LIMIT
+            while conn.execute(WATCH["shares"]).fetchone() != (count, LANES):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{count} relays do not share the lanes within {SHARE_LIMIT:.0f} s")
+                time.sleep(0.02)
+        yield relays

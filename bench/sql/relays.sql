@@ -1,9 +1,5 @@
 -- How the benchmark of several relays watches them.
 
--- name: shares
--- The owners of lanes, and the lanes that have one.
-SELECT count(DISTINCT epoch), count(*) FROM outbox.lane WHERE owner IS NOT NULL
-
 -- name: lanes_of
 -- The lanes of one process.
 SELECT coalesce(array_agg(lane ORDER BY lane), '{}') FROM outbox.lane WHERE split_part(owner, ':', 2) = %(pid)s::text
@@ -30,3 +26,10 @@ SELECT 1000 * extract(epoch FROM p.published_at - m.born_at)::float8 AS delay
 FROM outbox.publication p, unnest(p.positions) AS u (position) JOIN outbox.message m ON m.position = u.position
 WHERE extract(epoch FROM m.born_at) >= %(since)s AND extract(epoch FROM m.born_at) < %(until)s
 ORDER BY delay
+
+-- name: recorded_between
+-- Messages recorded in each whole second from one moment on, in that order.
+SELECT coalesce(sum(cardinality(p.positions)), 0)::bigint
+FROM generate_series(0, %(seconds)s::int - 1) AS s (second)
+    LEFT JOIN outbox.publication p ON floor(extract(epoch FROM p.published_at) - %(since)s) = s.second
+GROUP BY s.second ORDER BY s.second

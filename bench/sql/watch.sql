@@ -4,6 +4,10 @@
 -- A row as soon as a relay owns the lanes.
 SELECT owner FROM outbox.lane WHERE owner IS NOT NULL LIMIT 1
 
+-- name: shares
+-- The owners of lanes, and the lanes that have one.
+SELECT count(DISTINCT epoch), count(*) FROM outbox.lane WHERE owner IS NOT NULL
+
 -- name: published_to
 -- The last position of the last record; one relay records in order. By the primary key, however many there are.
 SELECT hi FROM outbox.publication ORDER BY epoch DESC, batch DESC, lo DESC LIMIT 1
