@@ -22,7 +22,7 @@ BENCHMARKS = {
     "relays": "bench.relays",
     "consume": "bench.consume",
     "latency": "bench.latency",
-    "debezium": "bench.debezium.compare",
+    "outboxes": "bench.outboxes.compare",
     "idle": "bench.idle",
     "send": "bench.send",
     "python": "bench.python",
@@ -44,7 +44,7 @@ KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}
     "--only",
     type=click.Choice(list(BENCHMARKS)),
     multiple=True,
-    help="Run this benchmark; repeatable. Default: all, in twenty-two minutes.",
+    help="Run this benchmark; repeatable. Default: all, in forty minutes.",
 )
 @click.option(
     "--quick", is_flag=True, help="Small and short, to see that everything runs; figures mean nothing."

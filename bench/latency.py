@@ -38,15 +38,25 @@ METHOD = (
 )
 
 
-Publisher: TypeAlias = Callable[[ExitStack, Bench, str], dict[str, int]]
+Publisher: TypeAlias = Callable[[ExitStack, Bench, str, str], dict[str, int]]
+
+
+class Missing(RuntimeError):
+    """So many of so many messages did not reach the consumer in time."""
+
+    def __init__(self, missing: int, count: int) -> None:
+        super().__init__(f"{missing} of {count} messages did not reach the consumer in time")
+        self.missing = missing
+        self.count = count
 
 
 class Load(NamedTuple):
-    """What is sent: transactions per second, the seconds that are measured, and the seconds before."""
+    """What is sent: transactions per second, the seconds that are measured, those before, and those to wait after."""
 
     rate: int
     seconds: float
     warm_up: float
+    afterwards: float = 30.0
 
 
 def run(bench: Bench) -> Section:
@@ -84,11 +94,11 @@ def run(bench: Bench) -> Section:
     return section
 
 
-def _relay(stack: ExitStack, bench: Bench, dsn: str) -> dict[str, int]:
+def _relay(stack: ExitStack, bench: Bench, dsn: str, topic: str) -> dict[str, int]:
     return {"relay": stack.enter_context(RelayProcess(bench.servers, dsn)).pid}
 
 
-def _nobody(stack: ExitStack, bench: Bench, dsn: str) -> dict[str, int]:
+def _nobody(stack: ExitStack, bench: Bench, dsn: str, topic: str) -> dict[str, int]:
     return {}
 
 
@@ -109,7 +119,10 @@ def measure(bench: Bench, load: Load, way: str, publisher: Publisher) -> dict[st
         bench: servers and plan.
         load: how many messages, how fast.
         way: how a message leaves the transaction; see `generate`.
-        publisher: starts what publishes, on a stack that ends it, and answers its processes.
+        publisher: starts what publishes to a topic, on a stack that ends it, and answers its processes.
+
+    Raises:
+        Missing: not all arrived in time.
     """
     servers = bench.servers
     topic = servers.topic(PARTITIONS)
@@ -125,7 +138,7 @@ def measure(bench: Bench, load: Load, way: str, publisher: Publisher) -> dict[st
             Job(dsn, servers.bootstrap_servers, topic, way, index, generators, load.rate, count)
             for index in range(generators)
         ]
-        pids = servers.pids | publisher(stack, bench, dsn)
+        pids = servers.pids | publisher(stack, bench, dsn, topic)
         arguments = (servers.bootstrap_servers, topic, PARTITIONS, count)
         consumer = stack.enter_context(Worker(consume, *arguments))
         workers = [stack.enter_context(Worker(generate, job)) for job in jobs]
@@ -140,8 +153,8 @@ def measure(bench: Bench, load: Load, way: str, publisher: Publisher) -> dict[st
         _sleep_until(began + count / load.rate)
         cores = meter.cores()
         noted = [worker.receive(OVERLOADED) for worker in workers]
-        consumer.send("all has been sent")
-        arrived = array("q", consumer.receive(60))
+        consumer.send(load.afterwards)
+        arrived = array("q", consumer.receive(load.afterwards + 30))
     cores["producers"] = sum(cores.pop(name) for name in list(cores) if name.startswith("producer"))
     return {
         "rate": (count - warm) / _span([note[1] for note in noted], generators, warm),
@@ -174,6 +187,6 @@ def _span(after: list[bytes], generators: int, warm: int) -> float:
 def _percentiles(noted: list[bytes], arrived: array[int], warm: int) -> list[float]:
     times = _by_number(noted, len(arrived))
     if missing := arrived.count(0):
-        raise RuntimeError(f"{missing} of {len(arrived)} messages never reached the consumer")
+        raise Missing(missing, len(arrived))
     late = sorted((there - here) / 1e6 for here, there in zip(times[warm:], arrived[warm:], strict=True))
     return [percentile(late, percent) for percent in PERCENTS]

@@ -24,6 +24,11 @@ class Plan:
     peer_seconds: float = 10.0
     compared_rounds: int = 2
     compared_rates: tuple[int, ...] = (200, 500, 1_500)
+    compared_seconds: float = 10.0
+    compared_drain_seconds: float = 20.0
+    """After its first record, a side that has not drained the backlog by then is stopped."""
+    compared_clients: int = 16
+    compared_pgbench_seconds: int = 4
     compared_warm_up: float = 10.0
     """Before each measured time: Java compiles what it runs often."""
     idle_rows: int = 600_000
@@ -74,6 +79,10 @@ QUICK = Plan(
     peer_seconds=2.0,
     compared_rounds=1,
     compared_rates=(200,),
+    compared_seconds=2.0,
+    compared_drain_seconds=5.0,
+    compared_clients=4,
+    compared_pgbench_seconds=1,
     compared_warm_up=2.0,
     idle_rows=30_000,
     idle_polls=100,

@@ -79,7 +79,7 @@ def run(bench: Bench) -> Section:
 def _pgbench(
     bench: Bench, dsn: str, writes: Sequence[str], variant: str, *, clients: int, seconds: int
 ) -> pgbench.Outcome:
-    message = {ALONE: [], OUTBOX: [_send()], BARE: [STATEMENTS["bare"]]}[variant]
+    message = {ALONE: [], OUTBOX: [send_statement()], BARE: [STATEMENTS["bare"]]}[variant]
     return pgbench.run(
         bench.servers,
         dsn,
@@ -95,7 +95,7 @@ def _clients(count: int) -> str:
     return f"{count} client" + ("s" if count > 1 else "")
 
 
-def _send() -> str:
+def send_statement() -> str:
     """The library's statement with pgbench's variables in place of its parameters."""
     return inserting(SEND, VALUES)
 

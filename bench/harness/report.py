@@ -113,11 +113,12 @@ class Report:
     def into(self, earlier: str, order: Sequence[str]) -> Report:
         """Put these sections into an earlier report (its JSON), in place of those of the same names.
 
-        The machine is the earlier run's; a section of another run says of which.
+        The machine is the earlier run's; a section of another run says of which. A section of a benchmark that `order`
+        does not name, because it exists no more, is left out.
         """
         found = json.loads(earlier)
         names = {section.name for section in self.sections}
-        kept = [Section.of(each) for each in found["sections"] if each["name"] not in names]
+        kept = [Section.of(each) for each in found["sections"] if each["name"] in {*order} - names]
         load = self.machine.get("load before the run (1 min)", "unknown")
         note = f"(Of a run of its own, {self.machine.get('date', 'undated')}, load before it {load}.) "
         new = [dataclasses.replace(section, method=note + section.method) for section in self.sections]

@@ -10,14 +10,15 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from bench.load.messages import number_of
 
-AFTERWARDS = 15.0
-"""Seconds that the consumer waits for the next message before it gives up."""
+ASK_EVERY = 100
+"""Messages after which the consumer looks whether all has been sent."""
 
 
 def consume(pipe: Connection, bootstrap_servers: str, topic: str, partitions: int, count: int) -> None:
     """Job of a worker: say "ready", read `count` messages, send the arrival of each by number (nanoseconds, packed).
 
-    It uses poll(): consume(n, t) waits to fill n, and would be what is measured. A message that never arrives is 0.
+    It is told, once all has been sent, for how many more seconds it reads. A message that has not arrived by then is 0.
+    It uses poll(): consume(n, t) waits to fill n, and would be what is measured.
     """
     arrived = array("q", bytes(8 * count))
     consumer = Consumer(
@@ -31,9 +32,7 @@ def consume(pipe: Connection, bootstrap_servers: str, topic: str, partitions: in
     while missing and (deadline is None or time.monotonic() < deadline):
         message = consumer.poll(0.2)
         if message is None:
-            if deadline is None and pipe.poll():
-                pipe.recv()  # all has been sent
-                deadline = time.monotonic() + AFTERWARDS
+            deadline = deadline or _deadline(pipe)
             continue
         now = time.time_ns()
         if message.error():
@@ -42,5 +41,13 @@ def consume(pipe: Connection, bootstrap_servers: str, topic: str, partitions: in
         if not arrived[number]:
             arrived[number] = now
             missing -= 1
+            if (
+                not missing % ASK_EVERY
+            ):  # messages that never cease to come shall not hide that all has been sent
+                deadline = deadline or _deadline(pipe)
     consumer.close()
     pipe.send(arrived.tobytes())
+
+
+def _deadline(pipe: Connection) -> float | None:
+    return time.monotonic() + float(pipe.recv()) if pipe.poll() else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from array import array
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -16,9 +17,15 @@ from outbox.statements import Statements
 
 ORDER = Statements("bench/sql/load.sql")["order"]
 EVENT = Statements("bench/sql/debezium.sql")["send"]
-OUTBOX, DEBEZIUM, PRODUCE = "outbox", "Debezium", "commit, then produce()"
+ROW = Statements("bench/sql/faststream_outbox.sql")["send"]
+OUTBOX, DEBEZIUM, FASTSTREAM, PRODUCE = "outbox", "Debezium", "faststream-outbox", "commit, then produce()"
 """The ways of a message."""
 HEADERS: dict[str, str | bytes | None] = {"source": "bench"}
+
+
+def faststream_headers(key: str, correlation_id: uuid.UUID) -> str:
+    """Return the headers of a row of faststream-outbox, as JSON: the user's, the key, and its own."""
+    return f'{{"source":"bench","key":"{key}","correlation_id":"{correlation_id}"}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,10 @@ def generate(pipe: Connection, job: Job) -> None:
             key, body = messages.key(number), messages.body(number)
             if job.way == DEBEZIUM:
                 conn.execute(EVENT, (job.topic, key.decode(), body), prepare=True)
+            elif job.way == FASTSTREAM:
+                conn.execute(
+                    ROW, (job.topic, body, faststream_headers(key.decode(), uuid.uuid4())), prepare=True
+                )
             elif producer is None:
                 outbox.send(conn, Message(job.topic, key, body, headers=HEADERS, tags=["created"]))
             before.append(time.time_ns())

@@ -72,3 +72,15 @@ def test_the_report_says_the_same_to_people_and_machines() -> None:
     content = json.loads(report.json())
     assert content["machine"] == {"CPU": "4 cores"}
     assert content["floors"][0]["met"] is False
+
+
+def test_a_section_of_a_benchmark_that_exists_no_more_leaves_the_report() -> None:
+    earlier = Report({"CPU": "4 cores"}, [Section(name, name, "How.") for name in ("drain", "gone", "send")])
+    both = Report({"CPU": "2 cores"}, [Section("send", "New", "How.")]).into(
+        earlier.json(), ["send", "drain"]
+    )
+    assert [(section.name, section.title) for section in both.sections] == [
+        ("send", "New"),
+        ("drain", "drain"),
+    ]
+    assert both.machine == {"CPU": "4 cores"}
