@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -13,10 +13,12 @@ from faststream_outbox.envelope import _encode_payload
 from sqlalchemy.dialects import postgresql
 
 from bench.faststream_outbox.app import application
-from bench.faststream_outbox.side import STATEMENTS, TUNED
+from bench.faststream_outbox.side import STATEMENTS, TUNED, FaststreamOutbox
 from bench.faststream_outbox.table import KEY, OUTBOX
 from bench.load.generator import faststream_headers
-from bench.outboxes.compare import Found, _cells, _floors
+from bench.outboxes.compare import HELD, Found, _cells, _floors, _section
+from bench.outboxes.sides import Side
+from bench.plan import Bench, Plan
 
 DRAINED = {
     "messages": 200_000.0, "rate": 50_000.0, "warm_rate": 60_000.0, "peak_mb": 90.0,
@@ -79,3 +81,26 @@ def test_a_late_peer_has_no_latency_to_compare_with_and_a_late_relay_fails_the_b
     assert len(_floors(ours, ours)) == 4
     with pytest.raises(RuntimeError, match="1 messages of the relay did not arrive"):
         _floors(late, ours)
+
+
+def test_all_sides_are_in_one_table_with_and_without_a_snapshot_held() -> None:
+    sides = [Side(1), Side(2), FaststreamOutbox("Debezium, tuned", TUNED, has_latency=True)]
+    plan = Plan(compared_rates=(500,))
+    found = {
+        side.name + held: Found([DRAINED], {500: ON_TIME} if side.has_latency else {}, [])
+        for side in sides
+        for held in HELD
+    }
+    section = _section(Bench(cast("Any", None), plan, False, print), sides, found)
+    (table,) = section.tables
+    assert [row[0] for row in table.rows] == [
+        "1 relay",
+        "1 relay, snapshot held",
+        "2 relays",
+        "2 relays, snapshot held",
+        "Debezium, tuned",
+        "Debezium, tuned, snapshot held",
+    ]
+    assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert "max_workers 32" in section.method
+    assert json.loads(json.dumps(section.figures))["1 relay"]["latency"] == {"500": ON_TIME}
