@@ -55,12 +55,12 @@ def test_its_application_has_a_subscriber_with_these_options_for_each_topic() ->
     )
 
 
-def test_a_side_that_did_not_drain_all_has_the_number_that_it_published_in_brackets() -> None:
+def test_a_partial_drain_has_the_number_published_in_brackets() -> None:
     assert _cells(200_000, [500], Found([DRAINED]))[0] == "50,000"
     assert _cells(200_000, [500], Found([DRAINED | {"messages": 2_600.0}]))[0] == "50,000 (2,600)"
 
 
-def test_latencies_that_were_not_measured_are_empty_and_messages_that_were_late_are_counted() -> None:
+def test_a_latency_not_measured_is_empty_and_missing_messages_are_counted() -> None:
     found = Found([DRAINED], {200: ON_TIME, 500: {"missing": 1_234, "count": 9_000}}, [{"share": 0.5}])
     assert _cells(200_000, [200, 500, 1_500], found)[-4:] == [
         "2.0 / 9.0",
@@ -70,7 +70,7 @@ def test_latencies_that_were_not_measured_are_empty_and_messages_that_were_late_
     ]
 
 
-def test_a_late_peer_has_no_latency_to_compare_with_and_a_late_relay_fails_the_benchmark() -> None:
+def test_a_late_peer_has_no_floor_and_a_late_relay_fails_the_benchmark() -> None:
     ours = Found([DRAINED], {500: ON_TIME})
     late = Found([DRAINED | {"warm_rate": 20_000.0}], {500: {"missing": 1, "count": 9}})
     floors = _floors(ours, late)
