@@ -7,7 +7,8 @@ A file holds blocks of this form. Every name is unique in its file, and every st
     SELECT …
 
 The library's own statements live in `outbox/sql/*.sql`. They use PostgreSQL's own placeholders ($1), so a driver passes
-them on as they are, and each has one fixed text: a prepared plan is found again by it.
+them on as they are. A prepared plan is found again by its text, so each has one fixed text. Those that name a range of
+ids (outbox/operations/ranges.py) have one for each range.
 """
 
 from __future__ import annotations

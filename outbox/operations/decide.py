@@ -17,6 +17,7 @@ from outbox.errors import (
     OutboxError,
     UnknownMessageError,
 )
+from outbox.operations.ranges import within_range
 from outbox.operations.remarks import checked_remark
 from outbox.records import HalfMessage, MessageView, Receipt
 from outbox.statements import Plan, Rows, Statement, load
@@ -108,7 +109,7 @@ def decide(
     if ordered:
         yield from _take_order_lock(name)
     for _ in range(_LOOKS):
-        rows = yield Statement(_DECIDE, (*name.params, str(target), remark))
+        rows = yield Statement(within_range(_DECIDE, name.id), (*name.params, str(target), remark))
         if rows:
             state, by, at, reason = rows[0]
             return Decision(state, by, time_of(at), reason)
@@ -138,7 +139,7 @@ def join(half: AnyMessage) -> Plan[None]:
     """
     name = yield from named("half", half)
     for _ in range(_LOOKS):
-        if (yield Statement(_JOIN, name.params)):
+        if (yield Statement(within_range(_JOIN, name.id), name.params)):
             return
         found = yield Statement(_READ, name.params)
         _decided(name, found, None)
@@ -185,7 +186,7 @@ def _advice(name: Named, decided: str, target: DecidedState | None) -> str:
 
 
 def _take_order_lock(name: Named) -> Plan[None]:
-    rows = yield Statement(_SQL["lock_order_key_of"], name.params)
+    rows = yield Statement(within_range(_SQL["lock_order_key_of"], name.id), name.params)
     if rows and not rows[0][0]:
         raise InvalidMessageError(
             "order_key", "missing, ordered=True has nothing to order by", "order_key or key"

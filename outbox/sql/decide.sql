@@ -2,10 +2,12 @@
 -- tells what was decided before. A row is named by id and message id: ids can be issued again after a fail-over.
 -- Times are whole microseconds since 1970, which no setting of the session changes.
 --
--- (SELECT $1::bigint) and state || '' are for the planner. With a plain $1 it knows the partition only once it knows the
--- value, finds such a plan cheaper, and plans anew at each execution: that took a third of all of PostgreSQL's work for
--- a half message. With a plain state it may choose the index message_unsettled while the partition is empty, and the plan
--- then reads all of it later.
+-- {range} and pg_backend_pid() are for the planner. It keeps one plan for all values of $1, in which {range}, literal ids around the
+-- message (outbox/operations/ranges.py), leaves its partition or two; an execution locks and opens all that the plan has.
+-- With a plain $1 a plan for the value alone looks cheaper where two are left, and it plans anew at each execution, which costs
+-- more than the execution. An expression that is stable, not constant, has the same price for all values, and the partition
+-- that it needs not is still left out when the execution begins. With a plain state in place of state || '' it may choose the
+-- index message_unsettled while the partition is empty, and the plan then reads all of it later.
 
 -- name: decide
 -- Gives the half message ($1 id, $2 message id) its verdict ($3), with the remark ($4). The trigger make_transition takes
@@ -13,7 +15,7 @@
 -- no longer UNKNOWN and nothing is returned; if it rolled back, this verdict is the one.
 UPDATE outbox.message
 SET state = $3, remark = $4
-WHERE id = (SELECT $1::bigint) AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
+WHERE id = $1::bigint + (pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
 RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
 
 -- name: read_decision
@@ -37,7 +39,7 @@ WHERE m.id = $1::bigint AND m.message_id = $2::uuid;
 -- running local transaction, which checkers neither ask about nor decide.
 SELECT id
 FROM outbox.message
-WHERE id = (SELECT $1::bigint) AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
+WHERE id = $1::bigint + (pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
 FOR NO KEY UPDATE;
 
 -- name: find_foreign
@@ -54,4 +56,4 @@ LIMIT 2;
 SELECT coalesce(order_key, key) IS NOT NULL,
        pg_advisory_xact_lock(hashtextextended(topic || ':' || encode(coalesce(order_key, key), 'hex'), 1))
 FROM outbox.message
-WHERE id = $1::bigint AND message_id = $2::uuid;
+WHERE id = $1::bigint + (pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid;

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outbox.operations.ranges import within_range
 from outbox.statements import load
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect
@@ -43,7 +44,7 @@ def plan_of(
     conn.execute("BEGIN")
     try:
         conn.execute(f"SET LOCAL plan_cache_mode = {mode}".encode())
-        conn.execute(f"PREPARE watched AS {load(file)[name]}".encode())
+        conn.execute(f"PREPARE watched AS {within_range(load(file)[name], '1')}".encode())
         row = conn.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE watched ({marks})".encode()).fetchone()
         assert row is not None
         return [node for node in nodes(row[0][0]["Plan"]) if node["Actual Loops"]]

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from outbox.operations.ranges import within_range
 from outbox.operations.rows import load_rows
+from outbox.statements import load
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect
 from tests.support.query_plans import FILL_HALVES, Plan, rows_read
@@ -46,7 +48,8 @@ class Early:
 
     def prepare(self, file: str, name: str, count: int) -> None:
         """Prepare a statement of `count` values, and make its plan."""
-        self._conn.execute(f'PREPARE "{name}" AS {load_rows(file)[name]}'.encode())
+        text = within_range(load(file)[name], "1") if file == "decide.sql" else load_rows(file)[name]
+        self._conn.execute(f'PREPARE "{name}" AS {text}'.encode())
         marks = ", ".join(["NULL"] * count)
         self._conn.execute(f'EXPLAIN EXECUTE "{name}" ({marks})'.encode())
 

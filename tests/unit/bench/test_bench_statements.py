@@ -36,6 +36,7 @@ def test_every_numbered_parameter_needs_a_value() -> None:
 def test_the_decision_of_the_library_takes_four_parameters() -> None:
     text = filling(load("decide.sql")["decide"], {1: "1", 2: "'u'", 3: "'COMMITTED'", 4: "NULL"})
     assert "SET state = 'COMMITTED', remark = NULL" in text
+    assert "AND id >= 1 AND id < 5000001 AND" in text
 
 
 def test_the_jars_of_the_peer_are_pinned_once_each() -> None:
