@@ -6,10 +6,6 @@ that writes the log in the background is stopped; then only a commit that waits 
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +14,16 @@ import pytest
 from outbox import Message, Outbox
 from outbox.rocketmq import TransactionMQProducer
 from outbox_local.stack.api import Stack
+from tests.support.background_flushes import no_background_flushes
 from tests.support.kafka_records import read_topic
-from tests.support.pausing import pause
-from tests.support.plain_inserts import Connection, connect, insert, wait_published
+from tests.support.plain_inserts import connect, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 LONG_LEASE = ("--lease", "300")
-WITHOUT_BARRIER = Path(__file__).parents[1] / "support/relay_without_barrier.py"
-
-
-@contextmanager
-def nothing_is_flushed_in_the_background(conn: Connection) -> Iterator[None]:
-    """Stop PostgreSQL's WAL writer; a crash ends it too."""
-    row = conn.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchone()
-    assert row is not None
-    pause(row[0])
-    try:
-        yield
-    finally:
-        if Path(f"/proc/{row[0]}").exists():
-            os.kill(row[0], signal.SIGCONT)
+SUPPORT = Path(__file__).parents[1] / "support"
+WITHOUT_BARRIER, WITHOUT_RECORDS = SUPPORT / "relay_without_barrier.py", SUPPORT / "relay_without_records.py"
 
 
 def crash(stack: Stack) -> None:
@@ -59,7 +43,7 @@ def send_unsafely(stack: Stack, dsn: str, topic: str) -> set[bytes | None]:
         insert(conn, topic, "k", b"first")
         wait_until(lambda: read_topic(stack.bootstrap_servers, topic), "the first is published")
         conn.execute("CHECKPOINT")
-        with nothing_is_flushed_in_the_background(conn):
+        with no_background_flushes(conn):
             conn.execute("SET synchronous_commit = off")
             for number in range(5):
                 insert(conn, topic, f"k{number}", f"k{number}")
@@ -91,6 +75,18 @@ def test_without_the_barrier_a_crash_leaves_a_ghost(
     assert published - committed(private_database), "the barrier is not what keeps ghosts away"
 
 
+@pytest.mark.parametrize("early", [False, True])
+def test_polls_that_ask_for_an_earlier_position_than_their_own_leave_a_ghost(
+    private_stack: Stack, private_database: str, private_topic: str, early: bool
+) -> None:
+    entry = [str(WITHOUT_RECORDS), *(["--early-position"] if early else [])]
+    with RelayProcess(private_database, private_stack.bootstrap_servers, *LONG_LEASE, entry=entry) as relay:
+        relay.wait_until_running()
+        published = send_unsafely(private_stack, private_database, private_topic)
+        relay.kill()
+    assert bool(published - committed(private_database)) == early
+
+
 def test_messages_whose_xid_was_issued_before_a_crash_are_published(
     private_stack: Stack, private_database: str, private_topic: str
 ) -> None:
@@ -101,7 +97,7 @@ def test_messages_whose_xid_was_issued_before_a_crash_are_published(
             insert(conn, private_topic, "k", b"first")
             wait_published(conn)
             conn.execute("CHECKPOINT")
-            with nothing_is_flushed_in_the_background(conn):
+            with no_background_flushes(conn):
                 for _ in range(20):
                     with conn.transaction(force_rollback=True):
                         row = conn.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
+from psycopg import sql
+
+from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.session import Session
 from tests.support.plain_inserts import Connection, insert_numbered
 from tests.support.relay_session import turn_until
@@ -21,15 +25,30 @@ class Cost(NamedTuple):
 
 
 class SettledRelay:
-    """A relay that has published before, so that all its statements are prepared, with nothing on the wire."""
+    """A relay that has published before, so that all its statements are prepared, with nothing on the wire.
+
+    It counts the barriers that are made by themselves, not with a poll.
+    """
 
     def __init__(self, session: Session, producer: Connection, topic: str) -> None:
         self.session = session
         self._producer, self._topic = producer, topic
+        self.barriers = 0
+        self._count_barriers()
         for _ in range(3):
             self.send(1)
             turn_until(session, lambda: self.is_settled, "it is published and recorded")
         session._balance_at = session._retire_at = session._delayed._look_at = inf
+
+    def _count_barriers(self) -> None:
+        recorder = self.session._recorder
+        commit = recorder.commit
+
+        def counted(acknowledged: Iterable[Batch], bounds: list[int], *, barrier: bool = False) -> int:
+            self.barriers += barrier
+            return commit(acknowledged, bounds, barrier=barrier)
+
+        recorder.commit = counted  # type: ignore[method-assign]
 
     @property
     def is_settled(self) -> bool:
@@ -52,3 +71,13 @@ class SettledRelay:
         with traced(self.session._conn) as lines:
             self.session.run_once(0)
         return Cost(waits(lines), sent(lines, "Bind"), sent(lines, "Parse") + sent(lines, "Query"))
+
+
+def make_own_barriers(conn: Connection) -> None:
+    """Let relays that begin in this database make a barrier for each batch, whatever their polls could ask.
+
+    What polls find of a server that other tests use as well is not always flushed.
+    """
+    conn.execute(
+        sql.SQL("ALTER DATABASE {} SET outbox.own_barriers = 'on'").format(sql.Identifier(conn.info.dbname))
+    )

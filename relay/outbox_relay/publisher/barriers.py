@@ -1,7 +1,21 @@
 """The part of a session that makes the barrier of what was read, and records what is acknowledged.
 
 In steady state both cost no round trip: what is acknowledged is recorded by a statement behind the poll (see
-recorder.py), so the barrier is there when the rows are.
+recorder.py), so the barrier is there when the rows are. Where nothing is to be recorded, the poll itself returns
+whether its rows need one ("secured" in finder.sql). That is asked once: if the answer is no, a barrier is made at once.
+
+Schedules of a page whose poll found all flushed and the lanes ours, and that is published without a barrier:
+
+- PostgreSQL dies after the poll's answer: what the poll saw was on disk by then, so it comes back with it. The session
+  ends at its next statement, and with it all progress in memory; the next one starts from what is recorded.
+- The relay is paused behind the answer, and its lanes are taken: after `FRESH_S` it makes a barrier, which finds the
+  other epoch. A pause behind that check is as one behind a barrier: what it publishes then was read before the take, so
+  its successor publishes it as well, and takes it for doubtful.
+- The page waits for a later turn (a topic, room, a full queue): the answer is forgotten, and a barrier is made.
+- Something was acknowledged that could not travel with the poll: it is recorded, whatever the poll found.
+- A claim, a drain, a stop is to be written: each is a flushed commit of its own, as without this.
+- Standbys are named while the relay runs: each session reads the setting for itself, so a poll may miss it for as long
+  as the reload takes to reach this session, and publish what was committed in that moment.
 """
 
 from __future__ import annotations
@@ -58,8 +72,9 @@ class Barriers:
     def _secure(self, pages: list[Page]) -> bool:
         """Make the barrier, with what there is to record; return whether the pages may be published after it."""
         is_made = time.monotonic() - self._polled_at < FRESH_S and all(page.has_barrier for page in pages)
-        if not is_made:
-            acknowledged = self._publisher.take_acknowledged()
+        acknowledged = self._publisher.take_acknowledged()
+        # Also if there is something to record: where several groups are polled nothing travels with the polls.
+        if acknowledged or not is_made:
             with _ending_spans(acknowledged), naming_defects():
                 messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
             self._note(acknowledged, messages)

@@ -19,9 +19,10 @@ from psycopg import sql
 
 from outbox import wire
 from outbox.statements import Statements, array_text
+from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.polls import Polls
-from outbox_relay.publisher.prepared import INT2, INT8, Numbered, PreparedStatements, Rider
+from outbox_relay.publisher.prepared import INT2, INT8, TEXT, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.snapshot import BEGINNING, Progress, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
@@ -72,8 +73,9 @@ class Poll:
     rows: list[RawRow]
     more: bool
     found: dict[int, int]
-    has_carried: bool = False
-    """Whether another statement was executed right behind it, in the same round trip."""
+    needs_no_barrier: bool = False
+    """Whether another statement was committed right behind it, in the same round trip, or it found its rows flushed and
+    the lanes ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,11 @@ _FRAGMENTS = {
     "weight": sql.SQL(STATEMENTS["weight"]).format(**_TEXT_BYTES),
     "withheld": sql.SQL(STATEMENTS["withheld"]).format(**_TEXT_BYTES),
 }
+_ASKED = {"written": sql.SQL(STATEMENTS["written"]), "secured": sql.SQL(STATEMENTS["secured"])}
+_NOT_ASKED = {
+    "written": sql.SQL(STATEMENTS["nothing_written"]),
+    "secured": sql.SQL(STATEMENTS["not_secured"]),
+}
 
 
 def prepare_session(conn: psycopg.Connection[Any], lease: float = 10.0) -> None:
@@ -171,8 +178,11 @@ class Finder:
         page_bytes: int = PAGE_BYTES,
         row_bytes: int = ROW_BYTES,
         statements: PreparedStatements | None = None,
+        lease: Lease | None = None,
     ) -> None:
+        """Let polls ask whether what they find needs a barrier, where a lease is given."""
         self.conn = conn
+        self._lease = lease
         self.page_size = page
         self.page_bytes = page_bytes
         self.row_bytes = row_bytes
@@ -197,11 +207,12 @@ class Finder:
             ranges: ranges of hashes of topics; 0: all topics.
         """
         branches = self._branches("branch", runs, ranges)
-        return sql.SQL(STATEMENTS["poll"]).format(branches=branches, **_FRAGMENTS)
+        asked = _NOT_ASKED if self._lease is None else _ASKED
+        return sql.SQL(STATEMENTS["poll"]).format(branches=branches, **asked, **_FRAGMENTS)
 
     def poll_values(self, previous: Snapshot, scope: Scope) -> dict[str, Any]:
         """Return what `poll_statement` binds."""
-        return {
+        values = {
             "xmax": str(previous.xmax),
             "xip": previous.xip_array,
             "page": self.page_size,
@@ -209,10 +220,13 @@ class Finder:
             "row_bytes": self.row_bytes,
             **scope.values,
         }
+        if self._lease is not None:
+            values |= self._lease.ownership(scope.lanes)
+        return values
 
     def _new_poll(self, scope: Scope) -> tuple[Numbered, dict[str, Any]]:
         runs, ranges = len(scope.runs), len(scope.ranges)
-        types = dict.fromkeys(("page", "bytes", "row_bytes"), INT8)
+        types = dict.fromkeys(("page", "bytes", "row_bytes", "epoch"), INT8) | {"owner": TEXT}
         types |= {f"{bound}{run}": INT2 for run in range(runs) for bound in ("first", "last")}
         text = self.poll_statement(runs, ranges).as_string(self.conn)
         return Numbered.of(text, types), self.poll_values(BEGINNING, scope)
@@ -242,9 +256,11 @@ class Finder:
         if kind not in self._polls:
             self._polls.add(kind, *self._new_poll(scope))
         carries = rider is not None and rider.result is None
-        rows, found, newest, snapshot, topics = self._polls.run(kind, previous, rider if carries else None)
+        answer = self._polls.run(kind, previous, rider if carries else None)
         has_carried = carries and rider is not None and rider.is_behind
-        return Poll(snapshot, newest, rows, found > len(rows), topics, has_carried)
+        more = answer.found > len(answer.rows)
+        secured = has_carried or answer.is_secured
+        return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, secured)
 
     def backlog(self, progress: Progress, scope: Scope) -> Listing:
         """List the ids of an open difference beyond its position; of a partial one, those without a publication."""

@@ -34,14 +34,15 @@ DEALLOCATE {name}
 -- order, if they fit a page; else none of them. The search ends at the first row beyond a page, so a poll costs no more
 -- than a page however much there is: there is no ORDER BY below the LIMIT, and what was found of more than a page are
 -- any rows of it, not the first. The first row is a header: how many rows were found (one more than a page: there are
--- more), the newest position given out, this statement's snapshot and, if there are more, how many of what was found
--- belong to which hash of a topic ("headers"). "position + 0" keeps the planner from walking an index of positions. How
--- a page is cut: see "page".
+-- more), the newest position given out, this statement's snapshot, if there are more, how many of what was found
+-- belong to which hash of a topic ("headers"), and whether what was found needs no barrier (the last column; see
+-- "secured"). "position + 0" keeps the planner from walking an index of positions. How a page is cut: see "page".
 -- Transactions that still run are not searched ("visible"): one may have written a million rows, which are in the index,
 -- and each would be looked up in the table to find that it is not visible.
 WITH visible AS MATERIALIZED (
     SELECT pg_snapshot_xmax(s) AS xmax,
-           ARRAY(SELECT x FROM unnest(%(xip)s::xid8[]) x WHERE pg_visible_in_snapshot(x, s)) AS ended
+           ARRAY(SELECT x FROM unnest(%(xip)s::xid8[]) x WHERE pg_visible_in_snapshot(x, s)) AS ended,
+           {written} AS written
     FROM pg_current_snapshot() s
 ), found AS MATERIALIZED (
     SELECT *, position + 0 AS place FROM ({branches}) m LIMIT %(page)s + 1
@@ -57,7 +58,7 @@ SELECT (SELECT rows FROM size) AS position, (SELECT last_value FROM outbox.posit
            FROM (SELECT hashtext(topic) AS hash, count(*) AS rows FROM found GROUP BY hashtext(topic)) t) END AS headers,
        NULL::text AS tags, NULL::text AS index_keys,
        NULL::text AS producer_group, {no_text_headers},
-       NULL::text AS waiting, NULL::boolean AS expired, NULL::bigint AS withheld, NULL::boolean AS fills_page
+       NULL::text AS waiting, NULL::boolean AS expired, NULL::bigint AS withheld, {secured} AS fills_page
 UNION ALL
 SELECT {columns} FROM (
     SELECT *, {withheld} AS withheld FROM (
@@ -65,6 +66,29 @@ SELECT {columns} FROM (
         FROM (SELECT *, {weight} AS weight FROM found WHERE (SELECT rows FROM size) <= %(page)s) w
     ) c WHERE bytes - weight < %(bytes)s ORDER BY place OFFSET 0
 ) m
+
+-- name: written
+-- Where the log is written to, read by the poll itself: above all that its snapshot sees. (The snapshot is taken before the
+-- statement runs, a commit is written before it is visible, and the function is volatile, so it is in no kept plan.)
+pg_current_wal_insert_lsn()
+
+-- name: nothing_written
+-- The same in a poll that does not ask.
+NULL::pg_lsn
+
+-- name: secured
+-- Whether what the poll found may be published without a commit behind it: all that its snapshot saw is on this server's
+-- disk, no standby is to have it first, and the lanes are ours. Asked in the poll, because an answer of another session
+-- may come from after a crash. When the last record ends a page of the log, "written" lies behind what can be flushed until
+-- somebody writes more: false, and a barrier is made.
+(SELECT rows FROM size) > 0 AND pg_current_wal_flush_lsn() >= (SELECT written FROM visible)
+    AND current_setting('synchronous_standby_names') = ''
+    AND (SELECT count(*) FROM outbox.lane
+         WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
+
+-- name: not_secured
+-- The same in a poll that does not ask.
+false
 
 -- name: branch
 -- One live partition of the difference, for one run of neighbouring lanes and one of hashes of topics. Each half is an

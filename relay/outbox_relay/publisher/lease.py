@@ -3,10 +3,10 @@
 A relay joins with a new epoch and no lanes; lanes come and go under it (shared_lanes.py decides which). What happens
 when an owner dies or pauses, between any two lines: its rows in outbox.lane stay as they are until the lease runs out
 (or its database session is gone), then other relays take the lanes under their epochs and start from the progress that
-was recorded. A paused owner that wakes up finds another epoch at its next barrier, before it publishes anything
-further; what it had already given to Kafka is at worst published twice, with the same message ids, and after the first
-appearance: each owner publishes a gap-free run, in order, that starts at or before the recorded progress. It then joins
-again under a new epoch.
+was recorded. A paused owner that wakes up finds another epoch at its next poll or barrier, before it publishes
+anything further; what it had already given to Kafka is at worst published twice, with the same message ids, and after
+the first appearance: each owner publishes a gap-free run, in order, that starts at or before the recorded progress. It
+then joins again under a new epoch.
 
 A process that dies or freezes while it takes lanes holds their locks only until its session ends: at once, or
 after a lease in an idle transaction. Until then a taker waits, and logs for whom.
@@ -198,6 +198,10 @@ class Lease:
         """
         conn.execute(STATEMENTS["release"], self._noted(doubted or {}))
         self.lanes = frozenset()
+
+    def ownership(self, lanes: Iterable[int]) -> dict[str, Any]:
+        """Return the values by which a statement asks whether lanes are ours."""
+        return {"epoch": self.epoch, "owner": self.owner, "mine": array_text(lanes)}
 
     def _noted(self, doubted: Mapping[int, int]) -> dict[str, Any]:
         return {

@@ -20,7 +20,8 @@ STATEMENTS = Statements("outbox_relay/publisher/finder.sql")
 KEPT = 50
 """Polls that stay prepared: groups of lanes, and topics that are read apart, come and go."""
 FOUND, NEWEST, SNAPSHOT, TOPICS = 0, 1, 3, 12
-"""Columns of the header row; see "poll" in finder.sql."""
+"""Columns of the header row; see "poll" in finder.sql. The last is whether it needs no barrier."""
+_TRUE = b"\x01"
 
 
 class _Kind(NamedTuple):
@@ -40,6 +41,8 @@ class Answer(NamedTuple):
     newest: int
     snapshot: Snapshot
     topics: dict[int, int]
+    is_secured: bool
+    """Whether what was found may be published without a barrier; see "secured" in finder.sql."""
 
 
 class Polls:
@@ -89,7 +92,8 @@ class Polls:
         elif counts := result.get_value(0, TOPICS):
             topics = dict(_pair(each) for each in counts.split())
         snapshot = self._snapshot_of(result.get_value(0, SNAPSHOT) or b"")
-        return Answer(rows, _number(result, FOUND), _number(result, NEWEST), snapshot, topics)
+        is_secured = result.get_value(0, result.nfields - 1) == _TRUE
+        return Answer(rows, _number(result, FOUND), _number(result, NEWEST), snapshot, topics, is_secured)
 
     def _snapshot_of(self, text: bytes) -> Snapshot:
         if text != self._snapshot[0]:

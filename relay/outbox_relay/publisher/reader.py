@@ -34,7 +34,8 @@ class Page:
     before: Progress
     progress: Progress
     has_barrier: bool = False
-    """Whether a record was committed behind the poll that found its rows."""
+    """Whether a record was committed behind the poll that found its rows, or the poll found them flushed, and the lanes
+    ours. A page of a list has none: its own statement did not ask."""
 
 
 class Reader:
@@ -108,7 +109,7 @@ class Reader:
                 published = self._finder.published(poll.rows)
                 poll.rows = [row for row in poll.rows if row[POSITION] not in published]
             if poll.rows:
-                yield Page(group, poll.rows, before, group.progress, poll.has_carried)
+                yield Page(group, poll.rows, before, group.progress, poll.needs_no_barrier)
             elif poll.more and not group.is_level and not group.is_listed:
                 yield from self._next_of_backlog(group)
 

@@ -246,10 +246,7 @@ class Recorder:
         self.doubts.add_everything(self.recorded, row[0])
 
     def _barrier(self) -> Step:
-        return STATEMENTS["barrier"], self._ownership(self._lease.lanes)
-
-    def _ownership(self, lanes: Iterable[int]) -> dict[str, Any]:
-        return {"epoch": self._lease.epoch, "owner": self._lease.owner, "mine": array_text(lanes)}
+        return STATEMENTS["barrier"], self._lease.ownership(self._lease.lanes)
 
     def claim(self, claim: Claim) -> None:
         """Write that a message fails, outside a batch; all in front of it must be recorded."""
@@ -261,7 +258,7 @@ class Recorder:
 
     def _claims(self, claims: list[Claim]) -> Step:
         return STATEMENTS["claim"], {
-            **self._ownership(frozenset(claim.lane for claim in claims)),
+            **self._lease.ownership(frozenset(claim.lane for claim in claims)),
             **self._claimed(claims),
         }
 
@@ -274,7 +271,7 @@ class Recorder:
     def _drained(self, drain: KeyDrain) -> Step:
         failed = drain.failed
         return STATEMENTS["drained"], {
-            **self._ownership([drain.lane]),
+            **self._lease.ownership([drain.lane]),
             "number": drain.number,
             "done": array_text(drain.done),
             "expired": array_text(drain.expired),
@@ -297,7 +294,7 @@ class Recorder:
         """
         batch = run[-1]
         speaks_for = frozenset[int]().union(*(each.speaks_for for each in run))
-        ownership = self._ownership(speaks_for | lanes)
+        ownership = self._lease.ownership(speaks_for | lanes)
         steps = [
             (
                 STATEMENTS["record"],
@@ -318,7 +315,7 @@ class Recorder:
         others = [] if batch.drain is None else [self._drained(batch.drain)]
         claims = [claim for each in run for claim in each.claims]
         if claims and steps:
-            own = self._ownership(speaks_for)
+            own = self._lease.ownership(speaks_for)
             steps[0] = STATEMENTS["record_claims"], {**steps[0][1], **own, **self._claimed(claims)}
         elif claims:
             others.append(self._claims(claims))

@@ -25,6 +25,7 @@ from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
 from outbox_relay.publisher.finder import POSITION, Finder, born
 from outbox_relay.publisher.lane_groups import Group, care_of, caught_up, end_care, merge, of_lane
 from outbox_relay.publisher.lease import Lease
+from outbox_relay.publisher.local_wal import can_ask_what_is_flushed
 from outbox_relay.publisher.locked import LockedRows
 from outbox_relay.publisher.moved_topics import MovedTopics
 from outbox_relay.publisher.overdue import Overdue
@@ -81,7 +82,8 @@ class Session(
         self._recorder = recorder
         self._recorder.freed = self._free_key
         self._partitions = LivePartitions(conn)
-        self._finder = Finder(conn, page=page, statements=recorder.statements)
+        asks = recorder.may_send_along and can_ask_what_is_flushed(conn)
+        self._finder = Finder(conn, page=page, statements=recorder.statements, lease=lease if asks else None)
         self._reader = Reader(self._finder, self._partitions, ahead)
         self._delayed = Delayed(conn)
         self._upkeep = upkeep

@@ -13,6 +13,7 @@ from psycopg import sql
 from outbox.statements import array_text
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import Finder, prepare_session
+from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.publisher.upkeep import SWEEP
@@ -22,8 +23,9 @@ from tests.support.plain_inserts import Connection, connect, insert, insert_numb
 from tests.support.query_plans import Plan, Prepared, buffers, nodes, removed, scans
 
 POLL = {"first0": "smallint", "last0": "smallint", "xmax": "xid8", "xip": "xid8[]", "page": "bigint",
-        "bytes": "bigint", "row_bytes": "bigint"}  # fmt: skip
+        "bytes": "bigint", "row_bytes": "bigint", "epoch": "bigint", "owner": "text", "mine": "smallint[]"}  # fmt: skip
 ALL_LANES = "{0,1,2,3,4,5,6,7}"
+LEASE = Lease("me", 7, 10.0)
 FEW = 5
 WIDTH = 1_000
 
@@ -39,6 +41,7 @@ def conn(database: str) -> Iterator[Connection]:
                     sql.Identifier(*table.split("."))
                 )
             )
+        conn.execute("UPDATE outbox.lane SET epoch = %s, owner = %s", [LEASE.epoch, LEASE.owner])
         prepare_session(conn)
         yield conn
 
@@ -50,7 +53,7 @@ def poll_statement(conn: Connection, partitions: int) -> Prepared:
             "SELECT relname FROM pg_class c JOIN outbox.partition p ON p.name = c.oid ORDER BY p.lower"
         )
     ]
-    finder = Finder(conn)
+    finder = Finder(conn, lease=LEASE)  # its polls ask whether they need a barrier
     finder.name_partitions(tuple(tables[:partitions]))
     return Prepared(conn, finder.poll_statement(), POLL)
 
@@ -64,6 +67,7 @@ def values(snapshot: Snapshot, page: int = 5_000) -> dict[str, Any]:
         "page": page,
         "bytes": 16 << 20,
         "row_bytes": 64 << 20,
+        **LEASE.ownership(range(8)),
     }
 
 
@@ -126,6 +130,7 @@ def test_each_branch_of_the_finder_uses_its_index(conn: Connection, database: st
         assert len(snapshot.xip) >= 2
         idle = watched.explain(values(snapshot))
         assert_finder_index(conn, idle, partitions)
+        assert not scans(idle, "lane"), "whose the lanes are is asked only of what is found"
         first.commit()
         insert_numbered(conn, "t", 20)
         busy = watched.explain(values(snapshot))

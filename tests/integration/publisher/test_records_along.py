@@ -21,26 +21,17 @@ from outbox_relay.publisher.lease import LeaseLostError
 from tests.support.plain_inserts import Connection, connect
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
-from tests.support.settled_relay import SettledRelay
+from tests.support.settled_relay import SettledRelay, make_own_barriers
 from tests.support.waiting import wait_until
 
 NEWEST = "SELECT xid::text::bigint FROM outbox.publication ORDER BY xid DESC LIMIT 1"
 
 
 class Watched(SettledRelay):
-    """It counts the barriers that are made by themselves, and has a message acknowledged and another one to find."""
+    """It has had a message acknowledged, and has another one to find."""
 
     def __init__(self, session: Any, producer: Connection, topic: str) -> None:
         super().__init__(session, producer, topic)
-        self.barriers = 0
-        commit = session._recorder.commit
-
-        def counted(*given: Any, barrier: bool = False) -> int:
-            self.barriers += barrier
-            messages: int = commit(*given, barrier=barrier)
-            return messages
-
-        session._recorder.commit = counted
         self.send(1)
         self.turn()
         self.acknowledge()
@@ -65,6 +56,7 @@ def relay(
     database: str, conn: Connection, bootstrap_servers: str, make_topic: MakeTopic
 ) -> Iterator[Watched]:
     topic = make_topic()
+    make_own_barriers(conn)
     with relay_session(database, bootstrap_servers, clean=False) as session:
         yield Watched(session, conn, topic)
 

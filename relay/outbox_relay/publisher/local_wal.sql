@@ -1,0 +1,21 @@
+-- Whether this server's own log is where a commit is durable. Asked once in a session, each by itself.
+
+-- name: positions
+-- What polls ask. Refused where the privilege to execute them was revoked, and where they are not what PostgreSQL's are.
+SELECT pg_current_wal_insert_lsn() >= pg_current_wal_flush_lsn()
+
+-- name: aurora
+-- Aurora has this function, and no other server. It is in no list of functions: asking pg_proc does not find it.
+SELECT pg_catalog.aurora_version()
+
+-- name: elsewhere
+-- Signs of services that keep the log elsewhere, or have copies of it that "synchronous_standby_names" does not show:
+-- Amazon RDS (a Multi-AZ cluster cannot be told from an instance), AlloyDB, Neon, PolarDB. And whether an operator wants
+-- barriers: ALTER ROLE … SET outbox.own_barriers = 'on'.
+SELECT concat_ws(', ',
+    (SELECT string_agg('the role ' || rolname, ', ' ORDER BY rolname) FROM pg_catalog.pg_roles
+     WHERE rolname IN ('rds_superuser', 'alloydbsuperuser', 'neon_superuser', 'polar_superuser')),
+    (SELECT string_agg('the setting ' || name, ', ')
+     FROM unnest(ARRAY['neon.tenant_id', 'neon.timeline_id', 'rds.extensions', 'rds.logical_replication']) name
+     WHERE current_setting(name, true) IS NOT NULL),
+    CASE WHEN current_setting('outbox.own_barriers', true) = 'on' THEN 'the setting outbox.own_barriers' END)
