@@ -10,7 +10,7 @@ SELECT pg_catalog.aurora_version()
 
 -- name: elsewhere
 -- Signs of services that keep the log elsewhere, or have copies of it that "synchronous_standby_names" does not show:
--- Amazon RDS (a Multi-AZ cluster cannot be told from an instance), AlloyDB, Neon, PolarDB. And whether an operator wants
+-- Amazon RDS (a Multi-AZ cluster cannot be distinguished from an instance), AlloyDB, Neon, PolarDB. And whether an operator wants
 -- barriers: ALTER ROLE … SET outbox.own_barriers = 'on'.
 SELECT concat_ws(', ',
     (SELECT string_agg('the role ' || rolname, ', ' ORDER BY rolname) FROM pg_catalog.pg_roles
