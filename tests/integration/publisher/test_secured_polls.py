@@ -126,7 +126,7 @@ def test_nothing_is_published_when_the_poll_finds_another_owner(
     assert (sent(relay), relay.barriers) == (0, 1)
 
 
-def test_a_relay_that_was_paused_behind_the_poll_asks_again_whether_the_lanes_are_its_own(
+def test_a_relay_that_was_paused_behind_the_poll_asks_for_its_lanes_again(
     relay: SettledRelay, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_000.0]
