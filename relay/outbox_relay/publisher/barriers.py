@@ -12,6 +12,7 @@ Schedules of a page whose poll found all flushed and the lanes ours, and that is
   other epoch. A pause behind that check is as one behind a barrier: what it publishes then was read before the take, so
   its successor publishes it as well, and takes it for doubtful.
 - The page waits for a later turn (a topic, room, a full queue): the answer is forgotten, and a barrier is made.
+- A topic had to be read for the page: the same. What was read of the registry may be younger than what is flushed.
 - Something was acknowledged that could not travel with the poll: it is recorded, whatever the poll found.
 - A claim, a drain, a stop is to be written: each is a flushed commit of its own, as without this.
 - Standbys are named while the relay runs: each session reads the setting for itself, so a poll may miss it for as long

@@ -14,8 +14,8 @@ So nothing is written or kept per message or per batch. Schedules:
   noted of it before was written with that stop, and nothing of it was handed over since, because a retry is announced
   first.
 - It is paused, and goes on after another took the lanes: all that it can still give to Kafka was read before the last
-  barrier, or by a poll that found the lanes its own, so before the take, and has a position that the successor takes
-  for doubtful.
+  barrier, or by a poll that found the lanes its own, so before the take was committed. Its successor asks for the
+  newest position after that commit, and takes everything up to it for doubtful.
 - It stops cleanly: what is noted is written in the statement that gives the lanes back. If it dies before that
   statement, or another session holds the row of a lane of which more is noted than written, the lease stays (as one
   that has ended), and so the lanes are not given back.

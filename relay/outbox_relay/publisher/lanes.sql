@@ -147,7 +147,7 @@ ORDER BY l.lane
 -- Up to which position a lane's messages are in doubt for whoever takes it. The last owner may have given Kafka all that it
 -- could read, unless it gave the lane back (then the lane has no owner, or its epoch no lease), or the lane was stopped and
 -- not being tried again (then nothing of it was on the wire, or the stop's record covers it), on this server and timeline.
--- What was stopped at without doubt stays so.
+-- What was stopped at without doubt stays so. The last column: whether the last owner may still be at it.
 WITH here AS (
     SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
            (SELECT last_value FROM outbox.position) AS newest
@@ -164,7 +164,8 @@ WITH here AS (
 SELECT l.lane,
        CASE WHEN s.is_given_back OR s.is_stopped THEN l.doubted_until
             ELSE greatest(l.doubted_until, h.newest) END,
-       CASE WHEN s.is_stopped AND NOT l.stopped_in_doubt THEN l.stopped_message::text END
+       CASE WHEN s.is_stopped AND NOT l.stopped_in_doubt THEN l.stopped_message::text END,
+       NOT (s.is_given_back OR s.is_stopped)
 FROM outbox.lane l JOIN settled s USING (lane) CROSS JOIN here h
 ORDER BY l.lane
 

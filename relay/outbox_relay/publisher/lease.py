@@ -79,6 +79,8 @@ class Taken:
     """Per lane, up to which position earlier owners may have given messages to Kafka without recording it."""
     refused: dict[int, str] = field(default_factory=dict)
     """Of lanes that were stopped, the message at which they were, where it is certain that Kafka does not have it."""
+    left: frozenset[int] = frozenset()
+    """The lanes whose last owner may still read and publish until the take is committed."""
 
 
 @dataclass(slots=True)
@@ -130,6 +132,11 @@ class Lease:
         except psycopg.errors.LockNotAvailable:
             raise LanesLockedError(lock_holders(conn)) from None
         self.lanes |= taken.progress.keys()
+        if taken.left:
+            # Once more: until the commit the last owner's polls found the lanes its own. Nothing has to be written: who
+            # takes the lanes from us asks again, and whoever they are given back to is told what is noted here.
+            newest = _one(conn, "newest")
+            taken.doubted |= {lane: max(newest, taken.doubted[lane]) for lane in taken.left}
         return taken
 
     def _take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int) -> Taken:
@@ -291,8 +298,9 @@ def _left_behind(
     return Taken(
         progress={lane: read_progress(*rest) for lane, *rest in rows},
         stopped=frozenset(row[0] for row in rows if row[4]),
-        doubted={lane: until for lane, until, _ in doubts},
-        refused={lane: message_id for lane, _, message_id in doubts if message_id is not None},
+        doubted={lane: until for lane, until, *_ in doubts},
+        refused={lane: message_id for lane, _, message_id, _ in doubts if message_id is not None},
+        left=frozenset(lane for lane, _, _, is_left in doubts if is_left),
     )
 
 

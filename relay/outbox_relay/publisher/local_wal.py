@@ -20,7 +20,7 @@ log = Log("relay")
 
 
 def can_ask_what_is_flushed(conn: psycopg.Connection[Any]) -> bool:
-    """Return whether polls may ask what is flushed; log why they may not.
+    """Return whether polls may ask what is flushed; log the answer, with the reason.
 
     Args:
         conn: the loop's connection, in autocommit: each question is a transaction of its own, and may be refused.
@@ -31,21 +31,27 @@ def can_ask_what_is_flushed(conn: psycopg.Connection[Any]) -> bool:
     why = _reason(conn)
     if why:
         log.info("each batch waits for a commit of the relay", because=why)
+    else:
+        log.info("a batch that its poll finds flushed waits for no commit of the relay")
     return not why
 
 
 def _reason(conn: psycopg.Connection[Any]) -> str:
     try:
-        conn.execute(STATEMENTS["positions"])
+        if conn.execute(STATEMENTS["positions"]).fetchone() != (True,):
+            return "the log is flushed further than it is written, by what the server returns"
+        row = conn.execute(STATEMENTS["elsewhere"]).fetchone()
     except psycopg.Error as error:
         if conn.broken:
             raise
         return f"how far the log is flushed cannot be asked: {str(error).splitlines()[0]}"
-    row = conn.execute(STATEMENTS["elsewhere"]).fetchone()
     if row is not None and row[0]:
         return f"the server may keep its log elsewhere: it has {row[0]}"
     try:
         conn.execute(STATEMENTS["aurora"])
     except psycopg.errors.UndefinedFunction:
         return ""
+    except psycopg.Error:
+        if conn.broken:
+            raise
     return "the server may keep its log elsewhere: it has aurora_version()"

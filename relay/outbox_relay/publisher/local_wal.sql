@@ -2,7 +2,8 @@
 
 -- name: positions
 -- What polls ask. Refused where the privilege to execute them was revoked, and where they are not what PostgreSQL's are.
-SELECT pg_current_wal_insert_lsn() >= pg_current_wal_flush_lsn()
+-- True of a log that is flushed behind where it is written: the flushed position is read first.
+SELECT pg_current_wal_flush_lsn() <= pg_current_wal_insert_lsn()
 
 -- name: aurora
 -- Aurora has this function, and no other server. It is in no list of functions: asking pg_proc does not find it.
@@ -11,11 +12,11 @@ SELECT pg_catalog.aurora_version()
 -- name: elsewhere
 -- Signs of services that keep the log elsewhere, or have copies of it that "synchronous_standby_names" does not show:
 -- Amazon RDS (a Multi-AZ cluster cannot be distinguished from an instance), AlloyDB, Neon, PolarDB. And whether an operator wants
--- barriers: ALTER ROLE … SET outbox.own_barriers = 'on'.
+-- barriers: options='-c outbox.own_barriers=on' in the DSN of the relay, which every login may give.
 SELECT concat_ws(', ',
     (SELECT string_agg('the role ' || rolname, ', ' ORDER BY rolname) FROM pg_catalog.pg_roles
      WHERE rolname IN ('rds_superuser', 'alloydbsuperuser', 'neon_superuser', 'polar_superuser')),
     (SELECT string_agg('the setting ' || name, ', ')
      FROM unnest(ARRAY['neon.tenant_id', 'neon.timeline_id', 'rds.extensions', 'rds.logical_replication']) name
      WHERE current_setting(name, true) IS NOT NULL),
-    CASE WHEN current_setting('outbox.own_barriers', true) = 'on' THEN 'the setting outbox.own_barriers' END)
+    CASE WHEN coalesce(lower(current_setting('outbox.own_barriers', true)), '') NOT IN ('', 'off', 'false', 'no', '0') THEN 'the setting outbox.own_barriers' END)

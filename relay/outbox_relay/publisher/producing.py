@@ -83,8 +83,10 @@ class Publisher(HoldingKeys):
         """Called while there is no room for a message in the local queue, with the seconds waited so far; False ends
         the page before that message."""
 
-    def prepare(self, rows: Iterable[RawRow], lanes: Collection[int]) -> None:
-        """Read the topics of what will be published of a page; see `TopicBook.prepare`.
+    def prepare(self, rows: Iterable[RawRow], lanes: Collection[int]) -> bool:
+        """Read the topics of what will be published of a page; return whether any had to be read.
+
+        See `TopicBook.prepare`.
 
         Raises:
             KafkaUnavailableError: no broker replies about a topic; nothing was produced.
@@ -92,7 +94,7 @@ class Publisher(HoldingKeys):
         parked = self.held.topics
         published = (row for row in rows if row[WAITING] is row[EXPIRED] is row[WITHHELD] is None)
         flowing = (row for row in published if row[LANE] in lanes)
-        self.topics.prepare(
+        return self.topics.prepare(
             {row[TOPIC] for row in flowing if not parked or (row[LANE], row[TOPIC]) not in parked}
         )
 

@@ -1,7 +1,7 @@
 """Renewing the lease outside of the publishing loop, on a thread and connection of its own.
 
 The loop may be in one statement, or waiting for Kafka, for longer than a lease: listing a backlog, reading topics,
-settling. The lanes stay its own meanwhile. The barrier still decides: it asks the database in the same
+settling. The lanes stay its own meanwhile. The barrier still decides, or the poll: each asks the database in the same
 commit whether the lanes are ours: this thread only keeps other relays from taking them, and never permits anything.
 
 What it must not do, and what happens between any two lines:
@@ -12,16 +12,16 @@ What it must not do, and what happens between any two lines:
   renewing, the lease runs out, and another relay takes over. If the loop goes on before that, so does renewing.
 - **Outlive the process or its pause.** SIGKILL and SIGSTOP end or stop both threads alike. After a pause the renewal
   may come first: it finds the lease renewable (the lanes were not taken: nothing is lost) or its row gone, notes
-  that, and the next `beat()` raises LeaseLostError. If the loop comes first, its barrier finds the other epoch.
+  that, and the next `beat()` raises LeaseLostError. If the loop comes first, its poll or barrier finds the other epoch.
 - **Bring back lanes that were taken or given back.** The statement changes one existing row, and no lane. The lock of
   the table lets a taker wait for a renewal, or a renewal for a taker: one that was faster keeps the lanes, one that is
-  later extends a lease without the lanes that were taken, or finds no row where all were. The barrier knows. At the end
-  `stop()` comes before the lease is given up, and a renewal that is under way then finds no row.
+  later extends a lease without the lanes that were taken, or finds no row where all were. Poll and barrier know. At the
+  end `stop()` comes before the lease is given up, and a renewal that is under way then finds no row.
 - **Wait for long.** A lock and the statement itself are given up after a lease. An error is logged and tried again on a
-  new connection; when that lasts longer than the lease, others may take the lanes, and the barrier notices.
+  new connection; when that lasts longer than the lease, others may take the lanes, and poll or barrier notices.
 
-`outbox.lease.backend_pid` names the *loop's* session, the only one that can pass a barrier. If that session dies, the
-lanes may be taken at once, whatever this thread renews; the loop gets the error at its next statement, and then
+`outbox.lease.backend_pid` names the *loop's* session, the only one that polls and makes barriers. If that session dies,
+the lanes may be taken at once, whatever this thread renews; the loop gets the error at its next statement, and then
 this thread is stopped. If only this thread's session dies, the loop goes on and the thread connects again. Behind a
 pooler in session mode the server's session outlives its client, so that only the end of the lease shows a death.
 """

@@ -185,7 +185,8 @@ class Session(
         found = bool(pages)
         if pages:
             for page in pages:
-                self._publisher.prepare(page.rows, page.group.lanes)
+                if self._publisher.prepare(page.rows, page.group.lanes):
+                    page.has_barrier = False  # what was read of a topic may be younger than what is flushed
             if self._publisher.topics.changes.awaited:
                 return True  # the next turn lets the topic move first
             if not self._secure(pages):

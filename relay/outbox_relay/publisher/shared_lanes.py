@@ -12,9 +12,9 @@ between any two lines:
 - The relay dies, or pauses past its lease, before the lanes are given back: they are its own until the lease runs out
   (or at once when its session is gone); then they are taken, with what is recorded. After it: they are free, and a
   relay that wakes up has none of them in any group.
-- A barrier or record of the old owner arrives when a lane is taken: it names the lanes that it speaks for, and finds
-  another epoch there. The session ends, and joins again. Without traffic there is no barrier: the next read of the
-  shares finds that lanes are not its own. Else a lane whose new owner ended, too, would stay without one.
+- A poll, barrier or record of the old owner arrives when a lane is taken: it names the lanes that it speaks for, and
+  finds another epoch there. The session ends, and joins again. Without traffic there is no barrier: the next read of
+  the shares finds that lanes are not its own. Else a lane whose new owner ended, too, would stay without one.
 - Two relays compute shares from different moments: both may find a lane to be their share. The lanes are locked when
   they are taken, and only a lane without a living owner is taken, so one of them has it; if it is not that relay's
   share a moment later, it gives it back.
@@ -96,7 +96,7 @@ class Shares:
     def read(self) -> tuple[frozenset[int], frozenset[int]]:
         """Return the lanes of this relay's share, and those that no living relay owns.
 
-        While our own lease has run out the share is what we have: the next barrier decides.
+        While our own lease has run out the share is what we have: the next poll or barrier decides.
 
         Raises:
             CannotShareError: the connection does not keep its session.

@@ -15,9 +15,10 @@ Schedules, between any two lines. The change is one step in memory, so what matt
 
 - The process dies with messages of the older count on the wire. Its successor reads the newer one (rule 2) and
   publishes what was not recorded. What the dead producer still delivers are copies: a run of its own, in order.
-- The process is paused past its lease with such messages on the wire, or between its barrier and producing, and wakes
-  up. The same; until it is refused at its next barrier its run may be ahead of its successor's. Then a message may
-  appear first in an old partition although one in front of it appeared first in a new one: later, and so in order.
+- The process is paused past its lease with such messages on the wire, or between its poll or barrier and producing,
+  and wakes up. The same; until it is refused at its next poll or barrier its run may be ahead of its successor's.
+  Then a message may appear first in an old partition although one in front of it appeared first in a new one: later,
+  and so in order.
 - It dies or is paused after the change: nothing of the older count is on its wire.
 - An acknowledgement stays out. Its lane is set aside, and the topic stays with the older count until it comes, or
   until the lane stops and the producer is replaced; other topics flow. Was the topic read for lanes that were just

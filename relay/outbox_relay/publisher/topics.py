@@ -88,8 +88,8 @@ class TopicBook:
         self.given_up: Set[str] = frozenset()
         """The publisher's: topics of which messages may arrive that it waits for no longer."""
 
-    def prepare(self, names: Iterable[str]) -> None:
-        """Read what is not known, all of it in one request.
+    def prepare(self, names: Iterable[str]) -> bool:
+        """Read what is not known, all of it in one request; return whether anything was.
 
         All asking of Kafka and the database happens here, before anything of a page is produced: if no answer
         comes, the page can be tried again as a whole. It has to be where `changes.awaited` is not empty afterwards:
@@ -114,6 +114,7 @@ class TopicBook:
             self.changes.await_these(missing)
             self.use_changes()
             self.changes.require_listed()
+        return bool(missing)
 
     def known(self, name: str) -> Topic:
         """Return a topic that was prepared.

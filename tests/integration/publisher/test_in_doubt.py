@@ -15,12 +15,15 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from psycopg.errors import CheckViolation
 
 from outbox_local.stack.api import Stack
+from outbox_relay.publisher import lease
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
+from tests.support.lanes import take
 from tests.support.locks import holding
 from tests.support.outbox_command import outbox, succeed
 from tests.support.pausing import pause
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, wait_published
+from tests.support.publications import value
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.relay_thread import RelayThread
@@ -212,6 +215,31 @@ def broker(private_stack: Stack) -> Iterator[SecondBroker]:
     """A second broker, running."""
     with SecondBroker(private_stack) as broker:
         yield broker
+
+
+def test_what_is_written_while_the_lanes_of_a_dead_relay_are_taken_is_in_doubt(
+    database: str, conn: Connection, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the take is committed, a poll of the last owner finds the lanes its own, and may publish what it sees."""
+    with connect(database) as first, connect(database) as second:
+        dead, alive = take(first, "dead", 300, [LANE]), lease.join(second, "alive", 300)
+        take(first, "stopped", 300, [OTHER]).release(first)
+        conn.execute(
+            "UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s' WHERE epoch = %s",
+            [dead.epoch],
+        )
+        note = lease._note_failover
+        positions: list[int] = []
+
+        def written_meanwhile(*given: Any) -> None:
+            note(*given)
+            insert(conn, topic, "k", "1")
+            positions.append(value(conn, "SELECT max(position) FROM outbox.message"))
+
+        monkeypatch.setattr(lease, "_note_failover", written_meanwhile)
+        taken = alive.take(second, [LANE, OTHER])
+    assert taken.doubted[LANE] == positions[0]
+    assert taken.doubted[OTHER] < positions[0], "its owner has given it back"
 
 
 def test_a_refusal_after_a_lost_connection_proves_nothing(

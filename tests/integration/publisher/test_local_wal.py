@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
+from outbox_relay.database import connections
 from outbox_relay.publisher.local_wal import can_ask_what_is_flushed
 from tests.support.kafka_records import read_topic
 from tests.support.logins import Logins
@@ -63,12 +65,51 @@ def test_a_relay_makes_its_barriers_where_an_operator_wants_them(
         "SET neon.tenant_id = 'a'",
         "SET rds.logical_replication = 'on'",
         "SET outbox.own_barriers = 'on'",
+        "SET outbox.own_barriers = true",
     ],
 )
 def test_a_server_that_may_keep_its_log_elsewhere_is_not_asked(conn: Connection, sign: str) -> None:
     conn.execute(sign.encode())
     assert not can_ask_what_is_flushed(conn)
     assert conn.execute("SELECT 1").fetchone() == (1,), "nothing is left of what was refused"
+
+
+def test_every_login_can_have_its_relay_make_barriers_by_its_dsn(logins: Logins) -> None:
+    dsn = logins.make("outbox_relay")
+    for options, may_ask in (
+        ("", True),
+        (" -c outbox.own_barriers=on", False),
+        (" -c outbox.own_barriers=off", True),
+    ):
+        with connections.connect(
+            make_conninfo(dsn, options=options.strip()), application_name="a test"
+        ) as conn:
+            assert can_ask_what_is_flushed(conn) == may_ask
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("current_setting(text, boolean) RETURNS text", "'it is hidden'"),
+        ("pg_current_wal_flush_lsn() RETURNS pg_lsn", "'it is hidden'"),
+    ],
+)
+def test_a_server_that_hides_what_is_asked_is_not_asked(conn: Connection, name: str, code: str) -> None:
+    conn.execute("CREATE SCHEMA other")
+    conn.execute(f"CREATE FUNCTION other.{name} LANGUAGE plpgsql AS $$BEGIN RAISE {code}; END$$".encode())
+    conn.execute("SET search_path = other, pg_catalog")
+    assert not can_ask_what_is_flushed(conn)
+    assert conn.execute("SELECT 1").fetchone() == (1,), "the session goes on"
+
+
+def test_a_server_whose_positions_make_no_sense_is_not_asked(conn: Connection) -> None:
+    conn.execute("CREATE SCHEMA other")
+    conn.execute(
+        "CREATE FUNCTION other.pg_current_wal_flush_lsn() RETURNS pg_lsn LANGUAGE sql "
+        "AS $$SELECT 'FF/FFFFFFFF'::pg_lsn$$"
+    )
+    conn.execute("SET search_path = other, pg_catalog")
+    assert not can_ask_what_is_flushed(conn)
 
 
 def test_a_server_whose_functions_raise_errors_is_not_asked(conn: Connection) -> None:
