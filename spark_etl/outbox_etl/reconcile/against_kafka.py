@@ -6,7 +6,9 @@ publications that are not recorded yet, and places that Kafka no longer keeps (r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from outbox_etl.reconcile.kafka import Range
 from outbox_etl.reconcile.sources import PLACE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from outbox_etl.reconcile.findings import Findings
     from outbox_etl.reconcile.sources import SourceRows
@@ -24,12 +26,19 @@ if TYPE_CHECKING:
 Watermarks = Mapping[tuple[str, int], tuple[int, int]]
 Ends = Mapping[str, Mapping[str, int]]
 STRUCT = "struct(topic, partition, offset)"
+FEW = 200_000
+"""Suspects of whom each executor is sent a copy, where more are shuffled."""
 
 
-def expected(source: SourceRows, stored: SourceRows) -> DataFrame:
-    """Every place of the window's publications, by either source's account; `side` is P (PostgreSQL) or H (history)."""
+def expected(source: SourceRows, stored: SourceRows | None) -> DataFrame:
+    """Every place of the window's publications, by either source's account; `side` is P (PostgreSQL) or H (history).
+
+    Without `stored`, PostgreSQL speaks for both.
+    """
     columns = ["message_id", *PLACE, "digest", "position", "unit", "sent"]
     ours = source.places().select(f.lit("P").alias("side"), *columns)
+    if stored is None:
+        return ours
     return ours.unionByName(stored.places().select(f.lit("H").alias("side"), *columns))
 
 
@@ -73,7 +82,7 @@ def made_anew(marks: Watermarks, before: Ends) -> list[tuple[str, int]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class KafkaComparison:
     """Compares the records of a window's topics with the window's places."""
 
@@ -84,19 +93,125 @@ class KafkaComparison:
     found: Findings
     keep: Callable[[DataFrame], DataFrame]
     """Makes rows that several comparisons need once."""
+    is_mirror: bool = False
+    """Whether the warehouse has the same places: then there are those of PostgreSQL only."""
+
+    @functools.cached_property
+    def _suspected(self) -> DataFrame:
+        """What may be wrong, as hashes of message ids: all but the messages that are there once, at their one place.
+
+        Messages that have a place are `known`. All that is compared are numbers: a record's place and content are one
+        hash, and its offset is compared itself.
+        """
+        hashed = f.xxhash64("message_id").alias("key"), f.xxhash64(*PLACE, "digest").alias("hash"), "offset"
+        places = self.places.select(*hashed, f.lit(0).alias("read"), "gone")
+        records = self.records.where("message_id IS NOT NULL").select(
+            *hashed, f.lit(1).alias("read"), f.lit(False).alias("gone")
+        )
+        by = (
+            places.union(records)
+            .groupBy("key")
+            .agg(
+                f.sum("read").alias("read"),
+                f.count("*").alias("rows"),
+                f.count_if("gone").alias("gone"),
+                (f.min("hash") == f.max("hash")).alias("same"),
+                (f.min("offset") == f.max("offset")).alias("near"),
+            )
+        )
+        nothing, whole = (
+            "(read = 0 AND rows = gone)",
+            "(read = 1 AND rows > 1 AND gone = 0 AND same AND near)",
+        )
+        return self.keep(
+            by.where(f"NOT {nothing} AND NOT coalesce({whole}, false)").selectExpr("key", "rows > read known")
+        )
+
+    @functools.cached_property
+    def _counts(self) -> dict[bool, int]:
+        return {row["known"]: row["count"] for row in self._suspected.groupBy("known").count().collect()}
+
+    @property
+    def suspects(self) -> int:
+        """How many messages have to be compared one by one."""
+        return sum(self._counts.values())
+
+    @property
+    def known_suspects(self) -> int:
+        """How many of them have a place in the window."""
+        return self._counts.get(True, 0)
+
+    def suspects_of(self, rows: DataFrame, *, others: bool = False) -> DataFrame:
+        """The rows of messages that are suspected, or of no message."""
+        keys = self._suspected.select("key")
+        if self.suspects <= FEW:
+            keys = f.broadcast(keys)
+        key = f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id"))
+        found = rows.withColumn("key", key).join(keys, "key", "left_semi").drop("key")
+        return found.unionByName(rows.where("message_id IS NULL")) if others else found
+
+    def _both(self, places: DataFrame) -> DataFrame:
+        """The places by both accounts."""
+        return places.unionByName(places.withColumn("side", f.lit("H"))) if self.is_mirror else places
 
     def totals(self) -> list[dict[str, Any]]:
         """Counts and order-free checksums of the three, per topic and partition, over places that Kafka still has.
 
         A foreign record in a message's place is not the message: the place counts as empty.
+
+        Where every message that has a place is there once and at that place, these are counted as they are, Kafka's
+        from Kafka. All others are compared place by place.
         """
-        hashed = f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id", *PLACE, "digest"))
+        found: dict[tuple[str, int], Counter[str]] = {}
+        plain = self.is_mirror and not self.known_suspects
+        if plain:
+            records = self.suspects_of(self.records, others=True)
+            self._add(found, self.records.where("message_id IS NOT NULL"), ("kafka",))
+            self._add(found, records.where("message_id IS NOT NULL"), ("kafka",), -1)
+            self._add(found, self.places.where("NOT gone"), ("postgres", "warehouse"))
+        else:
+            records = self.records
+        places = self._both(self.places.where("gone") if plain else self.places)
+        for row in self._by_place(places, records):
+            of = found.setdefault((row["topic"], row["partition"]), Counter())
+            of.update({name: value or 0 for name, value in row.items() if name not in PLACE})
+        names = ("postgres", "warehouse", "kafka")
+        return [
+            {
+                "topic": topic,
+                "partition": partition,
+                **{name: of[name] for name in (*names, "no_longer_in_kafka", "foreign", "others")},
+                **{
+                    f"{name}_checksum": hexadecimal((of[f"{name}_high"] << 32) + of[f"{name}_low"])
+                    for name in names
+                },
+            }
+            for (topic, partition), of in sorted(found.items())
+        ]
+
+    def _add(
+        self,
+        found: dict[tuple[str, int], Counter[str]],
+        rows: DataFrame,
+        names: Sequence[str],
+        sign: int = 1,
+    ) -> None:
+        """Count rows and sum their hashes, or take them away again."""
+        hashed = rows.select("topic", "partition", _hash().alias("hash")).groupBy("topic", "partition")
+        sums = hashed.agg(f.count("*").alias("count"), *_sums("hash", "sum"))
+        for row in sums.collect():
+            of = found.setdefault((row["topic"], row["partition"]), Counter())
+            for name in names:
+                for part, value in (("", row["count"]), ("_high", row["sum_high"]), ("_low", row["sum_low"])):
+                    of[f"{name}{part}"] += sign * value
+
+    def _by_place(self, places: DataFrame, records: DataFrame) -> list[dict[str, Any]]:
         columns = ["side", "gone", *PLACE, "message_id", "digest"]
-        records = self.records.withColumns({"side": f.lit("K"), "gone": f.lit(False)})
+        read = records.withColumns({"side": f.lit("K"), "gone": f.lit(False)})
         both = (
-            self.places.select(*columns)
-            .unionByName(records.select(*columns))
-            .withColumn("hash", hashed.cast("decimal(20,0)"))
+            places.select(*columns)
+            .unionByName(read.select(*columns))
+            .select("side", "gone", *PLACE, "message_id", _hash().alias("hash"))
         )
         sources = {"postgres": "P", "warehouse": "H", "kafka": "K"}
         place = both.groupBy(*PLACE).agg(
@@ -111,16 +226,12 @@ class KafkaComparison:
         here = f"{expected} AND NOT (gone AND kafka IS NULL)"
         answer = place.groupBy("topic", "partition").agg(
             *(f.expr(f"count_if({name} IS NOT NULL AND {here})").alias(name) for name in sources),
-            *(f.expr(f"sum({name}) FILTER (WHERE {here})").alias(f"{name}_sum") for name in sources),
+            *(each for name in sources for each in _sums(f"CASE WHEN {here} THEN {name} END", name)),
             f.expr(f"count_if({expected} AND gone AND kafka IS NULL)").alias("no_longer_in_kafka"),
             f.count_if("foreign").alias("foreign"),
             f.expr(f"count_if(kafka IS NOT NULL AND NOT foreign AND NOT {expected})").alias("others"),
         )
-        rows = [row.asDict() for row in answer.orderBy("topic", "partition").collect()]
-        for row in rows:
-            for name in sources:
-                row[f"{name}_checksum"] = hexadecimal(row.pop(f"{name}_sum"))
-        return rows
+        return [row.asDict() for row in answer.collect()]
 
     def messages(self, now: DataFrame) -> DataFrame:
         """Ask for what is missing, doubled, misplaced or altered; answer the records of messages without a place here.
@@ -129,18 +240,23 @@ class KafkaComparison:
             now: message_id and state of messages of this window that have no place, and of later ones.
         """
         columns = ["message_id", "side", "gone", *PLACE, "digest", "state"]
-        rows = self.places.withColumn("state", f.lit(None).cast("string")).select(*columns)
-        read = self.records.where("message_id IS NOT NULL").withColumns(
+        places = self._both(self.suspects_of(self.places))
+        rows = places.withColumn("state", f.lit(None).cast("string")).select(*columns)
+        read = self.suspects_of(self.records).withColumns(
             {"side": f.lit("K"), "gone": f.lit(False), "state": f.lit(None).cast("string")}
         )
-        states = now.select("message_id", f.lit("N").alias("side"), "state").withColumns(
-            {
-                "gone": f.lit(False),
-                "topic": f.lit(None).cast("string"),
-                "partition": f.lit(None).cast("int"),
-                "offset": f.lit(None).cast("bigint"),
-                "digest": f.lit(None).cast("string"),
-            }
+        states = (
+            self.suspects_of(now)
+            .select("message_id", f.lit("N").alias("side"), "state")
+            .withColumns(
+                {
+                    "gone": f.lit(False),
+                    "topic": f.lit(None).cast("string"),
+                    "partition": f.lit(None).cast("int"),
+                    "offset": f.lit(None).cast("bigint"),
+                    "digest": f.lit(None).cast("string"),
+                }
+            )
         )
         each = self.keep(
             rows.unionByName(read.select(*columns))
@@ -198,6 +314,19 @@ class KafkaComparison:
             )
         )
         return each
+
+
+def _hash() -> Column:
+    """What stands for a message at a place in the sums; null: no message."""
+    return f.when(f.col("message_id").isNotNull(), f.xxhash64("message_id", *PLACE, "digest"))
+
+
+def _sums(column: str, name: str) -> list[Column]:
+    """The sum of 64-bit hashes, which has more bits, in two halves."""
+    return [
+        f.expr(f"sum(shiftright({column}, 32))").alias(f"{name}_high"),
+        f.expr(f"sum(({column}) & 4294967295)").alias(f"{name}_low"),
+    ]
 
 
 def hexadecimal(total: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from outbox_etl.source.reader import lies_among
@@ -15,8 +15,6 @@ from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import Column
-
     from outbox_etl.reconcile.findings import Findings
     from outbox_etl.reconcile.sources import SourceRows
     from outbox_etl.source.reader import Ids
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
 
 KIND = "CASE WHEN mine > theirs THEN 'missing' WHEN mine = 0 THEN 'extra' ELSE 'doubled' END"
 NAMES = ("id", "message_id", "topic", "xid")
+FEW = 200_000
+"""Keys of which each executor is sent a copy, where more are shuffled."""
 NOWHERE = {"topic": "string", "partition": "int", "offset": "bigint"}
 
 
@@ -41,25 +41,96 @@ class WarehouseComparison:
         target: Target,
         window: Window,
         held: Sequence[Ids],
-        later: DataFrame,
         *,
         found: Findings,
         keep: Callable[[DataFrame], DataFrame],
     ) -> None:
-        """Take both sources, all of the warehouse, the ids that PostgreSQL holds, and its later messages.
+        """Take both sources, all of the warehouse, and the ids that PostgreSQL holds.
 
         What is found is asked of `found`; `keep` makes rows that several comparisons need once.
         """
         (self._source, self._stored), self._window, self._held = sources, window, held
-        self._target, self._later, self._found, self._keep = target, later, found, keep
+        self._target, self._found, self._keep = target, found, keep
         self._inside = f"xid >= {window.lo} AND xid < {window.hi}"
+        self._suspects = self._keep(reduce(DataFrame.unionByName, self._all_suspects()))
+        counted = self._suspects.groupBy("what").count().collect()
+        self._counts: dict[str, int] = {row["what"]: row["count"] for row in counted}
 
-    def messages(self) -> None:
+    @property
+    def is_mirror(self) -> bool:
+        """Whether both have the same messages and the same publications, so that one speaks for both."""
+        return not any(self._counts.get(what) for what in ("messages", "others", "publications"))
+
+    def compare(self, later: DataFrame) -> None:
+        """Ask for all that differs; `later` are the messages of PostgreSQL that changed after the window.
+
+        Counts and hashes of numbers find what is the same on both sides. Only the rest, the suspects, is then
+        compared row by row. A sound warehouse has no suspects.
+        """
+        if self._counts.get("messages"):
+            self._messages(later)
+        if self._counts.get("publications"):
+            self._publications()
+        if self._counts.get("firsts"):
+            self._firsts()
+        if self._counts.get("events"):
+            self._events()
+
+    def _all_suspects(self) -> list[DataFrame]:
+        """What may differ: messages by their ids, publications by their positions, events by their hashes.
+
+        Others: older messages that were published in the window; they were compared with their own.
+        """
+        ours = self._source.messages.where(f"xid < {self._window.hi}")
+        theirs = self._stored.messages.where(f"xid < {self._window.hi}")
+        inside = f.expr(self._inside)
+        each = (
+            ours.select(
+                "id", "hash", f.lit(1).alias("mine"), inside.alias("inside"), f.lit(False).alias("bad")
+            ),
+            theirs.select(
+                "id",
+                "hash",
+                f.lit(0).alias("mine"),
+                inside.alias("inside"),
+                f.expr("status = 'LOST'").alias("bad"),
+            ),
+            self._elsewhere(self._source.messages.where(inside), "id").select(
+                "id", f.lit(0).cast("bigint").alias("hash"), f.lit(0).alias("mine"), f.lit(True), f.lit(True)
+            ),
+        )
+        messages = (
+            reduce(DataFrame.union, each)
+            .groupBy(f.col("id").alias("key"))
+            .agg(
+                f.sum("mine").alias("mine"),
+                f.count("*").alias("both"),
+                (f.min("hash") == f.max("hash")).alias("same"),
+                f.max("inside").alias("inside"),
+                f.max("bad").alias("bad"),
+            )
+        )
+        wrong = messages.where("mine <> 1 OR both <> 2 OR NOT same OR bad")
+        return [
+            wrong.select(f.expr("CASE WHEN inside THEN 'messages' ELSE 'others' END").alias("what"), "key"),
+            self._wrong_publications().select(
+                f.lit("publications").alias("what"), f.col("position").alias("key")
+            ),
+            self._suspected_firsts().select(f.lit("firsts").alias("what"), "key"),
+            self._wrong_events().select(f.lit("events").alias("what"), f.col("hash").alias("key")),
+        ]
+
+    def _suspected(self, rows: DataFrame, what: str, column: str) -> DataFrame:
+        """The rows whose keys are suspected."""
+        keys = self._suspects.where(f"what = '{what}'").select(f.col("key").alias(column)).distinct()
+        return rows.join(f.broadcast(keys) if self._counts[what] <= FEW else keys, column, "left_semi")
+
+    def _messages(self, later: DataFrame) -> None:
         """Every message of the window once, with the same content; none besides, whatever its transaction."""
-        ours = self._source.messages.where(self._inside)
-        theirs = self._stored.messages.where(self._inside)
+        ours = self._suspected(self._source.messages.where(self._inside), "messages", "id")
+        theirs = self._suspected(self._stored.messages.where(self._inside), "messages", "id")
         # A merge that failed could have left a message's former state beside the new one, outside of this window.
-        elsewhere = self._elsewhere(ours)
+        elsewhere = self._elsewhere(ours, "id", "message_id")
         rows = (
             ours.select(*NAMES, "hash", f.lit("P").alias("side"), f.lit(False).alias("lost")),
             theirs.select(*NAMES, "hash", f.lit("H").alias("side"), f.expr("status = 'LOST'").alias("lost")),
@@ -118,7 +189,7 @@ class WarehouseComparison:
                 }
             )
         )
-        self._extra(here.where("mine = 0"))
+        self._extra(here.where("mine = 0"), later)
 
     def sent_twice(self, rows: DataFrame) -> None:
         """Message ids that more than one message of PostgreSQL has: to a consumer they are one message."""
@@ -134,21 +205,26 @@ class WarehouseComparison:
             )
         )
 
-    def _elsewhere(self, ours: DataFrame) -> DataFrame:
+    def _elsewhere(self, ours: DataFrame, *by: str) -> DataFrame:
         """Rows of the window's messages that message_history has with transactions of other windows."""
-        span = ours.agg(f.min("id").alias("low"), f.max("id").alias("high")).first()
-        low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
+        span = ours.agg(
+            f.min("id").alias("low"), f.max("id").alias("high"), f.count("*").alias("count")
+        ).first()
+        low, high, count = (
+            (span["low"], span["high"], span["count"]) if span and span["count"] else (0, -1, 0)
+        )
         rows = self._target.read(MESSAGE_HISTORY).where(
             f"id BETWEEN {low} AND {high} AND NOT ({self._inside})"
         )
-        return rows.select(*NAMES).join(ours.select("id", "message_id"), ["id", "message_id"], "left_semi")
+        keys = ours.select(*by)
+        return rows.select(*NAMES).join(f.broadcast(keys) if count <= FEW else keys, [*by], "left_semi")
 
-    def _extra(self, rows: DataFrame) -> None:
+    def _extra(self, rows: DataFrame, later: DataFrame) -> None:
         """Rows that PostgreSQL does not have in this window: dropped there, changed since, lost, or never there.
 
         A message lost in a fail-over is listed with its id each time: no other certificate covers it.
         """
-        moved = self._later.select("message_id").distinct()
+        moved = later.select("message_id").distinct()
         gone = rows.where(f"NOT ({self._exists('id')})")
         self._found.note("no_longer_in_postgres", gone.where("NOT lost"))
         rest = rows.where(f"lost OR {self._exists('id')}").join(moved, "message_id", "left_anti")
@@ -164,22 +240,26 @@ class WarehouseComparison:
         self._found.collect(rest.where("lost"))
         self._found.collect(rest.where("NOT lost"))
 
-    def publications(self) -> None:
-        """Every publication of the window once; message_history has the first."""
+    def _wrong_publications(self) -> DataFrame:
         keys = ["position", "partition", "offset", "xid"]
         ours = self._source.publications.select(*keys, f.lit(1).alias("mine"))
         theirs = self._stored.publications.select(*keys, f.lit(0).alias("mine"))
-        wrong = (
+        return (
             ours.unionByName(theirs)
             .groupBy(*keys)
             .agg(f.sum("mine").alias("mine"), f.sum(1 - f.col("mine")).alias("theirs"))
             .where("mine <> theirs")
         )
+
+    def _publications(self) -> None:
+        """Every publication of the window once."""
+        wrong = self._suspected(self._wrong_publications(), "publications", "position")
         names = ["position", "message_id", "topic"]
         known = self._source.messages.where("state = 'COMMITTED'").select(*names)
         known = known.unionByName(
             self._stored.messages.where("state = 'COMMITTED' AND status <> 'LOST'").select(*names)
-        ).distinct()
+        )
+        known = self._suspected(known, "publications", "position").distinct()
         lost = self._lost("state = 'COMMITTED'").select("position", f.lit(True).alias("lost")).distinct()
         told = self._keep(wrong.join(known, "position", "left").join(lost, "position", "left"))
         of_lost = "(mine = 0 AND coalesce(lost, false))"
@@ -197,7 +277,33 @@ class WarehouseComparison:
                 }
             )
         )
-        self._firsts()
+
+    def _suspected_firsts(self) -> DataFrame:
+        """Positions of messages but those that show their one publication, and those that have none and show none."""
+        shown = ["published_at", "partition", "offset"]
+        messages = self._stored.messages.where("state = 'COMMITTED' AND status <> 'LOST'")
+        each = messages.select(
+            "position", *shown, f.lit(1).alias("mine"), f.expr("status = 'PUBLISHED'").alias("is")
+        )
+        there = self._stored.publications.where("NOT of_lost").select(
+            "position", *shown, f.lit(0), f.lit(False)
+        )
+        same = reduce(Column.__and__, (f.min(name).eqNullSafe(f.max(name)) for name in shown))
+        filled = reduce(Column.__and__, (f.count(name).isin(0, 2) for name in shown))
+        by = (
+            each.union(there)
+            .groupBy(f.col("position").alias("key"))
+            .agg(
+                f.sum("mine").alias("mine"),
+                f.count("*").alias("both"),
+                (same & filled).alias("same"),
+                f.count("offset").alias("offsets"),
+                f.max("is").alias("is"),
+            )
+        )
+        return by.where(
+            "mine > 0 AND NOT (mine = 1 AND both = 2 AND same AND is) AND NOT (both = mine AND offsets = 0)"
+        )
 
     def _firsts(self) -> None:
         """message_history's partition and offset are those of the first publication.
@@ -205,9 +311,12 @@ class WarehouseComparison:
         A backfill that died left publications of later transactions than the watermark's, and has merged them into some
         of the messages: they may be there, and need not.
         """
-        committed = self._stored.messages.where("state = 'COMMITTED' AND status <> 'LOST'")
+        committed = self._suspected(
+            self._stored.messages.where("state = 'COMMITTED' AND status <> 'LOST'"), "firsts", "position"
+        )
         beyond = self._target.read(PUBLICATIONS).where(f"xid >= {self._window.hi}")
-        first = _firsts_as(self._stored.publications.where("NOT of_lost"), "first")
+        there = self._stored.publications.where("NOT of_lost")
+        first = _firsts_as(self._suspected(there, "firsts", "position"), "first")
         joined = committed.join(first, "position", "left").join(
             _firsts_as(beyond, "next"), "position", "left"
         )
@@ -233,10 +342,17 @@ class WarehouseComparison:
             )
         )
 
-    def events(self) -> None:
+    def _wrong_events(self) -> DataFrame:
+        ours = self._source.events.select("hash", f.lit(1).alias("mine"))
+        theirs = self._stored.events.select("hash", f.lit(0).alias("mine"))
+        both = ours.unionByName(theirs).groupBy("hash")
+        counts = f.sum("mine").alias("mine"), f.sum(1 - f.col("mine")).alias("theirs")
+        return both.agg(*counts).where("mine <> theirs")
+
+    def _events(self) -> None:
         """Every event of the window once."""
-        ours = self._source.events.withColumn("mine", f.lit(1))
-        theirs = self._stored.events.withColumn("mine", f.lit(0))
+        ours = self._suspected(self._source.events, "events", "hash").withColumn("mine", f.lit(1))
+        theirs = self._suspected(self._stored.events, "events", "hash").withColumn("mine", f.lit(0))
         wrong = (
             ours.unionByName(theirs)
             .groupBy("id", "message_id", "hash")

@@ -44,18 +44,36 @@ class Snapshot:
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
 
 
+UNIT = "xxhash64(topic, unit)"
+"""The hash of a unit. Two units that share one are both compared, each for itself."""
+
+
+def doubtful_units(places: DataFrame, suspects: DataFrame) -> DataFrame:
+    """The hashes of the units in which a message may lie behind a later one.
+
+    `suspects` are places of messages that may be in Kafka elsewhere, or more than once; all others are at their places.
+    """
+    there = places.where("unit IS NOT NULL AND NOT gone").select(
+        f.expr(UNIT).alias("key"), "partition", "offset", "position"
+    )
+    before = Over.partitionBy("key", "partition").orderBy("offset")
+    highest = f.max("position").over(before.rowsBetween(Over.unboundedPreceding, -1))
+    behind = there.withColumn("highest", highest).where("highest > position").select("key")
+    return behind.union(suspects.where("unit IS NOT NULL").select(f.expr(UNIT))).distinct()
+
+
 def inversions(records: DataFrame, places: DataFrame) -> DataFrame:
     """Messages that lie behind a later one of their order key in the same partition; `later` is that one's position.
 
     If there is one of the same transaction, it is that: there is nothing to be doubted then.
     """
+    names = ("message_id", "topic", "position", "unit", "sent")
+    known = places.where("unit IS NOT NULL").select(*names).distinct()
     first = (
-        records.where("message_id IS NOT NULL")
+        records.join(known.select("message_id").distinct(), "message_id", "left_semi")
         .groupBy("topic", "partition", "message_id")
         .agg(f.min("offset").alias("offset"), f.count("*").alias("times"))
     )
-    names = ("message_id", "topic", "position", "unit", "sent")
-    known = places.where("unit IS NOT NULL").select(*names).distinct()
 
     def latest(*unit: str) -> Column:
         ordered = Over.partitionBy("topic", "partition", *unit).orderBy("offset")

@@ -7,8 +7,10 @@ window and published in a later one is searched in Kafka with the later.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 from outbox_etl.reconcile.kafka import DIGEST
@@ -104,6 +106,8 @@ def with_lost(stored: SourceRows, source: SourceRows, target: Target, held: Sequ
     They are at the position of such a message, and PostgreSQL does not have them, though it has their range (`held`).
     Once it has dropped that, the one that the lost message itself shows is known to be its.
     """
+    if target.read(MESSAGE_HISTORY).where("status = 'LOST'").isEmpty():
+        return replace(stored, publications=stored.publications.withColumn("of_lost", f.lit(False)))
     place = "concat_ws('/', position, coalesce(partition, -1), coalesce(offset, -1), published_at)"
     row = f"concat_ws('/', {place}, xid)"
     lost = target.read(MESSAGE_HISTORY).where("status = 'LOST' AND state = 'COMMITTED'")
@@ -121,15 +125,18 @@ def with_lost(stored: SourceRows, source: SourceRows, target: Target, held: Sequ
 def slim(messages: DataFrame, *more: str) -> DataFrame:
     """Messages without their content, which two digests stand for: of key and body, and of all that was written."""
     plain = [name for name in MESSAGE_HISTORY.names if name not in JOINED | {"key", "body"}]
-    hashed = messages.withColumns(
+    digests = messages.withColumns(
         {
             "digest": f.expr(DIGEST),
             "unit": f.expr(UNIT),
-            "heads": f.expr("array_sort(map_entries(headers))"),
+            "heads": f.expr("sort_array(map_entries(headers))"),
         }
     )
-    parts = [f.coalesce(f.col(name).cast("string"), f.lit("~")) for name in (*plain, "heads", "digest")]
-    hashed = hashed.withColumn("hash", f.xxhash64(*parts, f.col("order_key"), f.col("key")))
+    names = f.expr("heads.key").alias("names")
+    values = f.expr("array_join(heads.value, '\\u0001', '\\u0002')").alias("values")
+    arrays = ["heads", *(c.name for c in MESSAGE_HISTORY.columns if c.type.startswith("array"))]
+    parts = [*map(f.col, plain), names, values, f.col("digest"), f.col("key"), *map(f.size, arrays)]
+    hashed = digests.withColumn("hash", _hash(*parts))
     return hashed.select(
         "id", "message_id", "xid", "topic", "position", "state", "unit", "digest", "hash", *more
     )
@@ -138,8 +145,20 @@ def slim(messages: DataFrame, *more: str) -> DataFrame:
 def hashed_events(events: DataFrame) -> DataFrame:
     """Events, each with a digest of its columns."""
     plain = [name for name in TRANSACTION_EVENTS.names if name != "window_hi"]
-    parts = [f.coalesce(f.col(name).cast("string"), f.lit("~")) for name in plain]
-    return events.select("id", "message_id", f.xxhash64(*parts).alias("hash"))
+    return events.select("id", "message_id", _hash(*map(f.col, plain)).alias("hash"))
+
+
+def _hash(*columns: Column) -> Column:
+    """64 bits that stand for these columns, each hashed as it is: to write them as text took most of the time.
+
+    A null leaves a hash as it was, and an array is hashed as its elements: so where there are nulls, and how long the
+    arrays are, is hashed too.
+    """
+    nulls = [
+        f.when(column.isNull(), f.lit(1 << bit)).otherwise(f.lit(0)) for bit, column in enumerate(columns)
+    ]
+    mask = reduce(Column.__add__, (each.cast("bigint") for each in nulls))
+    return f.xxhash64(*columns, mask)
 
 
 def span(publications: DataFrame) -> tuple[int, int]:

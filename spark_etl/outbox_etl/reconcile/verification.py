@@ -9,7 +9,7 @@ If the run dies anywhere, there is no certificate, and the next run verifies the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from outbox_etl.errors import SettingsError, SourceError
 from outbox_etl.reconcile import certificate as certificates
 from outbox_etl.reconcile import order, orphans, revocation, unverified
 from outbox_etl.reconcile.against_kafka import (
+    FEW,
     KafkaComparison,
     bounds,
     expected,
@@ -35,7 +36,7 @@ from outbox_etl.reconcile.findings import Finding, Findings
 from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
 from outbox_etl.reconcile.sources import Reader, SourceRows, postgres, warehouse, with_lost
 from outbox_etl.source import partition_guard
-from outbox_etl.source.reader import Source
+from outbox_etl.source.reader import Ids, Source
 from outbox_etl.source.window import Horizon, Watermark, Window
 
 if TYPE_CHECKING:
@@ -95,10 +96,14 @@ class Verification:
         window = Window(lo, mark.hi, mark.top, 0, self._cluster)
         self._say(f"window of transactions {window.lo} to {window.hi}")
         source, stored, total = self._read_sources(window)
-        kafka, marks = self._kafka(source, stored, before)
+        comparison = WarehouseComparison(
+            (source, stored), self._target, window, self._held(), found=self._found, keep=self._kept
+        )
+        self._say(f"PostgreSQL and the warehouse read after {monotonic() - began:.1f} s")
+        kafka, marks = self._kafka(source, stored, before, is_mirror=comparison.is_mirror)
         self._say(f"Kafka read after {monotonic() - began:.1f} s")
         later = self._kept(self._reader.later(window.hi))
-        self._against_warehouse(source, stored, window, later)
+        self._against_warehouse(comparison, stored, window, later)
         partitions, held = self._against_kafka(kafka, source, later)
         partition_guard.check_still_attached(self._source, self._attached)
         return self._conclude(window, total, partitions, {**ends, **_ends(marks, held, ends)}, began)
@@ -115,14 +120,21 @@ class Verification:
         # Read now, all of it, not later: see the order of the reads.
         total = inside.agg(f.count("*").alias("count"), hashed.alias("sum")).first()
         assert total is not None  # noqa: S101  (an aggregate has a row)
-        held = self._source.ids(self._now.top)
-        stored = kept(with_lost(warehouse(self._target, window), source, self._target, held))
+        stored = kept(with_lost(warehouse(self._target, window), source, self._target, self._held()))
         return source, stored, (total["count"], hexadecimal(total["sum"]))
 
+    def _held(self) -> Sequence[Ids]:
+        return self._source.ids(self._now.top)
+
     def _kafka(
-        self, source: SourceRows, stored: SourceRows, before: Mapping[str, Mapping[str, int]]
+        self,
+        source: SourceRows,
+        stored: SourceRows,
+        before: Mapping[str, Mapping[str, int]],
+        *,
+        is_mirror: bool,
     ) -> tuple[KafkaComparison, Mapping[tuple[str, int], tuple[int, int]]]:
-        places = self._kept(expected(source, stored))
+        places = self._kept(expected(source, None if is_mirror else stored))
         reach = bounds(places)
         topics = {topic for topic, _ in reach} | before.keys() | self._reader.topics()
         marks = self._broker.watermarks(topics)
@@ -148,19 +160,15 @@ class Verification:
             for place, (low, _) in after.items()
             if place[0] in compacted or 0 < low >= began.get(place, low)
         }
-        return KafkaComparison(records, self._kept(judged), self._found, self._kept), marks
+        return KafkaComparison(
+            records, self._kept(judged), self._found, self._kept, is_mirror=is_mirror
+        ), marks
 
     def _against_warehouse(
-        self, source: SourceRows, stored: SourceRows, window: Window, later: DataFrame
+        self, comparison: WarehouseComparison, stored: SourceRows, window: Window, later: DataFrame
     ) -> None:
-        held = self._source.ids(self._now.top)
-        comparison = WarehouseComparison(
-            (source, stored), self._target, window, held, later, found=self._found, keep=self._kept
-        )
-        comparison.messages()
+        comparison.compare(later)
         comparison.sent_twice(self._reader.sent_twice(window))
-        comparison.publications()
-        comparison.events()
         # Also by those from before a promotion: what was dropped by them was proven.
         proven = [
             each
@@ -169,22 +177,36 @@ class Verification:
             if not each.problems and each.warehouse == self._warehouse
         ]
         unverified.find_unverified(
-            stored, window, held, proven, self._found, accept=self._request.accept_dropped
+            stored, window, self._held(), proven, self._found, accept=self._request.accept_dropped
         )
 
     def _against_kafka(
         self, kafka: KafkaComparison, source: SourceRows, later: DataFrame
     ) -> tuple[list[dict[str, Any]], Mapping[tuple[str, int], int]]:
-        unpublished = source.messages.join(source.publications.select("position"), "position", "left_anti")
-        states = unpublished.select("message_id", "state").unionByName(later.select("message_id", "state"))
-        each = kafka.messages(states)
+        each = None
+        if kafka.suspects:
+            unpublished = source.messages.join(
+                source.publications.select("position"), "position", "left_anti"
+            )
+            states = unpublished.select("message_id", "state").unionByName(
+                later.select("message_id", "state")
+            )
+            each = kafka.messages(states)
         self._found.settle()
         self._say(f"messages, publications and events compared; {self._found.problems} problems so far")
-        held = orphans.check_orphans(
-            each, self._found, self._reader, self._target, shared=self._request.shared_topics
+        held = (
+            {}
+            if each is None
+            else orphans.check_orphans(
+                each, self._found, self._reader, self._target, shared=self._request.shared_topics
+            )
         )
-        behind = order.inversions(kafka.records, kafka.places)
-        order.check_order(behind, source, self._reader, self._found, self._cut)
+        units = self._kept(order.doubtful_units(kafka.places, kafka.suspects_of(kafka.places)))
+        if count := units.count():
+            doubtful = f.broadcast(units) if count <= FEW else units
+            places = kafka.places.withColumn("key", f.expr(order.UNIT)).join(doubtful, "key", "left_semi")
+            behind = order.inversions(kafka.records, places.drop("key"))
+            order.check_order(behind, source, self._reader, self._found, self._cut)
         partitions = kafka.totals()
         for name in ("foreign", "no_longer_in_kafka"):
             self._found.notes[name] += sum(row[name] for row in partitions)
