@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 
 from outbox_etl.reconcile.kafka import Range
 from outbox_etl.reconcile.sources import PLACE
+from outbox_etl.warehouse.changes import FEW
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 Watermarks = Mapping[tuple[str, int], tuple[int, int]]
 Ends = Mapping[str, Mapping[str, int]]
 STRUCT = "struct(topic, partition, offset)"
-FEW = 200_000
-"""Suspects of whom each executor is sent a copy, where more are shuffled."""
 
 
 def expected(source: SourceRows, stored: SourceRows | None) -> DataFrame:

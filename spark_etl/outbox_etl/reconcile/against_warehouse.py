@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from outbox_etl.source.reader import lies_among
+from outbox_etl.warehouse.changes import FEW
 from outbox_etl.warehouse.rows import first_publications
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 KIND = "CASE WHEN mine > theirs THEN 'missing' WHEN mine = 0 THEN 'extra' ELSE 'doubled' END"
 NAMES = ("id", "message_id", "topic", "xid")
-FEW = 200_000
-"""Keys of which each executor is sent a copy, where more are shuffled."""
 NOWHERE = {"topic": "string", "partition": "int", "offset": "bigint"}
 
 

@@ -21,7 +21,6 @@ from outbox_etl.errors import SettingsError, SourceError
 from outbox_etl.reconcile import certificate as certificates
 from outbox_etl.reconcile import order, orphans, revocation, unverified
 from outbox_etl.reconcile.against_kafka import (
-    FEW,
     KafkaComparison,
     bounds,
     expected,
@@ -38,6 +37,7 @@ from outbox_etl.reconcile.sources import Reader, SourceRows, postgres, warehouse
 from outbox_etl.source import partition_guard
 from outbox_etl.source.reader import Ids, Source
 from outbox_etl.source.window import Horizon, Watermark, Window
+from outbox_etl.warehouse.changes import FEW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -30,7 +30,8 @@ IDENTITY = ("id", "message_id")
 PUBLICATION = ("published_at", "partition", "offset")
 JOINED = {*IDENTITY, *PUBLICATION, "status", "checks", "window_hi"}
 LARGE, FEW = 500_000, 200_000
-"""Positions of a window from which on the messages concerned are counted, and how many of them are few."""
+"""Positions of a window from which on the messages concerned are counted, and how many keys are few: each executor is
+sent a copy."""
 
 STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]
 """The columns that come with a message's state."""
