@@ -57,6 +57,25 @@ def the_last_one_lost(scene: Scene) -> Expected:
     return Expected([("missing", sent[2].message_id, offset + 2)])
 
 
+def one_lost_and_the_one_before_doubled(scene: Scene) -> Expected:
+    """As many records as messages, and each place has one."""
+    sent = scene.write(3)
+    offset = scene.produce(sent[0], sent[0], sent[2])
+    scene.record(sent, offset)
+    return Expected(
+        [("missing", sent[1].message_id, offset + 1)], doubled=[("doubled", sent[0].message_id, offset + 1)]
+    )
+
+
+def two_bodies_swapped(scene: Scene) -> Expected:
+    sent = scene.write(2)
+    offset = scene.produce(
+        *(replace(each, body=other.body) for each, other in zip(sent, sent[::-1], strict=True))
+    )
+    scene.record(sent, offset)
+    return Expected([("altered", each.message_id, offset + n) for n, each in enumerate(sent)])
+
+
 def two_swapped(scene: Scene) -> Expected:
     sent = scene.write(4)
     offset = scene.produce(sent[0], sent[2], sent[1], sent[3])
@@ -138,6 +157,20 @@ def a_publication_recorded_twice(scene: Scene) -> Expected:
     return Expected(doubled=[("doubled", each.message_id, second + n) for n, each in enumerate(sent[1:])])
 
 
+def a_place_recorded_twice(scene: Scene) -> Expected:
+    """There is one record, and nothing is wrong."""
+    sent = scene.write(3)
+    scene.record(sent[1:], scene.publish(sent) + 1)
+    return Expected(row={"postgres": 3, "kafka": 3, "warehouse": 3})
+
+
+def published_and_not_recorded_yet(scene: Scene) -> Expected:
+    sent = scene.write(3)
+    scene.publish(sent[:2])
+    scene.produce(sent[2])
+    return Expected(row={"postgres": 2, "kafka": 2, "warehouse": 2, "others": 1})
+
+
 def a_record_that_no_publication_mentions(scene: Scene) -> Expected:
     sent = scene.write(3)
     scene.publish(sent)
@@ -182,6 +215,8 @@ def _delete_below(scene: Scene, offset: int) -> None:
 DEEDS: dict[Callable[[Scene], Expected], dict[str, str]] = {
     nothing: {},
     one_lost: {},
+    one_lost_and_the_one_before_doubled: {},
+    two_bodies_swapped: {},
     the_last_one_lost: {},
     two_swapped: {},
     one_seen_and_published_too_late: {},
@@ -192,6 +227,8 @@ DEEDS: dict[Callable[[Scene], Expected], dict[str, str]] = {
     one_that_nobody_knows_and_one_that_postgresql_lost: {},
     a_relay_died_before_it_recorded: {},
     a_publication_recorded_twice: {},
+    a_place_recorded_twice: {},
+    published_and_not_recorded_yet: {},
     a_record_that_no_publication_mentions: {},
     what_retention_took: {},
     what_retention_took_of_doubled_ones: {},
@@ -258,3 +295,22 @@ def test_all_that_was_found_is_counted_and_the_exit_code_says_so(judged: Judged)
     assert (judged.strict.problems, judged.strict.exit_code) == (found + doubled, 1)
     assert judged.strict.notes["of_other_outboxes"] == unknown
     assert [problems for _, _, _, problems, *_ in judged.certificates] == [found + unknown, found + doubled]
+
+
+SOUND = (nothing, what_retention_took, transactions_of_another_producer, published_and_not_recorded_yet)
+
+
+@pytest.mark.parametrize("more", [(), (a_place_recorded_twice,)])
+def test_where_nothing_is_wrong_the_counts_and_sums_are_those_of_every_place(
+    module_worlds: MakeWorld, make_topic: MakeTopic, more: tuple[Callable[[Scene], Expected], ...]
+) -> None:
+    world = module_worlds()
+    scenes = [(Scene(world, make_topic(partitions=1)), deed) for deed in (*SOUND, *more)]
+    expected = {scene.topic: deed(scene) for scene, deed in scenes}
+    world.export()
+    outcome = world.reconcile()
+    assert (outcome.found, outcome.certified) == ((), True)
+    for row in outcome.partitions:
+        names = expected[row["topic"]].row
+        assert {name: row[name] for name in names} == names
+        assert len({row[f"{side}_checksum"] for side in ("postgres", "kafka", "warehouse")}) == 1

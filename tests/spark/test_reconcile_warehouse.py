@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+from psycopg.types.json import Jsonb
 
 from outbox_etl.reconcile.findings import Finding
 from outbox_etl.reconcile.request import ReconcileResult
@@ -16,6 +17,12 @@ from tests.support.servers import MakeTopic
 from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
+
+
+def _headers(*given: str | None) -> str:
+    """A statement that gives a row these headers: names and values in turns."""
+    listed = ", ".join("NULL" if each is None else f"'{each}'" for each in given)
+    return f"UPDATE {{{{history}}}} SET headers = map({listed}) WHERE message_id = '{{id}}'"
 
 
 POSITION = "(SELECT position FROM {{history}} WHERE message_id = '{id}')"
@@ -49,6 +56,40 @@ DEEDS = {
            WHERE message_id IN ('{id}', '{next}')""",
         {"altered"},
     ),
+    "two bodies swapped": (
+        """UPDATE {{history}} SET body = binary(CASE message_id WHEN '{id}' THEN '{next_body}' ELSE '{body}' END)
+           WHERE message_id IN ('{id}', '{next}')""",
+        {"altered"},
+    ),
+    "an empty text for none": (
+        "UPDATE {{history}} SET transaction_id = '' WHERE message_id = '{id}'",
+        {"altered"},
+    ),
+    "a value in the column beside": (
+        "UPDATE {{history}} SET transaction_id = NULL, checker = 'x' WHERE message_id = '{id}'",
+        {"altered"},
+    ),
+    "no headers for none given": (
+        "UPDATE {{history}} SET headers = cast(map() AS map<string,string>) WHERE message_id = '{id}'",
+        {"altered"},
+    ),
+    "tags that became index keys": (
+        "UPDATE {{history}} SET tags = array(), index_keys = array('a', 'b', 'c') WHERE message_id = '{id}'",
+        {"altered"},
+    ),
+    "the end of a header in the next one": (_headers("a", "1", "b", "x\\u00012"), {"altered"}),
+    "a control character for a null header": (_headers("a", "\\u0002"), {"altered"}),
+    "a value at another header": (_headers("a", "1", "b", None), {"altered"}),
+    "a topic unset": ("UPDATE {{history}} SET topic = NULL WHERE message_id = '{id}'", {"altered"}),
+    "a publication's partition unset": (
+        f"UPDATE {{{{publications}}}} SET partition = NULL WHERE position = {POSITION}",
+        {"missing", "extra", "altered"},
+    ),
+    "the time of publication unset in both tables": (
+        f"""UPDATE {{{{publications}}}} SET published_at = NULL WHERE position = {POSITION};
+            UPDATE {{{{history}}}} SET published_at = NULL WHERE message_id = '{{id}}'""",
+        {"altered"},
+    ),
     "a publication deleted": (
         f"DELETE FROM {{{{publications}}}} WHERE position = {POSITION}",
         {"missing", "altered"},
@@ -68,6 +109,16 @@ DEEDS = {
     ),
 }
 """What is done by SQL to the warehouse, and how that is called there."""
+WITH_NEXT = ("two offsets swapped", "two bodies swapped")
+"""Deeds that are done to the message behind, too."""
+COLUMNS = {
+    "a value in the column beside": ("transaction_id", "x"),
+    "tags that became index keys": ("tags", ["a", "b", "c"]),
+    "the end of a header in the next one": ("headers", Jsonb({"a": "1\u0001x", "b": "2"})),
+    "a control character for a null header": ("headers", Jsonb({"a": None})),
+    "a value at another header": ("headers", Jsonb({"a": None, "b": "1"})),
+}
+"""What such a message has in PostgreSQL."""
 LOST = "a message that PostgreSQL lost"
 CHANGED = "a body that changed in PostgreSQL"
 UNPUBLISHED = "a publication that PostgreSQL lost"
@@ -100,17 +151,25 @@ def judged(module_worlds: MakeWorld, make_topic: MakeTopic) -> Judged:
     for message in sent:  # each in a publication of its own
         scene.publish([message])
     world.conn.execute(EVENTS)
-    world.export()
-    before = world.reconcile()
-    ids = [each.message_id for each in sent]
-    victims = {deed: [ids[2 * number]] for number, deed in enumerate(deeds)}
-    victims["two offsets swapped"].append(ids[2 * deeds.index("two offsets swapped") + 1])
-    for deed, (statement, _) in DEEDS.items():
-        victim, *others = victims[deed]
-        world.sql(statement.format(id=victim, next=(others or [""])[0]))
-    (lost,), (changed,), (unpublished,) = victims[LOST], victims[CHANGED], victims[UNPUBLISHED]
+    pairs = {deed: sent[2 * number : 2 * number + 2] for number, deed in enumerate(deeds)}
+    victims = {
+        deed: [each.message_id for each in pair[: 2 if deed in WITH_NEXT else 1]]
+        for deed, pair in pairs.items()
+    }
     # As a disk does it, not a program: the guards are no part of this.
     world.conn.execute("SET session_replication_role = replica")
+    for deed, (column, value) in COLUMNS.items():
+        text = f"UPDATE outbox.message SET {column} = %s WHERE message_id = %s"
+        world.conn.execute(text, [value, victims[deed][0]])
+    world.export()
+    before = world.reconcile()
+    for deed, (statements, _) in DEEDS.items():
+        first, behind = pairs[deed]
+        names = {"id": first.message_id, "next": behind.message_id}
+        names |= {"body": first.body, "next_body": behind.body}
+        for statement in statements.split(";\n"):
+            world.sql(statement.format(**names))
+    (lost,), (changed,), (unpublished,) = victims[LOST], victims[CHANGED], victims[UNPUBLISHED]
     world.conn.execute("DELETE FROM outbox.message WHERE message_id = %s", [lost])
     world.conn.execute("UPDATE outbox.message SET body = 'x' WHERE message_id = %s", [changed])
     world.conn.execute(

@@ -132,10 +132,9 @@ def slim(messages: DataFrame, *more: str) -> DataFrame:
             "heads": f.expr("sort_array(map_entries(headers))"),
         }
     )
-    names = f.expr("heads.key").alias("names")
-    values = f.expr("array_join(heads.value, '\\u0001', '\\u0002')").alias("values")
+    heads = [f.expr("heads.key"), f.expr("heads.value"), f.expr("transform(heads.value, v -> v IS NULL)")]
     arrays = ["heads", *(c.name for c in MESSAGE_HISTORY.columns if c.type.startswith("array"))]
-    parts = [*map(f.col, plain), names, values, f.col("digest"), f.col("key"), *map(f.size, arrays)]
+    parts = [*map(f.col, plain), *heads, f.col("digest"), f.col("key"), *map(f.size, arrays)]
     hashed = digests.withColumn("hash", _hash(*parts))
     return hashed.select(
         "id", "message_id", "xid", "topic", "position", "state", "unit", "digest", "hash", *more
@@ -151,8 +150,8 @@ def hashed_events(events: DataFrame) -> DataFrame:
 def _hash(*columns: Column) -> Column:
     """64 bits that stand for these columns, each hashed as it is: to write them as text took most of the time.
 
-    A null leaves a hash as it was, and an array is hashed as its elements: so where there are nulls, and how long the
-    arrays are, is hashed too.
+    A null leaves a hash as it was, and an array is hashed as its elements: so where there are nulls is hashed too. How
+    long the arrays are, and which of their elements are null, is for the caller to give.
     """
     nulls = [
         f.when(column.isNull(), f.lit(1 << bit)).otherwise(f.lit(0)) for bit, column in enumerate(columns)
