@@ -216,41 +216,47 @@ def _restarts_in_turn(bench: Bench, section: Section) -> None:
 def _batches(bench: Bench, dsn: str, topic: str) -> Iterator[Callable[[], int]]:
     """Send messages at the rate of the plan, a hundred transactions a second; yield what counts them."""
     size = int(bench.plan.roll_rate * PACE_S)
-    stop = threading.Event()
-    count = 0
 
-    def send() -> None:
-        nonlocal count
-        due = time.monotonic()
+    def batches(stop: threading.Event) -> Iterator[int]:
+        due, count = time.monotonic(), 0
         with _connect(dsn) as conn:
             while not stop.wait(max(due - time.monotonic(), 0)):
                 conn.execute(BACKLOG["fill"], {"topic": topic, "first": count + 1, "last": count + size})
                 count += size
+                yield count
                 due += PACE_S
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield lambda: count
-    finally:
-        stop.set()
-        thread.join()
+    with _sending(batches) as sent:
+        yield sent
 
 
 @contextmanager
 def _traffic(dsn: str, topic: str) -> Iterator[Callable[[], int]]:
     """Send one message per transaction, 100 a second, of keys in all lanes; yield what counts them."""
-    stop = threading.Event()
-    count = 0
 
-    def send() -> None:
-        nonlocal count
-        outbox = Outbox("bench")
+    def messages(stop: threading.Event) -> Iterator[int]:
+        outbox, count = Outbox("bench"), 0
         with psycopg.connect(dsn) as conn:
             while not stop.wait(PACE_S):
                 outbox.send(conn, Message(topic, key=f"k{count % KEYS}", body=b"{}"))
                 conn.commit()
                 count += 1
+                yield count
+
+    with _sending(messages) as sent:
+        yield sent
+
+
+@contextmanager
+def _sending(messages: Callable[[threading.Event], Iterator[int]]) -> Iterator[Callable[[], int]]:
+    """Send in a thread until the end of the block; yield what returns how many messages were committed."""
+    stop = threading.Event()
+    count = 0
+
+    def send() -> None:
+        nonlocal count
+        for count in messages(stop):  # noqa: B007  (it is read by the function that is yielded)
+            pass
 
     thread = threading.Thread(target=send)
     thread.start()
