@@ -76,9 +76,7 @@ class Barriers:
         acknowledged = self._publisher.take_acknowledged()
         # Also if there is something to record: where several groups are polled nothing travels with the polls.
         if acknowledged or not is_made:
-            with _ending_spans(acknowledged), naming_defects():
-                messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=True)
-            self._note(acknowledged, messages)
+            self._commit(acknowledged, barrier=True)
         waiting = [row[WAITING] for page in pages for row in page.rows if row[WAITING] is not None]
         if waiting:
             self._delayed.expect(min(waiting))
@@ -87,9 +85,12 @@ class Barriers:
     def _record(self) -> None:
         acknowledged = self._publisher.take_acknowledged()
         if acknowledged:
-            with _ending_spans(acknowledged), naming_defects():
-                messages = self._recorder.commit(acknowledged, self._partitions.bounds())
-            self._note(acknowledged, messages)
+            self._commit(acknowledged)
+
+    def _commit(self, acknowledged: Sequence[Batch], *, barrier: bool = False) -> None:
+        with _ending_spans(acknowledged), naming_defects():
+            messages = self._recorder.commit(acknowledged, self._partitions.bounds(), barrier=barrier)
+        self._note(acknowledged, messages)
 
     def _note(self, acknowledged: Sequence[Batch], messages: int) -> None:
         self.counts.recorded += messages
