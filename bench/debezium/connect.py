@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psycopg
 
 from bench.debezium.settings import connector, worker
 from bench.harness.command import stop
-from bench.harness.cpu import peak_bytes
+from bench.harness.program import Program
 from bench.harness.servers import Servers
 from outbox.statements import Statements
 from outbox_local.stack.ports import Reservation
@@ -32,7 +30,7 @@ DROP_LIMIT = 10.0
 
 
 @dataclass(slots=True)
-class Connect:
+class Connect(Program):
     """The connector of one database; it streams when the `with` block begins, and keeps its offsets from run to run.
 
     Args:
@@ -43,29 +41,13 @@ class Connect:
         settings: of the connector, and of its producer with the prefix `producer.override.`.
     """
 
+    title = "Kafka Connect"
     servers: Servers
     jars: Path
     dsn: str
     directory: Path
     settings: Mapping[str, str]
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     _port: int = field(default=0, init=False)
-
-    @property
-    def pid(self) -> int:
-        """The process, for a `Meter`."""
-        return self._running.pid
-
-    @property
-    def peak_bytes(self) -> int:
-        """Its largest resident size so far."""
-        return peak_bytes(self.pid)
-
-    @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("Kafka Connect was not started")
-        return self._process
 
     @property
     def _log(self) -> Path:
@@ -130,11 +112,6 @@ class Connect:
             stop(self._running)
             raise
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stop(self._running)
 
 
 def drop_slot(dsn: str) -> None:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psycopg
 
 from bench.faststream_outbox.table import KEY, create
-from bench.harness.command import stop
-from bench.harness.cpu import peak_bytes
+from bench.harness.program import Program
 from bench.load.generator import FASTSTREAM, faststream_headers
 from bench.outboxes.sides import Publishing, Side
 from bench.plan import Bench
@@ -41,31 +38,15 @@ TUNED: dict[str, Any] = {
 
 
 @dataclass(slots=True)
-class Application:
+class Application(Program):
     """The program of `bench.faststream_outbox.app`; with the block its process ends, as by SIGTERM of a deployment."""
 
+    title = "faststream-outbox"
     dsn: str
     bootstrap_servers: str
     topics: Sequence[str]
     subscriber: Mapping[str, Any]
     log: Path
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
-
-    @property
-    def pid(self) -> int:
-        """The process, for a `Meter`."""
-        return self._running.pid
-
-    @property
-    def peak_bytes(self) -> int:
-        """Its largest resident size so far."""
-        return peak_bytes(self.pid)
-
-    @property
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            raise RuntimeError("faststream-outbox was not started")
-        return self._process
 
     def check(self) -> None:
         """Raise RuntimeError, with the end of its log, when the process has ended."""
@@ -86,11 +67,6 @@ class Application:
             death_signal=signal.SIGKILL,
         )
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stop(self._running)
 
 
 class FaststreamOutbox(Side):
