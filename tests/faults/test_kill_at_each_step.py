@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 
 from outbox_local.stack.api import Stack
+from tests.support.background_load import BackgroundLoad
 from tests.support.bare_reader import narrow_partitions
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import connect, decide, insert, insert_numbered, numbered, wait_published
@@ -46,28 +44,16 @@ STEPS = {
 }
 
 
-class Load:
+class Load(BackgroundLoad):
     """What is committed while relays die: small transactions, half messages, delayed messages."""
 
     def __init__(self, dsn: str, topic: str) -> None:
         self._dsn, self._topic = dsn, topic
-        self._end = Event()
+        super().__init__()
         self.committed = numbered(950)
         with connect(dsn) as conn:
             narrow_partitions(conn, width=1_000, count=10)
             insert_numbered(conn, topic, 950)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Write until the end of the block."""
-        self._end.clear()
-        thread = Thread(target=self._write)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._end.set()
-            thread.join()
 
     def _write(self) -> None:
         with connect(self._dsn) as conn:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 
 import pytest
 
 from outbox.partitioning.lanes import LANES
 from outbox_local.stack.api import Stack
+from tests.support.background_load import BackgroundLoad
 from tests.support.bare_reader import narrow_partitions
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, connect, numbered, wait_published
@@ -47,12 +45,12 @@ SEND = """
 """
 
 
-class Load:
+class Load(BackgroundLoad):
     """What is committed while relays die: every 37th message is one that its topic does not take at first."""
 
     def __init__(self, dsn: str, topic: str) -> None:
         self._dsn, self._topic = dsn, topic
-        self._end = Event()
+        super().__init__()
         self.sent = 0
         with connect(dsn) as conn:
             narrow_partitions(conn, width=1_000, count=10)
@@ -70,18 +68,6 @@ class Load:
     def repair(self) -> None:
         with connect(self._dsn) as conn:
             conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000000 WHERE name = %s", [self._topic])
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Send, and ask for drains, until the end of the block."""
-        self._end.clear()
-        thread = Thread(target=self._write)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._end.set()
-            thread.join()
 
     def _write(self) -> None:
         with connect(self._dsn) as conn:

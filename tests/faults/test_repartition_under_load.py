@@ -12,14 +12,15 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from threading import Event
 from typing import Any
 
 import pytest
 
+from outbox.partitioning.selectors import partition_of
 from outbox_local.stack.api import Stack
 from tests.faults.test_hand_over_steps import has_all, stands_still
-from tests.faults.test_kill_at_each_step import ENTRY, Load
+from tests.faults.test_kill_at_each_step import ENTRY
+from tests.support.background_load import BackgroundLoad
 from tests.support.kafka_records import read_topic
 from tests.support.moved_keys import grow, moved, wrong_of_moved
 from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.xdist_group("private stack")
 
 RELAY = str(RELAY_ENTRY)
 KEYS, BEFORE, AFTER, AT_ONCE = 200, 4, 8, 3
+ALL_KEYS = [f"k{number}".encode() for number in range(KEYS)]
 OPTIONS = ("--lease", "1")
 PUBLISHED = "SELECT coalesce(sum(cardinality(positions)), 0) FROM outbox.publication"
 UNPUBLISHED = """
@@ -54,12 +56,13 @@ STEPS: dict[str, tuple[str, str, int] | None] = {
 }
 
 
-class ManyKeys(Load):
+class ManyKeys(BackgroundLoad):
     """Transactions of ten messages, hundreds a second over all keys, until the end of a block."""
 
     def __init__(self, dsn: str, topic: str) -> None:
-        self._dsn, self._topic, self._end = dsn, topic, Event()
-        self.committed = []
+        super().__init__()
+        self._dsn, self._topic = dsn, topic
+        self.committed: list[tuple[str, int]] = []
 
     def _write(self) -> None:
         with connect(self._dsn) as conn:
@@ -145,14 +148,18 @@ def move_under_load(servers: str, database: str, topic: str, strike: tuple[str, 
             elif strike is not None:
                 assert struck.wait(60) == -signal.SIGKILL, struck.output()
             other.wait_for(MOVES, topic=topic, before=BEFORE, partitions=AFTER)
-            wait_for_more(conn, 500)
+            wait_for_more(conn, 3 * KEYS)
         wait_published(conn)
         for relay in (struck, other):
             assert "Traceback" not in relay.output(), relay.output()
             if relay.is_running:
                 relay.stop()
     records = read_topic(servers, topic)
-    assert moved(records, BEFORE) > 300
+    found = moved(records, BEFORE)
+    moves = [key for key in ALL_KEYS if partition_of(None, key, AFTER) >= BEFORE]
+    # The load goes through the keys in turn, and each of them comes at least three times after the move.
+    assert len(moves) > KEYS / 3
+    assert [key for key in moves if found[key] < 2] == [], "they are at their new places"
     # What a process that was killed had on the wire may arrive late: behind it in the log, and in an old partition.
     may_go_back = (
         strike is not None and strike[0].endswith("await_change") and not strike[1].startswith("pauses")

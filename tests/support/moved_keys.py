@@ -6,6 +6,7 @@ in one millisecond is in any order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from confluent_kafka.admin import AdminClient
@@ -84,6 +85,6 @@ def _after(record: Record, partitions: int) -> int:
     return partition_of(None, record.key, partitions)
 
 
-def moved(records: Iterable[Record], before: int) -> int:
-    """Return how many messages are in partitions that were added."""
-    return sum(record.partition >= before for record in records)
+def moved(records: Iterable[Record], before: int) -> Counter[bytes]:
+    """Count by key the messages that are in partitions that were added."""
+    return Counter(record.key or b"" for record in records if record.partition >= before)
