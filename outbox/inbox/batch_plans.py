@@ -13,7 +13,7 @@ from datetime import date
 from typing import NamedTuple
 from uuid import UUID
 
-from outbox.inbox.messages import Delivery, HeaderValue, header_columns
+from outbox.inbox.messages import Delivery, headers_of_all
 from outbox.inbox.plans import BEHIND, SQL, identity, milliseconds
 from outbox.statements import ByteaArray, Plan, Rows, Statement, TextArray, array_text
 
@@ -80,16 +80,8 @@ def park_behind_all(group: int, deliveries: Sequence[Delivery]) -> Plan[list[boo
 
 
 def _park_all(key: tuple[str, str, bytes | None], deliveries: Sequence[Delivery]) -> Statement:
-    names: list[str] = []
-    values: list[HeaderValue] = []
-    firsts, lasts = [], []
-    for each in deliveries:
-        own_names, own_values = header_columns(each.message.headers)
-        firsts.append(len(names) + 1)
-        names += own_names
-        values += own_values
-        lasts.append(len(names))
     messages = [each.message for each in deliveries]
+    headers = headers_of_all(messages)
     return Statement(
         SQL["park_followers"],
         (
@@ -102,10 +94,10 @@ def _park_all(key: tuple[str, str, bytes | None], deliveries: Sequence[Delivery]
             ByteaArray([each.key for each in messages]),
             ByteaArray([each.body for each in messages]),
             array_text(milliseconds(each.published_at) for each in messages),
-            TextArray(names),
-            ByteaArray(values),
-            array_text(firsts),
-            array_text(lasts),
+            TextArray(headers.names),
+            ByteaArray(headers.values),
+            array_text(headers.firsts),
+            array_text(headers.lasts),
             BEHIND,
         ),
         answers=False,

@@ -202,6 +202,33 @@ def header_columns(headers: Sequence[tuple[str, HeaderValue]]) -> tuple[list[str
     ]
 
 
+class HeadersOfAll(NamedTuple):
+    """Headers of several messages in one column of names and one of values.
+
+    `firsts` and `lasts`: by message, the places of its first and its last header, counted from 1; a message without
+    headers has a last one in front of its first.
+    """
+
+    names: list[str]
+    values: list[HeaderValue]
+    firsts: list[int]
+    lasts: list[int]
+
+
+def headers_of_all(messages: Sequence[ConsumedMessage]) -> HeadersOfAll:
+    """Return the headers of several messages as columns for one statement."""
+    names: list[str] = []
+    values: list[HeaderValue] = []
+    firsts, lasts = list[int](), list[int]()
+    for message in messages:
+        own_names, own_values = header_columns(message.headers)
+        firsts.append(len(names) + 1)
+        names += own_names
+        values += own_values
+        lasts.append(len(names))
+    return HeadersOfAll(names, values, firsts, lasts)
+
+
 def _text(value: HeaderValue) -> str | None:
     if value is None:
         return None

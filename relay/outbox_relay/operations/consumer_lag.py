@@ -7,7 +7,6 @@ one that was deleted and made again under its name is another topic, and a posit
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -22,11 +21,12 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 
+from outbox_relay.operations.kafka_admin import admin_of_command
 from outbox_relay.operations.messages import Row
 from outbox_relay.operations.tail import new_reader
-from outbox_relay.publisher.kafka import KafkaSettingError, new_admin, producer_settings, readable
+from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.errors import OperatorError
 
 KAFKA_TIMEOUT_S = 10.0
@@ -65,14 +65,8 @@ class KafkaOffsets:
         Raises:
             OperatorError: a setting is refused.
         """
-        logging.getLogger("outbox.librdkafka").addHandler(logging.NullHandler())
         self.bootstrap_servers, self._extra = bootstrap_servers, dict(extra or {})
-        try:
-            self.admin: AdminClient = new_admin(producer_settings(bootstrap_servers, extra))
-        except KafkaSettingError as error:
-            raise OperatorError(str(error)) from None
-        except KafkaException as error:
-            raise OperatorError(f"--kafka-config: {readable(error)}") from None
+        self.admin = admin_of_command(bootstrap_servers, extra)
 
     def read(self, topics: Collection[str]) -> dict[str, TopicOffsets]:
         """Return the offsets of topics by name; those that Kafka does not have are left out.

@@ -6,7 +6,6 @@ asked for by name: a list of all topics leaves out those that the user may not s
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -14,12 +13,13 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import OffsetSpec
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 
+from outbox_relay.operations.kafka_admin import admin_of_command
 from outbox_relay.operations.topic_errors import TopicError
-from outbox_relay.publisher.kafka import KafkaSettingError, new_admin, producer_settings, readable
+from outbox_relay.publisher.kafka import readable
 
 TIMEOUT_S = 10.0
 T = TypeVar("T")
@@ -77,15 +77,8 @@ class KafkaLogs:
     """
 
     def __init__(self, bootstrap_servers: str, extra: Mapping[str, str] | None = None) -> None:
-        # librdkafka would print each failed connection; ours is reported once, by the error.
-        logging.getLogger("outbox.librdkafka").addHandler(logging.NullHandler())
         self._servers = bootstrap_servers
-        try:
-            self._admin: AdminClient = new_admin(producer_settings(bootstrap_servers, extra))
-        except KafkaSettingError as error:
-            raise TopicError(str(error)) from None
-        except KafkaException as error:
-            raise TopicError(f"--kafka-config: {readable(error)}") from None
+        self._admin = admin_of_command(bootstrap_servers, extra)
         self._here: dict[TopicPart, TopicPartition] = {}
 
     def read(self, topics: Iterable[InboxTopic]) -> Logs:

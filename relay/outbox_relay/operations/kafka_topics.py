@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
+from outbox_relay.operations.kafka_admin import admin_of_command
 from outbox_relay.operations.topic_errors import TopicError, did_you_mean
-from outbox_relay.publisher.kafka import KafkaSettingError, new_admin, producer_settings, readable
+from outbox_relay.publisher.kafka import readable
 
 TIMEOUT_S = 10.0
 
@@ -37,15 +36,8 @@ class KafkaTopics:
     """Reads a cluster's topics and makes new ones; each request waits 10 s at most."""
 
     def __init__(self, bootstrap_servers: str, extra: Mapping[str, str] | None = None) -> None:
-        # librdkafka would print each failed connection; ours is said once, by the error.
-        logging.getLogger("outbox.librdkafka").addHandler(logging.NullHandler())
         self.bootstrap_servers = bootstrap_servers
-        try:
-            self._admin: AdminClient = new_admin(producer_settings(bootstrap_servers, extra))
-        except KafkaSettingError as error:
-            raise TopicError(str(error)) from None
-        except KafkaException as error:
-            raise TopicError(f"--kafka-config: {readable(error)}") from None
+        self._admin = admin_of_command(bootstrap_servers, extra)
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Every topic's partition count and replication factor, by name.

@@ -37,7 +37,7 @@ from psycopg.types.json import Jsonb
 
 from outbox.drivers import psycopg_sync
 from outbox.inbox import batch_plans, membership
-from outbox.inbox.messages import Delivery, header_columns, identify
+from outbox.inbox.messages import Delivery, headers_of_all, identify
 from outbox_relay.operations import consumers, inbox_drop
 from outbox_relay.operations.replay_plan import AGAIN, APPLY, MESSAGES_AT_ONCE, STATEMENTS, Target, judge
 from outbox_relay.operations.replay_source import Chosen, Origin, ReplaySource, Selection
@@ -249,15 +249,6 @@ class Replaying:
         return {"group_id": target.group_id, "topic_id": target.source.topic_id}
 
     def _rows(self, deliveries: Sequence[Delivery]) -> dict[str, Any]:
-        names: list[str] = []
-        values: list[bytes | None] = []
-        firsts, lasts = [], []
-        for each in deliveries:
-            own_names, own_values = header_columns(each.message.headers)
-            firsts.append(len(names) + 1)
-            names += own_names
-            values += own_values
-            lasts.append(len(names))
         messages = [each.message for each in deliveries]
         return {
             **self._group(),
@@ -273,10 +264,7 @@ class Replaying:
             "message_keys": [each.key for each in messages],
             "bodies": [each.body for each in messages],
             "published": [each.published_at for each in messages],
-            "names": names,
-            "values": values,
-            "firsts": firsts,
-            "lasts": lasts,
+            **headers_of_all(messages)._asdict(),
         }
 
     def _await_listeners(self) -> None:
