@@ -144,7 +144,7 @@ EXEMPT: dict[str, dict[str, str]] = {
             NO_TABLE,
         ),
         **dict.fromkeys(["branch", "lanes", "columns", "weight", "withheld", "headers"], PART),
-        **dict.fromkeys(["text_header", "no_text_header", "text_bytes"], PART),
+        **dict.fromkeys(["is_named", "text_header", "no_text_header", "text_bytes"], PART),
         "unpublished": "without any progress: reads everything on purpose",
         "partial_backlog": "once per topic after a take-over: reads all publications since the floor on purpose",
     },

@@ -12,7 +12,7 @@ from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import BrokenError
 from outbox_relay.publisher.failures import FailedMessages
-from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, TOPIC, WAITING, WITHHELD, Finder, RawRow
+from outbox_relay.publisher.finder import EXPIRED, ID, POSITION, TOPIC, WAITING, Finder, RawRow
 from outbox_relay.publisher.lane_groups import Group
 from outbox_relay.publisher.parked import DRAIN_PAGE, TOPIC_PAGE, KeyDrain
 from outbox_relay.publisher.reader import Page
@@ -209,7 +209,7 @@ class DrainedKeys(FailedMessages):
         speaks_for = () if drain.lane in self._stops.now() else (drain.lane,)
         if not drain.pages:
             self._read_topic_again(drain)
-        self._publisher.topics.prepare({row[TOPIC] for row in rows if row[WITHHELD] is None})
+        self._publisher.topics.prepare({row[TOPIC] for row in rows if row[TOPIC] is not None})
         with naming_defects():
             batch = self._publisher.publish(rows, progress, progress, [drain.lane], part)
             is_cut = batch.ended_at is not None  # the local queue was full

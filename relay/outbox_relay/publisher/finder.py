@@ -19,6 +19,7 @@ from psycopg import sql
 
 from outbox import wire
 from outbox.statements import Statements, array_text
+from outbox_relay.publisher.kept_keys import LONGEST_KEY, LONGEST_TOPIC
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.publisher.listing import Listing
 from outbox_relay.publisher.polls import Polls
@@ -47,7 +48,8 @@ FIELDS = (
 """One message as the finder reads it; see `columns` in finder.sql.
 
 `withheld` is the size of a row of more than `ROW_BYTES`: its fields from `topic` to the last text header are None,
-except `queue`, `message_id`, `born_at` and `deliver_at`. `fills_page` is True in the row that fills the bytes of a
+except `queue`, `message_id`, `born_at`, `deliver_at`, and, where they are not long (see `is_named` in finder.sql),
+`topic` and the order key. `fills_page` is True in the row that fills the bytes of a
 page.
 """
 (
@@ -146,7 +148,11 @@ def _of_text_headers(name: str, between: str) -> sql.Composed:
 
 _TEXT_BYTES = {"text_bytes": _of_text_headers("text_bytes", " + ")}
 COLUMNS = sql.SQL(STATEMENTS["columns"]).format(
-    headers=sql.SQL(STATEMENTS["headers"]).format(), text_headers=_of_text_headers("text_header", ", ")
+    headers=sql.SQL(STATEMENTS["headers"]).format(),
+    text_headers=_of_text_headers("text_header", ", "),
+    is_named=sql.SQL(STATEMENTS["is_named"]).format(
+        longest_topic=sql.Literal(LONGEST_TOPIC), longest_key=sql.Literal(LONGEST_KEY)
+    ),
 )
 """The columns of `FIELDS`, of a table with `withheld`, `bytes` and the columns of outbox.message."""
 _FRAGMENTS = {

@@ -115,9 +115,11 @@ SELECT hashtext(%(topic)s::text)
 -- message waits, for whatever reason, until that time (as text whose order is that of time). It is looked up per
 -- row that is returned: a join would read all that waits at every poll. "expired": true when its
 -- deliver_before is over, by this server's clock as the row is read. "withheld": the bytes of a row too large
--- to be brought; it comes without its fields. "fills_page": true for the row that fills the page's bytes.
-position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withheld IS NULL THEN key END,
-       CASE WHEN withheld IS NULL THEN body END, CASE WHEN withheld IS NULL THEN order_key END, queue,
+-- to be brought; of its fields it has only what is parked for it, and none where that is long, too. "fills_page": true for
+-- the row that fills the page's bytes.
+position, id, lane, CASE WHEN {is_named} THEN topic END,
+       CASE WHEN withheld IS NULL OR order_key IS NULL AND ({is_named}) THEN key END,
+       CASE WHEN withheld IS NULL THEN body END, CASE WHEN {is_named} THEN order_key END, queue,
        CASE WHEN withheld IS NULL THEN selector END, message_id::text,
        (date_part('epoch', born_at) * 1000)::bigint::text, (date_part('epoch', deliver_at) * 1000)::bigint::text,
        CASE WHEN withheld IS NULL AND headers IS NOT NULL THEN {headers} END,
@@ -126,6 +128,11 @@ position, id, lane, CASE WHEN withheld IS NULL THEN topic END, CASE WHEN withhel
        CASE WHEN withheld IS NULL THEN producer_group END, {text_headers},
        (SELECT least(w.due_at, '9999-01-01')::text FROM outbox.waiting w WHERE w.id = m.id),
        CASE WHEN deliver_before <= clock_timestamp() THEN true END, withheld, CASE WHEN bytes >= %(bytes)s THEN true END
+
+-- name: is_named
+-- Whether a row comes with its topic and its order key, in "columns".
+withheld IS NULL OR octet_length(topic) <= {longest_topic}
+    AND coalesce(octet_length(coalesce(order_key, key)), 0) <= {longest_key}
 
 -- name: text_header
 -- A column that travels as a header as it is (wire.TEXT_HEADERS), in "columns".

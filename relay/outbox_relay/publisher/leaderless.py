@@ -101,7 +101,7 @@ def claims_of(
         if number is None and topic in heads:
             number = heads[topic].number
         elif number is None:
-            number, head = -id_, Head((lane, topic, None, None), _error(topic, reason))
+            number, head = -id_, Head((lane, topic, None, None), None, _error(topic, reason))
         claim = Claim(lane, position, id_, message_id, number, head)
         if head is not None:
             heads[topic] = claim

@@ -79,6 +79,7 @@ import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
+from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.text.logs import Log
 
@@ -98,10 +99,6 @@ TOPICS_FAULT = frozenset(
     }
 )  # fmt: skip
 """Errors that every message of the topic has: it parks the topic in its lane."""
-LONGEST_TOPIC = 249
-"""Characters of the name of a topic that can be parked; Kafka has none that is longer."""
-LONGEST_KEY = 1_000
-"""Bytes of an order key that can be parked: all that are parked are kept in memory."""
 MOST_KEYS = 10_000
 """Parked keys of one lane, which its owner keeps in memory (some 2 MB, at most 10 MB). A message that would park one
 more stops the lane: so many are no longer the faults of single messages."""
@@ -114,16 +111,17 @@ TOPIC_PAGE = 2_000
 """The same of a whole topic. There may be millions, and the others wait for each page: some 40 ms."""
 
 Key = tuple[int, str, int | None, bytes | None]
-"""A lane and a topic with a queue, or with an order key; with neither, of a message alone. The lane, because a row may
-state one that is not its key's own: then another relay may have the same key."""
+"""A lane and a topic with a queue, or with what is `kept` of an order key; with neither, of a message alone. The lane,
+because a row may state one that is not its key's own: then another relay may have the same key."""
 
 log = Log("relay")
 
 
 class Head(NamedTuple):
-    """Why a message parks its key."""
+    """Why a message parks its key. `order_key` is the whole of it, for the row in outbox.parked_key."""
 
     key: Key
+    order_key: bytes | None
     error: str
 
 
@@ -322,7 +320,7 @@ class ParkedKeys:
         """
         self.held.drop(lanes)
         self.doubt_announced(lanes)
-        values = {"lanes": array_text(lanes)}
+        values = {"lanes": array_text(lanes), "longest": LONGEST_KEY, "first": FIRST_BYTES}
         for number, lane, topic, queue, order_key, first in self.conn.execute(STATEMENTS["keys"], values):
             self.held.park((lane, topic, queue, order_key), number, first or 0)
         self.count(lanes)
@@ -341,7 +339,12 @@ class ParkedKeys:
 
     def requested(self, lanes: Iterable[int], without: Iterable[int] = ()) -> KeyDrain | None:
         """Return the drain that was asked for first, of these lanes; not of the rows `without`, by their numbers."""
-        values = {"lanes": array_text(lanes), "without": array_text(without)}
+        values = {
+            "lanes": array_text(lanes),
+            "without": array_text(without),
+            "longest": LONGEST_KEY,
+            "first": FIRST_BYTES,
+        }
         row = self.conn.execute(STATEMENTS["requested"], values, prepare=True).fetchone()
         return None if row is None else KeyDrain(row[1], row[0], row[1:5], time.monotonic() - row[5])
 

@@ -20,8 +20,11 @@ WITH owned AS MATERIALIZED (
 UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number AND w.place <= a.draining_to
 
 -- name: keys
--- The parked keys of lanes that were taken, each with the lowest place of what waits for it.
-SELECT k.number, k.lane, k.topic, k.queue, k.order_key,
+-- The parked keys of lanes that were taken, each with the lowest place of what waits for it. Of a long key its first bytes
+-- and its hash, as `kept` in parked.py makes them.
+SELECT k.number, k.lane, k.topic, k.queue,
+       CASE WHEN octet_length(k.order_key) > %(longest)s::integer
+            THEN substr(k.order_key, 1, %(first)s::integer) || sha256(k.order_key) ELSE k.order_key END,
        CASE WHEN NOT k.is_topic
             THEN (SELECT w.place FROM outbox.waiting w WHERE w.parked = k.number ORDER BY w.place LIMIT 1) END
 FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
@@ -39,7 +42,11 @@ WHERE k.lane = ANY (%(lanes)s::smallint[]) AND NOT k.is_topic GROUP BY k.lane, k
 -- The key whose drain was requested first, and how many seconds ago. One that is locked (a message of it is being given up)
 -- is left for later, and so is one whose topic is parked. Those that the relay cannot drain now are left out: else the
 -- oldest of them would be the answer each time, and keep all others waiting.
-SELECT number, lane, topic, queue, order_key, extract(epoch FROM clock_timestamp() - requested_at)::float8 FROM outbox.parked_key
+SELECT number, lane, topic, queue,
+       CASE WHEN octet_length(order_key) > %(longest)s::integer
+            THEN substr(order_key, 1, %(first)s::integer) || sha256(order_key) ELSE order_key END,
+       extract(epoch FROM clock_timestamp() - requested_at)::float8
+FROM outbox.parked_key
 WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL
     AND number <> ALL (%(without)s::bigint[])
     AND (is_topic OR NOT EXISTS (SELECT FROM outbox.parked_key t

@@ -24,10 +24,10 @@ from outbox_relay.publisher.finder import (
     LANE,
     TOPIC,
     WAITING,
-    WITHHELD,
     RawRow,
 )
 from outbox_relay.publisher.holding import HoldingKeys
+from outbox_relay.publisher.kept_keys import kept
 from outbox_relay.publisher.parked import Held, Key, KeyDrain
 from outbox_relay.publisher.producers import Producers
 from outbox_relay.publisher.records import (
@@ -92,7 +92,7 @@ class Publisher(HoldingKeys):
             KafkaUnavailableError: no broker replies about a topic; nothing was produced.
         """
         parked = self.held.topics
-        published = (row for row in rows if row[WAITING] is row[EXPIRED] is row[WITHHELD] is None)
+        published = (row for row in rows if row[WAITING] is row[EXPIRED] is None and row[TOPIC] is not None)
         flowing = (row for row in published if row[LANE] in lanes)
         return self.topics.prepare(
             {row[TOPIC] for row in flowing if not parked or (row[LANE], row[TOPIC]) not in parked}
@@ -156,20 +156,22 @@ class Publisher(HoldingKeys):
             if whole or parked:
                 known = whole.get((lane, name))
                 if known is None:
-                    known = parked.get((lane, name, queue, arg if queue is None else None))
+                    known = parked.get((lane, name, queue, kept(arg) if queue is None else None))
                     if known is not None and drain is not None and self.held.is_in_front(known, position):
                         known = None
                 if known is not None:
                     self._hold(batch, running, row, known)
                     continue
             try:
-                if withheld is not None:
+                if name is None:
                     topic = None
                     raise too_large(withheld)
                 if topic is None or name != last_topic:
                     topic = None  # should this one be unknown, the last row's is not in doubt
                     topic, last_topic = self.topics.known(name), name
                     produce = self._producers.of(name, topic.max_message_bytes).produce
+                if withheld is not None:
+                    raise too_large(withheld)
                 if queue is None and selector is None and topic.selector is None and arg is not None:
                     cached = topic.cache.get(arg)
                     partition = topic.hash(arg) if cached is None else cached

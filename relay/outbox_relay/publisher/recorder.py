@@ -379,6 +379,6 @@ def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dic
         "head_lanes": array_text(claim.lane for claim, _ in heads),
         "topics": [head.key[1] for _, head in heads],
         "queues": [head.key[2] for _, head in heads],
-        "order_keys": [head.key[3] for _, head in heads],
+        "order_keys": [head.order_key for _, head in heads],
         "errors": [head.error for _, head in heads],
     }

@@ -26,10 +26,10 @@ from outbox_relay.publisher.finder import (
     QUEUE,
     ROW_BYTES,
     TOPIC,
-    WITHHELD,
     RawRow,
 )
-from outbox_relay.publisher.parked import LONGEST_KEY, LONGEST_TOPIC, OWN_FAULT, TOPICS_FAULT, Claim, Head
+from outbox_relay.publisher.kept_keys import LONGEST_TOPIC, kept
+from outbox_relay.publisher.parked import OWN_FAULT, TOPICS_FAULT, Claim, Head
 from outbox_relay.publisher.topic import Topic
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -124,19 +124,17 @@ def too_large(size: int) -> Unpublishable:
     return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")
 
 
-def can_park(row: RawRow, reason: Unpublishable, *, alone: bool = False) -> bool:
-    """Return whether a message that cannot be published parks its key, or itself `alone`.
+def can_park(row: RawRow, reason: Unpublishable) -> bool:
+    """Return whether a message that cannot be published parks its key, or itself alone.
 
-    It does not if the fault is not its own, or if its key is not known, or too long to be kept.
+    It does not if the fault is not its own, or if its key is not known.
     """
-    if row[WITHHELD] is not None or reason.code not in OWN_FAULT:
-        return False
-    return alone or all(key is None or len(key) <= LONGEST_KEY for key in (row[KEY], row[ORDER_KEY]))
+    return row[TOPIC] is not None and reason.code in OWN_FAULT
 
 
 def parks_topic(row: RawRow, reason: Unpublishable) -> bool:
     """Return whether a message that cannot be published parks its whole topic in its lane."""
-    return row[WITHHELD] is None and reason.code in TOPICS_FAULT and len(row[TOPIC]) <= LONGEST_TOPIC
+    return row[TOPIC] is not None and reason.code in TOPICS_FAULT and len(row[TOPIC]) <= LONGEST_TOPIC
 
 
 def claim_of_failure(row: RawRow, reason: Unpublishable, *, alone: bool = False) -> Claim | None:
@@ -145,9 +143,9 @@ def claim_of_failure(row: RawRow, reason: Unpublishable, *, alone: bool = False)
     `alone`: of a topic that skips ahead. It parks as one without a key does, and holds no other.
     """
     if parks_topic(row, reason):
-        head = Head((row[LANE], row[TOPIC], None, None), str(reason))
+        head = Head((row[LANE], row[TOPIC], None, None), None, str(reason))
         return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], -row[ID], head)
-    return claim_of(row, row[ID], reason, alone=alone) if can_park(row, reason, alone=alone) else None
+    return claim_of(row, row[ID], reason, alone=alone) if can_park(row, reason) else None
 
 
 def claim_of_closed(row: RawRow, reason: Unpublishable | None) -> Claim | None:
@@ -158,10 +156,11 @@ def claim_of_closed(row: RawRow, reason: Unpublishable | None) -> Claim | None:
 def claim_of(row: RawRow, number: int, reason: Unpublishable, *, alone: bool = False) -> Claim:
     """Return the claim of a message that cannot be published: it is the head of the parked key `number`."""
     order_key = row[KEY] if row[ORDER_KEY] is None else row[ORDER_KEY]
-    queue = row[QUEUE]
-    of_key = (None, None) if alone else (queue, order_key if queue is None else None)
-    key = row[LANE], row[TOPIC], *of_key
-    return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, Head(key, str(reason)))
+    queue = None if alone else row[QUEUE]
+    if alone or queue is not None:
+        order_key = None
+    head = Head((row[LANE], row[TOPIC], queue, kept(order_key)), order_key, str(reason))
+    return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, head)
 
 
 def expiry_of(row: RawRow) -> Claim:

@@ -14,7 +14,7 @@ from tests.support.plain_inserts import Connection, connect
 from tests.support.publications import own_lanes, record, snapshot
 
 EPOCH, LANE, ID, KEY, OTHER, TOPIC = 7, 4, 101, 101, 51, -101
-FAILS = Claim(LANE, ID, ID, "0" * 32, KEY, Head((LANE, "t", None, b"k"), "INVALID_RECORD: why"))
+FAILS = Claim(LANE, ID, ID, "0" * 32, KEY, Head((LANE, "t", None, b"k"), b"k", "INVALID_RECORD: why"))
 EXPIRED = Claim(LANE, ID, ID, "0" * 32, None, None)
 OWN = {"epoch": EPOCH, "owner": "relay-1", "mine": f"{{{LANE}}}"}
 PUBLICATION = {

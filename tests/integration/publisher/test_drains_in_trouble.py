@@ -80,10 +80,10 @@ def test_a_drain_that_is_never_acknowledged_ends_without_the_producer_of_the_oth
 
 
 def test_what_is_drained_in_a_lane_that_stopped_too_early_does_not_come_again(
-    database: str, bootstrap_servers: str, parking: Parking
+    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims alone recorded no progress, and its lane stopped in front of them: a message was committed late."""
-    limited = Limited(parking.conn, bootstrap_servers)
+    limited = Limited(parking.conn, bootstrap_servers, monkeypatch)
     with connect(database) as late:
         with relay(database, bootstrap_servers) as session:
             parking.send(parking.good, 0)
@@ -107,11 +107,15 @@ def test_what_is_drained_in_a_lane_that_stopped_too_early_does_not_come_again(
 
 
 def test_a_lane_that_goes_on_next_to_an_endless_backlog_drains_its_keys(
-    database: str, bootstrap_servers: str, make_topic: MakeTopic, parking: Parking
+    database: str,
+    bootstrap_servers: str,
+    make_topic: MakeTopic,
+    parking: Parking,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has not caught up before the backlog is published, which may be never."""
     many, count = make_topic(), 0
-    limited = Limited(parking.conn, bootstrap_servers)
+    limited = Limited(parking.conn, bootstrap_servers, monkeypatch)
     stopped = "SELECT stopped_message::text FROM outbox.lane WHERE lane = 3"
     with relay_session(database, bootstrap_servers, page=100) as session:
 

@@ -97,9 +97,9 @@ def test_a_successor_without_the_claim_finds_it_again(
 
 
 def test_the_trial_of_a_lane_is_the_message_behind_those_that_have_expired(
-    database: str, bootstrap_servers: str, parking: Parking
+    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = Limited(parking.conn, bootstrap_servers)
+    limited = Limited(parking.conn, bootstrap_servers, monkeypatch)
     lane = lane_of(parking.topic, None, parking.bad.encode())
     with relay(database, bootstrap_servers) as session:
         with parking.conn.transaction():

@@ -78,9 +78,9 @@ def test_a_message_is_published_before_the_older_backlog_of_another_topic(
 
 
 def test_a_lane_that_stops_beside_a_backlog_repeats_nothing_when_it_goes_on(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection
+    database: str, bootstrap_servers: str, topic: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = Limited(conn, bootstrap_servers)
+    limited = Limited(conn, bootstrap_servers, monkeypatch)
     stopped = "SELECT count(*) FROM outbox.lane WHERE stopped_error IS NOT NULL"
     with relay_session(database, bootstrap_servers, page=PAGE) as session:
         read_apart(session, conn, topic)

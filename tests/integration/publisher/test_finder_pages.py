@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator
 from contextlib import closing
 from types import SimpleNamespace
@@ -14,10 +13,16 @@ from outbox_relay.publisher import finder as finder_module
 from outbox_relay.publisher import listing as listing_module
 from outbox_relay.publisher import reader as reader_module
 from outbox_relay.publisher.delayed import Delayed
-from outbox_relay.publisher.finder import BODY, FIELDS, LANE, POSITION, RawRow, Scope
+from outbox_relay.publisher.finder import (
+    BODY,
+    FIELDS,
+    LANE,
+    RawRow,
+    Scope,
+)
 from outbox_relay.publisher.lane_groups import Care, Group
 from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import BEGINNING, START, Progress
+from outbox_relay.publisher.snapshot import START, Progress
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, keys_of_lanes
 from tests.support.publications import positions
@@ -100,56 +105,6 @@ def test_a_poll_counts_what_it_found_of_a_large_difference_by_topic(
     assert (large.rows, large.more, large.found) == ([], True, {hashes[0]: 9, hashes[1]: 2})
 
 
-LARGE = 40_000
-PAGE_OF_BYTES = 100_000
-LARGE_FIELDS = {
-    "body": "x" * LARGE,
-    "key": "x" * LARGE,
-    "order_key": "x" * LARGE,
-    "headers": json.dumps({"h": "x" * LARGE}),
-    "tags": ["x" * LARGE],
-    "index_keys": ["x" * LARGE],
-    "producer_group": "x" * LARGE,
-    "transaction_id": "x" * LARGE,
-    "traceparent": "x" * LARGE,
-}
-
-
-def insert_unchecked(conn: Connection, field: str) -> str:
-    """Write a message with one large field; the finder does not depend on what the table refuses."""
-    conn.execute("ALTER TABLE outbox.message DISABLE TRIGGER USER")
-    columns = {"key": "k", "body": "", field: LARGE_FIELDS[field]}
-    message_id = insert(conn, "t", **columns, lane=0)  # type: ignore[arg-type]
-    conn.execute("ALTER TABLE outbox.message ENABLE TRIGGER USER")
-    return message_id
-
-
-def named(row: RawRow) -> SimpleNamespace:
-    return SimpleNamespace(**dict(zip(FIELDS, row, strict=True)))
-
-
-def bytes_of(row: RawRow) -> int:
-    """The bytes of the fields that may be of any size."""
-    return sum(len(field) for field in row if isinstance(field, (bytes, str)))
-
-
-@pytest.mark.parametrize("listed", [False, True], ids=["polled", "listed"])
-@pytest.mark.parametrize("field", LARGE_FIELDS)
-def test_a_page_holds_its_bytes_whatever_field_they_are_in(
-    database: str, conn: Connection, field: str, listed: bool
-) -> None:
-    """Compressible as they are, so that what they take on disk says nothing."""
-    with conn.transaction():
-        for _ in range(7):
-            insert_unchecked(conn, field)
-    with closing(Reading(database, page_bytes=PAGE_OF_BYTES)) as reading:
-        reading.group.progress = START if listed else Progress(BEGINNING)
-        pages = list(reading.pages())
-    assert [row[POSITION] for rows in pages for row in rows] == positions(conn)
-    assert max(sum(map(bytes_of, rows[:-1])) for rows in pages) < PAGE_OF_BYTES
-    assert 3 <= len(pages) <= 7
-
-
 def test_a_page_holds_its_bytes_and_one_larger_row_is_a_page(database: str, conn: Connection) -> None:
     sizes = [400, 400, 400, 5_000, 10, 10, 5_000, 5_000, 990, 20, 1]
     with closing(Reading(database, page_bytes=1_000)) as reading:
@@ -198,30 +153,8 @@ def test_rows_of_other_lanes_do_not_hide_those_that_are_listed(database: str, co
         assert reading.read() == positions(conn, "lane = 3")
 
 
-@pytest.mark.parametrize("listed", [False, True], ids=["polled", "listed"])
-@pytest.mark.parametrize("field", LARGE_FIELDS)
-def test_a_row_above_the_bound_comes_without_its_fields(
-    reading: Reading, conn: Connection, field: str, listed: bool
-) -> None:
-    reading.finder.row_bytes = 30_000
-    with conn.transaction():
-        insert(conn, "t", "k", b"before", tags=["a"])
-        # Its bytes are counted as they would be at most, so it is measured, and found to fit.
-        insert(conn, "t", "k", b"fits", headers=json.dumps({"h": "x" * 20_000}))
-        large = insert_unchecked(conn, field)
-        insert(conn, "t", "k", b"after")
-    if listed:
-        reading.group.progress = START
-    raw = [row for page in reading.pages() for row in page]
-    rows = [named(row) for row in raw]
-    assert [row.position for row in rows] == positions(conn)
-    before, fits, withheld, after = rows
-    assert (before.body, before.tags, before.withheld) == (b"before", "a", None)
-    assert len(fits.headers or "") > 20_000
-    assert after.body == b"after"
-    assert withheld.message_id == large
-    assert LARGE <= (withheld.withheld or 0) <= LARGE + 200
-    assert bytes_of(raw[2]) < 100
+def named(row: RawRow) -> SimpleNamespace:
+    return SimpleNamespace(**dict(zip(FIELDS, row, strict=True)))
 
 
 def test_the_key_is_not_sent_twice(reading: Reading, conn: Connection) -> None:

@@ -27,8 +27,8 @@ SET_ASIDE = "UPDATE outbox.message SET state = 'DEAD', remark = 'by hand' WHERE 
 
 
 @pytest.fixture
-def limited(conn: Connection, bootstrap_servers: str) -> Limited:
-    return Limited(conn, bootstrap_servers)
+def limited(conn: Connection, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch) -> Limited:
+    return Limited(conn, bootstrap_servers, monkeypatch)
 
 
 def lane_row(conn: Connection) -> tuple[bool, bool]:

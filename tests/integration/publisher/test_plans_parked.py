@@ -12,6 +12,7 @@ import pytest
 
 from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
 from outbox_relay.publisher.finder import prepare_session
+from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
 from outbox_relay.publisher.parked import STATEMENTS as PARKED
 from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
 from tests.support.plain_inserts import Connection, connect
@@ -19,6 +20,7 @@ from tests.support.publications import own_lanes, record, snapshot
 from tests.support.query_plans import Prepared, rows_read
 
 KEYS, EACH, EPOCH = 2_000, 5, 7
+LONG = {"longest": LONGEST_KEY, "first": FIRST_BYTES}
 OWNED = {"epoch": "bigint", "owner": "text"}
 FILL = """
     WITH keys AS (
@@ -54,8 +56,9 @@ def watch(conn: Connection, statement: str, types: dict[str, str], values: dict[
 
 @pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "requested")
 def test_requests_are_read_without_reading_all_keys(conn: Connection) -> None:
-    values = {"lanes": "{4,5}", "without": "{}"}
-    watched = watch(conn, PARKED["requested"], {"lanes": "smallint[]", "without": "bigint[]"}, values)
+    values = {"lanes": "{4,5}", "without": "{}", **LONG}
+    types = {"lanes": "smallint[]", "without": "bigint[]", **dict.fromkeys(LONG, "integer")}
+    watched = watch(conn, PARKED["requested"], types, values)
     conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE number IN (500, 505)")
     plan = watched.explain(values)
     assert plan["Actual Rows"] == 1
@@ -91,6 +94,9 @@ def test_an_announcement_reads_its_key(conn: Connection, most: int) -> None:
 def test_a_lanes_keys_are_read_by_lane(conn: Connection, name: str) -> None:
     values: dict[str, Any] = {"lanes": "{3}"}
     types = {"lanes": "smallint[]"}
+    if name == "keys":
+        values |= LONG
+        types |= dict.fromkeys(LONG, "integer")
     if name == "withdraw":
         values |= {"epoch": EPOCH, "owner": "relay-1"}
         types |= OWNED

@@ -11,9 +11,9 @@ import pytest
 
 from outbox_relay.publisher.batch import Batch, Publication, Slot, ignore
 from outbox_relay.publisher.errors import OutOfOrderError
-from outbox_relay.publisher.parked import LONGEST_TOPIC
+from outbox_relay.publisher.kept_keys import LONGEST_TOPIC
 from tests.support.kafka_records import read_topic
-from tests.support.plain_inserts import Connection, connect, insert, wait_published
+from tests.support.plain_inserts import connect, insert, insert_unchecked, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
 
@@ -39,15 +39,6 @@ WRONG_PLACE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def insert_unchecked(conn: Connection, **columns: Any) -> str:
-    """Write a row that states its lane, without any check of the table."""
-    with conn.transaction():
-        conn.execute("ALTER TABLE outbox.message DISABLE TRIGGER USER")
-        message_id = insert(conn, columns.pop("topic"), columns.pop("key"), b"bad", **columns)
-        conn.execute("ALTER TABLE outbox.message ENABLE TRIGGER USER")
-    return message_id
-
-
 def each_holds_up_its_own(
     dsn: str, bootstrap_servers: str, topic: str, rows: list[tuple[str, dict[str, Any]]]
 ) -> None:
@@ -59,11 +50,11 @@ def each_holds_up_its_own(
         wrong = {}
         for lane, (code, columns) in enumerate(rows):
             row = {"topic": topic, "key": f"wrong{lane}", "lane": lane, **columns}
-            wrong[insert_unchecked(conn, **row)] = lane, code
+            wrong[insert_unchecked(conn, body=b"bad", **row)] = lane, code
             held = {**row, "headers": None, "selector": None}
-            insert_unchecked(conn, **held)
+            insert_unchecked(conn, body=b"bad", **held)
         for lane in range(8):
-            insert_unchecked(conn, topic=topic, key=f"good{lane}", lane=lane)
+            insert_unchecked(conn, topic=topic, key=f"good{lane}", body=b"good", lane=lane)
         stopping = {lane for lane, (_, row) in enumerate(rows) if len(row.get("topic", "")) > LONGEST_TOPIC}
         flowing = sorted(f"good{lane}".encode() for lane in range(8) if lane not in stopping)
         with RelayThread(dsn, bootstrap_servers) as relay:

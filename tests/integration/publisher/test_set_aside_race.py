@@ -23,8 +23,8 @@ LANE = 5
 
 
 @pytest.fixture
-def limited(conn: Connection, bootstrap_servers: str) -> Limited:
-    return Limited(conn, bootstrap_servers)
+def limited(conn: Connection, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch) -> Limited:
+    return Limited(conn, bootstrap_servers, monkeypatch)
 
 
 def lane_row(conn: Connection) -> tuple[bool, bool, bool]:
