@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import NamedTuple
 
 from psycopg import sql
 
+from outbox_local.stack.api import Stack
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.session import Session
 from tests.support.plain_inserts import Connection, insert_numbered
-from tests.support.relay_session import turn_until
+from tests.support.relay_session import relay_session, turn_until
 from tests.support.waiting import wait_until
 from tests.support.wire_trace import sent, traced, waits
 
@@ -66,11 +68,32 @@ class SettledRelay:
 
         wait_until(is_acknowledged, "all is acknowledged")
 
+    def record_soon(self, *, is_time: bool) -> None:
+        """Let the time for the next record be there, or never come."""
+        self.session._noted_at = -inf if is_time else inf
+
     def turn(self) -> Cost:
         """Take a turn."""
         with traced(self.session._conn) as lines:
             self.session.run_once(0)
         return Cost(waits(lines), sent(lines, "Bind"), sent(lines, "Parse") + sent(lines, "Query"))
+
+
+def on_the_wire(relay: SettledRelay) -> int:
+    """How many batches are on the wire."""
+    return len(relay.session._publisher.in_flight)
+
+
+@contextmanager
+def watched_relay(stack: Stack, database: str, topic: str, conn: Connection) -> Iterator[SettledRelay]:
+    """Run a relay on servers of this process that commits only in its turns, and count its barriers."""
+    with relay_session(database, stack.bootstrap_servers, clean=False) as session:
+        relay = SettledRelay(session, conn, topic)
+        # Its own renewals commit, too: not between what a test does and the turn.
+        session._renewal.stop()
+        turn_until(session, lambda: relay.is_settled, "all is recorded")
+        relay.barriers = 0
+        yield relay
 
 
 def make_own_barriers(conn: Connection) -> None:

@@ -33,7 +33,7 @@ RELAY = {
     "outbox_unacknowledged_messages": Described(
         "gauge",
         (),
-        "Messages given to Kafka that it has not acknowledged, without those of lanes that wait apart.",
+        "Messages given to Kafka whose acknowledgement is not recorded yet, without those of lanes that wait apart.",
     ),
     "outbox_leases_lost": Described("counter", (), "How often another relay had taken lanes of this one."),
     "outbox_sessions_failed": Described("counter", (), "How often this relay started over after an error."),

@@ -118,6 +118,8 @@ class Batch:
     """What was visible when its page was read, or the list that the page is of was begun."""
     span: Traced | None = None
     """What a trace shows of it; None: nothing is traced. Its parts share it."""
+    acknowledged_at: float | None = None
+    """When it was noticed that Kafka has acknowledged it in full, as of `time.monotonic()`."""
     ended_at: int | None = None
     """The position of the message for which the local queue had no room; None: the page was published to its end."""
 

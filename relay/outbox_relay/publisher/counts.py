@@ -41,17 +41,20 @@ class Counts:
     age: Times = field(default_factory=Times)
     """From the insertion of a batch's oldest message to its acknowledgement."""
 
-    def acknowledged(self, since: float, born: float | None) -> None:
-        """Count a batch.
+    def acknowledged(self, since: float, at: float | None, born: float | None) -> None:
+        """Count a batch that is recorded.
 
         Args:
             since: when it was given to Kafka, as of `time.monotonic()`.
+            at: when that was acknowledged, by the same clock; None: now.
             born: when its oldest message was inserted, in seconds since 1970, if that is known.
         """
         self.batches += 1
-        self.ack.add(time.monotonic() - since)
+        now = time.monotonic()
+        at = now if at is None else at
+        self.ack.add(at - since)
         if born is not None:
-            self.age.add(time.time() - born)
+            self.age.add(time.time() - (now - at) - born)
 
     def plus(self, other: Counts) -> Counts:
         """Return the sum of the numbers of two sessions."""

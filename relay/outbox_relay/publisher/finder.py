@@ -49,8 +49,7 @@ FIELDS = (
 
 `withheld` is the size of a row of more than `ROW_BYTES`: its fields from `topic` to the last text header are None,
 except `queue`, `message_id`, `born_at`, `deliver_at`, and, where they are not long (see `is_named` in finder.sql),
-`topic` and the order key. `fills_page` is True in the row that fills the bytes of a
-page.
+`topic` and the order key. `fills_page` is True in the row that fills the bytes of a page.
 """
 (
     POSITION, ID, LANE, TOPIC, KEY, BODY, ORDER_KEY, QUEUE, SELECTOR, MESSAGE_ID, BORN_AT, DELIVER_AT,
@@ -189,6 +188,9 @@ class Finder:
         """Let polls ask whether what they find needs a barrier, where a lease is given."""
         self.conn = conn
         self._lease = lease
+        self.found_flushed = False
+        """Whether one of the last two polls that found something returned that it needs no barrier, as the next may."""
+        self._last_flushed = False
         self.page_size = page
         self.page_bytes = page_bytes
         self.row_bytes = row_bytes
@@ -265,6 +267,9 @@ class Finder:
         answer = self._polls.run(kind, previous, rider if carries else None)
         has_carried = carries and rider is not None and rider.is_behind
         more = answer.found > len(answer.rows)
+        if answer.found:
+            self.found_flushed = answer.is_secured or self._last_flushed
+            self._last_flushed = answer.is_secured
         secured = has_carried or answer.is_secured
         return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, secured)
 

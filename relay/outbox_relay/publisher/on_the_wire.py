@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
@@ -22,6 +23,17 @@ class OnTheWire:
         """Lanes that wait for a partition which acknowledges nothing: what is in flight of each, oldest first."""
         self.given_up: set[str] = set()
         """Topics of which no lane waits for messages that may arrive until the producer is closed."""
+
+    def note_acknowledged(self) -> int:
+        """Note which batches are acknowledged by now; return how many messages `take_acknowledged` would bring."""
+        messages = 0
+        for batch in self.in_flight:
+            if batch.acknowledged_at is None:
+                if not batch.is_acknowledged:
+                    break
+                batch.acknowledged_at = time.monotonic()
+            messages += batch.messages
+        return messages
 
     def take_acknowledged(self) -> list[Batch]:
         """Return the batches that are acknowledged in full, oldest first, up to the first that is not.

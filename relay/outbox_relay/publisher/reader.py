@@ -53,6 +53,11 @@ class Reader:
         self.quantum = finder.page_size
         """Messages of a page of a topic that is read apart."""
 
+    @property
+    def expects_flushed(self) -> bool:
+        """Whether what the next poll finds will probably need no barrier, as what was found last."""
+        return self._finder.found_flushed
+
     def here(self) -> Snapshot:
         """Return a snapshot, taken after `newest` was read, whose xmax is above the xids of all that run."""
         return self._finder.beyond_all_running()

@@ -34,7 +34,7 @@ from tests.support.plain_inserts import Connection, connect, insert, keys_of_lan
 from tests.support.publications import value
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
-from tests.support.settled_relay import SettledRelay
+from tests.support.settled_relay import SettledRelay, on_the_wire, watched_relay
 from tests.support.waiting import wait_until
 
 NEXT_XID = "SELECT pg_current_xact_id()::text::bigint"
@@ -52,17 +52,8 @@ def conn(private_database: str) -> Iterator[Connection]:
 def relay(
     private_stack: Stack, private_database: str, private_topic: str, conn: Connection
 ) -> Iterator[SettledRelay]:
-    with relay_session(private_database, private_stack.bootstrap_servers, clean=False) as session:
-        relay = SettledRelay(session, conn, private_topic)
-        # Its own renewals commit, too: not between what a test does and the turn.
-        session._renewal.stop()
-        turn_until(session, lambda: relay.is_settled, "all is recorded")
-        relay.barriers = 0
+    with watched_relay(private_stack, private_database, private_topic, conn) as relay:
         yield relay
-
-
-def sent(relay: SettledRelay) -> int:
-    return len(relay.session._publisher.in_flight)
 
 
 def flush(conn: Connection) -> None:
@@ -75,7 +66,7 @@ def test_what_is_flushed_is_published_without_a_barrier(relay: SettledRelay, con
         relay.send(1)
         before = value(conn, "SELECT pg_current_wal_insert_lsn()")
         relay.turn()
-        assert (sent(relay), relay.barriers) == (1, 0)
+        assert (on_the_wire(relay), relay.barriers) == (1, 0)
         assert value(conn, "SELECT pg_current_wal_insert_lsn()") == before, "nothing was written before"
 
 
@@ -85,7 +76,7 @@ def test_what_is_not_flushed_waits_for_a_barrier(relay: SettledRelay, conn: Conn
         relay.send(1)
         assert not value(conn, FLUSHED)
         relay.turn()
-        assert (sent(relay), relay.barriers) == (1, 1)
+        assert (on_the_wire(relay), relay.barriers) == (1, 1)
         relay.acknowledge()
         turn_until(relay.session, lambda: relay.is_settled, "it is recorded")
         relay.barriers = 0
@@ -93,7 +84,7 @@ def test_what_is_not_flushed_waits_for_a_barrier(relay: SettledRelay, conn: Conn
         conn.execute("SET synchronous_commit = on")
         flush(conn)
         relay.turn()
-        assert (sent(relay), relay.barriers) == (1, 0), "a stranger's commit has flushed it"
+        assert (on_the_wire(relay), relay.barriers) == (1, 0), "a stranger's commit has flushed it"
 
 
 def test_what_others_write_and_do_not_commit_holds_up_nothing(
@@ -104,7 +95,7 @@ def test_what_others_write_and_do_not_commit_holds_up_nothing(
         other.execute("CREATE TABLE half_a_page (a text)")
         assert not value(conn, FLUSHED)
         relay.turn()
-        assert (sent(relay), relay.barriers) == (1, 1)
+        assert (on_the_wire(relay), relay.barriers) == (1, 1)
 
 
 def test_a_log_that_ends_with_its_segment_holds_up_nothing(relay: SettledRelay, conn: Connection) -> None:
@@ -113,7 +104,7 @@ def test_a_log_that_ends_with_its_segment_holds_up_nothing(relay: SettledRelay, 
         conn.execute("SELECT pg_switch_wal()")
         assert not value(conn, FLUSHED), "the next record would begin behind the header of the next segment"
         relay.turn()
-        assert (sent(relay), relay.barriers) == (1, 1)
+        assert (on_the_wire(relay), relay.barriers) == (1, 1)
 
 
 def test_nothing_is_published_when_the_poll_finds_another_owner(
@@ -123,7 +114,7 @@ def test_nothing_is_published_when_the_poll_finds_another_owner(
     conn.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another'")
     with pytest.raises(LeaseLostError):
         relay.turn()
-    assert (sent(relay), relay.barriers) == (0, 1)
+    assert (on_the_wire(relay), relay.barriers) == (0, 1)
 
 
 def test_one_lost_lane_is_enough_for_a_barrier(
@@ -136,7 +127,7 @@ def test_one_lost_lane_is_enough_for_a_barrier(
     assert value(conn, FLUSHED)
     with pytest.raises(LeaseLostError):
         relay.turn()
-    assert (sent(relay), relay.barriers) == (0, 1)
+    assert (on_the_wire(relay), relay.barriers) == (0, 1)
 
 
 def test_one_page_that_needs_a_barrier_is_enough_for_one(
@@ -160,7 +151,7 @@ def test_one_page_that_needs_a_barrier_is_enough_for_one(
     for key in keys_of_lanes(conn, private_topic, lanes[0], lanes[-1]):
         insert(conn, private_topic, key, "1")
     relay.turn()
-    assert (sent(relay), relay.barriers) == (2, 1)
+    assert (on_the_wire(relay), relay.barriers) == (2, 1)
 
 
 def test_a_topic_that_is_read_after_the_poll_waits_for_a_barrier(
@@ -170,7 +161,7 @@ def test_a_topic_that_is_read_after_the_poll_waits_for_a_barrier(
     relay.send(1)
     del relay.session._publisher.topics._topics[private_topic]
     relay.turn()
-    assert (sent(relay), relay.barriers) == (1, 1)
+    assert (on_the_wire(relay), relay.barriers) == (1, 1)
 
 
 def test_a_relay_that_was_paused_behind_the_poll_asks_for_its_lanes_again(
@@ -191,7 +182,7 @@ def test_a_relay_that_was_paused_behind_the_poll_asks_for_its_lanes_again(
     relay.send(1)
     with pytest.raises(LeaseLostError):
         relay.turn()
-    assert (sent(relay), relay.barriers) == (0, 1)
+    assert (on_the_wire(relay), relay.barriers) == (0, 1)
 
 
 def test_the_answer_of_a_poll_does_not_count_in_a_later_turn(
@@ -211,7 +202,7 @@ def test_the_answer_of_a_poll_does_not_count_in_a_later_turn(
     (page,) = relay.session._pages
     assert page.has_barrier
     relay.turn()
-    assert (sent(relay), relay.barriers) == (1, 1)
+    assert (on_the_wire(relay), relay.barriers) == (1, 1)
 
 
 def test_pages_of_a_list_wait_for_barriers_whatever_the_poll_found(
@@ -272,7 +263,7 @@ def test_what_a_poll_found_flushed_is_there_after_a_crash_in_front_of_publishing
     monkeypatch.setattr(publisher, "prepare", crash)
     relay.send(1)
     relay.session.run_once(0)
-    assert (sent(relay), relay.barriers) == (1, 0)
+    assert (on_the_wire(relay), relay.barriers) == (1, 0)
     relay.acknowledge()
     monkeypatch.setattr(publisher, "prepare", prepare)
     with pytest.raises(psycopg.OperationalError):

@@ -35,6 +35,7 @@ def test_what_was_acknowledged_is_recorded_with_the_poll_that_finds_more(
     running.send(messages)
     running.turn()
     running.acknowledge()
+    running.record_soon(is_time=True)
     running.send(messages)
     assert running.turn() == Cost(round_trips=1, executed=2, parsed=0)
     assert len(running.session._publisher.in_flight) == 1, (
@@ -46,8 +47,19 @@ def test_what_was_acknowledged_is_recorded_with_the_poll_that_finds_nothing(runn
     running.send(1)
     running.turn()
     running.acknowledge()
+    running.record_soon(is_time=True)
     assert running.turn() == Cost(round_trips=1, executed=2, parsed=0)
     assert not running.session.unsettled
+
+
+def test_a_turn_right_behind_a_record_is_one_statement_and_records_nothing(running: SettledRelay) -> None:
+    running.send(1)
+    running.turn()
+    running.acknowledge()
+    running.record_soon(is_time=False)
+    running.session._finder.found_flushed = True
+    assert running.turn() == Cost(round_trips=1, executed=1, parsed=0)
+    assert running.session.unsettled == 1
 
 
 def test_a_message_that_comes_alone_and_is_flushed_is_one_statement(running: SettledRelay) -> None:
