@@ -85,7 +85,7 @@ def prepare_once(
 
 
 def _lane(message: Message, queue: int | None) -> str:
-    """The row's lane, as `outbox.lane_of` has it: without it the table's trigger would run once more."""
+    """The row's lane, as `outbox.lane_of` has it: without it the table's trigger would check once more."""
     return str(lane_of(message.topic, queue, message.arg_bytes))
 
 

@@ -1,6 +1,6 @@
 """The lane of a message: which owner publishes it, by a hash of what its order hangs on.
 
-The library states the lane in the row, so that the table's trigger need not run for what was checked here already.
+The library states the lane in the row, so that the table's trigger need not check what was checked here already.
 It is the function `outbox.lane_of` of the schema once more; a test holds the two together.
 """
 

@@ -1,6 +1,6 @@
 -- How the library inserts messages. Never listed: xid, position, id, state. Their defaults are evaluated in
 -- column order (the transaction id before the position), which the relay's finder depends on. The lane is said, as
--- outbox.lane_of has it: without it the table's trigger runs, which checks what the library has checked already.
+-- outbox.lane_of has it: without it the table's trigger checks what the library has checked already.
 --
 -- The columns of a row stand in outbox/operations/rows.py. From there come {columns}: their names; {values}: their
 -- parameters, as untyped text; {typed}: the same with their types; {arrays}: one array for each; {unnested}: what the arrays

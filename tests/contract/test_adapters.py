@@ -199,7 +199,10 @@ def test_ordered_and_idempotent_sends_do_what_they_do_elsewhere(caller: Caller, 
         caller.call("send", Message("orders", key="o-1", body="other"), idempotency_key="7")
     caller.call("send", Message("orders", key="o-1", body="ordered"), ordered=True)
     caller.call("send_many", [Message("orders", key=k, body=k) for k in "ab"], ordered=True)
-    locks = "SELECT count(DISTINCT (classid, objid)) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+    locks = """
+        SELECT count(DISTINCT (l.classid, l.objid)) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+        WHERE l.locktype = 'advisory' AND l.granted AND d.datname = current_database()
+    """
     assert conn.execute(locks).fetchone() == (4,)
     caller.commit()
     assert bodies(conn) == ["once", "ordered", "a", "b"]

@@ -18,7 +18,7 @@ from outbox.statements import Statements
 from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/database/schema.sql")
-REVISION = "0002"
+REVISION = "0003"
 UPGRADE_SOFTWARE = "pip install --upgrade 'outbox-kafka[relay]'"
 
 

@@ -26,6 +26,8 @@ PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "how-to" 
 REVISION, FILTER, PATH, OWN = re.findall(
     r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
 )
+REVISION += '    op.execute("CREATE TABLE orders (id text PRIMARY KEY, state text)")\n'
+"""The page's, with a table of the host's in the same transaction."""
 BEGIN = """
 from alembic import context
 connection = context.config.attributes["connection"]

@@ -3,7 +3,8 @@
 What happens when the upgrade dies between any two of its lines, before its COMMIT: PostgreSQL rolls all of it back, and
 the next upgrade begins again at 0001. After the COMMIT it is done, whether or not the command lives to report it. When
 the command is paused instead, the transaction keeps its locks. From CREATE INDEX on it locks a table of consumers:
-they wait to park a message until it goes on or its session is ended. Senders and relays wait for none of its locks.
+they wait to park a message until it goes on or its session is ended. From the first line of revision 0003 on it may
+lock outbox.message: senders, and relays that write to it, wait as long; see test_upgrade_of_senders.py.
 """
 
 from __future__ import annotations
