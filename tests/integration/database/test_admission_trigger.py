@@ -154,3 +154,34 @@ def test_a_trusted_writers_null_is_not_a_state(database: str) -> None:
     with connect(database) as owner, pytest.raises(psycopg.errors.CheckViolation) as refused:
         owner.execute("INSERT INTO outbox.message (topic, lane, state) VALUES ('t', 0, NULL)")
     assert refused.value.diag.constraint_name == "message_state_is_a_birth"
+
+
+@pytest.mark.parametrize("off_after", [(), ("tags",), ("tags", "index_keys")])
+def test_rules_do_not_change_with_the_writers_way_to_read_strings(
+    logins: Logins, off_after: tuple[str, ...]
+) -> None:
+    """PL/pgSQL reads a string when a session reaches it for the first time, as the session's setting has it."""
+    wrong = {"tags": "{a|b}", "index_keys": '{"a b"}', "traceparent": "x"}
+    rules = {"tags": "tags_are_separable", "index_keys": "index_keys_are_separable"}
+
+    def refuse(writer: psycopg.Connection, column: str) -> None:
+        insert = sql.SQL("INSERT INTO outbox.message (topic, {}) VALUES ('t', %s)").format(
+            sql.Identifier(column)
+        )
+        with pytest.raises(psycopg.errors.CheckViolation) as refused:
+            writer.execute(insert, [wrong[column]])
+        rule = rules.get(column, "traceparent_is_w3c")
+        assert refused.value.diag.constraint_name == f"message_{rule}"
+
+    with logins.connect("outbox_producer") as writer:
+        for column in off_after:
+            refuse(writer, column)
+        writer.execute("SET standard_conforming_strings = off")
+        writer.execute("INSERT INTO outbox.message (topic) VALUES ('t')")
+        for column in wrong:
+            refuse(writer, column)
+        unusual = {"tags": '{"a b"}', "index_keys": '{NULLs,"s"}', "headers": '{"ce": "\\\\"}'}
+        writer.execute(
+            "INSERT INTO outbox.message (topic, tags, index_keys, headers) VALUES ('t', %s, %s, %s::jsonb)",
+            [*unusual.values()],
+        )
