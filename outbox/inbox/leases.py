@@ -30,7 +30,7 @@ from outbox.inbox.assignments import Assignments
 from outbox.inbox.consumer import PushConsumer
 from outbox.inbox.decoding import Decoding
 from outbox.inbox.handling import Connection
-from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, header_columns, order_key
+from outbox.inbox.messages import ConsumedMessage, Delivery, born_on, digest, headers_of_all, order_key
 from outbox.inbox.plans import milliseconds
 from outbox.inbox.results import ConsumeResult
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, array_text, load
@@ -109,15 +109,7 @@ class Intake(PushConsumer):
 
 def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: bool) -> Plan[None]:
     """Park messages whose rows of the inbox were inserted by this transaction; the held keys first."""
-    names: list[str] = []
-    values: list[bytes | None] = []
-    firsts, lasts = [], []
-    for message in messages:
-        own_names, own_values = header_columns(message.headers)
-        firsts.append(len(names) + 1)
-        names += own_names
-        values += own_values
-        lasts.append(len(names))
+    headers = headers_of_all(messages)
     rows = (
         str(group),
         array_text(each.message_id for each in messages),
@@ -134,10 +126,10 @@ def park_received(group: int, messages: Sequence[ConsumedMessage], *, orderly: b
             ByteaArray([each.key for each in messages]),
             ByteaArray([each.body for each in messages]),
             array_text(milliseconds(each.published_at) for each in messages),
-            TextArray(names),
-            ByteaArray(values),
-            array_text(firsts),
-            array_text(lasts),
+            TextArray(headers.names),
+            ByteaArray(headers.values),
+            array_text(headers.firsts),
+            array_text(headers.lasts),
         ),
         answers=False,
     )
