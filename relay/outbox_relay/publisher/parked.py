@@ -114,6 +114,9 @@ Key = tuple[int, str, int | None, bytes | None]
 """A lane and a topic with a queue, or with what is `kept` of an order key; with neither, of a message alone. The lane,
 because a row may state one that is not its key's own: then another relay may have the same key."""
 
+_KEPT = {"longest": LONGEST_KEY, "first": FIRST_BYTES}
+"""What `keys` and `requested` need to return of an order key what is `kept` of it."""
+
 log = Log("relay")
 
 
@@ -320,7 +323,7 @@ class ParkedKeys:
         """
         self.held.drop(lanes)
         self.doubt_announced(lanes)
-        values = {"lanes": array_text(lanes), "longest": LONGEST_KEY, "first": FIRST_BYTES}
+        values = {"lanes": array_text(lanes), **_KEPT}
         for number, lane, topic, queue, order_key, first in self.conn.execute(STATEMENTS["keys"], values):
             self.held.park((lane, topic, queue, order_key), number, first or 0)
         self.count(lanes)
@@ -339,12 +342,7 @@ class ParkedKeys:
 
     def requested(self, lanes: Iterable[int], without: Iterable[int] = ()) -> KeyDrain | None:
         """Return the drain that was asked for first, of these lanes; not of the rows `without`, by their numbers."""
-        values = {
-            "lanes": array_text(lanes),
-            "without": array_text(without),
-            "longest": LONGEST_KEY,
-            "first": FIRST_BYTES,
-        }
+        values = {"lanes": array_text(lanes), "without": array_text(without), **_KEPT}
         row = self.conn.execute(STATEMENTS["requested"], values, prepare=True).fetchone()
         return None if row is None else KeyDrain(row[1], row[0], row[1:5], time.monotonic() - row[5])
 

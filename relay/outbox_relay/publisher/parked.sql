@@ -21,7 +21,7 @@ UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.
 
 -- name: keys
 -- The parked keys of lanes that were taken, each with the lowest place of what waits for it. Of a long key its first bytes
--- and its hash, as `kept` in parked.py makes them.
+-- and its hash, as `kept` in kept_keys.py makes them.
 SELECT k.number, k.lane, k.topic, k.queue,
        CASE WHEN octet_length(k.order_key) > %(longest)s::integer
             THEN substr(k.order_key, 1, %(first)s::integer) || sha256(k.order_key) ELSE k.order_key END,

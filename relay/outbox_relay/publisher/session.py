@@ -127,18 +127,16 @@ class Session(
         try:
             self._look_after()
             published = self.counts.published
-            found = self._turn_or_serve()
+            found = self._has_found = self._turn_or_serve()
             if self._is_steady and not self._pages and self.counts.published - published < FEW:
                 # An acknowledgement does not end it: there is nothing to do about one yet. A record that is due goes
                 # with the turn behind one that found something, which is the least likely to find more.
-                self._has_found = found
                 if not found:
                     time.sleep(wait)
                 elif self._since_record < RECORD_S:
                     time.sleep(min(wait, REST_S))
                 self._publisher.serve(0)
             else:
-                self._has_found = found
                 self._publisher.serve(0 if found else wait)
             if not found and not self._sends_along:
                 self._record()
