@@ -87,15 +87,13 @@ def test_a_new_partition_that_is_not_committed_yet_holds_up_no_insert(database: 
 
 
 def test_inserts_under_load_never_wait_for_new_partitions(database: str) -> None:
-    stop, waits, longest = threading.Event(), [], [0.0]
+    stop, waits, looks = threading.Event(), [], [0]
 
     def write() -> int:
         written = 0
         with connect(database) as conn:
             while not stop.is_set():
-                begin = time.monotonic()
                 insert(conn, "orders", f"k{written}", "b")
-                longest[0] = max(longest[0], time.monotonic() - begin)
                 written += 1
         return written
 
@@ -108,6 +106,7 @@ def test_inserts_under_load_never_wait_for_new_partitions(database: str) -> None
                         [ddl],
                     ).fetchall()
                 )
+                looks[0] += 1
 
     with ThreadPoolExecutor() as pool, in_transaction(database) as held, connect(database) as ddl:
         insert(held, "orders", "held", "b")
@@ -122,9 +121,8 @@ def test_inserts_under_load_never_wait_for_new_partitions(database: str) -> None
             stop.set()
         watcher.result()
         assert all(writer.result() > 0 for writer in writers)
+    assert looks[0] > 10
     assert not waits
-    # No lock was waited for; what remains is the scheduling of a busy machine.
-    assert longest[0] < 2.0
 
 
 @pytest.mark.parametrize("table", PARENTS)
