@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from outbox_etl.session import JAVA, java_program
 from tests.support.export_processes import alive, below
 from tests.support.plain_inserts import connect, insert_numbered
 from tests.support.servers import MakeTopic
@@ -66,6 +67,24 @@ def test_what_the_job_refuses_is_one_clear_error(tmp_path: Path) -> None:
     assert secret not in done.stdout + done.stderr
 
 
+def test_java_takes_the_options_of_the_job() -> None:
+    """An option of a name or a value that Java does not know would be left out without a word."""
+    program = java_program()
+    assert program is not None
+    shown = subprocess.run(
+        [program, *JAVA, "-XX:+PrintFlagsFinal", "-version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    flags = {line.split()[1]: line.split()[3] for line in shown.splitlines() if " = " in line}
+    given = dict(option.removeprefix("-XX:").split("=") for option in JAVA if "=" in option)
+    assert len(given) == 4
+    assert {name: flags.get(name) for name in given} == given
+    assert flags["UseParallelGC"] == "true"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_spark_ends_with_the_command_however_that_ends(
     database: str, make_topic: MakeTopic, tmp_path: Path, number: signal.Signals
@@ -88,7 +107,8 @@ def test_spark_ends_with_the_command_however_that_ends(
             wait_until(lambda: conn.execute(waiting).fetchone() != (0,), "a read that waits", seconds=120)
             started = below(process.pid)
             lines = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in started]
-            assert any(b"org.apache.spark" in line for line in lines)
+            [java] = [line.split(b"\0") for line in lines if b"org.apache.spark" in line]
+            assert {option.encode() for option in JAVA} <= set(java)
             assert not any(secret.encode() in line for line in lines)
             process.send_signal(number)
             ended = process.wait(30)
