@@ -90,6 +90,24 @@ def wait_published(conn: Connection, *, seconds: float = 60.0) -> None:
     wait_until(lambda: conn.execute(PENDING).fetchone() is None, "everything is published", seconds=seconds)
 
 
+def fall_due(conn: Connection, *message_ids: str, seconds: float = 0.0) -> datetime:
+    """Let delayed messages be due so many seconds from now, when a test is ready for it; return that time."""
+    row = conn.execute(
+        """
+        WITH due AS MATERIALIZED (SELECT clock_timestamp() + make_interval(secs => %s) AS at), changed AS (
+            UPDATE outbox.waiting w SET due_at = due.at FROM due, outbox.message m
+            WHERE w.id = m.id AND m.message_id = ANY (%s::uuid[]) RETURNING w.id
+        )
+        SELECT at, (SELECT count(*) FROM changed) FROM due
+        """,
+        [seconds, list(message_ids)],
+    ).fetchone()
+    assert row is not None
+    assert row[1] == len(message_ids), "a message does not wait any more"
+    due: datetime = row[0]
+    return due
+
+
 def stopped(conn: Connection) -> list[str]:
     """The errors of the lanes that are stopped."""
     return [row[0] for row in conn.execute(LANE).fetchall()]

@@ -14,7 +14,7 @@ from outbox.errors import TooLateError
 from outbox_relay.publisher.delayed import STATEMENTS
 from tests.support.kafka_records import message_ids, read_topic
 from tests.support.locks import see_blocked
-from tests.support.plain_inserts import Connection, clock, connect, insert, wait_published
+from tests.support.plain_inserts import Connection, clock, connect, fall_due, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 
@@ -123,7 +123,7 @@ def test_a_delayed_half_message_leaves_its_keys_order_and_holds_no_successor(
     """The declared rule: a message takes its place when it may be published: when it is due, if that is later."""
     with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
         relay.wait_until_running()
-        due = clock(conn) + timedelta(seconds=1)
+        due = clock(conn) + timedelta(hours=1)
         half = insert(
             conn, topic, "k", b"1: half and delayed", deliver_at=due, state="UNKNOWN", producer_group="g"
         )
@@ -133,6 +133,7 @@ def test_a_delayed_half_message_leaves_its_keys_order_and_holds_no_successor(
         insert(conn, topic, "k", b"3: while it is delayed")
         wait_published(conn)
         assert _state(conn, half, "waiting") == "delayed"
+        fall_due(conn, half)
         wait_until(lambda: _state(conn, half, "status") == "PUBLISHED", "it is due")
         insert(conn, topic, "k", b"4: after it")
         wait_published(conn)

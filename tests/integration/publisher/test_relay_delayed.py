@@ -8,10 +8,20 @@ import psycopg
 import pytest
 
 from tests.support.kafka_records import read_topic
-from tests.support.plain_inserts import Connection, clock, connect, insert, insert_numbered, wait_published
+from tests.support.plain_inserts import (
+    Connection,
+    clock,
+    connect,
+    fall_due,
+    insert,
+    insert_numbered,
+    wait_published,
+)
 from tests.support.relay_process import RelayProcess
 from tests.support.waiting import wait_until
 
+HOUR = timedelta(hours=1)
+"""Longer than any test: a message is due when `fall_due` says so."""
 STATUS = "SELECT status, waiting FROM outbox.message_status WHERE message_id = %s"
 
 
@@ -27,15 +37,16 @@ def test_a_delayed_message_waits_and_is_published_when_it_is_due(
 ) -> None:
     with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
         relay.wait_until_running()
-        due = clock(conn) + timedelta(seconds=2)
-        late = insert(conn, topic, "k", b"late", deliver_at=due)
-        later = insert(conn, topic, "k", b"not for years", deliver_at=due + timedelta(days=3650))
-        past = insert(conn, topic, "k", b"past", deliver_at=due - timedelta(days=1))
+        now = clock(conn)
+        late = insert(conn, topic, "k", b"late", deliver_at=now + HOUR)
+        later = insert(conn, topic, "k", b"not for years", deliver_at=now + timedelta(days=3650))
+        past = insert(conn, topic, "k", b"past", deliver_at=now - timedelta(days=1))
         insert(conn, topic, "k", b"plain")
         wait_published(conn)
         assert waiting(conn) == 2
         assert conn.execute(STATUS, [late]).fetchone() == ("COMMITTED", "delayed")
         assert conn.execute(STATUS, [past]).fetchone() == ("PUBLISHED", None)
+        due = fall_due(conn, late, seconds=1)
         wait_until(lambda: conn.execute(STATUS, [late]).fetchone() == ("PUBLISHED", None), "it is published")
         row = conn.execute(
             "SELECT published_at FROM outbox.message_status WHERE message_id = %s", [late]
@@ -52,15 +63,16 @@ def test_delayed_messages_survive_the_death_of_every_relay_that_saw_them(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
     with connect(database) as conn:
-        due = clock(conn) + timedelta(seconds=4)
-        for number in range(30):
-            insert(conn, topic, f"k{number}", f"k{number}:1", deliver_at=due)
+        due = clock(conn) + HOUR
+        ids = [insert(conn, topic, f"k{number}", f"k{number}:1", deliver_at=due) for number in range(30)]
         for _ in range(2):
             with RelayProcess(database, bootstrap_servers) as relay:
-                wait_until(lambda: waiting(conn) == 30 or clock(conn) > due, "they are put aside")
+                relay.wait_until_running()
+                assert waiting(conn) == 30
                 relay.kill()
+        fall_due(conn, *ids, seconds=1)
         with RelayProcess(database, bootstrap_servers) as relay:
-            wait_until(lambda: waiting(conn) == 0 and clock(conn) > due, "they are released")
+            wait_until(lambda: waiting(conn) == 0, "they are released")
             wait_published(conn)
             relay.stop()
     values = [record.value for record in read_topic(bootstrap_servers, topic)]
@@ -77,9 +89,11 @@ def test_a_locked_message_that_is_due_holds_nothing_up(
     ):
         relay.wait_until_running()
         now = clock(conn)
-        locked = insert(conn, topic, "locked", b"locked", deliver_at=now + timedelta(seconds=1))
-        insert(conn, topic, "free", b"free", deliver_at=now + timedelta(seconds=1))
-        wait_until(lambda: waiting(conn) == 2, "both are put aside")
+        locked = insert(conn, topic, "locked", b"locked", deliver_at=now + HOUR)
+        free = insert(conn, topic, "free", b"free", deliver_at=now + HOUR)
+        assert waiting(conn) == 2
+        other.execute("SELECT FROM outbox.message WHERE message_id = %s FOR UPDATE", [locked])
+        fall_due(conn, locked, free)
         other.execute("UPDATE outbox.message SET state = 'CANCELLED' WHERE message_id = %s", [locked])
         wait_until(lambda: waiting(conn) == 1, "the other one is released")
         insert_numbered(conn, topic, 5)
@@ -97,10 +111,10 @@ def test_a_delayed_message_that_is_cancelled_is_never_published(
 ) -> None:
     with connect(database) as conn, RelayProcess(database, bootstrap_servers) as relay:
         relay.wait_until_running()
-        cancelled = insert(conn, topic, "k", b"cancelled", deliver_at=clock(conn) + timedelta(seconds=1))
-        wait_until(lambda: waiting(conn) == 1, "it is put aside")
+        cancelled = insert(conn, topic, "k", b"cancelled", deliver_at=clock(conn) + HOUR)
+        assert waiting(conn) == 1
         conn.execute("UPDATE outbox.message SET state = 'CANCELLED' WHERE message_id = %s", [cancelled])
-        wait_until(lambda: waiting(conn) == 0, "its time comes")
+        assert waiting(conn) == 0, "nothing would release it"
         insert(conn, topic, "k", b"after")
         wait_published(conn)
         relay.stop()
