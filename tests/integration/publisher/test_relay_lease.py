@@ -19,7 +19,7 @@ from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import LanesHeldError, take
-from tests.support.locks import holding
+from tests.support.locks import holding, wait_for_waiting
 from tests.support.plain_inserts import Connection, connect, insert_numbered
 from tests.support.waiting import wait_until
 
@@ -81,6 +81,11 @@ def renewals(conn: Connection, count: int) -> None:
         wait_until(lambda before=before: conn.execute(LEASED).fetchone() != before, "it is renewed")  # type: ignore[misc]
 
 
+def renew_often(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Renew a lease of so many seconds every 100 ms: a busy machine does not let it run out between two renewals."""
+    monkeypatch.setattr(renewal, "RENEWALS_PER_LEASE", seconds * 10)
+
+
 def watched(dsn: str, held: Lease, loop: Connection, *, stalled_after: float = 60.0) -> Renewal:
     return Renewal(held, lambda: connect(dsn), loop.info.backend_pid, stalled_after=stalled_after)
 
@@ -88,12 +93,13 @@ def watched(dsn: str, held: Lease, loop: Connection, *, stalled_after: float = 6
 def test_a_listing_longer_than_the_lease_does_not_lose_the_lanes(
     database: str, bootstrap_servers: str, topic: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seconds, listing, listed = 0.3, threading.Event(), threading.Event()
+    seconds, listing, listed = 3.0, threading.Event(), threading.Event()
+    renew_often(monkeypatch, seconds)
     backlog = Finder.backlog
 
     def slowly(finder: Finder, *bounds: Any) -> Any:
         listing.set()
-        finder.conn.execute("SELECT pg_sleep(%s)", [seconds * 4])
+        finder.conn.execute("SELECT pg_sleep(%s)", [seconds * 1.5])
         listed.set()
         return backlog(finder, *bounds)
 
@@ -177,18 +183,20 @@ def test_a_session_that_waits_for_its_client_is_no_sign_of_work(database: str, c
 
 
 def test_a_loop_that_waits_for_a_lock_says_who_holds_it(
-    database: str, conn: Connection, caplog: pytest.LogCaptureFixture
+    database: str, conn: Connection, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    renew_often(monkeypatch, 60)
     with connect(database) as loop, caplog.at_level(logging.INFO, "outbox"):
-        held = take(loop, "me", 0.3)
-        thread = watched(database, held, loop)
+        held = take(loop, "me", 60)
+        thread = watched(database, held, loop, stalled_after=0.3)
         with psycopg.connect(database, application_name="somebody's psql") as other:
             other.execute("LOCK TABLE outbox.topic")
             pid = other.info.backend_pid
             waiting = threading.Thread(target=loop.execute, args=["SELECT count(*) FROM outbox.topic"])
             waiting.start()
-            thread.start()
             try:
+                wait_for_waiting(conn, "%FROM outbox.topic%")
+                thread.start()
                 wait_until(lambda: "busy for longer than a lease" in caplog.text, "it says so")
                 assert not may_take(conn)
             finally:
@@ -202,11 +210,11 @@ def test_a_loop_that_waits_for_a_lock_says_who_holds_it(
 
 
 def test_lanes_of_a_loop_whose_session_died_may_be_taken_though_they_are_renewed(
-    database: str, conn: Connection
+    database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    renew_often(monkeypatch, 300)
     with connect(database) as loop:
-        held = take(loop, "me", 60)
-        held.seconds = 0.2
+        held = take(loop, "me", 300)
         thread = watched(database, held, loop)
         thread.start()
         try:
