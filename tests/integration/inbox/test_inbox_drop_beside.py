@@ -61,9 +61,15 @@ def rows(inbox: InboxStage) -> list[Delivery]:
     return made
 
 
+HERE = "database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+"""Locks in this database: the server has those of other tests as well."""
+
+
 def waits_for_a_lock(inbox: InboxStage, mode: str) -> bool:
     """Whether a session waits for a lock on a table."""
-    return inbox.count("pg_locks", f"NOT granted AND locktype = 'relation' AND mode = '{mode}'") > 0
+    return (
+        inbox.count("pg_locks", f"NOT granted AND locktype = 'relation' AND mode = '{mode}' AND {HERE}") > 0
+    )
 
 
 def floor_is_raised(inbox: InboxStage) -> bool:
@@ -170,7 +176,9 @@ def test_a_drop_killed_after_it_raised_the_floor_is_finished_by_the_next(
         assert process.wait(30) == -signal.SIGKILL
         conn.rollback()
         assert [handle(conn, Handling(1, apply, NEVER), each) for each in rows] == [Handled.REFUSED] * 3
-    wait_until(lambda: not inbox.count("pg_locks", "locktype = 'advisory'"), "its session has ended")
+    wait_until(
+        lambda: not inbox.count("pg_locks", f"locktype = 'advisory' AND {HERE}"), "its session has ended"
+    )
     assert old_day(run(inbox, "drop", *NO_KAFKA))["outcome"] == "dropped"
     with listening(inbox) as conn:
         assert [handle(conn, Handling(1, apply, NEVER), each) for each in rows] == [Handled.DEAD] * 3
