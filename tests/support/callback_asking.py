@@ -18,6 +18,7 @@ from outbox_relay.calls.allow_list import AllowList
 from outbox_relay.checker.askers.http import HttpAsker
 from outbox_relay.checker.callback import read_callback
 from tests.support.callback_peer import SECRET, Line, Peer, a_view
+from tests.support.stopwatch import Stopwatch
 
 UNKNOWN = LocalTransactionState.UNKNOWN
 SLACK_S = 1.0
@@ -42,13 +43,13 @@ def make_asker(
 def ask(asker: HttpAsker, seconds: float = 5.0, view: MessageView | None = None) -> Answer:
     """Ask, and hold the asker to its deadline."""
     view = view or a_view()
-    started = time.monotonic()
-    try:
-        return asker.ask(view, started + seconds)
-    finally:
-        took = time.monotonic() - started
-        asker.close()
-        assert took < seconds + SLACK_S, f"took {took:.1f} s"
+    with Stopwatch() as watch:
+        try:
+            return asker.ask(view, time.monotonic() + seconds)
+        finally:
+            took = watch.seconds
+            asker.close()
+            assert took < seconds + SLACK_S, f"took {took:.1f} s"
 
 
 def ask_peer(serve: Callable[[Line], None], seconds: float = 5.0, **settings: Any) -> Answer:
