@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
+from contextlib import ExitStack
 
 import psycopg
 import pytest
@@ -76,7 +76,7 @@ def test_twenty_groups_are_asked_while_one_hangs_one_fails_and_one_floods(
         def serve(line: Line) -> None:
             while (question := line.read()) is not None:
                 if question.target == "/hangs":
-                    peer.stopping.wait(60)
+                    peer.stopping.wait(120)
                     return
                 if question.target == "/raises":
                     return
@@ -86,20 +86,21 @@ def test_twenty_groups_are_asked_while_one_hangs_one_fails_and_one_floods(
         peer.serve = serve
         names = [f"g{number}" for number in range(20)]
         for name in ("hangs", "raises", "floods", *names):
-            groups.register(name, by_http(peer, f"/{name}"), max_checks=1000, check_timeout="3 s")
+            # A group that waited for one that hangs would do so for longer than this test waits for it.
+            timeout = "120 s" if name == "hangs" else "3 s"
+            groups.register(name, by_http(peer, f"/{name}"), max_checks=1000, check_timeout=timeout)
         groups.prepare("floods", 3000)
         groups.prepare("hangs", 50)
         groups.prepare("raises", 50)
         with CheckerProcess(database, ports=(peer.port,)):
             wait_until(lambda: groups.checks("floods") > 100, "the flood is under way")
             for turn in (1, 2, 3):
-                started = time.monotonic()
                 for name in names:
                     groups.prepare(name)
                 for name in names:
                     groups.wait_for(name, {"COMMITTED": turn})
-                # Looks come every second; the rest is a busy machine's.
-                assert time.monotonic() - started < 8
+            assert groups.checks("hangs") == 0, "the first calls hang still"
+            assert groups.checks("floods") > 100, "the flood goes on"
             assert groups.states("hangs") == {"UNKNOWN": 50}
             wait_until(lambda: groups.alarm("raises", "failing"), "who fails is told")
 
@@ -164,11 +165,12 @@ def test_the_body_and_the_secret_are_in_no_log(database: str, groups: Groups) ->
 @pytest.mark.feature("S-42")
 def test_a_running_local_transaction_is_left_alone(database: str, groups: Groups) -> None:
     """Held for longer than checks and age allow; asked about, and decided, only after it."""
-    with Peer(answering()) as peer, CheckerProcess(database, ports=(peer.port,)):
+    with Peer(answering()) as peer, ExitStack() as stack:
         groups.register("shop", by_http(peer), max_checks=1, max_age="1 s")
         (half,) = groups.prepare("shop", check_after=0.5)
         with psycopg.connect(database) as local:
             local.execute("SELECT FROM outbox.message WHERE id = %s FOR UPDATE", [half.id])
+            stack.enter_context(CheckerProcess(database, ports=(peer.port,)))
             (other,) = groups.prepare("shop", check_after=0.5)
             wait_until(lambda: len(groups.events(other)) > 1, "its neighbour is decided")
             wait_until(

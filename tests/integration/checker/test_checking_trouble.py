@@ -209,7 +209,7 @@ def test_calls_that_never_return_do_not_make_threads_without_end(stage: CheckSta
 
 @pytest.mark.feature("S-46")
 def test_a_half_message_whose_call_hangs_takes_one_thread_however_often_it_is_due(stage: CheckStage) -> None:
-    stage.group(workers=1, check_timeout="0.02 seconds")
+    stage.group(workers=1, check_timeout="1 second")
     half = stage.half(biz_id="hangs")
     release = threading.Event()
     asker = Script(lambda view: release.wait(120) if view.biz_id == "hangs" else True)
@@ -238,7 +238,7 @@ def test_calls_that_hang_keep_no_healthy_half_message_of_their_group(
     monkeypatch.setattr("outbox.checking.asking.STUCK_AFTER", 0.1)
     # An alarm that stands is written again, with the calls that hang by then, after a minute.
     monkeypatch.setattr("outbox.checking.alarms.AGAIN", 0.1)
-    stage.group(workers=1, check_timeout="0.02 seconds")
+    stage.group(workers=1, check_timeout="0.5 seconds")
     hang = [stage.half(biz_id="hangs") for _ in range(3)]
     healthy = [stage.half() for _ in range(5)]
     release = threading.Event()
