@@ -66,8 +66,8 @@ def test_all_processes_of_the_version_before_go_on_until_they_are_replaced(
         assert succeed("db", "upgrade", "--json", OUTBOX_DSN=stage.dsn).json["from"] == "0001"
 
         stage.conn.execute(END_SESSIONS)
-        wait_until(lambda: relay.count("lanes taken") == 2, "the older relay publishes again")
-        wait_until(lambda: checker.count("connected") == 2, "the older checker asks again")
+        wait_until(lambda: relay.count("lanes taken") >= 2, "the older relay publishes again")
+        wait_until(lambda: checker.count("connected") >= 2, "the older checker asks again")
         producers.wait_for(20, *producers.done)
 
         relay.kill()

@@ -22,7 +22,7 @@ def test_a_second_relay_takes_half_of_the_lanes_and_gives_them_back_when_it_stop
             first.wait_for("lanes given back", lanes=[4, 5, 6, 7])
             second.wait_for("lanes taken", lanes=[4, 5, 6, 7])
             second.stop()
-        wait_until(lambda: first.count("lanes taken") == 2, "the first one has all lanes again")
+        wait_until(lambda: first.count("lanes taken") >= 2, "the first one has all lanes again")
         first.stop()
 
 
@@ -52,7 +52,7 @@ def test_a_paused_relay_loses_its_lanes_when_its_lease_ends_and_says_so(
             first.go_on()
             insert_numbered(conn, topic, 100, start=200)
             first.wait_for("lanes lost, joining again")
-            wait_until(lambda: first.count("lanes taken") == 2, "it has a share again")
+            wait_until(lambda: first.count("lanes taken") >= 2, "it has a share again")
             wait_published(conn)
             second.stop()
             assert "Traceback" not in first.output()
