@@ -1,7 +1,9 @@
 """Messages that are received and acknowledged one by one, as leases on parked messages.
 
 A member reads Kafka as every member does, but runs no listener: in the transaction of the rows of the inbox it parks
-the messages, as far as a caller waits for some. From then on Kafka has no part in it. The schedules:
+the messages, as far as a caller waits for some. From then on Kafka has no part in it. A caller of another member waits
+for the messages of all partitions: so a member that holds messages for which nobody asks looks every second whether
+any message of its partitions can be received, and parks some if not. The schedules:
 
 - The process dies before that transaction is committed: the offset has not moved, so the messages are delivered again.
   After it: their rows of the inbox refuse them, and any member can receive them.
@@ -36,6 +38,8 @@ from outbox.inbox.results import ConsumeResult
 from outbox.statements import ByteaArray, Plan, Statement, TextArray, array_text, load
 
 SQL = load("inbox_leases.sql")
+MOST_PARKED = 1000
+"""Messages of a group that are not acknowledged, or have a key: with so many, only what is asked for is parked."""
 
 
 class ReceivedLease(NamedTuple):
@@ -61,6 +65,16 @@ class OnDemand(Assignments):
         if taken:
             self.demand.clear()
         return list(taken)
+
+    def unasked(self) -> list[tuple[int, int]]:
+        """Return topic ids and numbers of the partitions, if there are messages that no caller has asked for.
+
+        None while others are being parked: they cannot be seen before that is committed.
+        """
+        with self._changed:
+            if self.demand.is_set() or not self._queues.ready or any(p.running for p in self._open.values()):
+                return []
+            return [(each.source.topic_id, part) for (_, part), each in self._open.items()]
 
 
 class Intake(PushConsumer):
@@ -100,6 +114,10 @@ class Intake(PushConsumer):
         """Let messages be read: a caller waits for some."""
         if isinstance(self._assignments, OnDemand):
             self._assignments.demand.set()
+
+    def unasked(self) -> list[tuple[int, int]]:
+        """Return the partitions of the member, if it has messages that no caller has asked for; see `lacks`."""
+        return self._assignments.unasked() if isinstance(self._assignments, OnDemand) else []
 
     def _park(self, conn: Connection, messages: Sequence[ConsumedMessage]) -> ConsumeResult:
         run(conn, park_received(self.group_id, messages, orderly=self.settings.orderly))
@@ -156,6 +174,21 @@ def receive(
         else:
             leased.append(ReceivedLease(retry.id, retry.attempts + 1, message))
     return leased, dead
+
+
+def lacks(group: int, places: Sequence[tuple[int, int]]) -> Plan[bool]:
+    """Return whether nothing of these partitions can be received now, and the group is not full.
+
+    Args:
+        group: the number of the group.
+        places: ids of topics, and numbers of partitions.
+    """
+    topics, parts = zip(*places, strict=True)
+    [(answer,)] = yield Statement(
+        SQL["lacks"],
+        (str(group), array_text(map(str, topics)), array_text(map(str, parts)), str(MOST_PARKED)),
+    )
+    return bool(answer)
 
 
 def acknowledge(lease: ReceivedLease) -> Plan[bool]:

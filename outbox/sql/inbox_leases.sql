@@ -53,6 +53,18 @@ WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
     p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000)::bigint, p.attempts - 1, '', p.undecided, p.state = 'dead';
 
+-- name: lacks
+-- Whether a group ($1) lacks messages of some partitions ($2 ids of topics, $3 numbers): none of them can be received now, and fewer
+-- than $4 of the group are received and not acknowledged, or have a key, such as those that wait behind others.
+SELECT NOT EXISTS (
+        SELECT FROM outbox.inbox_parked p
+        WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= statement_timestamp()
+            AND (p.topic_id, p.part) IN (SELECT m.topic_id, m.part FROM unnest($2::integer[], $3::integer[]) m (topic_id, part)))
+    AND (SELECT count(*) FROM (SELECT FROM outbox.inbox_parked p
+                               WHERE p.group_id = $1::integer AND p.state = 'retry' LIMIT $4::integer) r) < $4::integer
+    AND (SELECT count(*) FROM (SELECT FROM outbox.inbox_parked p
+                               WHERE p.group_id = $1::integer AND p.order_key IS NOT NULL LIMIT $4::integer) k) < $4::integer;
+
 -- name: lock_lease
 -- Locks a message ($1) that is acknowledged; nothing if it was acknowledged, received again ($2 how often it was received) or is dead.
 SELECT p.group_id, p.topic_id, p.order_key FROM outbox.inbox_parked p

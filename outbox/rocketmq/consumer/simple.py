@@ -31,7 +31,7 @@ from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConfigurationError, InvalidReceiptError
 from outbox.inbox import ConsumeFrom, DelaySchedule
 from outbox.inbox.decoding import Decoding
-from outbox.inbox.leases import Intake, ReceivedLease, acknowledge, change_lease, receive
+from outbox.inbox.leases import Intake, ReceivedLease, acknowledge, change_lease, lacks, receive
 from outbox.inbox.sessions import limit_transactions
 from outbox.rocketmq.consumer.builder import ClientConfiguration, FilterExpression
 from outbox.rocketmq.consumer.received import MessageExt
@@ -45,6 +45,8 @@ LONGEST_LEASE = 12 * 3600.0
 """RocketMQ's longest invisible duration."""
 LIMIT = 15.0
 POLL_S = 0.2
+FEED_S = 1.0
+"""Between two looks whether other members lack what this one has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,28 @@ class SimpleConsumer:
         self._decoding, self._tracing = decoding, tracing
         self._conn: psycopg.Connection[Any] | None = None
         self._lock = threading.Lock()
+        self._ends = threading.Event()
+        self._feeding = threading.Thread(target=self._feed, name="outbox-simple-consumer", daemon=True)
+
+    def start(self) -> Self:
+        """Let other members receive what is read here and nobody asks for; `close` ends it."""
+        self._feeding.start()
+        return self
+
+    def _feed(self) -> None:
+        """Park messages of this member's partitions while none of them can be received, though no caller is here.
+
+        It may stop between any two lines: the messages stay in Kafka until somebody asks, as if it had not looked. Of
+        two looks at the same time both park a batch, each of its own partitions.
+        """
+        while not self._ends.wait(FEED_S):
+            try:
+                if places := self._intake.unasked():
+                    lacking = self._run(lacks(self._intake.group_id, places))
+                    if lacking:
+                        self._intake.ask()
+            except Exception as error:  # noqa: BLE001  (the next receive meets it too, and raises it)
+                log.debug("nothing is parked for other members: %s", error)
 
     def receive(self, max_message_num: int, invisible_duration: timedelta | float) -> list[ReceivedView]:
         """Receive messages; none after the await duration.
@@ -171,6 +195,9 @@ class SimpleConsumer:
 
     def close(self) -> None:
         """End; what was received and not acknowledged is received again after its time."""
+        self._ends.set()
+        if self._feeding.ident is not None:
+            self._feeding.join(LIMIT)
         self._intake.close()
         with self._lock:
             self._drop()
@@ -301,7 +328,7 @@ class SimpleConsumerBuilder:
             self._attempts,
             decoding=decoding,
             tracing=self._tracing,
-        )
+        ).start()
 
 
 MOST_TAKEN = 200

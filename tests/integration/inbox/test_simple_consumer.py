@@ -11,9 +11,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from outbox.drivers.psycopg_sync import run
 from outbox.errors import ConfigurationError, InvalidReceiptError
-from outbox.inbox import FIRST
-from outbox.inbox.leases import SQL
+from outbox.inbox import FIRST, leases
+from outbox.inbox.leases import SQL, lacks
 from outbox.rocketmq.consumer import (
     ClientConfiguration,
     FilterExpression,
@@ -21,6 +22,8 @@ from outbox.rocketmq.consumer import (
     SimpleConsumer,
     SimpleConsumerBuilder,
 )
+from outbox.rocketmq.consumer import simple as simple_consumer
+from outbox.rocketmq.consumer.simple import MOST_TAKEN
 from tests.support.inbox_stage import InboxStage, apply
 from tests.support.plain_inserts import Connection
 from tests.support.query_plans import rows_read
@@ -106,6 +109,47 @@ def test_a_message_that_is_not_acknowledged_is_received_again(inbox: InboxStage,
         with pytest.raises(InvalidReceiptError):
             consumer.change_invisible_duration(first, LONG)
         other.ack(second)
+
+
+def has_partitions(*consumers: SimpleConsumer) -> bool:
+    """Whether each of these has a part of the four partitions, and all of them together have all."""
+    counts = [consumer._intake._assignments.count for consumer in consumers]
+    return min(counts) > 0 and sum(counts) == 4
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_member_from_which_nobody_receives_keeps_no_message_from_the_others(
+    inbox: InboxStage, topic: str, *, fifo: bool
+) -> None:
+    """Each member reads some of the partitions, and a caller of one of them receives the messages of all."""
+    with simple(inbox, topic, fifo=fifo) as consumer, simple(inbox, topic, fifo=fifo) as other:
+        wait_until(lambda: has_partitions(consumer, other), "both have partitions")
+        inbox.produce_numbered(topic, 40, keys=40)
+        views = receive(consumer, 40)
+        assert {view.delivery_attempt for view in views} == {1}
+        assert len({view.queue_id for view in views}) == 4
+        for view in views:
+            consumer.ack(view)
+    assert inbox.count("outbox.inbox_parked") == 0
+
+
+def test_no_more_is_parked_for_others_while_some_of_it_can_be_received(
+    inbox: InboxStage, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def looked(group: int, places: Any) -> Any:
+        looks.append(group)
+        return lacks(group, places)
+
+    monkeypatch.setattr(simple_consumer, "FEED_S", 0.01)
+    monkeypatch.setattr(simple_consumer, "lacks", looked)
+    inbox.produce_numbered(topic, 1000, keys=100)
+    with simple(inbox, topic):
+        wait_until(lambda: inbox.count("outbox.inbox_parked"), "some are parked")
+        goal = len(looks) + 20
+        wait_until(lambda: len(looks) > goal, "it looks again")
+    assert inbox.count("outbox.inbox_parked") <= MOST_TAKEN
 
 
 def test_an_effect_and_its_acknowledgement_are_one_transaction(inbox: InboxStage, topic: str) -> None:
@@ -208,7 +252,26 @@ FILL = """
 """
 
 
-@pytest.mark.plan("outbox/sql/inbox_leases.sql", "receive", "lock_lease", "change_lease")
+def test_a_group_lacks_what_cannot_be_received_unless_it_is_full(
+    conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(part: int) -> bool:
+        with conn.transaction():
+            return run(conn, lacks(1, [(1, part)]))
+
+    conn.execute(FILL)
+    assert [answer(0), answer(1)] == [False, False], "10,000 are too many"
+    monkeypatch.setattr(leases, "MOST_PARKED", 10_001)
+    assert [answer(0), answer(1)] == [False, True], "some of partition 0 can be received"
+    conn.execute("UPDATE outbox.inbox_parked SET due_at = due_at + interval '1 hour'")
+    assert [answer(0), answer(1)] == [True, True]
+    conn.execute("UPDATE outbox.inbox_parked SET state = 'waiting', order_key = 'k', due_at = NULL")
+    assert answer(0)
+    monkeypatch.setattr(leases, "MOST_PARKED", 10_000)
+    assert not answer(0), "those that wait behind another one count"
+
+
+@pytest.mark.plan("outbox/sql/inbox_leases.sql", "receive", "lacks", "lock_lease", "change_lease")
 def test_leases_are_found_by_their_indexes(conn: Connection) -> None:
     conn.execute(FILL)
     with psycopg.RawCursor(conn) as cursor:
@@ -219,5 +282,6 @@ def test_leases_are_found_by_their_indexes(conn: Connection) -> None:
             return row[0][0]["Plan"]
 
         assert rows_read(explain("receive", 1, 5, 60.0, 17), "inbox_parked") <= 10
+        assert rows_read(explain("lacks", 1, "{1}", "{1}", 100), "inbox_parked") <= 110
         assert rows_read(explain("lock_lease", 7, 1), "inbox_parked") <= 1
         assert rows_read(explain("change_lease", 7, 1, 1.0), "inbox_parked") <= 1
