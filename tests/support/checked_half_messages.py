@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import psycopg
@@ -159,6 +160,15 @@ class CheckStage:
             half.id,
         )
         return None if found is None else float(found)
+
+    @contextmanager
+    def postponing(self, half: Half, seconds: float) -> Iterator[None]:
+        """Demand that a statement of this block lets a half message be due in so many seconds from then."""
+        began = self.one("SELECT clock_timestamp()")
+        yield
+        due = self.one("SELECT due_at FROM outbox.pending_check WHERE id = %s", half.id)
+        ended = self.one("SELECT clock_timestamp()")
+        assert began <= due - timedelta(seconds=seconds) <= ended
 
     def checks(self, half: Half) -> int | None:
         """How many checks are used up; None when it is not pending."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 
 import psycopg
 import pytest
@@ -31,6 +32,16 @@ SLOW = """
     CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON applied DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION wait_at_commit()
 """
+WAITED = """
+    CREATE TABLE waited (until timestamptz NOT NULL);
+    CREATE OR REPLACE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS
+        $$ BEGIN
+            PERFORM pg_sleep(0.6) WHERE new.body = '0';
+            INSERT INTO waited SELECT clock_timestamp() WHERE new.body = '0';
+            RETURN NULL;
+        END $$
+"""
+"""As SLOW, which also notes when it has waited."""
 DEFERRED = """
     CREATE TABLE bodies (body text PRIMARY KEY);
     INSERT INTO bodies SELECT n::text FROM generate_series(1, 9) n;
@@ -337,16 +348,18 @@ def test_a_transaction_that_a_slow_commit_has_made_old_is_not_used(
 ) -> None:
     monkeypatch.setattr(round_trips, "LONG_WAIT", 0.3)
     stage.inbox.conn.execute(SLOW)
-    ages: list[float] = []
+    stage.inbox.conn.execute(WAITED)
+    began: list[datetime] = []
 
     def listener(conn: Connection, message: ConsumedMessage) -> ConsumeResult:
-        ages.extend(*conn.execute("SELECT extract(epoch FROM clock_timestamp() - now())::float8").fetchall())
+        began.extend(*conn.execute("SELECT now()").fetchall())
         return apply(conn, message)
 
     stage.add(0, 1)
     stage.thread(listener).run_once()
     assert stage.inbox.applied("body") == ["0", "1"]
-    assert ages[1] < 0.5
+    [(waited,)] = stage.inbox.conn.execute("SELECT until FROM waited").fetchall()
+    assert began[0] < waited < began[1], "it began when the commit before it had ended"
 
 
 @pytest.mark.feature("S-90")
