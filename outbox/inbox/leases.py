@@ -2,8 +2,8 @@
 
 A member reads Kafka as every member does, but runs no listener: in the transaction of the rows of the inbox it parks
 the messages, as far as a caller waits for some. From then on Kafka has no part in it. A caller of another member waits
-for the messages of all partitions: so a member that holds messages for which nobody asks looks every second whether
-any message of its partitions can be received, and parks some if not. The schedules:
+for the messages of all partitions: so a member that holds messages for which no caller asks checks every second
+whether any message of its partitions can be received, and parks some if not. The schedules:
 
 - The process dies before that transaction is committed: the offset has not moved, so the messages are delivered again.
   After it: their rows of the inbox refuse them, and any member can receive them.

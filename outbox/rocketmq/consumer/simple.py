@@ -46,7 +46,7 @@ LONGEST_LEASE = 12 * 3600.0
 LIMIT = 15.0
 POLL_S = 0.2
 FEED_S = 1.0
-"""Between two looks whether other members lack what this one has read."""
+"""Between two checks whether other members lack what this one has read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +84,15 @@ class SimpleConsumer:
         self._feeding = threading.Thread(target=self._feed, name="outbox-simple-consumer", daemon=True)
 
     def start(self) -> Self:
-        """Let other members receive what is read here and nobody asks for; `close` ends it."""
+        """Let other members receive what is read here and no caller asks for; `close` ends it."""
         self._feeding.start()
         return self
 
     def _feed(self) -> None:
         """Park messages of this member's partitions while none of them can be received, though no caller is here.
 
-        It may stop between any two lines: the messages stay in Kafka until somebody asks, as if it had not looked. Of
-        two looks at the same time both park a batch, each of its own partitions.
+        It may stop between any two lines: the messages stay in Kafka until a caller asks, as if it had not checked. Of
+        two members that check at the same time each parks a batch, of its own partitions.
         """
         while not self._ends.wait(FEED_S):
             try:
