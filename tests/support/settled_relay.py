@@ -12,6 +12,7 @@ from psycopg import sql
 from outbox_local.stack.api import Stack
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.session import Session
+from tests.support.background_flushes import no_background_flushes
 from tests.support.plain_inserts import Connection, insert_numbered
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.waiting import wait_until
@@ -86,14 +87,18 @@ def on_the_wire(relay: SettledRelay) -> int:
 
 @contextmanager
 def watched_relay(stack: Stack, database: str, topic: str, conn: Connection) -> Iterator[SettledRelay]:
-    """Run a relay on servers of this process that commits only in its turns, and count its barriers."""
+    """Run a relay on servers of this process that commits only in its turns, and count its barriers.
+
+    Nothing else writes to the log, so that it is known what is flushed.
+    """
     with relay_session(database, stack.bootstrap_servers, clean=False) as session:
         relay = SettledRelay(session, conn, topic)
         # Its own renewals commit, too: not between what a test does and the turn.
         session._renewal.stop()
         turn_until(session, lambda: relay.is_settled, "all is recorded")
         relay.barriers = 0
-        yield relay
+        with no_background_flushes(conn):
+            yield relay
 
 
 def make_own_barriers(conn: Connection) -> None:
