@@ -24,6 +24,7 @@ PROCESSES = {
     "outbox/sql/checking.sql": "checker",
     "outbox/sql/inbox": "consumer",
     "outbox/inbox": "consumer",
+    "outbox/rocketmq/consumer": "consumer",
     "relay/outbox_relay/checker": "checker",
     "relay/outbox_relay/calls": "checker",
     "outbox/checking": "checker",
