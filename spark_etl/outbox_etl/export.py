@@ -239,10 +239,10 @@ class WindowExport:
         return written
 
     def _merging(self, ids: Ids, span: Ids) -> Merging:
-        window = self._window
-        if not window.rebase:
-            return Merging(window.hi, span)
-        return Merging(window.hi, span, lost=[each.cut(ids) for each in self._expected if each.meets(ids)])
+        window, lost = self._window, None
+        if window.rebase:
+            lost = [each.cut(ids) for each in self._expected if each.meets(ids)]
+        return Merging(window.hi, span, whole=window.lo == 0, lost=lost)
 
     @functools.cached_property
     def _expected(self) -> list[Ids]:

@@ -142,7 +142,7 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
         "the warehouse cannot be written: {0}. Give another --warehouse, or this user the right to write there",
     ),
     (
-        r"(?:ValidationException|CommitFailedException): ([^\n]*)",
+        r"(?:ValidationException|CommitFailedException|IllegalArgumentException(?=: Cannot fast-forward)): ([^\n]*)",
         ConcurrentRunError,
         f"another run changed the warehouse: {{0}}. {AGAIN}",
     ),

@@ -15,7 +15,8 @@ SELECT s.summary FROM {table}.snapshots s JOIN {table}.refs r ON r.snapshot_id =
 -- name: compact
 -- Files far below the target's size become few, sorted by the table's own order, so that each still has a narrow range
 -- of ids. Two are reason enough: they are small. Whatever is above a third of the target stays, or a partition of one
--- file and a half would be written anew every time. Each group is a commit of its own: what is done stays done.
+-- file and a half would be written anew every time; unless {marked} of its rows are marked as deleted. Each group is a
+-- commit of its own: what is done stays done.
 CALL {catalog}.system.rewrite_data_files(
     table => '{table}',
     strategy => 'sort',
@@ -26,9 +27,15 @@ CALL {catalog}.system.rewrite_data_files(
         'min-file-size-bytes', '{small}',
         'min-input-files', '2',
         'max-file-group-size-bytes', '{group}',
+        'delete-ratio-threshold', '{marked}',
         'partial-progress.enabled', 'true'
     )
 )
+
+-- name: compact_marks
+-- Marks of rows of files that are no more go, which Iceberg keeps for as long as the day has an older file; the others
+-- become one file for each file of rows.
+CALL {catalog}.system.rewrite_position_delete_files(table => '{table}', options => map('rewrite-all', 'true'))
 
 -- name: compact_manifests
 -- Every commit adds a manifest, and every plan of a query reads them all.

@@ -12,6 +12,12 @@ ON t.id >= {low} AND t.id < {high} AND t.id = s.id AND t.message_id = s.message_
 WHEN MATCHED THEN UPDATE SET {sets}
 WHEN NOT MATCHED AND s.is_message THEN INSERT ({names}) VALUES ({values})
 
+-- name: merge_known
+-- The same for messages that are there: without an outer join, few changes are sent to the many rows.
+MERGE INTO {table} t USING outbox_etl_changes s
+ON t.id >= {low} AND t.id < {high} AND t.id = s.id AND t.message_id = s.message_id
+WHEN MATCHED THEN UPDATE SET {sets}
+
 -- name: merge_rebase
 -- The same after a fail-over or a restore, with all that PostgreSQL holds: messages that it held once and has forgotten
 -- stay, as LOST. Those of ranges that were dropped are no such: {lost} names ids that PostgreSQL should hold.

@@ -103,10 +103,16 @@ def all_changes(messages: DataFrame, older: DataFrame | None) -> DataFrame:
     )
 
 
-def merged(window_hi: int, *, rebase: bool = False) -> dict[str, str]:
-    """What becomes of each column of `t` under the change `s`, as SQL expressions."""
-    wins = "true" if rebase else "(s.xid >= t.xid OR t.xid >= t.window_hi)"
-    newer = f"(s.is_message AND {wins})"
+NEWER = "(s.is_message AND (s.xid >= t.xid OR t.xid >= t.window_hi))"
+"""Whether a change brings the newer state."""
+
+
+def merged(window_hi: int, *, rebase: bool = False, all_newer: bool = False) -> dict[str, str]:
+    """What becomes of each column of `t` under the change `s`, as SQL expressions.
+
+    `all_newer`: every change brings a newer state. Then `t` is asked for numbers, times and names only.
+    """
+    newer = "true" if all_newer else "s.is_message" if rebase else NEWER
     result = {name: f"CASE WHEN {newer} THEN s.`{name}` ELSE t.`{name}` END" for name in STATE}
     position = result["position"]
     mine = f"(t.published_at IS NOT NULL AND t.position = {position})"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import TargetError
@@ -11,19 +13,25 @@ from outbox_etl.session import CATALOG, NAMESPACE
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
-from outbox_etl.warehouse.changes import merged
+from outbox_etl.warehouse.changes import IDENTITY, NEWER, merged
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, Table
 from outbox_etl.warehouse.target import Merging
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+WIDE = 100_000
+"""Ids from which on the changes of a window lie far apart: to read all columns of what is between would be the work."""
+ON_READ, COPY = "merge-on-read", "copy-on-write"
+"""A merge on read writes the rows that it changes, and marks the old ones as deleted. A copy rewrites their files."""
+LEFT_OVER = 86_400_000
+"""Milliseconds after which maintenance forgets the branch of a run that died."""
 SNAPSHOT_PROPERTY = "spark.sql.iceberg.snapshot-property."
 PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
     "write.target-file-size-bytes": str(128 << 20),
-    "write.merge.mode": "copy-on-write",
+    "write.merge.mode": ON_READ,
     "write.merge.isolation-level": "serializable",
     # Files keep narrow ranges of ids, or every later merge would have to read them all.
     "write.merge.distribution-mode": "range",
@@ -115,29 +123,103 @@ class IcebergTarget:
         return self._overwrite(MESSAGE_HISTORY, rows, ids.hold("id"), in_order=True)
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
-        """Merge in one statement; ids as literals, so that only the files that may hold them are read."""
+        """Merge with ids as literals, so that only the files that may hold them are read."""
+        self._set_mode(COPY if how.whole else ON_READ)
+        with self._branch() as branch:
+            if how.lost is not None:
+                self._merge("merge_rebase", changes, branch, mark, how)
+            elif how.whole or how.ids.upper - how.ids.lower <= WIDE:
+                self._merge("merge", changes, branch, mark, how)
+            else:
+                self._merge_far(changes, branch, mark, how)
+
+    def _merge_far(self, changes: DataFrame, branch: str, mark: Watermark | None, how: Merging) -> None:
+        """Merge changes all over the table, each kind among its own ids.
+
+        Decisions bring all that their messages become: of these, only narrow columns are read. All columns are read
+        between the first and the last of the messages that a window adds a publication or a check to, and of those that
+        the table does not know, which are young.
+        """
+        from pyspark.sql import functions as f  # noqa: PLC0415
+
+        there = self.read(MESSAGE_HISTORY).where(how.ids.hold("id")).select(*IDENTITY, "xid", "window_hi")
+        same = " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY)
+        found = there.alias("t").join(changes.select(*IDENTITY, "xid", "is_message").alias("s"), f.expr(same))
+        known = found.groupBy(*(f.col(f"s.{name}") for name in IDENTITY)).agg(
+            f.expr(f"bool_and({NEWER})").alias("is_newer")
+        )
+        known = known.persist()
+        try:
+            kinds = changes.join(known, [*IDENTITY], "left").groupBy("is_newer")
+            rows = kinds.agg(f.min("id").alias("low"), f.max("id").alias("high")).collect()
+            for row in rows:
+                kind, ids = row["is_newer"], Ids(row["low"], row["high"] + 1)
+                its = known if kind is None else known.where(f"is_newer = {kind}")
+                part = changes.join(its, [*IDENTITY], "left_anti" if kind is None else "left_semi")
+                self._merge(
+                    "merge" if kind is None else "merge_known",
+                    part,
+                    branch,
+                    mark if row is rows[-1] else None,
+                    replace(how, ids=ids),
+                    all_newer=kind is True,
+                )
+        finally:
+            known.unpersist()
+
+    def _merge(
+        self,
+        name: str,
+        changes: DataFrame,
+        branch: str,
+        mark: Watermark | None,
+        how: Merging,
+        *,
+        all_newer: bool = False,
+    ) -> None:
         changes.createOrReplaceTempView("outbox_etl_changes")
-        rebase = how.lost is not None
-        columns = merged(how.window_hi, rebase=rebase)
+        columns = merged(how.window_hi, rebase=how.lost is not None, all_newer=all_newer)
         text = statement(
             "target.sql",
-            "merge_rebase" if rebase else "merge",
-            table=name_of(MESSAGE_HISTORY),
+            name,
+            table=f"{name_of(MESSAGE_HISTORY)}.branch_{branch}",
             low=how.ids.lower,
             high=how.ids.upper,
-            sets=", ".join(f"t.`{name}` = {value}" for name, value in columns.items()),
-            names=", ".join(f"`{name}`" for name in MESSAGE_HISTORY.names),
-            values=", ".join(f"s.`{name}`" for name in MESSAGE_HISTORY.names),
+            sets=", ".join(f"t.`{each}` = {value}" for each, value in columns.items()),
+            names=", ".join(f"`{each}`" for each in MESSAGE_HISTORY.names),
+            values=", ".join(f"s.`{each}`" for each in MESSAGE_HISTORY.names),
             lost=how.is_lost("t.id"),
             window_hi=how.window_hi,
         )
         with self._properties(mark.properties() if mark else {}):
             self._spark.sql(text)
-        self._began[MESSAGE_HISTORY.name] = self._snapshot(MESSAGE_HISTORY).snapshotId()
 
     def mark(self, mark: Watermark) -> None:
         """Make the watermark the current snapshot's."""
-        self._empty_commit(MESSAGE_HISTORY, mark.properties(), since=self._began.get(MESSAGE_HISTORY.name))
+        with self._branch() as branch:
+            self._empty_commit(MESSAGE_HISTORY, mark.properties(), branch)
+
+    @contextlib.contextmanager
+    def _branch(self) -> Iterator[str]:
+        """A branch of message_history as this run knows it; what is written there becomes the table, all at once.
+
+        Unless somebody else has written the table since: then nothing does, and the run fails. Iceberg compares what
+        the table is with what the branch began from in the commit itself.
+        """
+        table, name = self._load(MESSAGE_HISTORY), f"run_{uuid.uuid4().hex}"
+        began = self._began.get(MESSAGE_HISTORY.name) or table.currentSnapshot().snapshotId()
+        table.manageSnapshots().createBranch(name, began).setMaxRefAgeMs(name, LEFT_OVER).commit()
+        try:
+            yield name
+            table.refresh()
+            written = table.snapshot(name).snapshotId()
+            table.manageSnapshots().fastForwardBranch("main", name).removeBranch(name).commit()
+        except BaseException:
+            with contextlib.suppress(Exception):
+                table.refresh()
+                table.manageSnapshots().removeBranch(name).commit()
+            raise
+        self._began[MESSAGE_HISTORY.name] = written
 
     def _overwrite(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool) -> int:
         from pyspark.sql import functions as f  # noqa: PLC0415
@@ -158,13 +240,9 @@ class IcebergTarget:
         self._began[table.name] = self._snapshot(table).snapshotId()
         return int(summary.get("added-records", "0"))
 
-    def _empty_commit(self, table: Table, properties: dict[str, str], *, since: int | None = None) -> None:
+    def _empty_commit(self, table: Table, properties: dict[str, str], branch: str = "main") -> None:
         # By Iceberg itself: a job of Spark that writes no row costs seconds, and a Python worker with it.
-        jvm: Any = self._spark._jvm
-        commit = self._load(table).newOverwrite()
-        if since is not None:
-            everything = jvm.org.apache.iceberg.expressions.Expressions.alwaysTrue()
-            commit.validateFromSnapshot(since).conflictDetectionFilter(everything).validateNoConflictingData()
+        commit = self._load(table).newOverwrite().toBranch(branch)
         for name, value in properties.items():
             commit.set(name, value)
         commit.commit()
@@ -177,6 +255,12 @@ class IcebergTarget:
             f"CREATE TABLE {name_of(table)} ({columns}) USING iceberg PARTITIONED BY ({day}) "
             f"COMMENT '{_quoted(table.comment)}' TBLPROPERTIES ({properties})"
         )
+
+    def _set_mode(self, mode: str) -> None:
+        """Choose how merges write: a property of the table, which older releases set otherwise. No row changes."""
+        table = self._load(MESSAGE_HISTORY)
+        if dict(table.properties()).get("write.merge.mode") != mode:
+            table.updateProperties().set("write.merge.mode", mode).commit()
 
     def _check(self, table: Table) -> None:
         found = {field.name: field.dataType.simpleString() for field in self.read(table).schema.fields}

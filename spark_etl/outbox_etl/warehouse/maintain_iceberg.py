@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SQL = "maintain.sql"
 GROUP = 32 << 30
 """Bytes that are sorted at once at most: Spark's local disks must hold them."""
+MARKED = 0.1
+"""The part of a file's rows that merges may have marked as deleted until it is rewritten."""
 DELETED = (
     "deleted_data_files_count",
     "deleted_position_delete_files_count",
@@ -55,6 +57,8 @@ class IcebergMaintenance:
     def _tend(self, table: Table) -> TableResult:
         before = self._ask("sizes", table)
         self._compact(table)
+        if table is MESSAGE_HISTORY:
+            self._ask("compact_marks", table)
         self._ask("compact_manifests", table)
         if table is MESSAGE_HISTORY:
             self._mark_current()
@@ -78,7 +82,14 @@ class IcebergMaintenance:
         condition = f"window_hi <= {hi}" if table in (TRANSACTION_EVENTS, PUBLICATIONS) else "true"
         order = ", ".join(f"`{name}` ASC NULLS FIRST" for name in table.order)
         found = self._ask(
-            "compact", table, condition=condition, order=order, target=FILE, small=SMALL, group=GROUP
+            "compact",
+            table,
+            condition=condition,
+            order=order,
+            target=FILE,
+            small=SMALL,
+            marked=str(MARKED),
+            group=GROUP,
         )
         if failed := found["failed_data_files_count"]:
             raise TargetError(

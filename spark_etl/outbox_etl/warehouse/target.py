@@ -21,6 +21,8 @@ class Merging:
     window_hi: int
     ids: Ids
     """The ids that the changes are of."""
+    whole: bool = False
+    """Whether they are of all that PostgreSQL holds: nearly all rows change."""
     lost: Sequence[Ids] | None = None
     """Messages of these ids that the changes do not mention were lost in a fail-over: their status becomes LOST.
     None: there was no fail-over."""
@@ -80,10 +82,13 @@ class Target(Protocol):
         """Merge changes (see outbox_etl.warehouse.changes) into message_history; the watermark is part of the commit.
 
         Raises:
-            ConcurrentRunError: another run wrote such rows since this one began.
+            ConcurrentRunError: another run wrote the table since this one began.
         """
 
     def mark(self, mark: Watermark) -> None:
         """Commit a watermark without rows: after a window without messages, and after a maintenance that expires the
         snapshot that had it.
+
+        Raises:
+            ConcurrentRunError: another run wrote the table since this one began.
         """

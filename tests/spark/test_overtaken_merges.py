@@ -1,0 +1,174 @@
+"""Somebody else writes the warehouse while a run merges, as when its lock is lost: one fails, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse import iceberg
+from outbox_etl.warehouse.iceberg import IcebergTarget
+from outbox_etl.warehouse.maintain_iceberg import IcebergMaintenance
+from outbox_etl.warehouse.maintain_request import MaintenanceRequest
+from outbox_etl.warehouse.tables import MESSAGE_HISTORY
+from tests.support.export_runs import Exports
+from tests.support.late_changes import branches, decided_late, files, first_window, watermarks
+from tests.support.lost_locks import BREAK_LOCKS, is_refusal
+from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import connect
+from tests.support.spark_marks import MARKS
+
+pytestmark = MARKS
+MERGE = IcebergTarget._merge
+LIMIT = 300.0
+
+
+@pytest.fixture
+def stream(database: str) -> Iterator[Stream]:
+    """An outbox to which nothing has happened."""
+    stream = Stream(database, 1)
+    yield stream
+    stream.close()
+
+
+@pytest.fixture
+def exports(stream: Stream, make_exports: Callable[..., Exports], monkeypatch: pytest.MonkeyPatch) -> Exports:
+    """A warehouse in which all changes of a window count as far apart."""
+    monkeypatch.setattr(iceberg, "WIDE", 0)
+    return make_exports(stream.dsn)
+
+
+@pytest.mark.parametrize("wide", [0, iceberg.WIDE])
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_a_run_that_a_later_one_overtakes_at_its_merge_fails_and_takes_nothing_back(
+    exports: Exports, stream: Stream, monkeypatch: pytest.MonkeyPatch, at: str, wide: int
+) -> None:
+    monkeypatch.setattr(iceberg, "WIDE", wide)
+    first_window(exports, stream)
+    decided_late(stream)
+    happened: list[int] = []
+
+    def overtaken(self: IcebergTarget, *given: object, **options: object) -> None:
+        if at == "after":
+            MERGE(self, *given, **options)  # type: ignore[arg-type]
+        if not happened:
+            happened.append(0)
+            overtake(stream, exports)
+            happened.append(exports.target.watermark().hi)  # type: ignore[union-attr]
+        if at == "before":
+            MERGE(self, *given, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergTarget, "_merge", overtaken)
+        with pytest.raises(Exception, check=is_refusal):  # noqa: B017  (Java's)
+            exports.run()
+    marks = watermarks(exports)
+    assert marks[-1] == happened[1]
+    assert marks == sorted(marks)
+    assert not branches(exports)
+    assert not differences(exports.tables(), stream.truth())
+
+
+def overtake(stream: Stream, exports: Exports) -> None:
+    """Let a later run come, with newer states of the same messages, as if the lock were lost."""
+    with connect(stream.dsn) as conn:
+        conn.execute(BREAK_LOCKS)
+    for _ in range(12):
+        stream.decide()
+    stream.cancel()
+    stream.publish()
+    exports.run()
+
+
+@pytest.mark.parametrize("wide", [0, iceberg.WIDE])
+def test_a_run_at_whose_merge_an_earlier_one_commits_fails_and_loses_nothing(
+    exports: Exports, stream: Stream, monkeypatch: pytest.MonkeyPatch, wide: int
+) -> None:
+    """Both began at one watermark; the later one knows more, and has looked at the table before the other wrote it."""
+    monkeypatch.setattr(iceberg, "WIDE", wide)
+    first_window(exports, stream)
+    earlier = Exports(exports.spark, stream.dsn, Path(exports.settings.warehouse))
+    stream.check()
+    stream.check()
+    stream.publish()
+    waits, goes, errors = threading.Event(), threading.Event(), list[BaseException]()
+
+    def run_earlier() -> None:
+        try:
+            earlier.run()
+        except BaseException as error:  # noqa: BLE001  (the test looks at it)
+            errors.append(error)
+            waits.set()
+
+    thread = threading.Thread(target=run_earlier)
+
+    def merge(self: IcebergTarget, *given: object, **options: object) -> None:
+        if threading.current_thread() is thread:
+            waits.set()
+            assert goes.wait(LIMIT)
+        elif not goes.is_set():
+            goes.set()
+            thread.join(LIMIT)
+        MERGE(self, *given, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergTarget, "_merge", merge)
+        thread.start()
+        assert waits.wait(LIMIT)
+        with connect(stream.dsn) as conn:
+            conn.execute(BREAK_LOCKS)
+        # (No ids are given out for these: the later run has no message to append, and writes the table at last only.)
+        stream.conn.execute("UPDATE outbox.message SET state = 'ROLLED_BACK' WHERE state = 'UNKNOWN'")
+        stream.publish()
+        with pytest.raises(Exception, check=is_refusal):  # noqa: B017  (Java's)
+            exports.run()
+    assert not errors
+    exports.run()
+    marks = watermarks(exports)
+    assert marks == sorted(marks)
+    assert not differences(exports.tables(), stream.truth())
+
+
+def test_a_watermark_is_not_put_over_a_later_one(exports: Exports, stream: Stream) -> None:
+    first_window(exports, stream)
+    mark, table = exports.target.watermark(), (MESSAGE_HISTORY,)
+    assert mark
+    early, late = exports.target, exports.target
+    for target in (early, late):
+        target.prepare(*table)
+    late.mark(Watermark(mark.hi + 2, mark.top, mark.cluster))
+    with pytest.raises(Exception, check=is_refusal):  # noqa: B017  (Java's)
+        early.mark(Watermark(mark.hi + 1, mark.top, mark.cluster))
+    now = exports.target.watermark()
+    assert now
+    assert now.hi == mark.hi + 2
+
+
+def test_a_merge_is_refused_when_its_files_were_joined_meanwhile(
+    exports: Exports, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else rows would be marked in files that are no more, and come twice: as they were, and as they are."""
+    first_window(exports, stream)
+    decided_late(stream)
+    exports.run()
+    decided_late(stream)
+    before, joined = files(exports, 0), list[bool]()
+
+    def merge(self: IcebergTarget, *given: object, **options: object) -> None:
+        MERGE(self, *given, **options)  # type: ignore[arg-type]
+        if not joined:
+            joined.append(True)
+            IcebergMaintenance(
+                exports.spark, exports.settings, exports.target, MaintenanceRequest(), exports.said.append
+            ).run()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IcebergTarget, "_merge", merge)
+        with pytest.raises(Exception, check=is_refusal):  # noqa: B017  (Java's)
+            exports.run()
+    assert not before & files(exports, 0)
+    exports.run()
+    assert not differences(exports.tables(), stream.truth())
