@@ -157,6 +157,15 @@ def test_maintenance_forgets_the_branch_that_a_killed_run_left(
     assert not differences(exports.tables(), stream.truth())
 
 
+def test_the_highest_id_is_found_with_and_without_statistics(exports: Exports, stream: Stream) -> None:
+    first_window(exports, stream)
+    assert exports.target.top() == max(row[0] for row in exports.rows(MESSAGE_HISTORY))
+    exports.spark.sql(f"ALTER TABLE {HISTORY} SET TBLPROPERTIES ('write.metadata.metrics.default' = 'none')")
+    stream.send()
+    exports.run()
+    assert exports.target.top() == max(row[0] for row in exports.rows(MESSAGE_HISTORY))
+
+
 @pytest.mark.parametrize("chosen", [iceberg.COPY, iceberg.ON_READ])
 def test_a_table_of_an_older_release_is_merged_on_read_too(
     exports: Exports, stream: Stream, chosen: str

@@ -1,7 +1,14 @@
 -- What the job does to the warehouse's tables, in Spark's SQL.
 
 -- name: top
--- The highest id there is; Iceberg answers it from the files' statistics.
+-- The highest id there is, from the files' statistics; none where a file has no such. Rows that are marked as deleted
+-- count: as long as there are some, Iceberg itself answers this from the rows.
+SELECT CASE WHEN count(*) = count(f.readable_metrics.id.upper_bound)
+            THEN coalesce(max(f.readable_metrics.id.upper_bound), 0) END AS top
+FROM {table}.data_files f
+
+-- name: top_of_rows
+-- The same from the rows.
 SELECT coalesce(max(id), 0) AS top FROM {table}
 
 -- name: merge

@@ -105,14 +105,16 @@ class IcebergTarget:
         return self._spark.read.format("iceberg").load(name_of(table))
 
     def top(self) -> int:
-        """The highest id, from the files' statistics."""
+        """The highest id, from the files' statistics where each has them."""
         if not self._has_rows(MESSAGE_HISTORY):
             return 0
-        return int(
-            self._spark.sql(statement("target.sql", "top", table=name_of(MESSAGE_HISTORY))).collect()[0][
-                "top"
-            ]
-        )
+        found = self._top("top")
+        return int(self._top("top_of_rows") if found is None else found)
+
+    def _top(self, name: str) -> Any:
+        return self._spark.sql(statement("target.sql", name, table=name_of(MESSAGE_HISTORY))).collect()[0][
+            "top"
+        ]
 
     def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         """Overwrite the files that the condition names."""
