@@ -142,7 +142,15 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
         "the warehouse cannot be written: {0}. Give another --warehouse, or this user the right to write there",
     ),
     (
-        r"(?:ValidationException|CommitFailedException|IllegalArgumentException(?=: Cannot fast-forward)): ([^\n]*)",
+        "outbox-etl: a change is not what it was",
+        SparkError,
+        f"an executor was lost, and what PostgreSQL says of its messages has changed meanwhile. {AGAIN}",
+    ),
+    (
+        (
+            r"(?:ValidationException|CommitFailedException|"
+            r"IllegalArgumentException(?=: (?:Cannot fast-forward|Ref does not exist: run_))): ([^\n]*)"
+        ),
         ConcurrentRunError,
         f"another run changed the warehouse: {{0}}. {AGAIN}",
     ),

@@ -105,12 +105,15 @@ def all_changes(messages: DataFrame, older: DataFrame | None) -> DataFrame:
 
 NEWER = "(s.is_message AND (s.xid >= t.xid OR t.xid >= t.window_hi))"
 """Whether a change brings the newer state."""
+READ_AGAIN = "outbox-etl: a change is not what it was"
+"""Stands in the error of a merge that reads another change than the one that its statement was chosen for."""
 
 
 def merged(window_hi: int, *, rebase: bool = False, all_newer: bool = False) -> dict[str, str]:
     """What becomes of each column of `t` under the change `s`, as SQL expressions.
 
-    `all_newer`: every change brings a newer state. Then `t` is asked for numbers, times and names only.
+    `all_newer`: every change brings a newer state. Then `t` is asked for numbers, times and names only. A change that
+    does not is refused: the part of a lost executor, read again, may have become an addition to an older message.
     """
     newer = "true" if all_newer else "s.is_message" if rebase else NEWER
     result = {name: f"CASE WHEN {newer} THEN s.`{name}` ELSE t.`{name}` END" for name in STATE}
@@ -130,5 +133,9 @@ def merged(window_hi: int, *, rebase: bool = False, all_newer: bool = False) -> 
         f"ELSE {result['state']} END"
     )
     result["checks"] = "coalesce(s.checks, t.checks)"
-    result["window_hi"] = str(window_hi)
+    result["window_hi"] = (
+        f"CASE WHEN {NEWER} THEN {window_hi}L ELSE raise_error('{READ_AGAIN}') END"
+        if all_newer
+        else str(window_hi)
+    )
     return result

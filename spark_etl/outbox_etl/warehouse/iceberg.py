@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.errors import TargetError
+from outbox_etl.errors import ConcurrentRunError, TargetError
 from outbox_etl.session import CATALOG, NAMESPACE
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
@@ -148,7 +149,7 @@ class IcebergTarget:
         same = " AND ".join(f"t.{name} = s.{name}" for name in IDENTITY)
         found = there.alias("t").join(changes.select(*IDENTITY, "xid", "is_message").alias("s"), f.expr(same))
         known = found.groupBy(*(f.col(f"s.{name}") for name in IDENTITY)).agg(
-            f.expr(f"bool_and({NEWER})").alias("is_newer")
+            f.expr(f"coalesce(bool_and({NEWER}), false)").alias("is_newer")
         )
         known = known.persist()
         try:
@@ -166,6 +167,9 @@ class IcebergTarget:
                     replace(how, ids=ids),
                     all_newer=kind is True,
                 )
+            if not rows and mark:
+                # An executor was lost, and the next window has by now what its part brought.
+                self._empty_commit(MESSAGE_HISTORY, mark.properties(), branch)
         finally:
             known.unpersist()
 
@@ -205,23 +209,30 @@ class IcebergTarget:
     def _branch(self) -> Iterator[str]:
         """A branch of message_history as this run knows it; what is written there becomes the table, all at once.
 
-        Unless somebody else has written the table since: then nothing does, and the run fails. Iceberg compares what
-        the table is with what the branch began from in the commit itself.
+        Unless somebody else has written the table since: then nothing does, and the run fails. That is looked for
+        first: maintenance may have dropped the branch, and the next commit have made it again from a newer table. What
+        comes after that look is refused by Iceberg: the move holds for the metadata that it began from.
         """
         table, name = self._load(MESSAGE_HISTORY), f"run_{uuid.uuid4().hex}"
         began = self._began.get(MESSAGE_HISTORY.name) or table.currentSnapshot().snapshotId()
-        table.manageSnapshots().createBranch(name, began).setMaxRefAgeMs(name, LEFT_OVER).commit()
+        # A branch is as old as its last snapshot: the one that this one begins with may be of last year.
+        age = max(int(time.time() * 1000) - int(table.snapshot(began).timestampMillis()), 0)
+        table.manageSnapshots().createBranch(name, began).setMaxRefAgeMs(name, age + LEFT_OVER).commit()
         try:
             yield name
             table.refresh()
-            written = table.snapshot(name).snapshotId()
+            written = table.snapshot(name)
+            if written is None or table.currentSnapshot().snapshotId() != began:
+                raise ConcurrentRunError(
+                    f"another run, or maintenance, changed {name_of(MESSAGE_HISTORY)} meanwhile. Run again"
+                )
             table.manageSnapshots().fastForwardBranch("main", name).removeBranch(name).commit()
         except BaseException:
             with contextlib.suppress(Exception):
                 table.refresh()
                 table.manageSnapshots().removeBranch(name).commit()
             raise
-        self._began[MESSAGE_HISTORY.name] = written
+        self._began[MESSAGE_HISTORY.name] = written.snapshotId()
 
     def _overwrite(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool) -> int:
         from pyspark.sql import functions as f  # noqa: PLC0415

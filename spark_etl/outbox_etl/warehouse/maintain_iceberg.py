@@ -103,6 +103,7 @@ class IcebergMaintenance:
         Compaction's snapshots carry none. The watermark is found through their parents, and these may be about to
         expire. If maintenance dies right after this commit, there is one empty snapshot more.
         """
+        self._target.prepare(MESSAGE_HISTORY)  # From here on the mark would be refused if a run came first.
         [row] = self._spark.sql(statement(SQL, "current", table=name_of(MESSAGE_HISTORY))).collect()
         if Watermark.of(row["summary"]) == self._mark:
             return
