@@ -144,7 +144,7 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
     (
         "outbox-etl: a change is not what it was",
         SparkError,
-        f"an executor was lost, and what PostgreSQL says of its messages has changed meanwhile. {AGAIN}",
+        f"an executor was lost, and its messages have changed in PostgreSQL meanwhile. {AGAIN}",
     ),
     (
         (
