@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
+from outbox_etl.arrow.new_messages import NewMessages
 from outbox_etl.errors import ConcurrentRunError
 from outbox_etl.reconcile.revocation import revoke
 from outbox_etl.source import partition_guard
 from outbox_etl.source.reader import Ids, Source, lies_among
 from outbox_etl.source.window import Horizon, Watermark, Window, again, following
 from outbox_etl.warehouse import rows
-from outbox_etl.warehouse.changes import all_changes, of_older, published, with_checks, with_publications
+from outbox_etl.warehouse.changes import all_changes, of_older, with_checks, with_publications
 from outbox_etl.warehouse.marts import Say, forget
 from outbox_etl.warehouse.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.warehouse.target import Merging
@@ -188,9 +189,9 @@ class WindowExport:
         if window.again:
             return 0
         for ids in self._new:
-            read = rows.messages(self._source.new_messages(window, ids), window.hi)
+            new = NewMessages(self._source, window, ids, self._settings, self._say)
             self._still()
-            written += self._target.append(published(read), ids)
+            written += self._target.append(new, ids)
             self._say(f"{written} new messages, ids below {ids.upper}")
         return written
 

@@ -20,7 +20,7 @@ from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
 from outbox_etl.warehouse.opening import open_target
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
-from outbox_etl.warehouse.target import Merging, Target
+from outbox_etl.warehouse.target import Merging, Target, Unwritten
 from outbox_relay.warehouse.jars import etl_jars
 from tests.support.small_spark import QUICK
 
@@ -151,8 +151,8 @@ class Watched:
     def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         return int(self._watch(lambda: self._target.replace(table, rows, condition, in_order=in_order)))
 
-    def append(self, rows: DataFrame, ids: Ids) -> int:
-        return int(self._watch(lambda: self._target.append(rows, ids)))
+    def append(self, messages: Unwritten, ids: Ids) -> int:
+        return int(self._watch(lambda: self._target.append(messages, ids)))
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         self._watch(lambda: self._target.merge(changes, mark, how))

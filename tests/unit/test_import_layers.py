@@ -180,7 +180,8 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "warehouse": {*COMMON, "session"},
         "reconcile": {*COMMON, "warehouse"},
         "report": {*COMMON, "failures", "reconcile", "warehouse"},
-        "export": {*COMMON, "reconcile", "warehouse"},
+        "arrow": {*COMMON, "failures", "warehouse"},
+        "export": {*COMMON, "arrow", "reconcile", "warehouse"},
         "main": {
             *("errors", "export", "failures", "options", "reconcile"),
             *("report", "session", "terminal", "warehouse"),

@@ -35,6 +35,8 @@ class Database:
     url: str
     user: str
     password: str = field(default="", repr=False)
+    conninfo: str = field(default="", repr=False)
+    """The same as libpq takes it, with the password."""
 
     def __str__(self) -> str:
         """Name the database without its secrets."""
@@ -71,7 +73,16 @@ def parse(dsn: str) -> Database:
         f"{f'[{name}]' if ':' in name else name}:{number}" for name, number in zip(hosts, ports, strict=True)
     )
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in options.items())
-    return Database(f"jdbc:postgresql://{places}/{quote(database, safe='')}?{query}", user, password)
+    named = {"host": host, "port": ",".join(ports), "dbname": database, "user": user, "password": password}
+    # (JDBC waits as long, and asks for UTF-8, by itself)
+    words = {"application_name": "outbox-etl", "connect_timeout": "10", **words, "client_encoding": "UTF8"}
+    url = f"jdbc:postgresql://{places}/{quote(database, safe='')}?{query}"
+    return Database(url, user, password, _conninfo(words | named))
+
+
+def _conninfo(words: Mapping[str, str]) -> str:
+    quoted = {name: value.replace("\\", "\\\\").replace("'", "\\'") for name, value in words.items() if value}
+    return " ".join(f"{name}='{value}'" for name, value in quoted.items())
 
 
 def _options(words: Mapping[str, str]) -> dict[str, str]:

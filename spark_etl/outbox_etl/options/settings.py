@@ -154,7 +154,7 @@ COMMON_OPTIONS = (
     ),
     Option(
         "--fetch-size",
-        "Rows that PostgreSQL sends at a time.",
+        "Rows that PostgreSQL sends at a time where Spark reads them; new messages may come by COPY.",
         twin=twin_of("--fetch-size"),
         metavar="NUMBER",
         default=FETCH_SIZE,

@@ -82,7 +82,7 @@ class Source:
     """The outbox of one database."""
 
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
-        self._spark, self._settings = spark, settings
+        self.spark, self._settings = spark, settings
         self._ranges: Sequence[Ids] | None = None
         self._check = ""
 
@@ -187,7 +187,7 @@ class Source:
     @contextlib.contextmanager
     def connection(self) -> Iterator[Any]:
         """A session of the driver's own."""
-        jvm: Any = self._spark._jvm
+        jvm: Any = self.spark._jvm
         properties = jvm.java.util.Properties()
         for name, value in self._properties().items():
             properties.setProperty(name, value)
@@ -230,11 +230,24 @@ class Source:
         Spark would shuffle or broadcast what PostgreSQL has side by side. Its parallel reads take one statement and
         conditions; here each range has a statement of its own.
         """
-        held = self.ids(window.top)
-        ranges, joining = self.ranges(among, window.top, most=MOST_RANGE), statement(SQL, "joining")
+        return self.new_of(window, self.new_ranges(window, among))
+
+    def new_ranges(self, window: Window, among: Ids) -> list[Ids]:
+        """The ranges in which new messages are read, each by one task."""
+        return self.ranges(among, window.top, most=MOST_RANGE)
+
+    def new_of(self, window: Window, ranges: Sequence[Ids]) -> DataFrame:
+        """The new messages of these ranges."""
+        held, joining = self.ids(window.top), statement(SQL, "joining")
         return functools.reduce(
             DataFrame.union, (self.read(new_messages(ids, held, window), begin=joining) for ids in ranges)
         )
+
+    def copies(self, window: Window, ranges: Sequence[Ids]) -> tuple[tuple[str, ...], list[str]]:
+        """The same for a reader of COPY: what begins each transaction, and a query for each range."""
+        held, begin = self.ids(window.top), (self._check, statement(SQL, "joining"))
+        texts = (new_messages(ids, held, window) for ids in ranges)
+        return tuple(filter(None, begin)), [statement(SQL, "copied", messages=text) for text in texts]
 
     def events(self, window: Window) -> DataFrame:
         """The events of a window."""
@@ -250,7 +263,7 @@ class Source:
 
     def ranges(self, among: Ids, top: int, *, most: int = 0) -> list[Ids]:
         """Divide the ids that exist, up to the highest, for parallel reads of `most` ids, if given."""
-        parts = self._settings.partitions or 2 * self._spark.sparkContext.defaultParallelism
+        parts = self._settings.partitions or 2 * self.spark.sparkContext.defaultParallelism
         return split(self.ids(top), among, parts, most=most)
 
     def read(self, text: str, conditions: Sequence[str] | None = None, *, begin: str = "") -> DataFrame:
@@ -259,7 +272,7 @@ class Source:
         Each read is a transaction, which begins with the check of its server and then `begin`.
         """
         predicates: Any = None if conditions is None else list(conditions) or ["false"]
-        return self._spark.read.jdbc(
+        return self.spark.read.jdbc(
             self._url(), f"({text}) q", predicates=predicates, properties=self._properties(begin)
         )
 

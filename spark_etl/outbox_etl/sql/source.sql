@@ -145,6 +145,14 @@ FROM outbox.event m
 SELECT m.xid::text::bigint AS xid, m.epoch, m.batch, m.lo AS id, m.published_at, m.positions, m.partitions, m.offsets
 FROM outbox.publication m
 
+-- name: copied
+-- New messages for COPY, in the types that its reader has.
+SELECT q.xid, q.position, q.id, q.message_id::text AS message_id, q.born_at, q.decided_at, q.deliver_at, q.deliver_before,
+       q.queue, q.lane, q.state, q.topic, q.key, q.body, q.headers, q.order_key, q.selector, q.tags, q.index_keys,
+       q.producer_group, q.transaction_id, q.checker, q.biz_type, q.biz_id, q.traceparent, q.remark,
+       q.published_at, q.partition, q."offset", q.checks
+FROM ({messages}) q
+
 -- name: joining
 -- For the transaction that reads new messages: their publications are hashed, in memory, whatever statistics say or do not
 -- say of them (a partition is new, arrays are of any length). Spark reads in parallel, and nothing is worth compiling.

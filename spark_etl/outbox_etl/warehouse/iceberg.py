@@ -16,7 +16,7 @@ from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
 from outbox_etl.warehouse.changes import IDENTITY, NEWER, merged
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, Table
-from outbox_etl.warehouse.target import Merging
+from outbox_etl.warehouse.target import Merging, Unwritten
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,9 +121,20 @@ class IcebergTarget:
         """Overwrite the files that the condition names."""
         return self._overwrite(table, rows, condition, in_order=in_order)
 
-    def append(self, rows: DataFrame, ids: Ids) -> int:
-        """Overwrite a range of ids that is empty: an append that a second run's rows would stop."""
-        return self._overwrite(MESSAGE_HISTORY, rows, ids.hold("id"), in_order=True)
+    def append(self, messages: Unwritten, ids: Ids) -> int:
+        """Overwrite a range of ids that is empty: an append that a second run's rows would stop.
+
+        A run that dies between two commits leaves ids below the highest one out; the next run merges these.
+        """
+        table, since = self._load(MESSAGE_HISTORY), self._began[MESSAGE_HISTORY.name]
+        written, left = messages.write(table, PROPERTIES, since)
+        if left == messages.ranges:
+            return self._overwrite(MESSAGE_HISTORY, messages.rows(left), ids.hold("id"), in_order=True)
+        self._began[MESSAGE_HISTORY.name] = self._snapshot(MESSAGE_HISTORY).snapshotId()
+        for each in left:
+            rows = messages.rows([each])
+            written += self._overwrite(MESSAGE_HISTORY, rows, each.hold("id"), in_order=True)
+        return written
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         """Merge with ids as literals, so that only the files that may hold them are read."""

@@ -15,7 +15,7 @@ from outbox_etl.source.window import Watermark
 from outbox_etl.warehouse.changes import IDENTITY, merged
 from outbox_etl.warehouse.manifest import DataFile, LocalManifests, RemoteManifests, TableFiles
 from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, Table
-from outbox_etl.warehouse.target import Merging
+from outbox_etl.warehouse.target import Merging, Unwritten
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -83,9 +83,9 @@ class ParquetTarget:
             self._commit()
         return sum(file.rows for file in new)
 
-    def append(self, rows: DataFrame, ids: Ids) -> int:
+    def append(self, messages: Unwritten, ids: Ids) -> int:
         """Add files."""
-        new = self._write(MESSAGE_HISTORY, rows)
+        new = self._write(MESSAGE_HISTORY, messages.rows(messages.ranges))
         self._swap(MESSAGE_HISTORY, (), new)
         self._commit()
         return sum(file.rows for file in new)

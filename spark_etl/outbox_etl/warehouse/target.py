@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
@@ -30,6 +30,19 @@ class Merging:
     def is_lost(self, column: str) -> str:
         """The condition that names them, as SQL."""
         return f"({lies_among(column, self.lost or ())})"
+
+
+class Unwritten(Protocol):
+    """The new messages of a range of ids; a target takes them as Spark's rows, or lets tasks write them as Arrow."""
+
+    ranges: Sequence[Ids]
+    """What each task reads."""
+
+    def rows(self, ranges: Sequence[Ids]) -> DataFrame:
+        """The messages of these ranges as Spark's rows."""
+
+    def write(self, table: Any, properties: Mapping[str, str], since: int) -> tuple[int, Sequence[Ids]]:
+        """Commit to an Iceberg table what can be written as Arrow; return the rows, and the ranges that are left."""
 
 
 class Target(Protocol):
@@ -71,7 +84,7 @@ class Target(Protocol):
             ConcurrentRunError: another run wrote such rows since this one began.
         """
 
-    def append(self, rows: DataFrame, ids: Ids) -> int:
+    def append(self, messages: Unwritten, ids: Ids) -> int:
         """Add messages of these ids, of which message_history has none; answer how many were written.
 
         Raises:
