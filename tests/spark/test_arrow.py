@@ -123,27 +123,42 @@ def test_arrow_brings_publications_and_checks(
     assert [line for line in arrow.said if REFUSED in line] == []
 
 
-@pytest.mark.parametrize("body", [UNUSUAL[0], UNUSUAL[5]])
-def test_a_part_with_an_unusual_body_is_read_by_spark(
-    database: str, make_exports: Callable[..., Exports], monkeypatch: pytest.MonkeyPatch, body: bytes
+@pytest.mark.parametrize(
+    ("given", "unusual"),
+    [
+        ({"body": UNUSUAL[0]}, [1_500]),
+        ({"body": UNUSUAL[5]}, [1_500]),
+        ({"body": UNUSUAL[0]}, [1_500, 2_500]),
+        ({"body": b"{}", "deliver_at": "1582-10-10 00:00:00+00"}, [1]),
+        ({"body": b"{}", "headers": f'{{"{"n" * 60_000}": ""}}'}, [2_500]),
+    ],
+    ids=["levels", "size", "two", "calendar", "header"],
+)
+def test_parts_with_something_unusual_are_read_by_spark_in_one_commit(
+    database: str,
+    make_exports: Callable[..., Exports],
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    unusual: list[int],
 ) -> None:
     with connect(database) as conn:
         narrow_partitions(conn, width=1_000, count=3)
         for value in (1, 1_500, 2_500):
             conn.execute("SELECT setval('outbox.position', %s)", (value,))
-            send(conn, body if value == 1_500 else b"{}")
+            send(conn, **(given if value in unusual else {"body": b"{}"}))
     exports = make_exports(database, "arrow")
     exports.run()
-    assert [line for line in exports.said if REFUSED in line] == [
-        next(line for line in exports.said if line.startswith("1 of 3 parts") and "a body" in line)
+    assert [line.split(":")[0] for line in exports.said if REFUSED in line] == [
+        f"{len(unusual)} of 3 {REFUSED}"
     ]
-    assert exports.rows(MESSAGE_HISTORY) == by_spark(database, make_exports, monkeypatch).rows(
-        MESSAGE_HISTORY
-    )
+    by = by_spark(database, make_exports, monkeypatch)
+    assert exports.rows(MESSAGE_HISTORY) == by.rows(MESSAGE_HISTORY)
     assert len(exports.rows(MESSAGE_HISTORY)) == 3
     names = data_files(exports)
-    assert len([name for name in names if name.startswith("00000-")]) == 1
+    assert len([name for name in names if name[5] == "-"]) == len(unusual)
     assert len(names) == 3
+    files = "SELECT * FROM outbox.outbox.message_history.snapshots WHERE summary['added-data-files'] > 0"
+    assert exports.spark.sql(files).count() == 2
 
 
 def test_a_run_that_dies_between_the_two_commits_is_completed(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import struct
 import uuid
 import zlib
@@ -29,8 +30,10 @@ ORDINARY_BODY, ORDINARY_NAME, ORDINARY_DEPTH = 1 << 20, 8_000, 400
 arrays and objects in each other."""
 SHORT_BODY, MANY_BRACKETS, LONG_NUMBER = 1_000, 400, b"0" * 300
 """Up to so many bytes no number is too long for Spark; beyond the others a body may not be ordinary."""
-EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The years 1 to 9999, in microseconds: PostgreSQL's infinity lies outside."""
+MANY_NAMES = 150
+"""Headers with more names, or with one that is not ordinary, may be beyond a limit of Spark's parser."""
+EARLIEST, LATEST = -12_212_553_600_000_000, 253_402_300_799_999_999
+"""The years 1583 to 9999, in microseconds: JDBC moves earlier ones between two calendars, infinity lies outside."""
 DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 PUBLICATION = ("published_at", "partition", "offset")
 
@@ -82,7 +85,8 @@ def read(conninfo: str, order: Order) -> Iterator[Any]:
     from adbc_driver_postgresql import dbapi  # noqa: PLC0415  (only where tasks run)
 
     try:
-        connection = dbapi.connect(conninfo)
+        with no_variables():
+            connection = dbapi.connect(conninfo)
     except dbapi.Error as error:
         raise UnsureError(f"no connection for COPY: {error}") from None
     with connection, connection.cursor() as cursor:
@@ -91,6 +95,17 @@ def read(conninfo: str, order: Order) -> Iterator[Any]:
         cursor.execute(order.query)
         yield from cursor.fetch_record_batch()
         connection.rollback()
+
+
+@contextlib.contextmanager
+def no_variables() -> Iterator[None]:
+    """Hide what libpq reads from the environment, and JDBC does not: PGOPTIONS, PGHOSTADDR, PGSSLMODE and others."""
+    names = [name for name in os.environ if name.startswith("PG") and name != "PGPASSFILE"]
+    hidden = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def rows_of(batch: Any, order: Order) -> Any:
@@ -117,12 +132,12 @@ def rows_of(batch: Any, order: Order) -> Any:
 
 
 def need_years(name: str, microseconds: Any) -> None:
-    """Raise UnsureError unless these times are in the years 1 to 9999."""
+    """Raise UnsureError unless these times are in the years 1583 to 9999."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
     found = pc.min_max(microseconds).as_py()
     if found["min"] is not None and not EARLIEST <= found["min"] <= found["max"] <= LATEST:
-        raise UnsureError(f"{name} outside the years 1 to 9999")
+        raise UnsureError(f"{name} outside the years 1583 to 9999")
 
 
 def headers_of(texts: Any) -> Any:
@@ -140,6 +155,8 @@ def _header(text: str) -> dict[str, str | None]:
         value is None or isinstance(value, str) for value in found.values()
     ):
         raise UnsureError("headers that are not an object of strings")
+    if len(found) > MANY_NAMES or any(len(name) > ORDINARY_NAME for name in found):
+        raise UnsureError("headers with a long name, or with many")
     return found
 
 

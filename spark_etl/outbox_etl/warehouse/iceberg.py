@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import ConcurrentRunError, TargetError
 from outbox_etl.session import CATALOG, NAMESPACE
-from outbox_etl.source.reader import Ids
+from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
 from outbox_etl.warehouse.changes import IDENTITY, NEWER, merged
@@ -131,9 +131,9 @@ class IcebergTarget:
         if left == messages.ranges:
             return self._overwrite(MESSAGE_HISTORY, messages.rows(left), ids.hold("id"), in_order=True)
         self._began[MESSAGE_HISTORY.name] = self._snapshot(MESSAGE_HISTORY).snapshotId()
-        for each in left:
-            rows = messages.rows([each])
-            written += self._overwrite(MESSAGE_HISTORY, rows, each.hold("id"), in_order=True)
+        if left:
+            rows, condition = messages.rows(left), lies_among("id", left)
+            written += self._overwrite(MESSAGE_HISTORY, rows, condition, in_order=True)
         return written
 
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,17 @@ def test_what_begins_a_transaction_holds_for_its_copy(database: str, tmp_path: P
     )
     [batch] = task.read(parse(database).conninfo, order)
     assert batch.to_pydict() == {"at": ["here"]}
+
+
+def test_a_copy_takes_nothing_from_the_environment(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGOPTIONS", "-c search_path=elsewhere")
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
+    order = task.Order((), "SELECT current_setting('search_path') AS path", 7, str(tmp_path), "r", b"", "", 1)
+    [batch] = task.read(parse(database).conninfo, order)
+    assert batch.to_pydict()["path"] != ["elsewhere"]
+    assert os.environ["PGHOSTADDR"] == "192.0.2.1"
 
 
 @pytest.mark.parametrize(

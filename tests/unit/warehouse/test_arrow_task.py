@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
 from datetime import UTC, datetime
@@ -45,7 +46,8 @@ def test_headers_are_maps_and_nothing_else() -> None:
     given = ['{"a": "b", "c": null}', None, "{}", '{"a": "b", "c": null}']
     found = task.headers_of(pa.array(given)).to_pylist()
     assert found == [[("a", "b"), ("c", None)], None, [], [("a", "b"), ("c", None)]]
-    for text in ("[]", '{"a": 1}', '{"a": {}}'):
+    many, long = json.dumps(dict.fromkeys(map(str, range(200)), "")), json.dumps({"n" * 60_000: ""})
+    for text in ("[]", '{"a": 1}', '{"a": {}}', many, long):
         with pytest.raises(task.UnsureError):
             task.headers_of(pa.array([text]))
 
