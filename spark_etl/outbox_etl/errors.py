@@ -7,6 +7,8 @@ HEAL = (
     "that PostgreSQL holds"
 )
 """How a user repairs a damaged file of the warehouse."""
+READ_AGAIN = "outbox-etl: a change is not what it was"
+"""Stands in the error of a merge that reads another change than the one that its statement was chosen for."""
 
 
 class EtlError(Exception):

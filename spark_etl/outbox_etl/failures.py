@@ -9,6 +9,7 @@ from typing import Any
 
 from outbox_etl.errors import (
     HEAL,
+    READ_AGAIN,
     CatalogError,
     ConcurrentRunError,
     DamagedError,
@@ -142,7 +143,7 @@ KNOWN: tuple[tuple[str, type[EtlError], str], ...] = (
         "the warehouse cannot be written: {0}. Give another --warehouse, or this user the right to write there",
     ),
     (
-        "outbox-etl: a change is not what it was",
+        READ_AGAIN,
         SparkError,
         f"an executor was lost, and its messages have changed in PostgreSQL meanwhile. {AGAIN}",
     ),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
+from outbox_etl.errors import READ_AGAIN
 from outbox_etl.warehouse.rows import first_publications
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS
 
@@ -105,8 +106,6 @@ def all_changes(messages: DataFrame, older: DataFrame | None) -> DataFrame:
 
 NEWER = "(s.is_message AND (s.xid >= t.xid OR t.xid >= t.window_hi))"
 """Whether a change brings the newer state."""
-READ_AGAIN = "outbox-etl: a change is not what it was"
-"""Stands in the error of a merge that reads another change than the one that its statement was chosen for."""
 
 
 def merged(window_hi: int, *, rebase: bool = False, all_newer: bool = False) -> dict[str, str]:

@@ -12,6 +12,7 @@ from outbox_relay.alarms.delivery import Delivery
 from outbox_relay.alarms.observing import BACKLOG, observe
 from outbox_relay.operations.status import late_topics
 from tests.support.alarm_receiver import Receiver
+from tests.support.alarm_turns import take_turn
 from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.stopped_lanes import set_aside
 from tests.support.waiting import wait_until
@@ -24,13 +25,6 @@ DUE = "UPDATE outbox.notice SET send_after = clock_timestamp()"
 def receiver() -> Iterator[Receiver]:
     with Receiver() as receiver:
         yield receiver
-
-
-def take_turn(database: str, *, slow: bool = True) -> None:
-    with connect(database) as conn:
-        conn.execute("SET ROLE outbox_relay")
-        # The session of a turn before has the lock until the server has seen that it was closed.
-        wait_until(lambda: observe(conn, None, slow=slow), "nobody else observes")
 
 
 def raise_one(conn: Connection, database: str) -> None:
@@ -169,9 +163,7 @@ def test_each_cause_is_sent_once_however_often_it_is_found_and_cleared_once(
     limit = 0.0 if kind == BACKLOG else 3_600.0
 
     def turn() -> None:
-        with connect(database) as own:
-            own.execute("SET ROLE outbox_relay")
-            wait_until(lambda: observe(own, partial(late_topics, limit=limit)), "the last turn has ended")
+        take_turn(database, partial(late_topics, limit=limit))
         Delivery(receiver.webhook()).send_due(conn)
 
     turn()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.alarms.observing import observe
 from outbox_relay.publisher import topics
+from tests.support.alarm_turns import take_turn
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding
 from tests.support.logins import Logins
 from tests.support.moved_keys import grow
 from tests.support.outbox_command import outbox, succeed
-from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
+from tests.support.plain_inserts import Connection, insert_numbered, numbered, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
 
@@ -24,13 +24,6 @@ STATED = """
 """
 PARKED = "SELECT count(*) FROM outbox.waiting WHERE reason = 'parked'"
 ALL = "SELECT count(*) FROM outbox.message_status WHERE status = 'PUBLISHED'"
-
-
-def take_turn(database: str) -> None:
-    with connect(database) as conn:
-        conn.execute("SET ROLE outbox_relay")
-        # The session of a turn before has the lock until the server has seen that it was closed.
-        wait_until(lambda: observe(conn, None), "nobody else observes")
 
 
 @pytest.mark.feature("H-15")
