@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from tests.support.spark_marks import MARKS
 from tests.support.stopped_lanes import set_aside
 
 pytestmark = MARKS
+HINT = "version-hint.text"
 Damages = tuple[tuple[Callable[[Path], None], str], ...]
 
 
@@ -28,8 +30,17 @@ def files(place: Path, pattern: str) -> list[Path]:
 
 
 def content(place: Path) -> dict[str, bytes]:
-    """What the table of messages is made of."""
-    return {str(path): path.read_bytes() for path in place.rglob("message_history/**/*") if path.is_file()}
+    """What the table of messages is made of; which version counts is another question."""
+    found = [path for path in place.rglob("message_history/**/*") if path.is_file()]
+    return {str(path): path.read_bytes() for path in found if HINT not in path.name}
+
+
+def current(place: Path) -> int | None:
+    """The snapshot that readers of an Iceberg table see; a branch that was made and dropped leaves a version."""
+    for hint in place.rglob(f"message_history/metadata/{HINT}"):
+        text = (hint.parent / f"v{hint.read_text()}.metadata.json").read_text()
+        return int(json.loads(text)["current-snapshot-id"])
+    return None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +80,8 @@ def test_a_damaged_file_is_named_and_nothing_is_written_until_it_is_back(
         number = conn.execute("SELECT max(id) FROM outbox.message").fetchall()[0][0]
         job.succeeds("run", *world.given)
         set_aside(conn, number)
-    good = tmp_path / "good"
+    good, seen = tmp_path / "good", current(world.place)
+    assert (seen is None) == (form == "parquet")
     shutil.copytree(world.place, good)
     for damage, pattern in damages:
         for path in files(world.place, pattern):
@@ -83,6 +95,8 @@ def test_a_damaged_file_is_named_and_nothing_is_written_until_it_is_back(
             assert any(name in line for name in names), (damage, pattern, line)
         assert content(world.place).keys() >= before.keys()
         assert {path: text for path, text in content(world.place).items() if path in before} == before
+        if "metadata.json" not in pattern:
+            assert current(world.place) == seen
         shutil.rmtree(world.place)
         shutil.copytree(good, world.place)
     job.succeeds("run", *world.given)
