@@ -1,7 +1,8 @@
 """Named SQL statements of this package, kept in sql/*.sql where they can be read and explained.
 
 A file holds blocks `-- name: x`, an explanation in comment lines, and one statement. Spark reads a table by a
-statement's text, so values stand in it as `{name}`: only integers and names that this package knows are put there.
+statement's text, so values stand in it as `{name}`: only integers, names that this package knows and the quoted
+paths of files (outbox_etl.warehouse.duck) are put there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""The daily marts say what was worked out by hand."""
+"""The daily marts say what was worked out by hand, whether DuckDB counts or Spark."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from datetime import date, timedelta
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_etl.source.window import Cluster, Watermark
+from outbox_etl.warehouse.duck import Duck
 from outbox_etl.warehouse.mart_tables import (
     CHECKS,
     DAYS,
@@ -136,14 +139,26 @@ def test_the_largest_order_keys_are_set_against_all(made: Warehouse) -> None:
     ]
 
 
-@pytest.fixture(scope="module")
-def made(mart_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Warehouse:
+@pytest.fixture(scope="module", params=[True, False], ids=["duckdb", "spark"])
+def made(
+    mart_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Warehouse:
     """A warehouse with all of the above, and its marts."""
-    warehouse = Warehouse(mart_spark, tmp_path_factory.mktemp("made") / "warehouse")
+    place = tmp_path_factory.mktemp("made") / "warehouse"
+    warehouse = Warehouse(mart_spark, place, by_duck=request.param)
     events = [*BIRTHS, *DECISIONS_MADE, *CHECKED]
     warehouse.fill(10, messages=[*SENT, *TIMED, *HALVES, *ASKED, *KEYED], events=events)
     assert warehouse.make(10) == [DAY, NEXT]
+    assert not [line for line in warehouse.said if "by Spark" in line]
     return warehouse
+
+
+@pytest.fixture(params=[True, False], ids=["duckdb", "spark"])
+def warehouse(warehouse: Warehouse, request: pytest.FixtureRequest) -> Iterator[Warehouse]:
+    """A warehouse whose marts DuckDB makes, and one whose marts Spark makes."""
+    warehouse.by_duck = request.param
+    yield warehouse
+    assert not [line for line in warehouse.said if "by Spark" in line]
 
 
 @pytest.mark.feature("H-04")
@@ -250,10 +265,20 @@ def test_what_is_to_be_made_is_asked_for_in_few_jobs_of_spark(warehouse: Warehou
         events=[event(1, at(DAY), kind="check", answer="COMMIT")],
     )
     warehouse.make(10)
-    marts = Refresh(warehouse.spark, warehouse.target, Watermark(10, 0, HERE), warehouse.said.append)
-    context.setJobGroup("asking", "")
-    found = marts.look(-1)
+    group = f"asking by duck: {warehouse.by_duck}"
+    context.setJobGroup(group, "")
+    with closing(Duck(1)) as duck:
+        marts = Refresh(
+            warehouse.spark,
+            warehouse.target,
+            Watermark(10, 0, HERE),
+            warehouse.said.append,
+            duck=duck if warehouse.by_duck else None,
+        )
+        found = marts.look(-1)
     context.setJobGroup("making", "")
     assert found.all == [DAY]
-    jobs = len(context.statusTracker().getJobIdsForGroup("asking"))
-    assert 0 < jobs <= 4, "each costs a third of a second, however few the rows"
+    jobs = len(context.statusTracker().getJobIdsForGroup(group))
+    assert jobs in ([0] if warehouse.by_duck else range(1, 5)), (
+        "each costs a third of a second, however few the rows"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from outbox_etl.options.settings import Settings
 from outbox_etl.session import use_catalog
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse.files import Between
 from outbox_etl.warehouse.opening import open_target
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.warehouse.target import Merging, Target, Unwritten
@@ -140,9 +141,10 @@ class Watched:
         self._target, self._at, self._happens, self._after = target, at, happens, after
         self._count = itertools.count()
         self._one, self._died = threading.Lock(), False
-        self.prepare, self.read, self.top, self.watermark, self.identity = (
+        self.prepare, self.read, self.files, self.top, self.watermark, self.identity = (
             target.prepare,
             target.read,
+            target.files,
             target.top,
             target.watermark,
             target.identity,
@@ -150,6 +152,9 @@ class Watched:
 
     def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         return int(self._watch(lambda: self._target.replace(table, rows, condition, in_order=in_order)))
+
+    def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
+        return bool(self._watch(lambda: self._target.put(table, rows, where)))
 
     def append(self, messages: Unwritten, ids: Ids) -> int:
         return int(self._watch(lambda: self._target.append(messages, ids)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -12,8 +13,9 @@ from pyspark.sql import SparkSession
 
 from outbox_etl.options.dsn import parse
 from outbox_etl.options.settings import Settings
-from outbox_etl.session import start
+from outbox_etl.session import start, use_catalog
 from outbox_etl.source.window import Cluster, Watermark
+from outbox_etl.warehouse.duck import Duck
 from outbox_etl.warehouse.manifest import FOLDER
 from outbox_etl.warehouse.marts import Refresh
 from outbox_etl.warehouse.opening import open_target
@@ -33,12 +35,14 @@ def at(day: date, seconds: float = 0.0) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(seconds=seconds)
 
 
-def settings(warehouse: Path, dsn: str = "postgresql://nobody@localhost:1/none") -> Settings:
-    """A small Spark."""
+def settings(
+    warehouse: Path, dsn: str = "postgresql://nobody@localhost:1/none", form: str = "parquet"
+) -> Settings:
+    """A small Spark; Iceberg's commits would take most of the time, and say nothing of marts."""
     return Settings(
         parse(dsn),
         str(warehouse),
-        format="parquet",  # (Iceberg's commits would take most of the time, and say nothing of marts)
+        format=form,
         master="local[2]",
         driver_memory="1g",
         partitions=1,
@@ -49,7 +53,7 @@ def settings(warehouse: Path, dsn: str = "postgresql://nobody@localhost:1/none")
 
 def start_spark(directory: Path) -> SparkSession:
     """One Spark for many tests."""
-    return start(settings(directory))
+    return start(settings(directory, form="iceberg"))
 
 
 @dataclass
@@ -60,10 +64,15 @@ class Warehouse:
     path: Path
     dsn: str = "postgresql://nobody@localhost:1/none"
     said: list[str] = field(default_factory=list)
+    by_duck: bool = True
+    """Whether DuckDB counts, or Spark."""
+    form: str = "parquet"
 
     def __post_init__(self) -> None:
-        self.settings = settings(self.path, self.dsn)
+        self.settings = settings(self.path, self.dsn, self.form)
         self.spark = self.session.newSession()  # (views of its own)
+        if self.form == "iceberg":
+            use_catalog(self.spark, self.settings)
 
     @property
     def target(self) -> Target:
@@ -97,7 +106,10 @@ class Warehouse:
         target = self.target
         target.prepare(*MARTS, DAYS)
         mark = Watermark(window_hi, 0, cluster)
-        return Refresh(self.spark, target, mark, self.said.append).run(everything=everything)
+        with ExitStack() as last:
+            duck = last.enter_context(closing(Duck(2))) if self.by_duck else None
+            days = Refresh(self.spark, target, mark, self.said.append, duck=duck).run(everything=everything)
+        return days
 
     def rows(self, table: Table) -> list[dict[str, Any]]:
         """A mart's rows, in order."""

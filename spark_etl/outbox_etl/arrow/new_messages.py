@@ -13,12 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outbox_etl.arrow import commit, task
+from outbox_etl.arrow import task
 from outbox_etl.failures import masked
 from outbox_etl.source.reader import Ids, Source
 from outbox_etl.source.window import Window
+from outbox_etl.warehouse import iceberg_commit as commit
 from outbox_etl.warehouse import rows
 from outbox_etl.warehouse.changes import published
+from outbox_etl.warehouse.files import Between, local_path
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from outbox_etl.options.settings import Settings
 
 PACKAGES = ("adbc_driver_postgresql", "orjson", "pyarrow")
+PARTITIONING = (f"{MESSAGE_HISTORY.day}_day", "day")
 SHOWN = 200
 """Characters of a reason that are reported."""
 
@@ -52,14 +55,15 @@ class NewMessages:
         Raises:
             Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
         """
-        root = _local(str(table.location()))
-        if self._is_for_spark(root) or commit.why_not(table, MESSAGE_HISTORY.day, properties):
+        root = local_path(str(table.location()))
+        if self._is_for_spark(root) or commit.why_not(table, PARTITIONING, properties):
             return 0, self.ranges
         place, name = f"{root}/data", uuid.uuid4().hex
         size = int(properties["write.target-file-size-bytes"])
         try:
             written = self._work(place, name, commit.schema_of(table), size)
-            made = commit.files_of(self._source.spark._jvm, table, written, place)
+            files = (file for its, _ in written for file in its)
+            made = commit.described(self._source.spark._jvm, table, files, place)
         except Exception as error:  # noqa: BLE001  (a worker has died; what is wrong, Spark's own tasks will find)
             self._report(len(self.ranges), type(error).__name__)
             _remove(place, name)
@@ -69,7 +73,7 @@ class NewMessages:
             self._report(len(left), next(reason for _, reason in written if reason))
         if len(left) == len(self.ranges):
             return 0, self.ranges
-        span = ("id", self._ids.lower, self._ids.upper)
+        span = [Between("id", self._ids.lower, self._ids.upper)]
         return commit.commit(self._source.spark._jvm, table, made, span, since), left
 
     def _is_for_spark(self, root: str) -> bool:
@@ -95,13 +99,6 @@ class NewMessages:
     def _report(self, number: int, reason: str) -> None:
         text = " ".join(masked(reason, (self._settings.source.password,)).split())[:SHOWN]
         self._say(f"{number} of {len(self.ranges)} parts are read row by row: {text}")
-
-
-def _local(location: str) -> str:
-    """The path of a table on this machine; empty: it is elsewhere."""
-    if location.startswith("file:"):
-        return f"/{location.removeprefix('file:').lstrip('/')}"
-    return location if location.startswith("/") else ""
 
 
 def _remove(place: str, name: str) -> None:

@@ -13,18 +13,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import struct
 import uuid
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outbox_etl.warehouse.files import checksums_of, date_of, write_checksums
+
 ROW_GROUP = 32 << 20
 """Bytes of Arrow that become a row group; a task keeps about twice as much in memory."""
-CHUNK = 512
-"""Bytes that one checksum of Hadoop's local file system covers."""
 ORDINARY_BODY, ORDINARY_NAME, ORDINARY_DEPTH = 1 << 20, 8_000, 400
 """Up to here, Spark's parser has no limit that the parsers here do not have: bytes of a body, characters of a name,
 arrays and objects in each other."""
@@ -333,25 +331,3 @@ class Files:
         sink.close()
         write_checksums(path)
         self.ended.append((path, day, Path(path).stat().st_size))
-
-
-def date_of(day: int) -> str:
-    """A day since 1970 as Iceberg names it in a path."""
-    from datetime import date, timedelta  # noqa: PLC0415
-
-    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
-
-
-def checksums_of(path: str) -> Path:
-    """Where Hadoop's local file system keeps the checksums of a file, and reads them."""
-    return Path(path).with_name(f".{Path(path).name}.crc")
-
-
-def write_checksums(path: str) -> None:
-    """Write the checksums by which Hadoop's local file system finds damage whenever the file is read."""
-    with Path(path).open("rb") as file, checksums_of(path).open("wb") as sums:
-        sums.write(b"crc\0" + struct.pack(">i", CHUNK))
-        while block := file.read(CHUNK << 11):
-            view = memoryview(block)
-            found = [zlib.crc32(view[at : at + CHUNK]) for at in range(0, len(view), CHUNK)]
-            sums.write(struct.pack(f">{len(found)}I", *found))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,10 @@ from outbox_etl.session import CATALOG, NAMESPACE
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
+from outbox_etl.warehouse import iceberg_put
 from outbox_etl.warehouse.changes import IDENTITY, NEWER, merged
+from outbox_etl.warehouse.files import Between, ParquetFiles
+from outbox_etl.warehouse.iceberg_files import Deletes, planned_files
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, Table
 from outbox_etl.warehouse.target import Merging, Unwritten
 
@@ -50,6 +53,8 @@ class IcebergTarget:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._began: dict[str, int] = {}
+        self._planned: dict[tuple[str, int | None], dict[str, Deletes]] = {}
+        """What is known of the files of a table's snapshots."""
 
     def prepare(self, *tables: Table, origin: Watermark | None = None) -> None:
         """Make the tables that are missing, each with a first, empty snapshot that later ones can be held against."""
@@ -105,10 +110,22 @@ class IcebergTarget:
         """The rows of a table, as they are now."""
         return self._spark.read.format("iceberg").load(name_of(table))
 
+    def files(self, table: Table, where: Sequence[Between] | None) -> ParquetFiles | None:
+        """Find the files that may have rows of one of these ranges, or all; None: only Spark can read them."""
+        loaded = self._load(table)
+        snapshot = loaded.currentSnapshot()
+        number = None if snapshot is None else int(snapshot.snapshotId())
+        known = self._planned.setdefault((table.name, number), {})
+        return planned_files(self._spark._jvm, loaded, where, known)
+
     def top(self) -> int:
-        """The highest id, from the files' statistics where each has them."""
+        """The watermark's, unless a file has a higher one; then from the files' statistics where each has them."""
         if not self._has_rows(MESSAGE_HISTORY):
             return 0
+        mark = self.watermark()
+        above = self.files(MESSAGE_HISTORY, [Between("id", mark.top + 1, 1 << 62)]) if mark else None
+        if mark and above is not None and not above.paths:
+            return mark.top
         found = self._top("top")
         return int(self._top("top_of_rows") if found is None else found)
 
@@ -120,6 +137,15 @@ class IcebergTarget:
     def replace(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool = False) -> int:
         """Overwrite the files that the condition names."""
         return self._overwrite(table, rows, condition, in_order=in_order)
+
+    def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
+        """Commit files of Arrow's rows."""
+        jvm, found = self._spark._jvm, self._load(table)
+        since = self._began[table.name]
+        done = iceberg_put.put(jvm, found, table, rows, where=where, properties=PROPERTIES, since=since)
+        if done:
+            self._began[table.name] = self._snapshot(table).snapshotId()
+        return done
 
     def append(self, messages: Unwritten, ids: Ids) -> int:
         """Overwrite a range of ids that is empty: an append that a second run's rows would stop.

@@ -5,11 +5,15 @@ next; one that finds nothing new writes nothing. The watermark of message_histor
 
 A window changes rows on the days that its rows are on. A backfill may change any row, and move one to another day: it
 empties mart_days before it writes, and the next run makes all days, in the place of all that there is.
+
+Where the files of the warehouse are on the driver's machine DuckDB counts, and Spark where it cannot: the statements
+are the same, and so are their rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from time import monotonic
@@ -17,6 +21,9 @@ from typing import TYPE_CHECKING
 
 from outbox_etl.source.reader import Source
 from outbox_etl.statements import statement
+from outbox_etl.warehouse.duck import Duck, is_there
+from outbox_etl.warehouse.files import Between
+from outbox_etl.warehouse.mart_queries import SQL, MartQueries, condition
 from outbox_etl.warehouse.mart_tables import (
     CHECKS,
     DAYS,
@@ -27,20 +34,18 @@ from outbox_etl.warehouse.mart_tables import (
     MARTS,
     THROUGHPUT,
 )
-from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
+from outbox_etl.warehouse.tables import Table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from outbox_etl.options.settings import Settings
     from outbox_etl.source.window import Watermark
     from outbox_etl.warehouse.target import Target
 
-SQL = "marts.sql"
-VIEWS = {"history": MESSAGE_HISTORY, "events": TRANSACTION_EVENTS, "publications": PUBLICATIONS}
-EVERYTHING = "true"
-"""The condition that names all rows of a mart."""
+NOWHERE = (0, -1)
 Days = Sequence[date]
+Values = Mapping[str, int | str]
 Say = Callable[[str], None]
 
 
@@ -53,9 +58,14 @@ class Touched:
     happened: Days
 
     @property
+    def sent(self) -> Days:
+        """The days on which something was inserted or published."""
+        return sorted({*self.born, *self.published})
+
+    @property
     def all(self) -> Days:
         """All of them."""
-        return sorted({*self.born, *self.published, *self.happened})
+        return sorted({*self.sent, *self.happened})
 
 
 def forget(target: Target) -> None:
@@ -63,7 +73,7 @@ def forget(target: Target) -> None:
     target.prepare(DAYS)
     known = target.read(DAYS)
     if not known.isEmpty():
-        target.replace(DAYS, known.where("false"), EVERYTHING)
+        target.replace(DAYS, known.where("false"), condition(None))
 
 
 def refresh(
@@ -82,14 +92,35 @@ def refresh(
         if mark is None or mark.hi == 0:
             return []
         target.prepare(*MARTS, DAYS)
-        return Refresh(spark, target, mark, say).run(everything=everything)
+        duck = _duck(spark, say)
+        with contextlib.closing(duck) if duck else contextlib.nullcontext():
+            return Refresh(spark, target, mark, say, duck=duck).run(everything=everything)
+
+
+def _duck(spark: SparkSession, say: Say) -> Duck | None:
+    """A DuckDB with the cores of `local[…]`; None: tasks run elsewhere, or it is not there, or does not start."""
+    context = spark.sparkContext
+    # (a user's own time zone is Spark's; DuckDB has days of UTC)
+    is_ours = (
+        str(context.master).startswith("local") and spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    )
+    if not (is_ours and is_there()):
+        return None
+    try:
+        return Duck(context.defaultParallelism)
+    except Exception as error:  # noqa: BLE001  (the export is done; its marts shall not fail because of it)
+        say(f"marts are counted by Spark: {type(error).__name__}")
+        return None
 
 
 class Refresh:
     """The making of all marts for the days that were touched."""
 
-    def __init__(self, spark: SparkSession, target: Target, mark: Watermark, say: Say) -> None:
-        self._spark, self._target, self._mark, self._say = spark, target, mark, say
+    def __init__(
+        self, spark: SparkSession, target: Target, mark: Watermark, say: Say, *, duck: Duck | None = None
+    ) -> None:
+        self._queries = MartQueries(spark, target, say, duck)
+        self._mark, self._say = mark, say
         cluster = mark.cluster
         self._cluster = f"{cluster.system_identifier}/{cluster.timeline}/{cluster.database}"
         self._everything = False
@@ -104,117 +135,117 @@ class Refresh:
         touched = self.look(since)
         if not touched.all:
             return []
-        for table, days, rows in (
-            (THROUGHPUT, sorted({*touched.born, *touched.published}), self._throughput),
-            (LATENCY, touched.published, self._latency),
-            (DECISIONS, touched.born, self._decisions),
-            (CHECKS, touched.happened, self._checks),
-            (KEY_SKEW, touched.born, self._key_skew),
-        ):
-            if days:
-                self._replace(table, rows(days), f"day IN ({_dates(days)})")
-            elif self._everything:
-                self._empty(table)
-        if touched.published:
-            first = _date(touched.published[0])
-            self._replace(GAPS, self._gaps(touched.published), f"day >= {first}")
-        elif self._everything:
-            self._empty(GAPS)
-        self._note(touched.all)
+        born, published, happened = touched.born, touched.published, touched.happened
+        of_sent = {name: within(f"h.{name}_at", touched.sent) for name in ("born", "published")}
+        self._fill(THROUGHPUT, "throughput", touched.sent, of_sent)
+        of_published = {"published": within("h.published_at", published)}
+        self._fill(LATENCY, "latency", published, of_published)
+        of_born = {"born": within("h.born_at", born)}
+        self._fill(DECISIONS, "decisions", born, of_born | self._span("decisions"))
+        of_happened = {"happened": within("e.happened_at", happened)}
+        self._fill(CHECKS, "checks", happened, of_happened | self._span("checks"))
+        self._fill(KEY_SKEW, "key_skew", born, of_born)
+        self._fill_gaps(published)
+        made = ", ".join(f"({_date(day)})" for day in touched.all)
+        until: Values = {"dates": made, "window_hi": self._mark.hi, "cluster": self._cluster}
+        self._fill(DAYS, "days", touched.all, until)
         self._say(f"marts of {len(touched.all)} days after {monotonic() - began:.1f} s")
         return list(touched.all)
 
     def _since(self) -> int:
         """Up to which window the marts are made; -1: this cluster has none yet, so every day is to be made."""
-        known = self._target.read(DAYS).where(f"cluster = '{self._cluster}'")
-        highest = known.selectExpr("max(window_hi) AS hi").collect()[0]["hi"]
+        self._queries.see({"made": None})
+        [known] = self._queries.rows("made", cluster=self._cluster)
+        highest = known["hi"]
         return -1 if highest is None or highest > self._mark.hi else int(highest)
 
     def look(self, since: int) -> Touched:
         """Find the days that windows above `since` touched, and where their rows lie: in one query each."""
-        for name, table in VIEWS.items():
-            self._target.read(table).createOrReplaceTempView(name)
+        later = [Between("window_hi", since + 1, 1 << 62)]
+        self._queries.see(dict.fromkeys(("history", "events", "publications"), later))
         found: dict[str, set[date]] = {"born": set(), "published": set(), "happened": set()}
-        for row in self._ask("touched", since=since).collect():
+        for row in self._queries.rows("touched", since=since):
             found[row["what"]].add(row["day"])
         touched = Touched(*(sorted(days) for days in found.values()))
         if not touched.all:
             return touched
-        spans = self._ask(
+        seen: dict[str, list[Between]] = {
+            "history": between("born_at", touched.born),
+            "events": between("happened_at", touched.happened),
+            "publications": between("published_at", touched.published),
+        }
+        self._queries.see(seen)
+        spans = self._queries.rows(
             "spans",
             born=within("h.born_at", touched.born),
             happened=within("e.happened_at", touched.happened),
-            published=within("p.published_at", touched.published),
+            recorded=within("p.published_at", touched.published),
         )
-        self._spans = {row["mart"]: (row["low"], row["high"]) for row in spans.collect()}
+        self._spans = {row["mart"]: (row["low"], row["high"]) for row in spans}
+        # (what was sent and published on a day is counted together, whichever of the two touched it)
+        seen["history"] = [*between("born_at", touched.sent), *between("published_at", touched.sent)]
+        for name, column, mart in (
+            ("history", "id", "checks"),
+            ("history", "position", "gaps"),
+            ("events", "id", "decisions"),
+        ):
+            low, high = self._spans.get(mart, NOWHERE)
+            seen[name].append(Between(column, low, high + 1))
+        self._queries.see({**seen, "gaps_before": () if self._everything else None})
         return touched
 
-    def _throughput(self, days: Days) -> DataFrame:
-        return self._ask(
-            "throughput", born=within("h.born_at", days), published=within("h.published_at", days)
-        )
+    def _span(self, mart: str) -> dict[str, int | str]:
+        low, high = self._spans.get(mart, NOWHERE)
+        return {"low": low, "high": high}
 
-    def _latency(self, days: Days) -> DataFrame:
-        return self._ask("latency", published=within("h.published_at", days))
+    def _fill_gaps(self, days: Days) -> None:
+        """Replace the days from the first of these on: what follows them is held against them."""
+        if not days:
+            self._fill(GAPS, "gaps", days, {})
+            return
+        when: Values = {
+            "published": within("h.published_at", days),
+            "recorded": within("p.published_at", days),
+        }
+        [once] = self._queries.rows("published_once", **when)
+        offsets = {"offsets": statement(SQL, "first_offsets" if once["is_so"] else "offsets")}
+        other = {"dates": _dates(days), "first": _date(days[0])}
+        after = [Between("day", str(days[0]), str(date.max))]
+        self._fill(GAPS, "gaps", days, {**offsets, **when, **other, **self._span("gaps")}, after)
 
-    def _decisions(self, days: Days) -> DataFrame:
-        low, high = self._span("decisions")
-        return self._ask("decisions", born=within("h.born_at", days), low=low, high=high)
-
-    def _checks(self, days: Days) -> DataFrame:
-        low, high = self._span("checks")
-        return self._ask("checks", happened=within("e.happened_at", days), low=low, high=high)
-
-    def _key_skew(self, days: Days) -> DataFrame:
-        return self._ask("key_skew", born=within("h.born_at", days))
-
-    def _gaps(self, days: Days) -> DataFrame:
-        before = self._target.read(GAPS).where("false" if self._everything else "true")
-        before.createOrReplaceTempView("gaps_before")
-        low, high = self._span("gaps")
-        published = within("p.published_at", days)
-        return self._ask(
-            "gaps",
-            published=published,
-            low=low,
-            high=high,
-            mart="gaps_before",
-            days=_dates(days),
-            first=_date(days[0]),
-        )
-
-    def _span(self, mart: str) -> tuple[int, int]:
-        return self._spans.get(mart, (0, -1))
-
-    def _ask(self, name: str, **values: int | str) -> DataFrame:
-        return self._spark.sql(statement(SQL, name, **values))
-
-    def _note(self, days: Days) -> None:
-        rows = self._ask("days", days=_dates(days), window_hi=self._mark.hi, cluster=self._cluster)
-        self._replace(DAYS, rows, f"day IN ({_dates(days)})")
-
-    def _replace(self, table: Table, rows: DataFrame, condition: str) -> None:
-        typed = [rows[column.name].cast(column.type) for column in table.columns]
-        where = EVERYTHING if self._everything else condition
-        self._target.replace(table, rows.select(*typed).coalesce(1), where)
-
-    def _empty(self, table: Table) -> None:
-        """Empty a table whose figures no longer exist."""
-        before = self._target.read(table)
-        if not before.isEmpty():
-            self._target.replace(table, before.where("false"), EVERYTHING)
+    def _fill(
+        self, table: Table, name: str, days: Days, values: Values, ranges: Sequence[Between] = ()
+    ) -> None:
+        """Replace the rows of these days, or of other ranges; whatever there is when everything is made."""
+        if days:
+            kept = ranges or [Between("day", str(start), str(end)) for start, end in _ranges(days)]
+            self._queries.fill(table, None if self._everything else kept, name, **values)
+        elif self._everything:
+            self._queries.empty(table)
 
 
 def within(column: str, days: Days) -> str:
     """The condition that a time is on one of these days: as ranges, by which whole files can be left out."""
+    ranges = [
+        f"({column} >= TIMESTAMP'{start} 00:00:00' AND {column} < TIMESTAMP'{end} 00:00:00')"
+        for start, end in _ranges(days)
+    ]
+    return f"({' OR '.join(ranges) or 'false'})"
+
+
+def between(column: str, days: Days) -> list[Between]:
+    """The same for those who ask for the files."""
+    return [
+        Between(column, f"{start}T00:00:00+00:00", f"{end}T00:00:00+00:00") for start, end in _ranges(days)
+    ]
+
+
+def _ranges(days: Days) -> list[tuple[date, date]]:
+    """The first day and the day after the last one, of days that follow each other."""
     one = timedelta(1)
     starts = [day for day in days if day - one not in days]
     ends = [day + one for day in days if day + one not in days]
-    ranges = [
-        f"({column} >= TIMESTAMP'{start} 00:00:00' AND {column} < TIMESTAMP'{end} 00:00:00')"
-        for start, end in zip(starts, ends, strict=True)
-    ]
-    return f"({' OR '.join(ranges) or 'false'})"
+    return list(zip(starts, ends, strict=True))
 
 
 def _dates(days: Days) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from outbox_etl.errors import HEAL, DamagedError, TargetError
 from outbox_etl.source.reader import Ids
 from outbox_etl.source.window import Watermark
 from outbox_etl.warehouse.changes import IDENTITY, merged
+from outbox_etl.warehouse.files import MOST_FILES, Between, ParquetFiles
 from outbox_etl.warehouse.manifest import DataFile, LocalManifests, RemoteManifests, TableFiles
 from outbox_etl.warehouse.tables import CORE, MESSAGE_HISTORY, Table
 from outbox_etl.warehouse.target import Merging, Unwritten
@@ -67,6 +69,14 @@ class ParquetTarget:
         """The rows of a table, as this run sees them."""
         return self._rows(table, self._files(table))
 
+    def files(self, table: Table, where: Sequence[Between] | None) -> ParquetFiles | None:
+        """All files: the manifest has no range of times. None: only Spark can read them."""
+        files = self._files(table) if where is None or where else ()
+        if self._local is None or len(files) > MOST_FILES:
+            return None
+        self._need_content(files)
+        return ParquetFiles([str(self._local / file.path) for file in files])
+
     def top(self) -> int:
         """The highest id, from the manifest."""
         return max((file.high for file in self._files(MESSAGE_HISTORY)), default=0)
@@ -82,6 +92,10 @@ class ParquetTarget:
         if table not in CORE:
             self._commit()
         return sum(file.rows for file in new)
+
+    def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
+        """Leave it to `replace`: files without a measure by Spark are in no manifest."""
+        return False
 
     def append(self, messages: Unwritten, ids: Ids) -> int:
         """Add files."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
+from outbox_etl.warehouse.files import Between, ParquetFiles
 from outbox_etl.warehouse.tables import Table
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class Target(Protocol):
     def read(self, table: Table) -> DataFrame:
         """The rows of a table."""
 
+    def files(self, table: Table, where: Sequence[Between] | None) -> ParquetFiles | None:
+        """Find the files that may have rows of one of these ranges, or all; None: only Spark can read them."""
+
     def top(self) -> int:
         """The highest id that message_history may hold; 0 when it is empty."""
 
@@ -79,6 +83,16 @@ class Target(Protocol):
 
         The condition must name whole files, as `window_hi > 7` or a range of days does. Rows that are `in_order` come
         in ranges of the table's order, one range per task: nothing has to be moved for narrow files.
+
+        Raises:
+            ConcurrentRunError: another run wrote such rows since this one began.
+        """
+
+    def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
+        """Put rows, which are few and Arrow's, in the place of those of these ranges of days, or of all.
+
+        Returns:
+            False: nothing was done; `replace` can.
 
         Raises:
             ConcurrentRunError: another run wrote such rows since this one began.

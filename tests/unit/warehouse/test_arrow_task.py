@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
-import zlib
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -113,12 +111,3 @@ def test_a_value_is_in_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_times_that_no_calendar_has_are_not_written(time: int) -> None:
     with pytest.raises(task.UnsureError, match="born_at"):
         task.need_years("born_at", pa.array([0, time], pa.int64()))
-
-
-def test_checksums_are_those_of_hadoop(tmp_path: Path) -> None:
-    content = bytes(range(256)) * 5
-    path = tmp_path / "file.parquet"
-    path.write_bytes(content)
-    task.write_checksums(str(path))
-    sums = [zlib.crc32(content[at : at + 512]) for at in (0, 512, 1_024)]
-    assert (tmp_path / ".file.parquet.crc").read_bytes() == b"crc\0" + struct.pack(">i3I", 512, *sums)

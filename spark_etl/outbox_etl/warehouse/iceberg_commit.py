@@ -1,24 +1,33 @@
-"""The driver's side: the files that tasks wrote, committed to an Iceberg table as Spark's own overwrite would be."""
+"""Files that are written, committed to an Iceberg table as Spark's own overwrite would be."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from outbox_etl.arrow.task import Written, date_of
+from outbox_etl.warehouse.files import Between, date_of
+from outbox_etl.warehouse.iceberg_files import expression
 
+WrittenFile = tuple[str, int, int]
+"""A file: its path, its day (days since 1970), its bytes."""
 LIKE_OURS = ("write.parquet.", "write.format.", "write.data.", "write.object-storage.", "write.folder-storage.",
              "write.location-provider.", "write.target-file-size", "encryption.")  # fmt: skip
 """Properties of a table that decide what its files are and where they lie."""
 
 
-def why_not(table: Any, day: str, properties: Mapping[str, str]) -> str:
-    """Return what in an Iceberg table asks for Spark's own writer; empty: nothing does."""
+def why_not(table: Any, partitioning: tuple[str, str], properties: Mapping[str, str]) -> str:
+    """Return what in an Iceberg table asks for Spark's own writer; empty: nothing does.
+
+    Args:
+        table: Iceberg's.
+        partitioning: the name of its one partition field, and the transform that makes it.
+        properties: those that the job gives its tables.
+    """
     if not str(table.io().getClass().getName()).endswith(".HadoopFileIO"):
         return "the catalog has another way to files"
     spec = table.spec()
     fields = [(str(each.name()), str(each.transform())) for each in spec.fields()]
-    if fields != [(f"{day}_day", "day")]:
+    if fields != [partitioning]:
         return "the table is partitioned in another way"
     if table.operations().current().formatVersion() != int(properties["format-version"]):
         return "the table has another format version"
@@ -62,17 +71,19 @@ def _type(kind: Any) -> Any:
         "int": pa.int32(),
         "string": pa.string(),
         "binary": pa.binary(),
+        "double": pa.float64(),
+        "date": pa.date32(),
         "timestamptz": pa.timestamp("us", "UTC"),
     }[str(kind)]
 
 
-def files_of(jvm: Any, table: Any, written: Sequence[Written], place: str) -> list[Any]:
+def described(jvm: Any, table: Any, written: Iterable[WrittenFile], place: str) -> list[Any]:
     """What Iceberg keeps of each file: its day, its size and the measures in its footer."""
     metrics_of = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics
     config = jvm.org.apache.iceberg.MetricsConfig.forTable(table)
     partition = table.spec().fields()[0].name()
     found = []
-    for path, day, size in (file for files, _ in written for file in files):
+    for path, day, size in written:
         location = f"{table.location()}/data/{path.removeprefix(place).lstrip('/')}"
         metrics = metrics_of(table.io().newInputFile(location), config)
         builder = jvm.org.apache.iceberg.DataFiles.builder(table.spec()).withPath(location)
@@ -81,16 +92,14 @@ def files_of(jvm: Any, table: Any, written: Sequence[Written], place: str) -> li
     return found
 
 
-def commit(jvm: Any, table: Any, files: Sequence[Any], span: tuple[str, int, int], since: int) -> int:
-    """Put the files in the place of those that hold the ids of `span`; return the rows.
+def commit(jvm: Any, table: Any, files: Sequence[Any], where: Sequence[Between] | None, since: int) -> int:
+    """Put the files in the place of those that hold the rows of these ranges, or of all; return the rows.
 
     With the calls of Spark's writer (`SparkWrite.OverwriteByFilter` of Iceberg 1.12) at the isolation level
     `serializable`: another run that has written such rows `since` that snapshot stops it.
     """
-    column, lower, upper = span
     expressions = jvm.org.apache.iceberg.expressions.Expressions
-    both = getattr(expressions, "and")
-    condition = both(expressions.greaterThanOrEqual(column, lower), expressions.lessThan(column, upper))
+    condition = expressions.alwaysTrue() if where is None else expression(expressions, where)
     update = table.newOverwrite().overwriteByRowFilter(condition)
     update = update.validateFromSnapshot(since).validateNoConflictingDeletes().validateNoConflictingData()
     for file in files:

@@ -1,0 +1,133 @@
+"""DuckDB as the reader of a warehouse's Parquet files on this machine: what Spark would need a job for takes less.
+
+It is trusted only with files that have the checksums that lie next to them. Whatever it cannot do raises
+`UnreadableError`: Spark then reads the same files, and reports what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from outbox_etl.statements import statement
+from outbox_etl.warehouse.files import ParquetFiles, is_sound
+
+if TYPE_CHECKING:
+    from outbox_etl.warehouse.tables import Table
+
+SQL = "duck.sql"
+MEMORY = "1GiB"
+"""What a query takes before it goes on with files of its own in the machine's folder for such files."""
+TYPES = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "binary": "BLOB", "double": "DOUBLE",
+         "timestamp": "TIMESTAMPTZ", "date": "DATE"}  # fmt: skip
+"""DuckDB's names of the types; a view has the columns that are of one of these."""
+MACROS = ("CREATE MACRO unix_micros(moment) AS epoch_us(moment)",)
+"""Functions of Spark that DuckDB has under another name."""
+NOT_PLAIN = frozenset("*?[{")
+"""What makes a path a pattern for DuckDB, or could be taken for a place in a statement."""
+
+
+class UnreadableError(Exception):
+    """DuckDB cannot read these files; the text is reported, and shows no value."""
+
+
+def is_there() -> bool:
+    """Whether its package is installed."""
+    return importlib.util.find_spec("duckdb") is not None
+
+
+class Duck:
+    """A DuckDB in memory, with the tables of a warehouse as views."""
+
+    def __init__(self, threads: int) -> None:
+        import duckdb  # noqa: PLC0415
+
+        self._sound: set[str] = set()
+        self._threads = threads
+        self._spill = tempfile.TemporaryDirectory(prefix="outbox-etl-", ignore_cleanup_errors=True)
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "threads": threads,
+            "memory_limit": MEMORY,
+            "temp_directory": self._spill.name,
+            "preserve_insertion_order": False,
+            # Nothing is fetched from anywhere.
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        try:
+            self._duck = duckdb.connect(config=config)
+            for text in ("SET TimeZone = 'UTC'", *MACROS):
+                self._duck.execute(text)
+        except BaseException:
+            self._spill.cleanup()
+            raise
+
+    def close(self) -> None:
+        """Give back memory and disk."""
+        self._duck.close()
+        self._spill.cleanup()
+
+    def view(self, name: str, table: Table, files: ParquetFiles) -> None:
+        """Have the rows of a table's files under a name; an earlier one of that name is replaced.
+
+        Raises:
+            UnreadableError: a file is missing or damaged.
+        """
+        try:
+            self._need_sound(files)
+            self._duck.execute(statement(SQL, "view", view=name, rows=self._rows(name, table, files)))
+        except UnreadableError:
+            raise
+        except Exception as error:  # noqa: BLE001  (DuckDB's, Arrow's, the disk's: Spark reports what is wrong)
+            raise UnreadableError(type(error).__name__) from None
+
+    def ask(self, text: str) -> Any:
+        """The rows of a query, as Arrow's table.
+
+        Raises:
+            UnreadableError: a file cannot be read, or the query goes beyond what the machine has.
+        """
+        try:
+            return self._rows_of(text)
+        except Exception as error:  # noqa: BLE001  (as above)
+            raise UnreadableError(type(error).__name__) from None
+
+    def _rows_of(self, text: str) -> Any:
+        return self._duck.sql(text).to_arrow_table()
+
+    def _need_sound(self, files: ParquetFiles) -> None:
+        new = [path for path in files.paths if path not in self._sound]
+        if any(NOT_PLAIN & set(path) for path in [*new, *files.marked]):
+            raise UnreadableError("the path of a file has one of the characters * ? [ {")
+        with ThreadPoolExecutor(self._threads) as threads:
+            if not all(threads.map(is_sound, new)):
+                raise UnreadableError("a file does not have its checksums")
+        self._sound.update(new)
+
+    def _rows(self, name: str, table: Table, files: ParquetFiles) -> str:
+        types = {column.name: TYPES[column.type] for column in table.columns if column.type in TYPES}
+        columns = ", ".join(f'"{column}"' for column in types)
+        parts = []
+        if files.whole:
+            parts.append(statement(SQL, "whole", columns=columns, paths=_list(files.whole)))
+        if files.marked:
+            places = ", ".join(f"({_text(file)}, {place})" for place, file in enumerate(files.marked))
+            deletes, paths = _list(files.deletes), _list(files.marked.values())
+            self._duck.execute(statement(SQL, "deleted", view=name, paths=deletes, places=places))
+            parts.append(statement(SQL, "marked", columns=columns, view=name, paths=paths))
+        if not parts:
+            nulls = ", ".join(f'CAST(NULL AS {kind}) AS "{column}"' for column, kind in types.items())
+            parts.append(statement(SQL, "nothing", columns=nulls))
+        return " UNION ALL ".join(parts)
+
+
+def _list(paths: Iterable[str]) -> str:
+    return ", ".join(map(_text, paths))
+
+
+def _text(value: str) -> str:
+    quoted = value.replace("'", "''")
+    return f"'{quoted}'"

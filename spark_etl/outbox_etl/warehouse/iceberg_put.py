@@ -1,0 +1,90 @@
+"""A few rows that are there as Arrow's table, written to an Iceberg table without a job of Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from outbox_etl.warehouse import iceberg_commit as commit
+from outbox_etl.warehouse.files import Between, checksums_of, date_of, local_path, write_checksums
+from outbox_etl.warehouse.tables import Table
+
+EPOCH = date(1970, 1, 1)
+UNKNOWN = "CommitStateUnknownException"
+"""Iceberg's name of an error after which a commit may have been done."""
+
+
+def put(
+    jvm: Any,
+    found: Any,
+    table: Table,
+    rows: Any,
+    *,
+    where: Sequence[Between] | None,
+    properties: Mapping[str, str],
+    since: int,
+) -> bool:
+    """Put rows in the place of those of these ranges, or of all, in one commit; one file for each day.
+
+    A process that dies before the commit leaves files that no table names; `outbox etl maintain` deletes them. A commit
+    that is refused leaves none.
+
+    Returns:
+        False: nothing was done, and Spark has to write them.
+
+    Raises:
+        Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
+    """
+    root = local_path(str(found.location()))
+    partitioning = (table.day, "identity")
+    if not (root and Path(root).is_dir()) or commit.why_not(found, partitioning, properties):
+        return False
+    written: list[tuple[str, int, int]] = []
+    try:
+        for day, part in _by_day(table, rows, commit.schema_of(found)):
+            written.append(_write(part, f"{root}/data/{table.day}={date_of(day)}", day))
+        files = commit.described(jvm, found, written, f"{root}/data")
+    except Exception:  # noqa: BLE001  (a full disk, a value that does not fit: Spark reports what is wrong)
+        _remove(path for path, *_ in written)
+        return False
+    try:
+        commit.commit(jvm, found, files, where, since)
+    except Exception as error:
+        if UNKNOWN not in str(error):  # (else the table may have them)
+            _remove(path for path, *_ in written)
+        raise
+    return True
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
+        checksums_of(path).unlink(missing_ok=True)
+
+
+def _by_day(table: Table, rows: Any, serialized: bytes) -> list[tuple[int, Any]]:
+    """The rows of each day, in the table's order, with the columns of its files."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
+    typed = rows.select(schema.names).cast(schema).sort_by([(name, "ascending") for name in table.order])
+    days = pc.unique(typed[table.day]).to_pylist()
+    return [((day - EPOCH).days, typed.filter(pc.equal(typed[table.day], pa.scalar(day)))) for day in days]
+
+
+def _write(rows: Any, folder: str, day: int) -> tuple[str, int, int]:
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = f"{folder}/{uuid.uuid4().hex}.parquet"
+    try:
+        pq.write_table(rows, path, compression="zstd", store_schema=False)
+        write_checksums(path)
+    except BaseException:
+        _remove([path])
+        raise
+    return path, day, Path(path).stat().st_size
