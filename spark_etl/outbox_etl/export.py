@@ -26,6 +26,7 @@ from outbox_etl.source.reader import Ids, Source, lies_among
 from outbox_etl.source.window import Horizon, Watermark, Window, again, following
 from outbox_etl.warehouse import rows
 from outbox_etl.warehouse.changes import all_changes, of_older, with_checks, with_publications
+from outbox_etl.warehouse.files import Between
 from outbox_etl.warehouse.marts import Say, forget
 from outbox_etl.warehouse.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
 from outbox_etl.warehouse.target import Merging
@@ -113,6 +114,8 @@ class WindowExport:
         self._source, self._target, self._window, self._mark = source, target, window, mark
         self._settings, self._say = settings, say
         self._events = self._published = 0
+        self._left_over = False
+        """Whether rows were found that a backfill had left when it died."""
         self._held: DataFrame | None = None
 
     def write(self) -> ExportResult:
@@ -162,9 +165,10 @@ class WindowExport:
             both = new.select(*plain).unionByName(self._target.read(table).select(*plain)).distinct()
             return self._commit(table, both.select("*", stamp), "window_hi >= 0")
         condition, in_order = f"window_hi > {window.lo}", True
-        if window.lo > 0:
+        if window.lo > 0 and self._may_hold(table):
             older = self._target.read(table).where(f"{condition} AND xid < {window.lo}")
             if not older.isEmpty():  # of a backfill that died; PostgreSQL may no longer hold them
+                self._left_over = True
                 new, in_order = new.unionByName(older.select(*plain).select("*", stamp)), False
         if window.foreign and window.foreign >= window.lo:
             before = self._target.read(table).where(
@@ -173,6 +177,11 @@ class WindowExport:
             if not before.isEmpty():
                 new, in_order = new.select(*plain).subtract(before.select(*plain)).select("*", stamp), False
         return self._commit(table, new, condition, in_order=in_order)
+
+    def _may_hold(self, table: Table) -> bool:
+        """Whether a table may have rows above the watermark, of a run that died; the files say so without a job."""
+        files = self._target.files(table, [Between("window_hi", self._window.lo + 1, 1 << 62)])
+        return files is None or bool(files.paths)
 
     def _commit(self, table: Table, new: DataFrame, condition: str, *, in_order: bool = False) -> int:
         self._still()
@@ -211,10 +220,21 @@ class WindowExport:
         """Whether there was no message: then all are new, and complete."""
         return not self._window.again and self._top == 0
 
+    def _is_new_only(self) -> bool:
+        """Find out whether nothing happened to older messages, without a job of Spark.
+
+        What a run that died has left may be of any message, and is merged. Rows of another cluster have positions and
+        xids of their own.
+        """
+        window = self._window
+        if window.again or window.foreign or self._events or self._left_over or self._top > window.known:
+            return False
+        return not self._source.touches_known(window)
+
     def _merge(self) -> int:
         """Merge what became of older messages, with the watermark."""
         window, target, written = self._window, self._target, 0
-        if self._is_first:
+        if self._is_first or self._is_new_only():
             self._still()
             target.mark(window.watermark())
             return 0

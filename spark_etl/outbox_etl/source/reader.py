@@ -224,6 +224,11 @@ class Source:
             return changed
         return changed.unionByName(self._read("message", window, Ids(first, among.upper)))
 
+    def touches_known(self, window: Window) -> bool:
+        """Whether a window without events did something to messages that were known before it."""
+        text = statement(SQL, "touches_known", limits=_limits(window), known=window.known)
+        return bool(self.bind(text)[0]["is_so"])
+
     def new_messages(self, window: Window, among: Ids) -> DataFrame:
         """Messages of a window that the warehouse does not know, with their first publications and counts of checks.
 

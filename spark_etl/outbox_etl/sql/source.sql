@@ -134,6 +134,13 @@ state <> 'COMMITTED' AND id IN (
         AND e.xid >= '{lo}'::xid8 AND e.xid < '{hi}'::xid8
 )
 
+-- name: touches_known
+-- Whether a window without events did something to a message that was known before it, with an id up to {known}: it
+-- became COMMITTED, or was published. A batch has no position below its "lo", and a message that was known has no position above
+-- {known} unless it became COMMITTED in the window.
+SELECT EXISTS (SELECT FROM outbox.message m WHERE m.state = 'COMMITTED' AND m.id <= {known} AND {limits})
+    OR EXISTS (SELECT FROM outbox.publication m WHERE m.lo <= {known} AND {limits}) AS is_so
+
 -- name: event_columns
 -- What happened to half messages.
 SELECT m.xid::text::bigint AS xid, m.id, m.message_id, m.happened_at, m.kind, m.from_state, m.to_state, m.answer,

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_etl.source.reader import KNOWN, Ids, part, query
+from outbox_etl.source.reader import KNOWN, SQL, Ids, _limits, part, query
 from outbox_etl.source.window import Cluster, Window
+from outbox_etl.statements import statement
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect
 from tests.support.query_plans import Plan, Prepared, nodes, removed, scans
@@ -85,3 +86,17 @@ def test_changed_messages_are_found_by_indexes_in_their_partition(conn: Connecti
 def test_a_range_of_ids_is_read_in_its_partition(conn: Connection, table: str) -> None:
     plan = read(conn, window_of(conn, 0), table, "")
     assert {scan["Relation Name"] for scan in scans(plan, f"{table}_p")} == {f"{table}_p000000000010001"}
+
+
+def test_whether_a_window_touched_known_messages_is_seen_in_its_own_rows(conn: Connection) -> None:
+    lo = number(conn, "pg_snapshot_xmax(pg_current_snapshot())")
+    conn.execute(DECIDE)
+    window = window_of(conn, lo)
+    text = statement(SQL, "touches_known", limits=_limits(window), known=window.known)
+    watched = Prepared(conn, text, {})
+    plan = watched.explain({})
+    conn.execute("DEALLOCATE watched")
+    looked_at = scans(plan, "message_p")
+    assert looked_at
+    assert all("xid" in scan.get("Index Cond", "") for scan in looked_at)
+    assert removed(plan) <= 1
