@@ -21,9 +21,9 @@ from tests.support.late_changes import decided_late, files, first_window
 from tests.support.mart_rows import DAY, NEXT, Warehouse, at, event, message, publication
 from tests.support.marts_of_exports import first_run, made
 from tests.support.message_streams import Stream
-from tests.support.spark_marks import MARKS
+from tests.support.spark_marks import MARKS, first_in_gate
 
-pytestmark = [*MARKS, pytest.mark.gate]
+pytestmark = MARKS
 LEFT = "counted by Spark"
 
 
@@ -35,6 +35,7 @@ def stream(database: str) -> Iterator[Stream]:
     stream.close()
 
 
+@pytest.mark.gate
 @pytest.mark.feature("H-04")
 def test_rows_that_a_merge_replaced_are_not_counted(
     stream: Stream, make_exports: Callable[..., Exports], monkeypatch: pytest.MonkeyPatch
@@ -54,10 +55,7 @@ def test_rows_that_a_merge_replaced_are_not_counted(
     assert sum(row["sent"] for row in found[THROUGHPUT.name]) == total
 
 
-SEEDS = range(4)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", first_in_gate(*range(4)))
 def test_rows_of_chance_are_counted_alike(warehouse: Warehouse, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
 
@@ -127,6 +125,7 @@ CROSSING: list[dict[str, Any]] = [
 """A message of each of three windows."""
 
 
+@pytest.mark.gate
 @pytest.mark.feature("H-04")
 def test_what_was_sent_and_published_on_a_day_is_counted_whichever_touched_it(
     mart_spark: SparkSession, tmp_path: Path
@@ -148,7 +147,7 @@ def test_what_was_sent_and_published_on_a_day_is_counted_whichever_touched_it(
     ]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", first_in_gate(1, 2))
 def test_windows_of_chance_leave_what_all_days_made_anew_by_spark_give(
     mart_spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
@@ -200,6 +199,7 @@ def is_made(warehouse: Warehouse) -> bool:
     return all(warehouse.rows(table) for table in (THROUGHPUT, LATENCY, KEY_SKEW, GAPS))
 
 
+@pytest.mark.gate
 def test_a_file_that_differs_from_its_checksums_is_left_to_spark(warehouse: Warehouse) -> None:
     path = max(one_day(warehouse), key=lambda path: path.stat().st_size)
     sums = checksums_of(str(path))
@@ -213,7 +213,7 @@ def test_a_file_that_differs_from_its_checksums_is_left_to_spark(warehouse: Ware
     assert is_made(warehouse)
 
 
-@pytest.mark.parametrize("at_statement", [1, 2, 3, 6, 9])
+@pytest.mark.parametrize("at_statement", first_in_gate(3, 1, 2, 6, 9))
 def test_what_duckdb_cannot_count_is_counted_by_spark(
     warehouse: Warehouse, monkeypatch: pytest.MonkeyPatch, at_statement: int
 ) -> None:
@@ -237,6 +237,7 @@ def test_what_duckdb_cannot_count_is_counted_by_spark(
     assert len(asked) == at_statement
 
 
+@pytest.mark.gate
 def test_only_files_of_the_days_are_read(stream: Stream, make_exports: Callable[..., Exports]) -> None:
     exports = make_exports(stream.dsn)
     stream.send()

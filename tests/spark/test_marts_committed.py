@@ -16,7 +16,7 @@ from tests.support.marts_of_exports import first_run, made
 from tests.support.message_streams import Stream
 from tests.support.spark_marks import MARKS
 
-pytestmark = [*MARKS, pytest.mark.gate]
+pytestmark = MARKS
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def exports(stream: Stream, make_exports: Callable[..., Exports]) -> Exports:
     return exports
 
 
+@pytest.mark.gate
 def test_marts_that_another_run_wrote_meanwhile_stop_the_commit(exports: Exports) -> None:
     one, other = exports.target, exports.target
     for target in (one, other):

@@ -10,7 +10,7 @@ import pytest
 from outbox_etl.export import WindowExport
 from tests.support.export_runs import Exports, KilledError
 from tests.support.message_streams import Stream, differences
-from tests.support.spark_marks import MARKS
+from tests.support.spark_marks import MARKS, first_in_gate
 
 pytestmark = MARKS
 
@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-@pytest.mark.parametrize("form", ["iceberg", "parquet"])
+@pytest.mark.parametrize("form", first_in_gate("iceberg", "parquet"))
 def test_a_window_of_new_messages_asks_for_no_older_one(
     stream: Stream, make_exports: Callable[..., Exports], asked: list[int], form: str
 ) -> None:
@@ -52,7 +52,9 @@ def test_a_window_of_new_messages_asks_for_no_older_one(
     assert not asked
 
 
-@pytest.mark.parametrize("happens", ["publish", "publish_again", "decide", "check", "end_writer"])
+@pytest.mark.parametrize(
+    "happens", first_in_gate("publish", "publish_again", "decide", "check", "end_writer")
+)
 def test_what_happened_to_an_older_message_is_merged(
     stream: Stream, make_exports: Callable[..., Exports], asked: list[int], happens: str
 ) -> None:
