@@ -14,6 +14,7 @@ from outbox_relay.warehouse import prepare
 from tests.support.databases import Databases
 from tests.support.export_runs import Exports, base_settings
 from tests.support.mart_rows import Warehouse, start_spark
+from tests.support.message_streams import Stream
 from tests.support.recorded_by_hand import MakeWorld, worlds
 from tests.support.refused_jobs import Job, World
 from tests.support.servers import MakeDatabase, own_postgres
@@ -45,6 +46,14 @@ def make_exports(small_spark: SparkSession, tmp_path: Path) -> Callable[..., Exp
         return Exports(small_spark, dsn, tmp_path / name, options)
 
     return make
+
+
+@pytest.fixture
+def stream(database: str) -> Iterator[Stream]:
+    """An outbox to which nothing has happened."""
+    stream = Stream(database, 1)
+    yield stream
+    stream.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,14 +29,6 @@ from tests.support.warehouse_readers import by_duckdb_over_pyiceberg, by_pyicebe
 
 pytestmark = MARKS
 MERGE = IcebergTarget._merge
-
-
-@pytest.fixture
-def stream(database: str) -> Iterator[Stream]:
-    """An outbox to which nothing has happened."""
-    stream = Stream(database, 1)
-    yield stream
-    stream.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,14 +25,6 @@ from tests.support.spark_marks import MARKS, first_in_gate
 
 pytestmark = MARKS
 LEFT = "counted by Spark"
-
-
-@pytest.fixture
-def stream(database: str) -> Iterator[Stream]:
-    """An outbox to which nothing has happened."""
-    stream = Stream(database, 1)
-    yield stream
-    stream.close()
 
 
 @pytest.mark.gate

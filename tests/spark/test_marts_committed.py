@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,6 @@ from tests.support.message_streams import Stream
 from tests.support.spark_marks import MARKS
 
 pytestmark = MARKS
-
-
-@pytest.fixture
-def stream(database: str) -> Iterator[Stream]:
-    """An outbox to which nothing has happened."""
-    stream = Stream(database, 1)
-    yield stream
-    stream.close()
 
 
 @pytest.fixture

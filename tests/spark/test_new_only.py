@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,14 +13,6 @@ from tests.support.message_streams import Stream, differences
 from tests.support.spark_marks import MARKS, first_in_gate
 
 pytestmark = MARKS
-
-
-@pytest.fixture
-def stream(database: str) -> Iterator[Stream]:
-    """An outbox to which nothing has happened."""
-    stream = Stream(database, 1)
-    yield stream
-    stream.close()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,6 @@ from tests.support.spark_marks import MARKS
 pytestmark = MARKS
 MERGE = IcebergTarget._merge
 LIMIT = 300.0
-
-
-@pytest.fixture
-def stream(database: str) -> Iterator[Stream]:
-    """An outbox to which nothing has happened."""
-    stream = Stream(database, 1)
-    yield stream
-    stream.close()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outbox_etl.warehouse.files import checksums_of, date_of, write_checksums
+from outbox_etl.warehouse.files import date_of, remove, write_checksums
 
 ROW_GROUP = 32 << 20
 """Bytes of Arrow that become a row group; a task keeps about twice as much in memory."""
@@ -289,9 +289,7 @@ class Files:
                 writer.close()
             with contextlib.suppress(Exception):
                 sink.close()
-        for path in self._made:
-            for each in (Path(path), checksums_of(path)):
-                each.unlink(missing_ok=True)
+        remove(self._made)
 
     def _write(self) -> None:
         import pyarrow as pa  # noqa: PLC0415

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from pathlib import Path
@@ -57,6 +57,13 @@ def write_checksums(path: str) -> None:
     """Write the checksums by which Hadoop's local file system finds damage whenever the file is read."""
     with checksums_of(path).open("wb") as sums:
         sums.write(_checksums(path))
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Remove files that no table names, with their checksums, as far as they are there."""
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
+        checksums_of(path).unlink(missing_ok=True)
 
 
 def is_sound(path: str) -> bool:

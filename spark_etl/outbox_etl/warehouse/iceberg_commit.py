@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from outbox_etl.warehouse.files import Between, date_of
-from outbox_etl.warehouse.iceberg_files import expression
+from outbox_etl.warehouse.iceberg_files import expression, is_hadoop
 
 WrittenFile = tuple[str, int, int]
 """A file: its path, its day (days since 1970), its bytes."""
@@ -23,7 +23,7 @@ def why_not(table: Any, partitioning: tuple[str, str], properties: Mapping[str, 
         partitioning: the name of its one partition field, and the transform that makes it.
         properties: those that the job gives its tables.
     """
-    if not str(table.io().getClass().getName()).endswith(".HadoopFileIO"):
+    if not is_hadoop(table):
         return "the catalog has another way to files"
     spec = table.spec()
     fields = [(str(each.name()), str(each.transform())) for each in spec.fields()]

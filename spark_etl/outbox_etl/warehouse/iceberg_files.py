@@ -11,6 +11,11 @@ Deletes = Sequence[str]
 """Paths of the files that mark rows of a file as deleted; an empty path: in another way than a merge of the job."""
 
 
+def is_hadoop(table: Any) -> bool:
+    """Whether a table's files are read and written through Hadoop, as the job's own catalog does."""
+    return str(table.io().getClass().getName()).endswith(".HadoopFileIO")
+
+
 def planned_files(
     jvm: Any, table: Any, where: Sequence[Between] | None, known: dict[str, Deletes]
 ) -> ParquetFiles | None:
@@ -25,7 +30,7 @@ def planned_files(
     Returns:
         None: they are more than `MOST_FILES`, not on this machine, or not what the job writes.
     """
-    if not str(table.io().getClass().getName()).endswith(".HadoopFileIO"):
+    if not is_hadoop(table):
         return None
     scan = table.newScan()
     if where is not None:

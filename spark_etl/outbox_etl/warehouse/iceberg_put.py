@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from outbox_etl.warehouse import iceberg_commit as commit
-from outbox_etl.warehouse.files import Between, checksums_of, date_of, local_path, write_checksums
+from outbox_etl.warehouse.files import Between, date_of, local_path, remove, write_checksums
 from outbox_etl.warehouse.tables import Table
 
-EPOCH = date(1970, 1, 1)
 UNKNOWN = "CommitStateUnknownException"
 """Iceberg's name of an error after which a commit may have been done."""
 
@@ -42,27 +40,21 @@ def put(
     partitioning = (table.day, "identity")
     if not (root and Path(root).is_dir()) or commit.why_not(found, partitioning, properties):
         return False
-    written: list[tuple[str, int, int]] = []
+    written: list[commit.WrittenFile] = []
     try:
         for day, part in _by_day(table, rows, commit.schema_of(found)):
             written.append(_write(part, f"{root}/data/{table.day}={date_of(day)}", day))
         files = commit.described(jvm, found, written, f"{root}/data")
     except Exception:  # noqa: BLE001  (a full disk, a value that does not fit: Spark reports what is wrong)
-        _remove(path for path, *_ in written)
+        remove(path for path, *_ in written)
         return False
     try:
         commit.commit(jvm, found, files, where, since)
     except Exception as error:
         if UNKNOWN not in str(error):  # (else the table may have them)
-            _remove(path for path, *_ in written)
+            remove(path for path, *_ in written)
         raise
     return True
-
-
-def _remove(paths: Iterable[str]) -> None:
-    for path in paths:
-        Path(path).unlink(missing_ok=True)
-        checksums_of(path).unlink(missing_ok=True)
 
 
 def _by_day(table: Table, rows: Any, serialized: bytes) -> list[tuple[int, Any]]:
@@ -72,11 +64,11 @@ def _by_day(table: Table, rows: Any, serialized: bytes) -> list[tuple[int, Any]]
 
     schema = pa.ipc.read_schema(pa.py_buffer(serialized))
     typed = rows.select(schema.names).cast(schema).sort_by([(name, "ascending") for name in table.order])
-    days = pc.unique(typed[table.day]).to_pylist()
-    return [((day - EPOCH).days, typed.filter(pc.equal(typed[table.day], pa.scalar(day)))) for day in days]
+    days = typed[table.day].cast(pa.int32())
+    return [(day, typed.filter(pc.equal(days, day))) for day in pc.unique(days).to_pylist()]
 
 
-def _write(rows: Any, folder: str, day: int) -> tuple[str, int, int]:
+def _write(rows: Any, folder: str, day: int) -> commit.WrittenFile:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     Path(folder).mkdir(parents=True, exist_ok=True)
@@ -85,6 +77,6 @@ def _write(rows: Any, folder: str, day: int) -> tuple[str, int, int]:
         pq.write_table(rows, path, compression="zstd", store_schema=False)
         write_checksums(path)
     except BaseException:
-        _remove([path])
+        remove([path])
         raise
     return path, day, Path(path).stat().st_size
