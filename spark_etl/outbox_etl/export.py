@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
+from outbox_etl.arrow.few_rows import few_rows
 from outbox_etl.arrow.new_messages import NewMessages
 from outbox_etl.errors import ConcurrentRunError
 from outbox_etl.reconcile.revocation import revoke
@@ -116,6 +117,8 @@ class WindowExport:
         self._events = self._published = 0
         self._left_over = False
         """Whether rows were found that a backfill had left when it died."""
+        self._oldest: int | None = None
+        """The lowest id of the window's events, if that is known."""
         self._held: DataFrame | None = None
 
     def write(self) -> ExportResult:
@@ -138,19 +141,44 @@ class WindowExport:
         return ExportResult(self._settings.target, window.lo, window.hi, *counts, round(seconds, 3))
 
     def _replace_events(self, began: float) -> int:
-        read = self._source.events(self._window)
-        written = self._replace(TRANSACTION_EVENTS, rows.events(read, self._window.hi))
+        written = self._put(TRANSACTION_EVENTS)
+        if written is None:
+            read = self._source.events(self._window)
+            written = self._replace(TRANSACTION_EVENTS, rows.events(read, self._window.hi))
         self._say(f"{written} events after {monotonic() - began:.1f} s")
         return written
 
     def _replace_publications(self, began: float) -> int:
+        written = self._put(PUBLICATIONS)
+        if written is None:
+            written = self._replace(PUBLICATIONS, self._read_publications())
+        self._say(f"{written} publications after {monotonic() - began:.1f} s")
+        return written
+
+    def _read_publications(self) -> DataFrame:
         read = rows.publications(self._source.publications(self._window), self._window.hi)
         if self._window.again:
             # Read once, for the table and for the messages.
             read = self._held = read.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
-        written = self._replace(PUBLICATIONS, read)
-        self._say(f"{written} publications after {monotonic() - began:.1f} s")
-        return written
+        return read
+
+    def _put(self, table: Table) -> int | None:
+        """Write the window's rows without a job of Spark, if they are few and nobody has left any above the watermark.
+
+        None: Spark has to. Rows of another cluster, and all of a backfill, are compared with what there is.
+        """
+        window = self._window
+        if window.lo == 0 or window.again or window.foreign or self._may_hold(table):
+            return None
+        few = few_rows(self._source, self._settings, window, table, self._say)
+        if few is None:
+            return None
+        self._still()
+        if not self._target.put(table, few, [Between("window_hi", window.lo + 1, 1 << 62)]):
+            return None
+        if table is TRANSACTION_EVENTS and few.num_rows:
+            self._oldest = min(few["id"].to_pylist())
+        return int(few.num_rows)
 
     def _replace(self, table: Table, new: DataFrame) -> int:
         """Put the window's rows where a run that died may have left some.
@@ -227,7 +255,9 @@ class WindowExport:
         xids of their own.
         """
         window = self._window
-        if window.again or window.foreign or self._events or self._left_over or self._top > window.known:
+        if window.again or window.foreign or self._left_over or self._top > window.known:
+            return False
+        if self._events and (self._oldest is None or self._oldest <= window.known):
             return False
         return not self._source.touches_known(window)
 

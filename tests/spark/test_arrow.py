@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 from pyspark.sql import Row
 
-from outbox_etl.arrow import new_messages, task
+from outbox_etl.arrow import here, task
 from outbox_etl.arrow.new_messages import NewMessages
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.support.bare_reader import narrow_partitions
@@ -51,7 +51,7 @@ def data_files(exports: Exports) -> list[str]:
 def by_spark(dsn: str, make_exports: Callable[..., Exports], monkeypatch: pytest.MonkeyPatch) -> Exports:
     """The same export by Spark's own rows."""
     with monkeypatch.context() as patch:
-        patch.setattr(new_messages, "PACKAGES", ("a_package_that_is_missing",))
+        patch.setattr(here, "PACKAGES", ("a_package_that_is_missing",))
         exports = make_exports(dsn, "by-spark")
         exports.run()
     return exports
@@ -221,12 +221,19 @@ def test_another_run_that_wrote_meanwhile_stops_the_commit(
     assert [row[1] for row in exports.rows(MESSAGE_HISTORY)] == ["m"]
 
 
+def send_to_two_tasks(dsn: str) -> None:
+    """Messages in two ranges: what lies in one is read by the driver itself."""
+    with connect(dsn) as conn:
+        narrow_partitions(conn, width=1_000, count=2)
+        for value in (1, 1_500):
+            conn.execute("SELECT setval('outbox.position', %s)", (value,))
+            send(conn, b"{}")
+
+
 def test_workers_that_are_killed_cost_a_read(
     database: str, make_exports: Callable[..., Exports], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with connect(database) as conn:
-        for _ in range(3):
-            send(conn, b"{}")
+    send_to_two_tasks(database)
     exports = make_exports(database, "arrow")
     kept = NewMessages._work
     killed: list[int] = []
@@ -250,8 +257,8 @@ def test_workers_that_are_killed_cost_a_read(
     monkeypatch.setattr(NewMessages, "_work", work)
     exports.run()
     assert killed
-    assert len(exports.rows(MESSAGE_HISTORY)) == 3
-    assert [line for line in exports.said if REFUSED in line] == [f"1 of 1 {REFUSED}: Py4JJavaError"]
+    assert len(exports.rows(MESSAGE_HISTORY)) == 2
+    assert [line for line in exports.said if REFUSED in line] == [f"2 of 2 {REFUSED}: Py4JJavaError"]
     assert [name for name in data_files(exports) if not name.startswith("00000-")] == []
 
 
@@ -288,8 +295,7 @@ def kill_workers() -> list[int]:
 def test_the_password_is_in_no_file(
     database: str, make_exports: Callable[..., Exports], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with connect(database) as conn:
-        send(conn, b"{}")
+    send_to_two_tasks(database)
     password = (urlsplit(database).password or "").encode()
     exports = make_exports(database, "arrow")
     kept, seen = os.unlink, []

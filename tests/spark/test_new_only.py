@@ -44,6 +44,21 @@ def test_a_window_of_new_messages_asks_for_no_older_one(
     assert not asked
 
 
+def test_half_messages_of_a_window_ask_for_no_older_one(
+    stream: Stream, make_exports: Callable[..., Exports], asked: list[int]
+) -> None:
+    exports = make_exports(stream.dsn)
+    exports.run()
+    for _ in range(3):
+        stream.half()
+        stream.check()
+        for _ in range(2):  # (both)
+            stream.decide()
+        exports.run()
+    assert not asked
+    assert not differences(exports.tables(), stream.truth())
+
+
 @pytest.mark.parametrize(
     "happens", first_in_gate("publish", "publish_again", "decide", "check", "end_writer")
 )

@@ -7,14 +7,13 @@ made as the job makes them. Everything else is Spark's, and so is each range tha
 from __future__ import annotations
 
 import functools
-import importlib.util
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.arrow import task
-from outbox_etl.failures import masked
+from outbox_etl.arrow.here import is_here, shown
 from outbox_etl.source.reader import Ids, Source
 from outbox_etl.source.window import Window
 from outbox_etl.warehouse import iceberg_commit as commit
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from outbox_etl.options.settings import Settings
-
-PACKAGES = ("adbc_driver_postgresql", "orjson", "pyarrow")
-PARTITIONING = (f"{MESSAGE_HISTORY.day}_day", "day")
-SHOWN = 200
-"""Characters of a reason that are reported."""
 
 
 class NewMessages:
@@ -56,7 +50,7 @@ class NewMessages:
             Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
         """
         root = local_path(str(table.location()))
-        if self._is_for_spark(root) or commit.why_not(table, PARTITIONING, properties):
+        if self._is_for_spark(root) or commit.why_not(table, MESSAGE_HISTORY, properties):
             return 0, self.ranges
         place, name = f"{root}/data", uuid.uuid4().hex
         size = int(properties["write.target-file-size-bytes"])
@@ -77,14 +71,8 @@ class NewMessages:
         return commit.commit(self._source.spark._jvm, table, made, span, since), left
 
     def _is_for_spark(self, root: str) -> bool:
-        """Whether tasks lack packages or files, or the user has set what only Spark's writer knows."""
-        return (
-            not self.ranges
-            or not str(self._source.spark.sparkContext.master).startswith("local")
-            or any(name.startswith("spark.sql.iceberg.") for name in self._settings.spark)
-            or not (root and Path(root).is_dir())
-            or any(importlib.util.find_spec(name) is None for name in PACKAGES)
-        )
+        here = bool(self.ranges and root) and is_here(self._source.spark, self._settings)
+        return not (here and Path(root).is_dir())
 
     def _work(self, place: str, name: str, schema: bytes, file_bytes: int) -> list[task.Written]:
         begin, queries = self._source.copies(self._window, self.ranges)
@@ -94,11 +82,14 @@ class NewMessages:
         ]
         # Spark keeps what is distributed in a file for a moment, and a function in memory: the password is in that.
         work = functools.partial(task.work, self._settings.source.conninfo)
+        if len(orders) == 1:
+            return [work(orders[0])]  # (a job, and a process for its task, would cost more)
         return list(self._source.spark.sparkContext.parallelize(orders, len(orders)).map(work).collect())
 
     def _report(self, number: int, reason: str) -> None:
-        text = " ".join(masked(reason, (self._settings.source.password,)).split())[:SHOWN]
-        self._say(f"{number} of {len(self.ranges)} parts are read row by row: {text}")
+        self._say(
+            f"{number} of {len(self.ranges)} parts are read row by row: {shown(reason, self._settings)}"
+        )
 
 
 def _remove(place: str, name: str) -> None:

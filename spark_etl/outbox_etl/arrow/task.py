@@ -13,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ EARLIEST, LATEST = -12_212_553_600_000_000, 253_402_300_799_999_999
 """The years 1583 to 9999, in microseconds: JDBC moves earlier ones between two calendars, infinity lies outside."""
 DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 PUBLICATION = ("published_at", "partition", "offset")
+_ENVIRONMENT = threading.Lock()
 
 
 class UnsureError(Exception):
@@ -68,18 +70,22 @@ def work(conninfo: str, order: Order) -> Written:
     """Write the range of an order; whatever goes wrong is returned, and leaves no file."""
     files = Files(order)
     try:
-        for batch in read(conninfo, order):
+        for batch in read(conninfo, order.begin, order.query):
             files.add(rows_of(batch, order))
         files.close()
     except Exception as error:  # noqa: BLE001  (Spark reads the range then, and reports what is wrong with it)
         files.discard()
-        # (the text of another error may show what is in a row)
-        return [], str(error) if isinstance(error, UnsureError) else type(error).__name__
+        return [], reason_of(error)
     return files.ended, ""
 
 
-def read(conninfo: str, order: Order) -> Iterator[Any]:
-    """The rows of the query, as Arrow's batches of some megabytes."""
+def reason_of(error: Exception) -> str:
+    """The reason why Spark has to read; the text of an error that is not ours may show what is in a row."""
+    return str(error) if isinstance(error, UnsureError) else type(error).__name__
+
+
+def read(conninfo: str, begin: Iterable[str], query: str) -> Generator[Any, None, None]:
+    """The rows of a query, as Arrow's batches of some megabytes; `begin` are statements that begin its transaction."""
     from adbc_driver_postgresql import dbapi  # noqa: PLC0415  (only where tasks run)
 
     try:
@@ -88,22 +94,26 @@ def read(conninfo: str, order: Order) -> Iterator[Any]:
     except dbapi.Error as error:
         raise UnsureError(f"no connection for COPY: {error}") from None
     with connection, connection.cursor() as cursor:
-        for statement in order.begin:
+        for statement in begin:
             cursor.execute(statement)
-        cursor.execute(order.query)
+        cursor.execute(query)
         yield from cursor.fetch_record_batch()
         connection.rollback()
 
 
 @contextlib.contextmanager
 def no_variables() -> Iterator[None]:
-    """Hide what libpq reads from the environment, and JDBC does not: PGOPTIONS, PGHOSTADDR, PGSSLMODE and others."""
-    names = [name for name in os.environ if name.startswith("PG") and name != "PGPASSFILE"]
-    hidden = {name: os.environ.pop(name) for name in names}
-    try:
-        yield
-    finally:
-        os.environ.update(hidden)
+    """Hide what libpq reads from the environment, and JDBC does not: PGOPTIONS, PGHOSTADDR, PGSSLMODE and others.
+
+    One thread at a time: another one would see what the first has put back.
+    """
+    with _ENVIRONMENT:
+        names = [name for name in os.environ if name.startswith("PG") and name != "PGPASSFILE"]
+        hidden = {name: os.environ.pop(name) for name in names}
+        try:
+            yield
+        finally:
+            os.environ.update(hidden)
 
 
 def rows_of(batch: Any, order: Order) -> Any:

@@ -52,6 +52,9 @@ KNOWN = {
 """The columns that are read, with their types. Others may be there: a newer schema adds columns, and leaves these as
 they are."""
 
+SOURCES = {"transaction_events": "event", "publications": "publication"}
+"""What the rows of the warehouse's tables are made from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ids:
@@ -225,7 +228,7 @@ class Source:
         return changed.unionByName(self._read("message", window, Ids(first, among.upper)))
 
     def touches_known(self, window: Window) -> bool:
-        """Whether a window without events did something to messages that were known before it."""
+        """Whether a window without events of known messages did something to messages that were known before it."""
         text = statement(SQL, "touches_known", limits=_limits(window), known=window.known)
         return bool(self.bind(text)[0]["is_so"])
 
@@ -253,6 +256,10 @@ class Source:
         held, begin = self.ids(window.top), (self._check, statement(SQL, "joining"))
         texts = (new_messages(ids, held, window) for ids in ranges)
         return tuple(filter(None, begin)), [statement(SQL, "copied", messages=text) for text in texts]
+
+    def few(self, table: str, window: Window, most: int) -> tuple[tuple[str, ...], str]:
+        """For a reader of COPY, up to so many of a window's rows of a table of the warehouse but message_history."""
+        return tuple(filter(None, (self._check,))), few(table, window, most)
 
     def events(self, window: Window) -> DataFrame:
         """The events of a window."""
@@ -320,6 +327,11 @@ def _cluster(server: Mapping[str, Any]) -> Cluster:
 def query(table: str, window: Window) -> str:
     """All of a window's rows of a table, as SQL."""
     return f"{statement(SQL, f'{table}_columns')}\nWHERE {_limits(window)}"
+
+
+def few(table: str, window: Window, most: int) -> str:
+    """Up to so many of a window's rows of a table of the warehouse, as SQL."""
+    return statement(SQL, f"few_{table}", rows=query(SOURCES[table], window), most=most)
 
 
 def new_messages(ids: Ids, held: Sequence[Ids], window: Window) -> str:

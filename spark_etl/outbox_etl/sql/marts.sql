@@ -154,12 +154,18 @@ SELECT (SELECT count(*) FROM publications p WHERE {recorded})
      = (SELECT count(*) FROM history h WHERE h.state = 'COMMITTED' AND h.status <> 'LOST' AND {published}) AS is_so
 
 -- name: first_offsets
--- The offsets of a day, where `published_once`: the messages have them.
-SELECT CAST(h.published_at AS DATE) AS day, h.topic, h.partition, min(h.offset) AS first_offset,
-       max(h.offset) AS last_offset, count(DISTINCT h.offset) AS seen, 0 AS repeated
-FROM history h
-WHERE h.state = 'COMMITTED' AND h.status <> 'LOST' AND h.offset >= 0 AND {published}
-GROUP BY CAST(h.published_at AS DATE), h.topic, h.partition
+-- The offsets of a day, where `published_once`: the messages have them. They are counted by 32, as the bits of a number:
+-- offsets lie close, and there is one group for 32 of them, where `count(DISTINCT …)` keeps each.
+SELECT b.day, b.topic, b.partition, min(b.lowest) AS first_offset, max(b.highest) AS last_offset,
+       CAST(sum(bit_count(b.bits)) AS BIGINT) AS seen, 0 AS repeated
+FROM (
+    SELECT CAST(h.published_at AS DATE) AS day, h.topic, h.partition, h.offset - h.offset % 32 AS block,
+           min(h.offset) AS lowest, max(h.offset) AS highest,
+           bit_or(CAST(1 AS BIGINT) << CAST(h.offset % 32 AS INT)) AS bits
+    FROM history h
+    WHERE h.state = 'COMMITTED' AND h.status <> 'LOST' AND h.offset >= 0 AND {published}
+    GROUP BY ALL
+) b GROUP BY b.day, b.topic, b.partition
 
 -- name: offsets
 -- The offsets of a day.

@@ -152,6 +152,18 @@ FROM outbox.event m
 SELECT m.xid::text::bigint AS xid, m.epoch, m.batch, m.lo AS id, m.published_at, m.positions, m.partitions, m.offsets
 FROM outbox.publication m
 
+-- name: few_transaction_events
+-- The first of a window's events for COPY, in the types that its reader has.
+SELECT q.xid, q.id, q.message_id::text AS message_id, q.happened_at, q.kind, q.from_state, q.to_state, q.answer, q.actor, q.reason
+FROM ({rows}) q
+LIMIT {most}
+
+-- name: few_publications
+-- The same of a window's publications, one row for each message of a batch.
+SELECT u.position, u.partition, u."offset", q.published_at, q.epoch, q.batch, q.xid
+FROM ({rows}) q CROSS JOIN LATERAL unnest(q.positions, q.partitions, q.offsets) u (position, partition, "offset")
+LIMIT {most}
+
 -- name: copied
 -- New messages for COPY, in the types that its reader has.
 SELECT q.xid, q.position, q.id, q.message_id::text AS message_id, q.born_at, q.decided_at, q.deliver_at, q.deliver_before,

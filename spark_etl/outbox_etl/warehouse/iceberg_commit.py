@@ -7,6 +7,7 @@ from typing import Any
 
 from outbox_etl.warehouse.files import Between, date_of
 from outbox_etl.warehouse.iceberg_files import expression, is_hadoop
+from outbox_etl.warehouse.tables import Table
 
 WrittenFile = tuple[str, int, int]
 """A file: its path, its day (days since 1970), its bytes."""
@@ -15,19 +16,19 @@ LIKE_OURS = ("write.parquet.", "write.format.", "write.data.", "write.object-sto
 """Properties of a table that decide what its files are and where they lie."""
 
 
-def why_not(table: Any, partitioning: tuple[str, str], properties: Mapping[str, str]) -> str:
+def why_not(table: Any, of: Table, properties: Mapping[str, str]) -> str:
     """Return what in an Iceberg table asks for Spark's own writer; empty: nothing does.
 
     Args:
         table: Iceberg's.
-        partitioning: the name of its one partition field, and the transform that makes it.
+        of: the table that it is: partitioned by its day alone.
         properties: those that the job gives its tables.
     """
     if not is_hadoop(table):
         return "the catalog has another way to files"
     spec = table.spec()
     fields = [(str(each.name()), str(each.transform())) for each in spec.fields()]
-    if fields != [partitioning]:
+    if fields != [(f"{of.day}_day", "day") if of.day_is_time else (of.day, "identity")]:
         return "the table is partitioned in another way"
     if table.operations().current().formatVersion() != int(properties["format-version"]):
         return "the table has another format version"

@@ -37,13 +37,13 @@ def put(
         Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
     """
     root = local_path(str(found.location()))
-    partitioning = (table.day, "identity")
-    if not (root and Path(root).is_dir()) or commit.why_not(found, partitioning, properties):
+    if not (root and Path(root).is_dir()) or commit.why_not(found, table, properties):
         return False
     written: list[commit.WrittenFile] = []
     try:
+        partition = found.spec().fields()[0].name()
         for day, part in _by_day(table, rows, commit.schema_of(found)):
-            written.append(_write(part, f"{root}/data/{table.day}={date_of(day)}", day))
+            written.append(_write(part, f"{root}/data/{partition}={date_of(day)}", day))
         files = commit.described(jvm, found, written, f"{root}/data")
     except Exception:  # noqa: BLE001  (a full disk, a value that does not fit: Spark reports what is wrong)
         remove(path for path, *_ in written)
@@ -64,7 +64,7 @@ def _by_day(table: Table, rows: Any, serialized: bytes) -> list[tuple[int, Any]]
 
     schema = pa.ipc.read_schema(pa.py_buffer(serialized))
     typed = rows.select(schema.names).cast(schema).sort_by([(name, "ascending") for name in table.order])
-    days = typed[table.day].cast(pa.int32())
+    days = typed[table.day].cast(pa.date32(), safe=False).cast(pa.int32())
     return [(day, typed.filter(pc.equal(days, day))) for day in pc.unique(days).to_pylist()]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from adbc_driver_postgresql import dbapi
@@ -63,22 +63,16 @@ def test_a_copy_has_the_columns_of_the_table(conn: Connection, database: str) ->
     assert kinds["tags"] == "list<item: string>"
 
 
-def test_what_begins_a_transaction_holds_for_its_copy(database: str, tmp_path: Path) -> None:
+def test_what_begins_a_transaction_holds_for_its_copy(database: str) -> None:
     begin = ("SELECT set_config('outbox.test', 'here', true)", "DO $$ BEGIN PERFORM 1; END $$")
-    order = task.Order(
-        begin, "SELECT current_setting('outbox.test') AS at", 7, str(tmp_path), "r", b"", "", 1
-    )
-    [batch] = task.read(parse(database).conninfo, order)
+    [batch] = task.read(parse(database).conninfo, begin, "SELECT current_setting('outbox.test') AS at")
     assert batch.to_pydict() == {"at": ["here"]}
 
 
-def test_a_copy_takes_nothing_from_the_environment(
-    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_takes_nothing_from_the_environment(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGOPTIONS", "-c search_path=elsewhere")
     monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
-    order = task.Order((), "SELECT current_setting('search_path') AS path", 7, str(tmp_path), "r", b"", "", 1)
-    [batch] = task.read(parse(database).conninfo, order)
+    [batch] = task.read(parse(database).conninfo, (), "SELECT current_setting('search_path') AS path")
     assert batch.to_pydict()["path"] != ["elsewhere"]
     assert os.environ["PGHOSTADDR"] == "192.0.2.1"
 
@@ -86,11 +80,24 @@ def test_a_copy_takes_nothing_from_the_environment(
 @pytest.mark.parametrize(
     "ends", ["1 / (100000 - g)", "CASE WHEN g = 100000 THEN pg_terminate_backend(pg_backend_pid()) END"]
 )
-def test_a_copy_that_ends_early_is_an_error(database: str, tmp_path: Path, ends: str) -> None:
+def test_a_copy_that_ends_early_is_an_error(database: str, ends: str) -> None:
     """Not a shorter result: by an error after many rows, or by a server that closes the connection."""
     query = f"SELECT repeat('x', 1000) AS filling, {ends} AS ends FROM generate_series(1, 150000) g"
-    order = task.Order((), query, 7, str(tmp_path), "run", b"", "born_at", 1)
-    batches = task.read(parse(database).conninfo, order)
+    batches = task.read(parse(database).conninfo, (), query)
     assert next(batches).num_rows < 100_000
     with pytest.raises(OSError, match=r"division by zero|terminating connection|closed the connection"):
         list(batches)
+
+
+def test_threads_that_connect_at_once_take_nothing_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
+
+    def seen(_: int) -> bool:
+        with task.no_variables():
+            return "PGHOSTADDR" in os.environ
+
+    with ThreadPoolExecutor(4) as threads:
+        assert not any(threads.map(seen, range(20_000)))
+    assert os.environ["PGHOSTADDR"] == "192.0.2.1"
