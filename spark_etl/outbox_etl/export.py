@@ -170,6 +170,8 @@ class WindowExport:
         window = self._window
         if window.lo == 0 or window.again or window.foreign or self._may_hold(table):
             return None
+        if not self._target.can_put(table):
+            return None
         few = few_rows(self._source, self._settings, window, table, self._say)
         if few is None:
             return None

@@ -94,6 +94,68 @@ def test_rows_that_are_not_few_are_read_by_spark(
     assert not differences(exports.tables(), stream.truth())
 
 
+def test_long_rows_and_many_new_messages_are_read_by_spark(
+    stream: Stream, make_exports: Callable[..., Exports], by_jobs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exports = make_exports(stream.dsn)
+    exports.run()
+    stream.half()
+    with connect(stream.dsn) as conn:
+        conn.execute("UPDATE outbox.event SET reason = repeat('x', 10000)")
+    by_jobs.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(few, "FEW_BYTES", 10_000)
+        exports.run()
+    assert by_jobs == ["events"]
+    stream.half()
+    with connect(stream.dsn) as conn:
+        conn.execute("SELECT setval('outbox.position', last_value + 50000) FROM outbox.position")
+    by_jobs.clear()
+    exports.run()
+    assert sorted(by_jobs) == ["events", "publications"]
+    assert not differences(exports.tables(), stream.truth())
+
+
+@pytest.mark.parametrize("given", [{"format": "parquet"}, {}])
+def test_tables_that_only_spark_writes_are_not_read_first(
+    stream: Stream,
+    make_exports: Callable[..., Exports],
+    by_jobs: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, str],
+) -> None:
+    exports = make_exports(stream.dsn, **given)
+    exports.run()
+    if not given:
+        for table in (TRANSACTION_EVENTS, PUBLICATIONS):
+            exports.spark.sql(
+                f"ALTER TABLE outbox.outbox.{table.name} "
+                "SET TBLPROPERTIES ('write.parquet.compression-codec' = 'gzip')"
+            )
+    stream.half()
+    stream.send()
+    stream.publish()
+    by_jobs.clear()
+    monkeypatch.setattr(Source, "few", None)
+    exports.run()
+    assert sorted(by_jobs) == ["events", "publications"]
+    assert not differences(exports.tables(), stream.truth())
+
+
+def test_events_beyond_the_sequence_are_of_no_run(
+    stream: Stream, make_exports: Callable[..., Exports], by_jobs: list[str]
+) -> None:
+    exports = make_exports(stream.dsn)
+    exports.run()
+    stream.half()
+    with connect(stream.dsn) as conn:
+        conn.execute("UPDATE outbox.event SET id = 900 WHERE id = 1")
+    by_jobs.clear()
+    exports.run()
+    assert by_jobs == []
+    assert [row[1] for row in exports.rows(TRANSACTION_EVENTS)] == [2]
+
+
 def test_what_only_spark_treats_is_read_by_spark(
     stream: Stream, make_exports: Callable[..., Exports], by_jobs: list[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from outbox_etl.export import WindowExport
 from tests.support.export_runs import Exports, KilledError
 from tests.support.message_streams import Stream, differences
+from tests.support.plain_inserts import connect
 from tests.support.spark_marks import MARKS, first_in_gate
 
 pytestmark = MARKS
@@ -56,6 +57,31 @@ def test_half_messages_of_a_window_ask_for_no_older_one(
             stream.decide()
         exports.run()
     assert not asked
+    assert not differences(exports.tables(), stream.truth())
+
+
+@pytest.mark.parametrize("what", ["check", "ROLLED_BACK"])
+def test_what_happened_to_the_newest_message_is_merged(
+    stream: Stream, make_exports: Callable[..., Exports], asked: list[int], what: str
+) -> None:
+    exports = make_exports(stream.dsn)
+    exports.run()
+    stream.half()
+    exports.run()
+    assert not asked
+    newest = "id = (SELECT last_value FROM outbox.position)"
+    with connect(stream.dsn) as conn:
+        if what == "check":
+            conn.execute(
+                "INSERT INTO outbox.event (id, message_id, kind, answer, actor) "
+                f"SELECT id, message_id, 'check', 'UNKNOWN', 'c' FROM outbox.message WHERE {newest}".encode()
+            )
+        else:
+            conn.execute(
+                f"UPDATE outbox.message SET state = '{what}', remark = 'why' WHERE {newest}".encode()
+            )
+    exports.run()
+    assert len(asked) == 1
     assert not differences(exports.tables(), stream.truth())
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from outbox_etl.errors import ConcurrentRunError
 from outbox_etl.source.reader import Source
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.support.bare_reader import narrow_partitions
@@ -108,6 +109,6 @@ def test_a_watermark_alone_is_refused_when_another_run_wrote_in_between(
         name = "outbox.outbox.message_history"
         warehouse.spark.sql(f"INSERT INTO {name} SELECT * FROM {name} LIMIT 1")
 
-    with pytest.raises(Exception, match="conflicting"):
+    with pytest.raises(ConcurrentRunError, match="another run, or maintenance, changed"):
         warehouse.run(meanwhile=another, at=2)
     assert warehouse.target.watermark() == before

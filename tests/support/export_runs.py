@@ -141,6 +141,7 @@ class Watched:
         self._target, self._at, self._happens, self._after = target, at, happens, after
         self._count = itertools.count()
         self._one, self._died = threading.Lock(), False
+        self.can_put = target.can_put
         self.prepare, self.read, self.files, self.top, self.watermark, self.identity = (
             target.prepare,
             target.read,

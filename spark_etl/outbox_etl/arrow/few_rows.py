@@ -1,7 +1,7 @@
 """The events or publications of a window, read by COPY on the driver where they are few: a job of Spark costs more.
 
-Whatever is not certain is Spark's, which reads the same rows: more than `FEW` of them, a session that ends early, a
-value that only Spark treats, a package that is missing. All rows are there before the first one is written.
+Whatever is not certain is Spark's, which reads the same rows: more than `FEW` of them or long ones, a session that ends
+early, a value that only Spark treats, a package that is missing. All rows are there before the first one is written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from outbox_etl.warehouse.tables import Table
 
 FEW = 50_000
-"""Rows that are few: some megabytes, and one file for each day."""
+"""Rows that are few: one file for each day."""
+FEW_BYTES = 64 << 20
+"""Bytes of Arrow that the driver takes; what is made of them needs five times as much."""
 
 
 def few_rows(
     source: Source, settings: Settings, window: Window, table: Table, say: Callable[[str], None]
 ) -> Any:
     """Return the window's rows of transaction_events or publications as Arrow's table; None: Spark has to read them."""
-    if settings.format != "iceberg" or not is_here(source.spark, settings):
+    # A window of more messages has more publications, and to find that out would read PostgreSQL's tables in vain.
+    if window.top - window.known > FEW or not is_here(source.spark, settings):
         return None
     try:
         return _read(source, settings, window, table)
@@ -40,11 +43,14 @@ def _read(source: Source, settings: Settings, window: Window, table: Table) -> A
     import pyarrow as pa  # noqa: PLC0415
 
     begin, query = source.few(table.name, window, FEW + 1)
-    batches: list[Any] = []
+    batches, size = list[Any](), 0
     with contextlib.closing(task.read(settings.source.conninfo, begin, query)) as read:
         for batch in read:
             batch.validate(full=True)
             batches.append(batch)
+            size += batch.nbytes
+            if size > FEW_BYTES:
+                return None
     count = sum(batch.num_rows for batch in batches)
     if count > FEW:
         return None

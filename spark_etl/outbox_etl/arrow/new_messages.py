@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_etl.arrow import task
 from outbox_etl.arrow.here import is_here, shown
-from outbox_etl.source.reader import Ids, Source
+from outbox_etl.source.reader import LEAST_RANGE, Ids, Source
 from outbox_etl.source.window import Window
 from outbox_etl.warehouse import iceberg_commit as commit
 from outbox_etl.warehouse import rows
@@ -82,7 +82,7 @@ class NewMessages:
         ]
         # Spark keeps what is distributed in a file for a moment, and a function in memory: the password is in that.
         work = functools.partial(task.work, self._settings.source.conninfo)
-        if len(orders) == 1:
+        if len(orders) == 1 and self.ranges[0].upper - self.ranges[0].lower <= LEAST_RANGE:
             return [work(orders[0])]  # (a job, and a process for its task, would cost more)
         return list(self._source.spark.sparkContext.parallelize(orders, len(orders)).map(work).collect())
 

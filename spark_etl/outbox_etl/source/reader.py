@@ -331,7 +331,7 @@ def query(table: str, window: Window) -> str:
 
 def few(table: str, window: Window, most: int) -> str:
     """Up to so many of a window's rows of a table of the warehouse, as SQL."""
-    return statement(SQL, f"few_{table}", rows=query(SOURCES[table], window), most=most)
+    return statement(SQL, f"few_{table}", rows=query(SOURCES[table], window), top=window.top, most=most)
 
 
 def new_messages(ids: Ids, held: Sequence[Ids], window: Window) -> str:

@@ -135,7 +135,7 @@ state <> 'COMMITTED' AND id IN (
 )
 
 -- name: touches_known
--- Whether a window without events did something to a message that was known before it, with an id up to {known}: it
+-- Whether a window without events of known messages did something to a message that was known before it, with an id up to {known}: it
 -- became COMMITTED, or was published. A batch has no position below its "lo", and a message that was known has no position above
 -- {known} unless it became COMMITTED in the window.
 SELECT EXISTS (SELECT FROM outbox.message m WHERE m.state = 'COMMITTED' AND m.id <= {known} AND {limits})
@@ -153,15 +153,18 @@ SELECT m.xid::text::bigint AS xid, m.epoch, m.batch, m.lo AS id, m.published_at,
 FROM outbox.publication m
 
 -- name: few_transaction_events
--- The first of a window's events for COPY, in the types that its reader has.
+-- The first of a window's events for COPY, in the types that its reader has. Ids above {top} are of no run: after a
+-- sequence was set back, say.
 SELECT q.xid, q.id, q.message_id::text AS message_id, q.happened_at, q.kind, q.from_state, q.to_state, q.answer, q.actor, q.reason
 FROM ({rows}) q
+WHERE q.id >= 0 AND q.id <= {top}
 LIMIT {most}
 
 -- name: few_publications
 -- The same of a window's publications, one row for each message of a batch.
 SELECT u.position, u.partition, u."offset", q.published_at, q.epoch, q.batch, q.xid
 FROM ({rows}) q CROSS JOIN LATERAL unnest(q.positions, q.partitions, q.offsets) u (position, partition, "offset")
+WHERE q.id >= 0 AND q.id <= {top}
 LIMIT {most}
 
 -- name: copied

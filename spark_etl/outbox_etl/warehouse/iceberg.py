@@ -138,6 +138,10 @@ class IcebergTarget:
         """Overwrite the files that the condition names."""
         return self._overwrite(table, rows, condition, in_order=in_order)
 
+    def can_put(self, table: Table) -> bool:
+        """Whether its files are made as the job makes them, and lie on this machine."""
+        return iceberg_put.is_possible(self._load(table), table, PROPERTIES)
+
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
         """Commit files of Arrow's rows."""
         jvm, found = self._spark._jvm, self._load(table)

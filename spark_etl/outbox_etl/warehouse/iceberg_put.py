@@ -15,6 +15,12 @@ UNKNOWN = "CommitStateUnknownException"
 """Iceberg's name of an error after which a commit may have been done."""
 
 
+def is_possible(found: Any, table: Table, properties: Mapping[str, str]) -> bool:
+    """Whether Iceberg's table `found` lies on this machine and is made as the job makes it."""
+    root = local_path(str(found.location()))
+    return bool(root) and Path(root).is_dir() and not commit.why_not(found, table, properties)
+
+
 def put(
     jvm: Any,
     found: Any,
@@ -36,9 +42,9 @@ def put(
     Raises:
         Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
     """
-    root = local_path(str(found.location()))
-    if not (root and Path(root).is_dir()) or commit.why_not(found, table, properties):
+    if not is_possible(found, table, properties):
         return False
+    root = local_path(str(found.location()))
     written: list[commit.WrittenFile] = []
     try:
         partition = found.spec().fields()[0].name()

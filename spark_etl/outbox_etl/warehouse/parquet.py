@@ -93,6 +93,10 @@ class ParquetTarget:
             self._commit()
         return sum(file.rows for file in new)
 
+    def can_put(self, table: Table) -> bool:
+        """No."""
+        return False
+
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
         """Leave it to `replace`: files without a measure by Spark are in no manifest."""
         return False

@@ -88,6 +88,9 @@ class Target(Protocol):
             ConcurrentRunError: another run wrote such rows since this one began.
         """
 
+    def can_put(self, table: Table) -> bool:
+        """Whether `put` will most likely write rows of this table: it decides."""
+
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
         """Put rows, which are few and Arrow's, in the place of those of these ranges of days, or of all.
 

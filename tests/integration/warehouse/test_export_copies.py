@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -93,11 +97,20 @@ def test_threads_that_connect_at_once_take_nothing_from_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PGHOSTADDR", "192.0.2.1")
+    entered = threading.Barrier(2)
 
     def seen(_: int) -> bool:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            entered.wait(10)
         with task.no_variables():
+            time.sleep(0)  # (let the other thread run)
             return "PGHOSTADDR" in os.environ
 
-    with ThreadPoolExecutor(4) as threads:
-        assert not any(threads.map(seen, range(20_000)))
+    kept = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            assert not any(threads.map(seen, range(2_000)))
+    finally:
+        sys.setswitchinterval(kept)
     assert os.environ["PGHOSTADDR"] == "192.0.2.1"
