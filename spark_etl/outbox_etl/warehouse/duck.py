@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from outbox_etl.statements import statement
 from outbox_etl.warehouse.files import ParquetFiles, is_sound
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from outbox_etl.warehouse.tables import Table
 
 SQL = "duck.sql"
@@ -24,7 +26,10 @@ MEMORY = "1GiB"
 TYPES = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "binary": "BLOB", "double": "DOUBLE",
          "timestamp": "TIMESTAMPTZ", "date": "DATE"}  # fmt: skip
 """DuckDB's names of the types; a view has the columns that are of one of these."""
-MACROS = ("CREATE MACRO unix_micros(moment) AS epoch_us(moment)",)
+MACROS = (
+    "CREATE MACRO unix_micros(moment) AS epoch_us(moment)",
+    "CREATE MACRO raise_error(reason) AS error(reason)",
+)
 """Functions of Spark that DuckDB has under another name."""
 NOT_PLAIN = frozenset("*?[{")
 """What makes a path a pattern for DuckDB, or could be taken for a place in a statement."""
@@ -37,6 +42,22 @@ class UnreadableError(Exception):
 def is_there() -> bool:
     """Whether its package is installed."""
     return importlib.util.find_spec("duckdb") is not None
+
+
+def opened(spark: SparkSession, say: Callable[[str], None], what: str) -> Duck | None:
+    """A DuckDB with the cores of `local[…]`; None: tasks run elsewhere, or it is not there, or does not start."""
+    context = spark.sparkContext
+    # (a user's own time zone is Spark's; DuckDB has days of UTC)
+    is_ours = (
+        str(context.master).startswith("local") and spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    )
+    if not (is_ours and is_there()):
+        return None
+    try:
+        return Duck(context.defaultParallelism)
+    except Exception as error:  # noqa: BLE001  (what Spark can do shall not fail because of it)
+        say(f"{what} by Spark: {type(error).__name__}")
+        return None
 
 
 class Duck:
@@ -77,7 +98,7 @@ class Duck:
             UnreadableError: a file is missing or damaged.
         """
         try:
-            self._need_sound(files)
+            self.need_sound(files)
             self._duck.execute(statement(SQL, "view", view=name, rows=self._rows(name, table, files)))
         except UnreadableError:
             raise
@@ -95,10 +116,45 @@ class Duck:
         except Exception as error:  # noqa: BLE001  (as above)
             raise UnreadableError(type(error).__name__) from None
 
+    def ask_for_at_most(self, text: str, most: int) -> Any:
+        """The same, of so many bytes at most.
+
+        Raises:
+            UnreadableError: as above, or the rows are larger.
+        """
+        import pyarrow as pa  # noqa: PLC0415
+
+        batches, size = [], 0
+        try:
+            with self._duck.sql(text).to_arrow_reader() as rows:
+                for batch in rows:
+                    batches.append(batch)
+                    size += batch.nbytes
+                    if size > most:
+                        raise UnreadableError(f"the rows have more than {most} bytes")
+                return pa.Table.from_batches(batches, rows.schema)
+        except UnreadableError:
+            raise
+        except Exception as error:  # noqa: BLE001  (as above)
+            raise UnreadableError(type(error).__name__) from None
+
+    def take(self, name: str, rows: Any) -> None:
+        """Have Arrow's table under a name."""
+        self._duck.register(name, rows)
+
+    def do(self, text: str) -> None:
+        """Run a statement that has no rows."""
+        self._duck.execute(text)
+
     def _rows_of(self, text: str) -> Any:
         return self._duck.sql(text).to_arrow_table()
 
-    def _need_sound(self, files: ParquetFiles) -> None:
+    def need_sound(self, files: ParquetFiles) -> None:
+        """Read these files and compare them with the checksums next to them, unless that was done.
+
+        Raises:
+            UnreadableError: one of them is damaged, or has a path that cannot be given to DuckDB.
+        """
         new = [path for path in files.paths if path not in self._sound]
         if any(NOT_PLAIN & set(path) for path in [*new, *files.marked]):
             raise UnreadableError("the path of a file has one of the characters * ? [ {")
@@ -112,10 +168,10 @@ class Duck:
         columns = ", ".join(f'"{column}"' for column in types)
         parts = []
         if files.whole:
-            parts.append(statement(SQL, "whole", columns=columns, paths=_list(files.whole)))
+            parts.append(statement(SQL, "whole", columns=columns, paths=listed(files.whole)))
         if files.marked:
-            places = ", ".join(f"({_text(file)}, {place})" for place, file in enumerate(files.marked))
-            deletes, paths = _list(files.deletes), _list(files.marked.values())
+            places = ", ".join(f"({quoted(file)}, {place})" for place, file in enumerate(files.marked))
+            deletes, paths = listed(files.deletes), listed(files.marked.values())
             self._duck.execute(statement(SQL, "deleted", view=name, paths=deletes, places=places))
             parts.append(statement(SQL, "marked", columns=columns, view=name, paths=paths))
         if not parts:
@@ -124,10 +180,12 @@ class Duck:
         return " UNION ALL ".join(parts)
 
 
-def _list(paths: Iterable[str]) -> str:
-    return ", ".join(map(_text, paths))
+def listed(paths: Iterable[str]) -> str:
+    """Texts as literals, with commas between them."""
+    return ", ".join(map(quoted, paths))
 
 
-def _text(value: str) -> str:
-    quoted = value.replace("'", "''")
-    return f"'{quoted}'"
+def quoted(value: str) -> str:
+    """A text as a literal."""
+    doubled = value.replace("'", "''")
+    return f"'{doubled}'"
