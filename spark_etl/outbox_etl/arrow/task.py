@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,13 @@ def work(conninfo: str, order: Order) -> Written:
 
 def read(conninfo: str, order: Order) -> Iterator[Any]:
     """The rows of the query, as Arrow's batches of some megabytes."""
+    with copied(conninfo, order.begin, order.query) as batches:
+        yield from batches
+
+
+@contextlib.contextmanager
+def copied(conninfo: str, begin: Sequence[str], query: str) -> Iterator[Any]:
+    """A reader of the rows of a query, in a transaction that begins with these statements."""
     from adbc_driver_postgresql import dbapi  # noqa: PLC0415  (only where tasks run)
 
     try:
@@ -88,10 +95,10 @@ def read(conninfo: str, order: Order) -> Iterator[Any]:
     except dbapi.Error as error:
         raise UnsureError(f"no connection for COPY: {error}") from None
     with connection, connection.cursor() as cursor:
-        for statement in order.begin:
+        for statement in begin:
             cursor.execute(statement)
-        cursor.execute(order.query)
-        yield from cursor.fetch_record_batch()
+        cursor.execute(query)
+        yield cursor.fetch_record_batch()
         connection.rollback()
 
 

@@ -254,6 +254,10 @@ class Source:
         texts = (new_messages(ids, held, window) for ids in ranges)
         return tuple(filter(None, begin)), [statement(SQL, "copied", messages=text) for text in texts]
 
+    def begin(self) -> tuple[str, ...]:
+        """What begins a transaction of a reader of COPY: the check of its server."""
+        return tuple(filter(None, (self._check,)))
+
     def events(self, window: Window) -> DataFrame:
         """The events of a window."""
         return self._read("event", window, Ids(0, window.top + 1))
