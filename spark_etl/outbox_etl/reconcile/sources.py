@@ -160,6 +160,16 @@ def _hash(*columns: Column) -> Column:
     return f.xxhash64(*columns, mask)
 
 
+def firsts_as(publications: DataFrame, name: str) -> DataFrame:
+    """The first publication of each position, in columns that begin with `name`."""
+    return rows.first_publications(publications).select(
+        "position",
+        f.col("partition").alias(f"{name}_partition"),
+        f.col("offset").alias(f"{name}_offset"),
+        f.col("published_at").alias(f"{name}_at"),
+    )
+
+
 def span(publications: DataFrame) -> tuple[int, int]:
     """The lowest and the highest position."""
     found = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
@@ -174,8 +184,11 @@ class Reader:
 
     def split(self, text: str) -> DataFrame:
         """Read a statement that returns an `id`, in parallel by ranges of it."""
-        ranges = self._source.ranges(Ids(0, self._top + 1), self._top)
-        return self._source.read(text, [ids.hold("id") for ids in ranges])
+        return self._source.read(text, [ids.hold("id") for ids in self.ranges()])
+
+    def ranges(self) -> Sequence[Ids]:
+        """The ranges of ids that are read in parallel."""
+        return self._source.ranges(Ids(0, self._top + 1), self._top)
 
     def later(self, hi: int) -> DataFrame:
         """Messages that were written or changed after the window, as they are now."""

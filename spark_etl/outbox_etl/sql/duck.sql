@@ -23,3 +23,11 @@ FROM read_parquet([{paths}], hive_partitioning = false) d JOIN (VALUES {places})
 -- name: nothing
 -- A table without files.
 SELECT {columns} WHERE false
+
+-- name: save
+-- The rows of a query as a file.
+COPY ({rows}) TO {path} (FORMAT parquet)
+
+-- name: table
+-- Rows of Arrow as a table, for all cursors.
+CREATE OR REPLACE TABLE {table} AS SELECT * FROM given

@@ -24,7 +24,8 @@ SQL = "duck.sql"
 MEMORY = "1GiB"
 """What a query takes before it goes on with files of its own in the machine's folder for such files."""
 TYPES = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "binary": "BLOB", "double": "DOUBLE",
-         "timestamp": "TIMESTAMPTZ", "date": "DATE"}  # fmt: skip
+         "timestamp": "TIMESTAMPTZ", "date": "DATE", "array<string>": "VARCHAR[]",
+         "map<string,string>": "MAP(VARCHAR, VARCHAR)"}  # fmt: skip
 """DuckDB's names of the types; a view has the columns that are of one of these."""
 MACROS = (
     "CREATE MACRO unix_micros(moment) AS epoch_us(moment)",
@@ -145,6 +146,31 @@ class Duck:
     def do(self, text: str) -> None:
         """Run a statement that has no rows."""
         self._duck.execute(text)
+
+    def own(self, name: str, paths: Iterable[str]) -> None:
+        """Have the rows of files that this process has written under a name."""
+        rows = statement(SQL, "whole", columns="*", paths=listed(paths))
+        self._duck.execute(statement(SQL, "view", view=name, rows=rows))
+
+    def give(self, name: str, rows: Any) -> None:
+        """Have the rows of an Arrow table under a name."""
+        self._duck.register("given", rows)
+        self._duck.execute(statement(SQL, "table", table=name))
+        self._duck.unregister("given")
+
+    def save(self, text: str, path: str, batches: Any = None) -> int:
+        """Write the rows of a query to a file, and count them; `batches`, a reader of Arrow's, has that name.
+
+        Several threads may do so at a time.
+
+        Raises:
+            Exception: the query's, the reader's or the disk's.
+        """
+        with self._duck.cursor() as duck:
+            if batches is not None:
+                duck.register("batches", batches)
+            [(rows,)] = duck.execute(statement(SQL, "save", rows=text, path=quoted(path))).fetchall()
+        return int(rows)
 
     def _rows_of(self, text: str) -> Any:
         return self._duck.sql(text).to_arrow_table()

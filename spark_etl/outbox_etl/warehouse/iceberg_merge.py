@@ -179,8 +179,7 @@ class _Merge:
         snapshot = self._table.currentSnapshot()
         if snapshot is None or snapshot.snapshotId() != self._since:
             raise UnreadableError("somebody else has written the table")
-        partitioning = (f"{MESSAGE_HISTORY.day}_day", "day")
-        if why := iceberg_commit.why_not(self._table, partitioning, properties):
+        if why := iceberg_commit.why_not(self._table, MESSAGE_HISTORY, properties):
             raise UnreadableError(why)
         if not local_path(str(self._table.location())):
             raise UnreadableError("the warehouse is not on this machine")
