@@ -88,7 +88,7 @@ class World:
     def reconcile_by_spark(self, **wanted: Any) -> ReconcileResult:
         """Verify as on a cluster: no row is read or compared by DuckDB."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(local, "opened", lambda *_: None)
+            patch.setattr(local, "local_rows", lambda *_: None)
             return self.reconcile(**wanted)
 
     def left_to_spark(self) -> list[str]:

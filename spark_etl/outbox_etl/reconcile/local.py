@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from outbox_etl.arrow import task
+from outbox_etl.arrow.here import shown
 from outbox_etl.errors import SourceError
-from outbox_etl.failures import masked
 from outbox_etl.reconcile import slim
 from outbox_etl.reconcile.sources import SQL, SourceRows
 from outbox_etl.source.reader import SQL as SOURCE_SQL
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     Say = Callable[[str], None]
 
 PACKAGES = ("adbc_driver_postgresql", "duckdb", "pyarrow")
-SHOWN = 200
-"""Characters of a reason that are reported."""
 MESSAGES = (
     "id bigint, message_id string, xid bigint, topic string, position bigint, state string, unit string, "
 )
@@ -310,7 +308,7 @@ class LocalRows:
         return self._spark.read.schema(schema).parquet(*paths)
 
 
-def opened(spark: SparkSession, settings: Settings, say: Say) -> LocalRows | None:
+def local_rows(spark: SparkSession, settings: Settings, say: Say) -> LocalRows | None:
     """A folder for rows, if tasks run on this machine and all packages are there; None: everything is Spark's."""
     is_ours = (
         str(spark.sparkContext.master).startswith("local")
@@ -330,7 +328,7 @@ def reason(error: Exception, settings: Settings) -> str:
     """Why Spark reads and compares: our own text, or the name of the error only, whose text may show a row."""
     known = isinstance(error, (UnusedError, UnreadableError, task.UnsureError))
     text = str(error) if known else type(error).__name__
-    return " ".join(masked(text, (settings.source.password,)).split())[:SHOWN]
+    return shown(text, settings)
 
 
 def _disk(spark: SparkSession) -> str | None:

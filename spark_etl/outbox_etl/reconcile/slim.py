@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.arrow import task
-from outbox_etl.reconcile.sources import JOINED
+from outbox_etl.reconcile.sources import APART
 from outbox_etl.statements import statement
 from outbox_etl.warehouse.duck import TYPES
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
@@ -19,7 +19,7 @@ SQL = "reconcile_local.sql"
 
 def messages(rows: str, more: str = "") -> str:
     """The statement that makes slim rows of these."""
-    plain = [c for c in MESSAGE_HISTORY.columns if c.name not in JOINED | {"key", "body"}]
+    plain = [c for c in MESSAGE_HISTORY.columns if c.name not in APART | {"key", "body"}]
     lists = ["heads", *(c.name for c in plain if c.type.startswith("array"))]
     parts = [*(f'CAST("{c.name}" AS {TYPES[c.type]})' for c in plain), "heads", "digest", "key"]
     return statement(

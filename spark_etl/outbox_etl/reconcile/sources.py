@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from outbox_etl.warehouse.target import Target
 
 SQL = "reconcile.sql"
-JOINED = {"status", "published_at", "partition", "offset", "checks", "window_hi", "body_json", "headers"}
+APART = {"status", "published_at", "partition", "offset", "checks", "window_hi", "body_json", "headers"}
 """Columns of message_history that do not come from the message's own row, or are compared in another way."""
 PLACE = ("topic", "partition", "offset")
 LOOKED_UP = 500
@@ -124,7 +124,7 @@ def with_lost(stored: SourceRows, source: SourceRows, target: Target, held: Sequ
 
 def slim(messages: DataFrame, *more: str) -> DataFrame:
     """Messages without their content, which two digests stand for: of key and body, and of all that was written."""
-    plain = [name for name in MESSAGE_HISTORY.names if name not in JOINED | {"key", "body"}]
+    plain = [name for name in MESSAGE_HISTORY.names if name not in APART | {"key", "body"}]
     digests = messages.withColumns(
         {
             "digest": f.expr(DIGEST),

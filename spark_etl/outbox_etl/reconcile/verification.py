@@ -100,7 +100,7 @@ class Verification:
             return ReconcileResult(self._settings.target, lo, mark.hi)
         window = Window(lo, mark.hi, mark.top, 0, self._cluster)
         self._say(f"window of transactions {window.lo} to {window.hi}")
-        self._local = local.opened(self._spark, self._settings, self._say)
+        self._local = local.local_rows(self._spark, self._settings, self._say)
         with ExitStack() as last:
             if self._local:
                 last.callback(self._local.close)

@@ -16,7 +16,7 @@ import pytest
 from outbox_etl.arrow.task import UnsureError
 from outbox_etl.reconcile import slim as rows_of
 from outbox_etl.reconcile.kafka import digest
-from outbox_etl.reconcile.sources import JOINED
+from outbox_etl.reconcile.sources import APART
 from outbox_etl.warehouse.duck import Duck
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
 
@@ -38,7 +38,7 @@ OTHER = {
     "array<string>": ["x"],
 }
 """A value of each type that is not null."""
-READ = [column for column in MESSAGE_HISTORY.columns if column.name not in JOINED or column.name == "headers"]
+READ = [column for column in MESSAGE_HISTORY.columns if column.name not in APART or column.name == "headers"]
 
 
 @pytest.fixture
