@@ -63,7 +63,8 @@ class LocalRows:
 
     def __init__(self, spark: SparkSession, settings: Settings, say: Say) -> None:
         self._spark, self._settings, self._say = spark, settings, say
-        self._threads = int(spark.sparkContext.defaultParallelism)
+        # (each may have a connection)
+        self._threads = min(int(spark.sparkContext.defaultParallelism), os.cpu_count() or 1)
         self._folder = tempfile.TemporaryDirectory(
             prefix="outbox-etl-", dir=_disk(spark), ignore_cleanup_errors=True
         )
@@ -305,7 +306,11 @@ class LocalRows:
             raise UnusedError("a file does not have the rows that were written")
 
     def _frame(self, paths: Sequence[str], schema: str) -> DataFrame:
-        return self._spark.read.schema(schema).parquet(*paths)
+        reader = self._spark.read.schema(schema)
+        # (whatever the session is told: a file that is gone has no rows, and would prove nothing)
+        return (
+            reader.option("ignoreMissingFiles", "false").option("ignoreCorruptFiles", "false").parquet(*paths)
+        )
 
 
 def local_rows(spark: SparkSession, settings: Settings, say: Say) -> LocalRows | None:

@@ -49,6 +49,12 @@ SELECT {sets} FROM changes s WHERE s.is_message AND NOT EXISTS (SELECT 1 FROM fo
 -- The files of which rows get no newer state.
 SELECT DISTINCT place FROM found WHERE NOT is_newer ORDER BY place
 
+-- name: count
+-- How many rows have to be written: those that were found, and those that are new.
+SELECT (SELECT count(*) FROM found) + (
+    SELECT count(*) FROM changes s WHERE s.is_message AND NOT EXISTS (SELECT 1 FROM found f WHERE f.number = s.number)
+) AS number
+
 -- name: marks
 -- The rows to be marked as deleted in each file, with those that are marked in it already.
 SELECT place, pos FROM found UNION SELECT place, pos FROM deleted WHERE place IN (SELECT place FROM found)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from outbox_etl.warehouse.changes import ASKED_OF_ROW, IDENTITY, NEWER, merged
 from outbox_etl.warehouse.duck import Duck, UnreadableError, listed, opened, quoted
 from outbox_etl.warehouse.files import Between, ParquetFiles, date_of, local_path, remove, write_checksums
 from outbox_etl.warehouse.iceberg_files import expression, planned_files
-from outbox_etl.warehouse.iceberg_put import UNKNOWN
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
@@ -37,10 +36,14 @@ if TYPE_CHECKING:
 SQL = "merge.sql"
 MOST_CHANGES, MOST_BYTES = 50_000, 64 << 20
 """Changes, and bytes of theirs, that the driver takes into its memory."""
-MOST_WRITTEN = 256 << 20
+MOST_WRITTEN = 64 << 20
 """Bytes of rows that the driver takes into its memory to write them again."""
+MOST_CHECKED = 4 << 30
+"""Bytes of files that are read from end to end to check them: a few seconds. Spark reads narrow columns of them."""
 MOST_MARKED = 500
 """Files of rows that one merge marks rows in: each gets a file of marks."""
+REFUSED = ("ValidationException", "CommitFailedException")
+"""Iceberg's names of errors after which a commit has certainly not been done."""
 WHAT = "older messages are merged"
 OLDEST, LATEST = -12_212_553_600_000_000, 253_402_300_800_000_000
 """Microseconds since 1970 of the times from which on and before which they are ordinary: years 1583 to 9999."""
@@ -91,12 +94,12 @@ class Made:
         update = update.validateNoConflictingDeleteFiles().validateNoConflictingDataFiles()
         for name, value in properties.items():
             update = update.set(name, value)
+        self.is_committed = True  # (as long as it may be)
         try:
             update.commit()
         except Exception as error:
-            self.is_committed = UNKNOWN in str(error)  # (then it may be)
+            self.is_committed = not any(each in str(error) for each in REFUSED)
             raise
-        self.is_committed = True
 
 
 @contextlib.contextmanager
@@ -147,7 +150,8 @@ def _made(
     paths: list[str] = []
     try:
         with contextlib.closing(duck):
-            return _Merge(spark._jvm, table, since, duck, paths).make(changes, how, properties)
+            merge = _Merge(spark._jvm, table, since, duck, paths)
+            return merge.make(changes, how, properties=properties, settings=spark.conf.getAll)
     except Exception as error:  # noqa: BLE001  (DuckDB's, Arrow's, Java's, the disk's: Spark reports what is wrong)
         remove(paths)
         how.say(f"{WHAT} by Spark: {error if isinstance(error, UnreadableError) else type(error).__name__}")
@@ -166,7 +170,14 @@ class _Merge:
         """The files that were written."""
         self._schema: Any = None
 
-    def make(self, changes: DataFrame, how: Merging, properties: Mapping[str, str]) -> Made:
+    def make(
+        self,
+        changes: DataFrame,
+        how: Merging,
+        *,
+        properties: Mapping[str, str],
+        settings: Collection[str],
+    ) -> Made:
         """Find the rows, and write what becomes of them.
 
         Raises:
@@ -183,6 +194,8 @@ class _Merge:
             raise UnreadableError(why)
         if not local_path(str(self._table.location())):
             raise UnreadableError("the warehouse is not on this machine")
+        if any(name.startswith("spark.sql.iceberg.") for name in settings):
+            raise UnreadableError("a setting of Iceberg's writer is given")
         rows = _numbered(changes.toArrow())
         self._schema = pa.ipc.read_schema(pa.py_buffer(iceberg_commit.schema_of(self._table)))
         if not rows.num_rows:
@@ -216,6 +229,8 @@ class _Merge:
         """What becomes of the rows, and the new ones, with the columns of the table's files."""
         import pyarrow as pa  # noqa: PLC0415
 
+        if sum(Path(path).stat().st_size for path in files.paths) > MOST_CHECKED:
+            raise UnreadableError("the files between the first and the last of the messages are too large")
         self._duck.need_sound(files)
         span = {"low": ids.lower, "high": ids.upper}
         if files.marked:
@@ -241,6 +256,9 @@ class _Merge:
             sets = _sets(merged(how.window_hi))
             text = statement(SQL, "others", sets=sets, paths=theirs, places=of, **span)
             parts.append(self._duck.ask_for_at_most(text, MOST_WRITTEN))
+        [counted] = self._ask("count").to_pylist()
+        if sum(part.num_rows for part in parts) != counted["number"]:
+            raise UnreadableError("not every row was read again")
         rows = pa.concat_tables([part.select(self._schema.names).cast(self._schema) for part in parts])
         _need_ordinary_times(rows)
         return rows.sort_by([(name, "ascending") for name in MESSAGE_HISTORY.order])
@@ -296,9 +314,7 @@ class _Merge:
 
         table, iceberg = self._table, self._jvm.org.apache.iceberg
         location = f"{name.rpartition('/')[0]}/{uuid.uuid4().hex}-deletes.parquet"
-        rows = pa.Table.from_arrays(
-            [pa.array([name] * len(positions), pa.string()), positions], schema=_marks()
-        )
+        rows = pa.Table.from_arrays([pa.repeat(pa.scalar(name), len(positions)), positions], schema=_marks())
         size = self._write(rows, local_path(location))
         config = iceberg.MetricsConfig.forPositionDelete()
         metrics = iceberg.parquet.ParquetUtil.fileMetrics(table.io().newInputFile(location), config)
