@@ -138,8 +138,7 @@ class LocalRows:
 
         if not ranges:
             raise UnusedError("PostgreSQL has no partition")
-        # (for all threads at once: the environment is the process's)
-        with task.no_variables(), ThreadPoolExecutor(self._threads) as threads:
+        with ThreadPoolExecutor(self._threads) as threads:
             made = list(threads.map(copy, range(len(ranges))))
         self._own(f"p_{name}", [path for path, _ in made], sum(rows for _, rows in made))
         return [path for path, _ in made]
