@@ -87,7 +87,7 @@ def test_rows_that_are_not_few_are_read_by_spark(
     exports.run()
     for _ in range(3):
         stream.half()
-    monkeypatch.setattr(few, "FEW", len(stream.truth()["transaction_events"]) - 1)
+    monkeypatch.setattr(few, "MOST_ROWS", len(stream.truth()["transaction_events"]) - 1)
     by_jobs.clear()
     exports.run()
     assert by_jobs == ["events"]
@@ -104,7 +104,7 @@ def test_long_rows_and_many_new_messages_are_read_by_spark(
         conn.execute("UPDATE outbox.event SET reason = repeat('x', 10000)")
     by_jobs.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(few, "FEW_BYTES", 10_000)
+        patch.setattr(few, "MOST_BYTES", 10_000)
         exports.run()
     assert by_jobs == ["events"]
     stream.half()
