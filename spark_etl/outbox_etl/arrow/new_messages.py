@@ -20,6 +20,7 @@ from outbox_etl.warehouse import iceberg_commit as commit
 from outbox_etl.warehouse import rows
 from outbox_etl.warehouse.changes import published
 from outbox_etl.warehouse.files import Between, local_path
+from outbox_etl.warehouse.iceberg_put import is_possible
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
@@ -49,10 +50,10 @@ class NewMessages:
         Raises:
             Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
         """
-        root = local_path(str(table.location()))
-        if self._is_for_spark(root) or commit.why_not(table, MESSAGE_HISTORY, properties):
+        is_ours = bool(self.ranges) and is_here(self._source.spark, self._settings)
+        if not (is_ours and is_possible(table, MESSAGE_HISTORY, properties)):
             return 0, self.ranges
-        place, name = f"{root}/data", uuid.uuid4().hex
+        place, name = f"{local_path(str(table.location()))}/data", uuid.uuid4().hex
         size = int(properties["write.target-file-size-bytes"])
         try:
             written = self._work(place, name, commit.schema_of(table), size)
@@ -69,10 +70,6 @@ class NewMessages:
             return 0, self.ranges
         span = [Between("id", self._ids.lower, self._ids.upper)]
         return commit.commit(self._source.spark._jvm, table, made, span, since), left
-
-    def _is_for_spark(self, root: str) -> bool:
-        here = bool(self.ranges and root) and is_here(self._source.spark, self._settings)
-        return not (here and Path(root).is_dir())
 
     def _work(self, place: str, name: str, schema: bytes, file_bytes: int) -> list[task.Written]:
         begin, queries = self._source.copies(self._window, self.ranges)
