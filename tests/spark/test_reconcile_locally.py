@@ -6,10 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from psycopg.types.json import Jsonb
 
 from outbox_etl.errors import SourceError
+from outbox_etl.reconcile.kafka import Broker
 from outbox_etl.reconcile.local import LocalRows
 from outbox_etl.warehouse.duck import Duck, UnreadableError
 from outbox_etl.warehouse.files import checksums_of
@@ -124,25 +126,53 @@ def test_spark_goes_on_where_duckdb_fails(damaged: World, monkeypatch: pytest.Mo
     assert outcome.problems > 1
 
 
-@pytest.mark.parametrize("which", ["p_messages", "records"])
+def test_spark_reads_the_records_that_duckdb_cannot_have(
+    damaged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Duck.own
+
+    def fail(self: Duck, name: str, paths: list[str]) -> None:
+        if name == "records":
+            raise MemoryError
+        own(self, name, paths)
+
+    monkeypatch.setattr(Duck, "own", fail)
+    outcome = damaged.reconcile(everything=True)
+    assert damaged.left_to_spark() == ["rows are compared by Spark: MemoryError"]
+    monkeypatch.undo()
+    assert essence(outcome) == essence(damaged.reconcile_by_spark(everything=True))
+
+
+def test_records_that_are_lost_on_the_way_are_never_taken_for_records_that_are_not_there(
+    damaged: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Broker.save
+
+    def lose(self: Broker, *given: Any) -> list[tuple[str, int]]:
+        made = save(self, *given)
+        path = next(path for path, rows in made if rows)
+        pq.write_table(pq.read_table(path).slice(1), path)
+        return made
+
+    monkeypatch.setattr(Broker, "save", lose)
+    with pytest.raises(SourceError, match="cannot be read again"):
+        damaged.reconcile(everything=True)
+    assert damaged.certificates() == []
+
+
 def test_rows_that_are_lost_on_the_way_are_never_taken_for_rows_that_are_not_there(
-    damaged: World, monkeypatch: pytest.MonkeyPatch, which: str
+    damaged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Duck.own
 
     def lose(self: Duck, name: str, paths: list[str]) -> None:
-        if name == which:
+        if name == "p_messages":
             [path] = [path for path in paths if Path(path).is_file()][:1]
             self.save("SELECT * FROM mine LIMIT 0" if own(self, "mine", [path]) is None else "", path + "_")
             Path(path + "_").replace(path)
         own(self, name, paths)
 
     monkeypatch.setattr(Duck, "own", lose)
-    if which == "records":
-        with pytest.raises(SourceError, match="cannot be read again"):
-            damaged.reconcile(everything=True)
-        assert damaged.certificates() == []
-        return
     outcome = damaged.reconcile(everything=True)
     assert "does not have the rows that were written" in damaged.left_to_spark()[0]
     monkeypatch.undo()

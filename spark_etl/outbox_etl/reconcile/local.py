@@ -72,7 +72,7 @@ class LocalRows:
         try:
             if NOT_PLAIN & set(self._folder.name):
                 raise UnusedError("the path of the temporary folder has one of the characters * ? [ {")
-            self._duck = Duck(self._threads)
+            self._duck = Duck(self._threads, self._folder.name)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -220,15 +220,21 @@ class LocalRows:
 
     def records(self, broker: Broker, to_read: Sequence[Range]) -> tuple[DataFrame, int]:
         """Read Kafka into files; what goes wrong is raised, as by Spark's own reading."""
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
         made = broker.save(self._spark, to_read, self._folder.name)
         paths, rows = [path for path, _ in made], sum(rows for _, rows in made)
+        why = None
         try:
-            self._own("records", paths, rows)
-        except Exception as error:
+            is_whole = rows == sum(pq.read_metadata(path).num_rows for path in paths)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the disk has lost what was written)
+            is_whole, why = False, error
+        if not is_whole:
             raise SourceError(
                 f"a file with Kafka's records cannot be read again ({self._folder.name}): check this disk, then verify "
                 "again"
-            ) from error
+            ) from why
+        self._try(lambda: self._own("records", paths, rows))
         return self._frame(paths, RECORDS), rows
 
     def kafka_suspects(self, limits: Sequence[tuple[str, int, int, bool]]) -> tuple[DataFrame, Rows] | None:

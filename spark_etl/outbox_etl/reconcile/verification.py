@@ -141,6 +141,7 @@ class Verification:
                 )
             except Exception as error:  # noqa: BLE001  (all is read again, and reports what is wrong)
                 self._say(f"rows are read and compared by Spark: {local.reason(error, self._settings)}")
+                self._local.close()
                 self._local = None
             else:
                 return source, stored, (count, hexadecimal(sum_))

@@ -34,7 +34,9 @@ LARGE, FEW = 500_000, 200_000
 """Positions of a window from which on the messages concerned are counted, and how many keys are few: each executor is
 sent a copy."""
 
-BYTES_OF_CHANGES = "sum(2 * coalesce(octet_length(body), 0) + coalesce(length(to_json(headers)), 0) + 1000)"
+BYTES_OF_CHANGES = """sum(2 * coalesce(octet_length(body), 0) + coalesce(octet_length(key), 0)
+    + coalesce(octet_length(order_key), 0) + coalesce(octet_length(to_json(headers)), 0)
+    + octet_length(concat_ws('', tags, index_keys, remark)) + 1000)"""
 """About how many bytes changes have: bodies count twice, because they may be there as JSON too."""
 
 STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SQL = "duck.sql"
 MEMORY = "1GiB"
-"""What a query takes before it goes on with files of its own in the machine's folder for such files."""
+"""What a query takes before it goes on with files of its own, in a given folder or the machine's for such files."""
 TYPES = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "binary": "BLOB", "double": "DOUBLE",
          "timestamp": "TIMESTAMPTZ", "date": "DATE", "array<string>": "VARCHAR[]",
          "map<string,string>": "MAP(VARCHAR, VARCHAR)"}  # fmt: skip
@@ -64,12 +64,12 @@ def opened(spark: SparkSession, say: Callable[[str], None], what: str) -> Duck |
 class Duck:
     """A DuckDB in memory, with the tables of a warehouse as views."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, disk: str | None = None) -> None:
         import duckdb  # noqa: PLC0415
 
         self._sound: set[str] = set()
         self._threads = threads
-        self._spill = tempfile.TemporaryDirectory(prefix="outbox-etl-", ignore_cleanup_errors=True)
+        self._spill = tempfile.TemporaryDirectory(prefix="outbox-etl-", dir=disk, ignore_cleanup_errors=True)
         config: dict[str, str | bool | int | float | list[str]] = {
             "threads": threads,
             "memory_limit": MEMORY,
