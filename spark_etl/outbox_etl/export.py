@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,13 @@ from outbox_etl.source import partition_guard
 from outbox_etl.source.reader import Ids, Source, lies_among
 from outbox_etl.source.window import Horizon, Watermark, Window, again, following
 from outbox_etl.warehouse import rows
-from outbox_etl.warehouse.changes import all_changes, of_older, with_checks, with_publications
+from outbox_etl.warehouse.changes import (
+    BYTES_OF_CHANGES,
+    all_changes,
+    of_older,
+    with_checks,
+    with_publications,
+)
 from outbox_etl.warehouse.files import Between
 from outbox_etl.warehouse.marts import Say, forget
 from outbox_etl.warehouse.tables import CORE, PUBLICATIONS, TRANSACTION_EVENTS, Table
@@ -277,12 +283,17 @@ class WindowExport:
             changes = self._changes(ids, last=last).persist(StorageLevel.DISK_ONLY)
             try:
                 [found] = changes.selectExpr(
-                    "count_if(is_message) n", "min(id) low", "max(id) high"
+                    "count_if(is_message) n",
+                    "min(id) low",
+                    "max(id) high",
+                    "count(*) rows",
+                    f"{BYTES_OF_CHANGES} size",
                 ).collect()
                 self._still()
                 if found["high"] is not None or window.rebase:
                     span = Ids(found["low"] or 0, (found["high"] or 0) + 1)
-                    target.merge(changes, window.watermark() if last else None, self._merging(ids, span))
+                    how = replace(self._merging(ids, span), rows=found["rows"], size=found["size"] or 0)
+                    target.merge(changes, window.watermark() if last else None, how)
                 elif last:
                     target.mark(window.watermark())
             finally:
@@ -295,7 +306,7 @@ class WindowExport:
         window, lost = self._window, None
         if window.rebase:
             lost = [each.cut(ids) for each in self._expected if each.meets(ids)]
-        return Merging(window.hi, span, whole=window.lo == 0, lost=lost)
+        return Merging(window.hi, span, whole=window.lo == 0, lost=lost, say=self._say)
 
     @functools.cached_property
     def _expected(self) -> list[Ids]:
@@ -309,7 +320,7 @@ class WindowExport:
     def _changes(self, ids: Ids, *, last: bool) -> DataFrame:
         window, target = self._window, self._target
         read = rows.messages(self._source.messages(window, ids), window.hi)
-        batches = self._publications()
+        told, batches = window.again or self._published > 0, self._publications()
         if window.again:
             # Nearly all were published at positions of their own slice; those that were decided much later are few.
             there = ids.hold("position")
@@ -317,10 +328,12 @@ class WindowExport:
             batches = batches.where(there).unionByName(
                 batches.join(f.broadcast(far), "position", "left_semi")
             )
-        messages = with_checks(with_publications(read, batches), target.read(TRANSACTION_EVENTS))
+        published = with_publications(read, batches) if told else read
+        messages = with_checks(published, target.read(TRANSACTION_EVENTS))
         if not last or not (self._events or self._published):
             return all_changes(messages, None)
-        changes = all_changes(messages, of_older(target, window, top=self._top, asked=self._events > 0))
+        older = of_older(target, window, top=self._top, asked=self._events > 0, told=told)
+        changes = all_changes(messages, older)
         if window.again:
             # What PostgreSQL holds was told with its message, of this slice or of those before. What it should hold and
             # has lost has publications and checks in the warehouse still; they say nothing new of it.

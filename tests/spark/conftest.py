@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_etl.session import start
+from outbox_etl.warehouse.iceberg_merge import Made
 from outbox_local.stack.state import State
 from outbox_relay.warehouse import prepare
 from tests.support.databases import Databases
@@ -106,3 +107,16 @@ def mart_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSessio
 def warehouse(mart_spark: SparkSession, tmp_path: Path) -> Warehouse:
     """A warehouse whose rows the test writes itself."""
     return Warehouse(mart_spark, tmp_path / "warehouse")
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> list[Made]:
+    """The merges that DuckDB has made."""
+    commits, kept = list[Made](), Made.commit
+
+    def commit(self: Made, branch: str, properties: dict[str, str]) -> None:
+        commits.append(self)
+        kept(self, branch, properties)
+
+    monkeypatch.setattr(Made, "commit", commit)
+    return commits

@@ -68,10 +68,29 @@ def more_happens(stream: Stream) -> None:
 def kill_one_that_reads(run: Run, conn: Connection) -> None:
     """Kill an executor when each has a task that waits."""
     wait_until(lambda: waiting(conn) == 2, "a read by each executor")
-    executors = [pid for pid in run.all() if b"executor.CoarseGrainedExecutorBackend" in command_line(pid)]
-    assert len(executors) == 2
-    os.kill(executors[0], signal.SIGKILL)
-    wait_until(lambda: not alive(executors[0]), "its end")
+    found = executors(run)
+    assert len(found) == 2
+    os.kill(found[0], signal.SIGKILL)
+    wait_until(lambda: not alive(found[0]), "its end")
+
+
+def executors(run: Run) -> list[int]:
+    """The processes of a run's executors."""
+    return [pid for pid in run.all() if b"executor.CoarseGrainedExecutorBackend" in command_line(pid)]
+
+
+def kill_all_that_read_rows(run: Run, conn: Connection) -> None:
+    """Kill all executors when tasks of Spark's own wait: a run goes on row by row where no task could read."""
+    wait_until(lambda: "2 of 2 parts are read row by row" in run.log, "the reason why")
+    seen = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query NOT LIKE 'COPY%'"
+
+    def are_there() -> bool:
+        conn.execute("SELECT pg_stat_clear_snapshot()")
+        return conn.execute(seen).fetchone() != (0,)
+
+    wait_until(are_there, "a read, row by row")
+    for pid in executors(run):
+        os.kill(pid, signal.SIGKILL)
 
 
 def test_a_run_that_loses_an_executor_reads_again_what_it_had_to_read(
@@ -102,6 +121,7 @@ def test_a_run_without_retries_reports_lost_executors_and_the_next_run_completes
         held_in_mid_read(stream.dsn, "message") as conn,
     ):
         kill_one_that_reads(run, conn)
+        kill_all_that_read_rows(run, conn)
         code = run.code()
     assert code == 1, run.log
     assert "Spark lost its executors" in run.log

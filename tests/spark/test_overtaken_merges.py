@@ -13,7 +13,7 @@ import pytest
 from outbox_etl.errors import SparkError
 from outbox_etl.failures import explained
 from outbox_etl.source.window import Watermark
-from outbox_etl.warehouse import iceberg
+from outbox_etl.warehouse import iceberg, iceberg_merge
 from outbox_etl.warehouse.iceberg import IcebergTarget
 from outbox_etl.warehouse.maintain_iceberg import IcebergMaintenance
 from outbox_etl.warehouse.maintain_request import MaintenanceRequest
@@ -32,8 +32,9 @@ LIMIT = 300.0
 
 @pytest.fixture
 def exports(stream: Stream, make_exports: Callable[..., Exports], monkeypatch: pytest.MonkeyPatch) -> Exports:
-    """A warehouse in which all changes of a window count as far apart."""
+    """A warehouse in which all changes of a window count as far apart, and Spark merges them."""
     monkeypatch.setattr(iceberg, "WIDE", 0)
+    monkeypatch.setattr(iceberg_merge, "MOST_CHANGES", 0)
     return make_exports(stream.dsn)
 
 

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from outbox_etl.reconcile.request import ReconcileResult
 from tests.support.plain_inserts import connect
-from tests.support.recorded_by_hand import MakeWorld, Scene, Told, told
+from tests.support.recorded_by_hand import MakeWorld, Scene, Told, essence, told
 from tests.support.servers import MakeTopic
 from tests.support.spark_marks import MARKS
 
@@ -245,6 +245,8 @@ class Judged:
     outcome: ReconcileResult
     strict: ReconcileResult
     certificates: list[Any]
+    by_spark: ReconcileResult
+    left_to_spark: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +260,9 @@ def judged(module_worlds: MakeWorld, make_topic: MakeTopic) -> Judged:
     world.export()
     outcome = world.reconcile()
     strict = world.reconcile(everything=True, exactly_once=True, shared_topics=True)
-    return Judged(expected, outcome, strict, world.certificates())
+    certificates = world.certificates()
+    by_spark = world.reconcile_by_spark(everything=True)
+    return Judged(expected, outcome, strict, certificates, by_spark, world.left_to_spark())
 
 
 @pytest.mark.parametrize("deed", [deed.__name__ for deed in DEEDS])
@@ -295,6 +299,11 @@ def test_all_that_was_found_is_counted_and_the_exit_code_says_so(judged: Judged)
     assert (judged.strict.problems, judged.strict.exit_code) == (found + doubled, 1)
     assert judged.strict.notes["of_other_outboxes"] == unknown
     assert [problems for _, _, _, problems, *_ in judged.certificates] == [found + unknown, found + doubled]
+
+
+def test_duckdb_and_spark_find_the_same(judged: Judged) -> None:
+    assert judged.left_to_spark == []
+    assert essence(judged.outcome) == essence(judged.by_spark)
 
 
 SOUND = (nothing, what_retention_took, transactions_of_another_producer, published_and_not_recorded_yet)

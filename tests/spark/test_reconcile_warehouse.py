@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 
 from outbox_etl.reconcile.findings import Finding
 from outbox_etl.reconcile.request import ReconcileResult
-from tests.support.recorded_by_hand import MakeWorld, Scene
+from tests.support.recorded_by_hand import MakeWorld, Scene, essence
 from tests.support.servers import MakeTopic
 from tests.support.spark_marks import MARKS
 
@@ -138,7 +138,9 @@ class Judged:
     """Kinds of findings in the warehouse, by message id."""
     in_kafka: list[Finding]
     after: ReconcileResult
+    by_spark: ReconcileResult
     again: ReconcileResult
+    left_to_spark: list[str]
 
 
 @pytest.fixture(scope="module")
@@ -178,13 +180,14 @@ def judged(module_worlds: MakeWorld, make_topic: MakeTopic) -> Judged:
         [unpublished],
     )
     after = world.reconcile(everything=True)
+    by_spark = world.reconcile_by_spark(everything=True)
     again = world.reconcile()
     found: dict[str, set[str]] = {}
     for each in after.found:
         if each.store == "warehouse":
             found.setdefault(str(each.message_id), set()).add(each.kind)
     in_kafka = [each for each in after.found if each.store == "kafka"]
-    return Judged(before, victims, found, in_kafka, after, again)
+    return Judged(before, victims, found, in_kafka, after, by_spark, again, world.left_to_spark())
 
 
 @pytest.mark.parametrize("deed", DEEDS)
@@ -211,3 +214,10 @@ def test_nobody_else_is_named_and_the_proof_is_taken_back(judged: Judged) -> Non
     assert {each.message_id for each in judged.after.found} == victims
     assert judged.after.exit_code == 1
     assert judged.again.exit_code == 1, "a proof that was taken back is asked for again"
+
+
+def test_duckdb_and_spark_find_the_same(judged: Judged) -> None:
+    assert judged.left_to_spark == []
+    mine, theirs = essence(judged.after), essence(judged.by_spark)
+    assert set(mine["found"]) ^ set(theirs["found"]) == set()
+    assert mine == theirs

@@ -20,7 +20,6 @@ def made(exports: Exports, *, by_duck: bool, everything: bool = True) -> Rows:
     with pytest.MonkeyPatch.context() as patch:
         if not by_duck:
             patch.setattr(duck, "is_there", lambda: False)
-            patch.setattr(marts, "is_there", lambda: False)
         marts.refresh(
             exports.spark, exports.settings, exports.target, exports.said.append, everything=everything
         )

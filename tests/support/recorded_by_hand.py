@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Protocol
 
+import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from outbox_etl.export import export
 from outbox_etl.options.dsn import parse
 from outbox_etl.options.settings import Settings
+from outbox_etl.reconcile import local
 from outbox_etl.reconcile.findings import Finding
 from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
 from outbox_etl.reconcile.run import reconcile
@@ -81,6 +84,16 @@ class World:
         """Verify."""
         request = ReconcileRequest(self.bootstrap_servers, **wanted)
         return reconcile(self.spark, self.settings, self.target, request, self.said.append)
+
+    def reconcile_by_spark(self, **wanted: Any) -> ReconcileResult:
+        """Verify as on a cluster: no row is read or compared by DuckDB."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(local, "local_rows", lambda *_: None)
+            return self.reconcile(**wanted)
+
+    def left_to_spark(self) -> list[str]:
+        """What DuckDB left to Spark, as it was said."""
+        return [line for line in self.said if "by Spark: " in line]
 
     def sql(self, text: str) -> None:
         """Change the warehouse behind everybody's back; `{history}` and `{publications}` are its tables."""
@@ -182,3 +195,23 @@ class Scene:
 def told(found: Sequence[Finding], topic: str | None = None) -> list[Told]:
     """What was found, of one topic or of all."""
     return sorted((each.kind, each.message_id, each.offset) for each in found if topic in (None, each.topic))
+
+
+SUMS = ("postgres_checksum", "kafka_checksum", "warehouse_checksum")
+
+
+def essence(result: ReconcileResult) -> dict[str, Any]:
+    """What a verification found, whoever compared: each engine has hashes of its own, so of sums which are equal."""
+    partitions = [
+        {name: value for name, value in row.items() if name not in SUMS}
+        | {"equal": [row[one] == row[other] for one, other in combinations(SUMS, 2)]}
+        for row in result.partitions
+    ]
+    return {
+        "found": sorted(map(str, result.found)),
+        "allowed": sorted(map(str, result.allowed)),
+        "totals": dict(result.totals),
+        "notes": dict(result.notes),
+        "counts": (result.messages, result.records, result.problems),
+        "partitions": partitions,
+    }

@@ -178,7 +178,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
         "session": {"errors", "options"},
         "source": {"errors", "options", "statements"},
         "warehouse": {*COMMON, "session"},
-        "reconcile": {*COMMON, "warehouse"},
+        "reconcile": {*COMMON, "arrow", "warehouse"},
         "report": {*COMMON, "failures", "reconcile", "warehouse"},
         "arrow": {*COMMON, "failures", "warehouse"},
         "export": {*COMMON, "arrow", "reconcile", "warehouse"},

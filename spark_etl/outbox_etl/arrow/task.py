@@ -86,6 +86,13 @@ def reason_of(error: Exception) -> str:
 
 def read(conninfo: str, begin: Iterable[str], query: str) -> Generator[Any, None, None]:
     """The rows of a query, as Arrow's batches of some megabytes; `begin` are statements that begin its transaction."""
+    with copied(conninfo, begin, query) as batches:
+        yield from batches
+
+
+@contextlib.contextmanager
+def copied(conninfo: str, begin: Iterable[str], query: str) -> Iterator[Any]:
+    """A reader of the same rows."""
     from adbc_driver_postgresql import dbapi  # noqa: PLC0415  (only where tasks run)
 
     try:
@@ -97,7 +104,7 @@ def read(conninfo: str, begin: Iterable[str], query: str) -> Generator[Any, None
         for statement in begin:
             cursor.execute(statement)
         cursor.execute(query)
-        yield from cursor.fetch_record_batch()
+        yield cursor.fetch_record_batch()
         connection.rollback()
 
 

@@ -41,14 +41,18 @@ def expected(source: SourceRows, stored: SourceRows | None) -> DataFrame:
     return ours.unionByName(stored.places().select(f.lit("H").alias("side"), *columns))
 
 
-def bounds(places: DataFrame) -> dict[tuple[str, int], tuple[int, int] | None]:
+def bounds(rows: Sequence[Any]) -> dict[tuple[str, int], tuple[int, int] | None]:
     """The lowest and highest offset of the window's places in each partition; none when they are not known."""
-    offsets = f.struct(f.min("offset").alias("low"), f.max("offset").alias("high"))
-    rows = places.groupBy("topic", "partition").agg(offsets.alias("of")).collect()
     return {
-        (row["topic"], row["partition"]): None if row["of"]["low"] is None else tuple(row["of"])
+        (row["topic"], row["partition"]): None if row["low"] is None else (row["low"], row["high"])
         for row in rows
     }
+
+
+def bounded(places: DataFrame) -> list[Any]:
+    """The same as Spark's rows."""
+    offsets = f.min("offset").alias("low"), f.max("offset").alias("high")
+    return places.groupBy("topic", "partition").agg(*offsets).collect()
 
 
 def ranges(
@@ -94,6 +98,8 @@ class KafkaComparison:
     """Makes rows that several comparisons need once."""
     is_mirror: bool = False
     """Whether the warehouse has the same places: then there are those of PostgreSQL only."""
+    by_local: tuple[DataFrame, list[dict[str, Any]]] | None = None
+    """The suspects that DuckDB found: their message ids, and how many there are."""
 
     @functools.cached_property
     def _suspected(self) -> DataFrame:
@@ -103,6 +109,8 @@ class KafkaComparison:
         hash, and its offset is compared itself. A place that is recorded twice is two rows and one place: where rows
         are counted for places, in a mirror, that is a suspect too.
         """
+        if self.by_local:
+            return self.by_local[0].select(f.xxhash64("message_id").alias("key"), "known")
         hashed = f.xxhash64("message_id").alias("key"), f.xxhash64(*PLACE, "digest").alias("hash"), "offset"
         places = self.places.select(*hashed, f.lit(0).alias("read"), "gone")
         records = self.records.where("message_id IS NOT NULL").select(
@@ -129,7 +137,8 @@ class KafkaComparison:
 
     @functools.cached_property
     def _counts(self) -> dict[bool, int]:
-        return {row["known"]: row["count"] for row in self._suspected.groupBy("known").count().collect()}
+        rows = self.by_local[1] if self.by_local else self._suspected.groupBy("known").count().collect()
+        return {row["known"]: row["count"] for row in rows}
 
     @property
     def suspects(self) -> int:
@@ -154,14 +163,23 @@ class KafkaComparison:
         """The places by both accounts."""
         return places.unionByName(places.withColumn("side", f.lit("H"))) if self.is_mirror else places
 
-    def totals(self) -> list[dict[str, Any]]:
+    def totals(self, counted: Sequence[Mapping[str, Any]] | None = None) -> list[dict[str, Any]]:
         """Counts and order-free checksums of the three, per topic and partition, over places that Kafka still has.
 
         A foreign record in a message's place is not the message: the place counts as empty.
 
         Where every message that has a place is there once and at that place, these are counted as they are, Kafka's
-        from Kafka. All others are compared place by place.
+        from Kafka. All others are compared place by place. DuckDB may have `counted` place by place.
         """
+        names = ("postgres", "warehouse", "kafka")
+        if counted is not None:
+            return [
+                {
+                    **{name: value for name, value in row.items() if not name.endswith("_sum")},
+                    **{f"{name}_checksum": hexadecimal(row[f"{name}_sum"]) for name in names},
+                }
+                for row in sorted(counted, key=lambda row: _named(((row["topic"], row["partition"]), None)))
+            ]
         found: dict[tuple[str, int], Counter[str]] = {}
         plain = self.is_mirror and not self.known_suspects
         if plain:
@@ -175,7 +193,6 @@ class KafkaComparison:
         for row in self._by_place(places, records):
             of = found.setdefault((row["topic"], row["partition"]), Counter())
             of.update({name: value or 0 for name, value in row.items() if name not in PLACE})
-        names = ("postgres", "warehouse", "kafka")
         return [
             {
                 "topic": topic,

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from outbox_etl.reconcile.sources import firsts_as
 from outbox_etl.source.reader import lies_among
 from outbox_etl.warehouse.changes import FEW
-from outbox_etl.warehouse.rows import first_publications
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from outbox_etl.reconcile.findings import Findings
+    from outbox_etl.reconcile.local import LocalRows
     from outbox_etl.reconcile.sources import SourceRows
     from outbox_etl.source.reader import Ids
     from outbox_etl.source.window import Window
@@ -43,17 +44,23 @@ class WarehouseComparison:
         *,
         found: Findings,
         keep: Callable[[DataFrame], DataFrame],
+        local: LocalRows | None = None,
     ) -> None:
         """Take both sources, all of the warehouse, and the ids that PostgreSQL holds.
 
-        What is found is asked of `found`; `keep` makes rows that several comparisons need once.
+        What is found is asked of `found`; `keep` makes rows that several comparisons need once. `local` finds
+        suspects where it has the rows.
         """
         (self._source, self._stored), self._window, self._held = sources, window, held
         self._target, self._found, self._keep = target, found, keep
         self._inside = f"xid >= {window.lo} AND xid < {window.hi}"
+        self._counts: Mapping[str, int]
+        if local and (suspects := local.suspects()):
+            self._suspects, self._counts = suspects
+            return
         self._suspects = self._keep(reduce(DataFrame.unionByName, self._all_suspects()))
         counted = self._suspects.groupBy("what").count().collect()
-        self._counts: dict[str, int] = {row["what"]: row["count"] for row in counted}
+        self._counts = {row["what"]: row["count"] for row in counted}
 
     @property
     def is_mirror(self) -> bool:
@@ -144,7 +151,7 @@ class WarehouseComparison:
             reduce(DataFrame.unionByName, rows)
             .groupBy("id", "message_id")
             .agg(
-                f.first("topic").alias("topic"),
+                f.first("topic", ignorenulls=True).alias("topic"),
                 f.count_if(f.col("side") == "P").alias("mine"),
                 f.count_if(f.col("side") == "H").alias("theirs"),
                 f.count_if(f.col("side") == "E").alias("elsewhere"),
@@ -318,10 +325,8 @@ class WarehouseComparison:
         )
         beyond = self._target.read(PUBLICATIONS).where(f"xid >= {self._window.hi}")
         there = self._stored.publications.where("NOT of_lost")
-        first = _firsts_as(self._suspected(there, "firsts", "position"), "first")
-        joined = committed.join(first, "position", "left").join(
-            _firsts_as(beyond, "next"), "position", "left"
-        )
+        first = firsts_as(self._suspected(there, "firsts", "position"), "first")
+        joined = committed.join(first, "position", "left").join(firsts_as(beyond, "next"), "position", "left")
         wrong = joined.where(
             f"CASE WHEN first_at IS NULL THEN offset IS NOT NULL AND {self._inside} AND NOT (published_at <=> next_at "
             "AND partition <=> next_partition AND offset <=> next_offset) "
@@ -385,15 +390,6 @@ class WarehouseComparison:
     def _exists(self, column: str) -> str:
         """A condition: PostgreSQL still has the partition of this id or position."""
         return lies_among(column, self._held)
-
-
-def _firsts_as(publications: DataFrame, name: str) -> DataFrame:
-    return first_publications(publications).select(
-        "position",
-        f.col("partition").alias(f"{name}_partition"),
-        f.col("offset").alias(f"{name}_offset"),
-        f.col("published_at").alias(f"{name}_at"),
-    )
 
 
 def _none(*names: str) -> dict[str, Column]:

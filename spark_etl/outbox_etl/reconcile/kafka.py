@@ -7,8 +7,10 @@ this package.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sys
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -183,6 +185,12 @@ class Broker:
 
         return frame.mapInArrow(records, SCHEMA)
 
+    def save(self, spark: SparkSession, ranges: Iterable[Range], folder: str) -> list[tuple[str, int]]:
+        """Have the tasks write the records into Parquet files of this machine; answer their paths and rows."""
+        splits = list(_split(ranges)) or [Range("", 0, 0, 0)]  # (a file without rows)
+        work = functools.partial(_save, dict(self.config), folder)
+        return list(spark.sparkContext.parallelize(splits, max(1, len(splits))).map(work).collect())
+
 
 def digest(key: bytes | None, body: bytes | None) -> str:
     """128 bits that stand for a key and a body; `DIGEST` is the same in Spark's SQL."""
@@ -212,32 +220,57 @@ def _split(ranges: Iterable[Range]) -> Iterator[Range]:
 
 def _records(batches: Iterable[pa.RecordBatch], config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """Run on an executor: read the ranges that a task was given."""
-    import pyarrow as pa  # noqa: PLC0415
-    from confluent_kafka import Consumer  # noqa: PLC0415
-
-    names = ("topic", "partition", "offset", "message_id", "digest")
-    types = (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string())
     for batch in batches:
         for row in batch.to_pylist():
-            consumer = Consumer(dict(config))
-            try:
-                found: list[tuple[Any, ...]] = []
-                for record in records_of(consumer, Range(**row)):
-                    found.append(record)
-                    if len(found) == ROWS:
-                        yield _batch(found, names, types)
-                        found = []
-                if found:
-                    yield _batch(found, names, types)
-            finally:
-                consumer.close()
+            yield from _read(Range(**row), config)
 
 
-def _batch(rows: Sequence[tuple[Any, ...]], names: Sequence[str], types: Sequence[Any]) -> pa.RecordBatch:
+def _save(config: Mapping[str, Any], folder: str, range_: Range) -> tuple[str, int]:
+    """Run in a task under `local[…]`: write a range into a file that no other attempt writes."""
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    path, rows = f"{folder}/{uuid.uuid4().hex}.parquet", 0
+    with pq.ParquetWriter(path, _schema()) as file:
+        for batch in _read(range_, config):
+            file.write_batch(batch)
+            rows += batch.num_rows
+    return path, rows
+
+
+def _read(range_: Range, config: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+    from confluent_kafka import Consumer  # noqa: PLC0415
+
+    if range_.start == range_.end:
+        return
+    consumer = Consumer(dict(config))
+    try:
+        found: list[tuple[Any, ...]] = []
+        for record in records_of(consumer, range_):
+            found.append(record)
+            if len(found) == ROWS:
+                yield _batch(found)
+                found = []
+        if found:
+            yield _batch(found)
+    finally:
+        consumer.close()
+
+
+def _schema() -> pa.Schema:
     import pyarrow as pa  # noqa: PLC0415
 
-    columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, names=list(names))
+    types = (pa.string(), pa.int32(), pa.int64(), pa.string(), pa.string())
+    return pa.schema(zip(("topic", "partition", "offset", "message_id", "digest"), types, strict=True))
+
+
+def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = _schema()
+    columns = [
+        pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), schema.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def records_of(consumer: Any, range_: Range) -> Iterator[tuple[Any, ...]]:

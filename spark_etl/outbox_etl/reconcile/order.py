@@ -9,14 +9,14 @@ right order and Kafka has them the other way round. Everything else is noted as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as f
 from pyspark.sql.window import Window as Over
 
-from outbox_etl.reconcile.findings import Finding, chunks
+from outbox_etl.reconcile.findings import Finding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -88,26 +88,29 @@ def inversions(records: DataFrame, places: DataFrame) -> DataFrame:
 
 
 def check_order(
-    rows: DataFrame,
-    source: SourceRows,
+    chunks: Iterable[Sequence[Any]],
+    recorded: Callable[[list[int]], Sequence[Any]],
     reader: Reader,
     found: Findings,
     cut: Set[tuple[str, int]] = frozenset(),
 ) -> None:
-    """Report which inversions break the promise.
+    """Report which inversions break the promise; `recorded` finds the publications of positions.
 
     `cut` are partitions of which Kafka no longer keeps the beginning. There the first appearance of a doubled message
     may be gone, and what is left proves nothing about order.
     """
-    for taken in chunks(rows):
-        _check_taken(taken, source, reader, found, cut)
+    for taken in chunks:
+        positions = sorted({row["position"] for row in taken} | {row["later"]["position"] for row in taken})
+        _check_taken(taken, _firsts(recorded(positions)), reader, found, cut)
 
 
 def _check_taken(
-    taken: Sequence[Any], source: SourceRows, reader: Reader, found: Findings, cut: Set[tuple[str, int]]
+    taken: Sequence[Any],
+    recorded: Mapping[int, dict[str, Any]],
+    reader: Reader,
+    found: Findings,
+    cut: Set[tuple[str, int]],
 ) -> None:
-    positions = sorted({row["position"] for row in taken} | {row["later"]["position"] for row in taken})
-    recorded = _recorded(source, positions)
     snapshots = {
         key: Snapshot.of(text)
         for key, text in reader.snapshots({pub["batch"] for pub in recorded.values()}).items()
@@ -158,12 +161,17 @@ def _why(early: Any, late: Any, row: Any, snapshots: dict[Any, Snapshot]) -> str
     )
 
 
-def _recorded(source: SourceRows, positions: list[int]) -> dict[int, dict[str, Any]]:
-    """The first publication that was recorded of each position: its place, its batch, and its message's transaction."""
+def recorded(source: SourceRows, positions: list[int]) -> list[Any]:
+    """The publications of these positions, the first of each first, with their message's transaction."""
     published = source.publications.where(f.col("position").isin(positions)).drop("xid")
     xids = source.messages.where("state = 'COMMITTED'").select("position", "xid")
+    return published.join(xids, "position").orderBy("position", "published_at", "offset").collect()
+
+
+def _firsts(rows: Sequence[Any]) -> dict[int, dict[str, Any]]:
+    """The first publication of each position: its place, its batch, and its message's transaction."""
     found: dict[int, dict[str, Any]] = {}
-    for row in published.join(xids, "position").orderBy("position", "published_at", "offset").collect():
+    for row in rows:
         batch = (row["epoch"], row["batch"], row["lo"])
         found.setdefault(
             row["position"], {"place": (row["partition"], row["offset"]), "batch": batch, "xid": row["xid"]}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from outbox_etl.warehouse.target import Target
 
 SQL = "reconcile.sql"
-JOINED = {"status", "published_at", "partition", "offset", "checks", "window_hi", "body_json", "headers"}
+APART = {"status", "published_at", "partition", "offset", "checks", "window_hi", "body_json", "headers"}
 """Columns of message_history that do not come from the message's own row, or are compared in another way."""
 PLACE = ("topic", "partition", "offset")
 LOOKED_UP = 500
@@ -124,7 +124,7 @@ def with_lost(stored: SourceRows, source: SourceRows, target: Target, held: Sequ
 
 def slim(messages: DataFrame, *more: str) -> DataFrame:
     """Messages without their content, which two digests stand for: of key and body, and of all that was written."""
-    plain = [name for name in MESSAGE_HISTORY.names if name not in JOINED | {"key", "body"}]
+    plain = [name for name in MESSAGE_HISTORY.names if name not in APART | {"key", "body"}]
     digests = messages.withColumns(
         {
             "digest": f.expr(DIGEST),
@@ -160,6 +160,16 @@ def _hash(*columns: Column) -> Column:
     return f.xxhash64(*columns, mask)
 
 
+def firsts_as(publications: DataFrame, name: str) -> DataFrame:
+    """The first publication of each position, in columns that begin with `name`."""
+    return rows.first_publications(publications).select(
+        "position",
+        f.col("partition").alias(f"{name}_partition"),
+        f.col("offset").alias(f"{name}_offset"),
+        f.col("published_at").alias(f"{name}_at"),
+    )
+
+
 def span(publications: DataFrame) -> tuple[int, int]:
     """The lowest and the highest position."""
     found = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
@@ -174,8 +184,11 @@ class Reader:
 
     def split(self, text: str) -> DataFrame:
         """Read a statement that returns an `id`, in parallel by ranges of it."""
-        ranges = self._source.ranges(Ids(0, self._top + 1), self._top)
-        return self._source.read(text, [ids.hold("id") for ids in ranges])
+        return self._source.read(text, [ids.hold("id") for ids in self.ranges()])
+
+    def ranges(self) -> Sequence[Ids]:
+        """The ranges of ids that are read in parallel."""
+        return self._source.ranges(Ids(0, self._top + 1), self._top)
 
     def later(self, hi: int) -> DataFrame:
         """Messages that were written or changed after the window, as they are now."""

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     from outbox_etl.reconcile.certificate import Certificate
     from outbox_etl.reconcile.findings import Findings
+    from outbox_etl.reconcile.local import LocalRows
     from outbox_etl.reconcile.sources import SourceRows
     from outbox_etl.source.reader import Ids
     from outbox_etl.source.window import Window
@@ -31,6 +32,7 @@ def find_unverified(
     found: Findings,
     *,
     accept: bool,
+    local: LocalRows | None = None,
 ) -> None:
     """Ask `found` for the rows of the warehouse that were never verified and have no counterpart any more.
 
@@ -41,8 +43,12 @@ def find_unverified(
     inside = f"xid >= {window.lo} AND xid < {window.hi} AND NOT ({xids})"
     ids = [(each.lower, each.upper) for each in held]
     # (what a fail-over lost was never to be verified: it is told as lost)
-    messages = stored.messages.where(f"{inside} AND status <> 'LOST' AND NOT ({_any('id', ids)})")
-    publications = stored.publications.where(f"{inside} AND NOT ({_any('position', ids)})").withColumns(
+    of_messages = f"{inside} AND status <> 'LOST' AND NOT ({_any('id', ids)})"
+    of_publications = f"{inside} AND NOT ({_any('position', ids)})"
+    if local and local.is_verified(of_messages, of_publications):
+        return
+    messages = stored.messages.where(of_messages)
+    publications = stored.publications.where(of_publications).withColumns(
         {"message_id": f.lit(None).cast("string"), "topic": f.lit(None).cast("string")}
     )
     for rows in (messages, publications):

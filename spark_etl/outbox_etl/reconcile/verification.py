@@ -9,19 +9,21 @@ If the run dies anywhere, there is no certificate, and the next run verifies the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as f
 
 from outbox_etl.errors import SettingsError, SourceError
 from outbox_etl.reconcile import certificate as certificates
-from outbox_etl.reconcile import order, orphans, revocation, unverified
+from outbox_etl.reconcile import local, order, orphans, revocation, unverified
 from outbox_etl.reconcile.against_kafka import (
     KafkaComparison,
+    bounded,
     bounds,
     expected,
     hexadecimal,
@@ -31,7 +33,7 @@ from outbox_etl.reconcile.against_kafka import (
 )
 from outbox_etl.reconcile.against_warehouse import WarehouseComparison
 from outbox_etl.reconcile.certificate import Certificate
-from outbox_etl.reconcile.findings import Finding, Findings
+from outbox_etl.reconcile.findings import CAP, Finding, Findings, chunks
 from outbox_etl.reconcile.request import ReconcileRequest, ReconcileResult
 from outbox_etl.reconcile.sources import Reader, SourceRows, postgres, warehouse, with_lost
 from outbox_etl.source import partition_guard
@@ -44,9 +46,11 @@ if TYPE_CHECKING:
 
     from outbox_etl.options.settings import Settings
     from outbox_etl.reconcile.kafka import Broker
+    from outbox_etl.reconcile.local import LocalRows
     from outbox_etl.warehouse.target import Target
 
 FOREVER = 1 << 62
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class Verification:
         self._known = certificates.present(self._all, now.cluster)
         self._revoked = revocation.latest(self._known)
         self._cut: set[tuple[str, int]] = set()
+        self._local: LocalRows | None = None
 
     def run(self) -> ReconcileResult:
         """Verify the window, write its certificate, and return the result."""
@@ -95,9 +100,28 @@ class Verification:
             return ReconcileResult(self._settings.target, lo, mark.hi)
         window = Window(lo, mark.hi, mark.top, 0, self._cluster)
         self._say(f"window of transactions {window.lo} to {window.hi}")
+        self._local = local.local_rows(self._spark, self._settings, self._say)
+        with ExitStack() as last:
+            if self._local:
+                last.callback(self._local.close)
+            return self._verify(window, before, ends, began)
+
+    def _verify(
+        self,
+        window: Window,
+        before: Mapping[str, Mapping[str, int]],
+        ends: Mapping[str, Mapping[str, int]],
+        began: float,
+    ) -> ReconcileResult:
         source, stored, total = self._read_sources(window)
         comparison = WarehouseComparison(
-            (source, stored), self._target, window, self._held(), found=self._found, keep=self._kept
+            (source, stored),
+            self._target,
+            window,
+            self._held(),
+            found=self._found,
+            keep=self._kept,
+            local=self._local,
         )
         self._say(f"PostgreSQL and the warehouse read after {monotonic() - began:.1f} s")
         kafka, marks = self._kafka(source, stored, before, is_mirror=comparison.is_mirror)
@@ -110,6 +134,17 @@ class Verification:
 
     def _read_sources(self, window: Window) -> tuple[SourceRows, SourceRows, tuple[int, str]]:
         """PostgreSQL and the warehouse; how many messages the window has, and their order-free checksum."""
+        if self._local:
+            try:
+                source, stored, (count, sum_) = self._local.read(
+                    self._source, self._target, window, self._reader.ranges(), self._held()
+                )
+            except Exception as error:  # noqa: BLE001  (all is read again, and reports what is wrong)
+                self._say(f"rows are read and compared by Spark: {local.reason(error, self._settings)}")
+                self._local.close()
+                self._local = None
+            else:
+                return source, stored, (count, hexadecimal(sum_))
 
         def kept(rows: SourceRows) -> SourceRows:
             return SourceRows(self._kept(rows.messages), self._kept(rows.publications), rows.events)
@@ -135,20 +170,25 @@ class Verification:
         is_mirror: bool,
     ) -> tuple[KafkaComparison, Mapping[tuple[str, int], tuple[int, int]]]:
         places = self._kept(expected(source, None if is_mirror else stored))
-        reach = bounds(places)
+        rows = self._local.bounds(is_mirror=is_mirror) if self._local else None
+        reach = bounds(bounded(places) if rows is None else rows)
         topics = {topic for topic, _ in reach} | before.keys() | self._reader.topics()
         marks = self._broker.watermarks(topics)
         self._broker.refuse_hidden({place: of[1] for place, of in reach.items() if of}, marks)
         compacted = self._broker.compacted({topic for topic, _ in marks})
         self._found.notes["partitions_made_anew"] += len(made_anew(marks, before))
         to_read = ranges(reach, marks, before)
-        records = self._kept(self._broker.read(self._spark, to_read))
-        read = _reading(records.count)
+        if self._local:
+            here = self._local
+            records, read = _reading(lambda: here.records(self._broker, to_read))
+        else:
+            records = self._kept(self._broker.read(self._spark, to_read))
+            read = _reading(records.count)
         self._say(f"{read} records of {len(to_read)} partitions")
         after = self._broker.watermarks(topics)
-        rows = [(*place, low, place[0] in compacted) for place, (low, _) in after.items()]
+        lows = [(*place, low, place[0] in compacted) for place, (low, _) in after.items()]
         limits = self._spark.createDataFrame(
-            rows, "topic string, partition int, low bigint, compacted boolean"
+            lows, "topic string, partition int, low bigint, compacted boolean"
         )
         judged = places.join(limits.hint("broadcast"), ["topic", "partition"], "left")
         judged = judged.selectExpr(
@@ -160,8 +200,9 @@ class Verification:
             for place, (low, _) in after.items()
             if place[0] in compacted or 0 < low >= began.get(place, low)
         }
+        suspects = self._local.kafka_suspects(lows) if self._local else None
         return KafkaComparison(
-            records, self._kept(judged), self._found, self._kept, is_mirror=is_mirror
+            records, self._kept(judged), self._found, self._kept, is_mirror=is_mirror, by_local=suspects
         ), marks
 
     def _against_warehouse(
@@ -177,7 +218,13 @@ class Verification:
             if not each.problems and each.warehouse == self._warehouse
         ]
         unverified.find_unverified(
-            stored, window, self._held(), proven, self._found, accept=self._request.accept_dropped
+            stored,
+            window,
+            self._held(),
+            proven,
+            self._found,
+            accept=self._request.accept_dropped,
+            local=self._local,
         )
 
     def _against_kafka(
@@ -201,16 +248,32 @@ class Verification:
                 each, self._found, self._reader, self._target, shared=self._request.shared_topics
             )
         )
+        order.check_order(
+            self._inversions(kafka), self._recorded(source), self._reader, self._found, self._cut
+        )
+        partitions = kafka.totals(self._local.totals() if self._local else None)
+        for name in ("foreign", "no_longer_in_kafka"):
+            self._found.notes[name] += sum(row[name] for row in partitions)
+        return partitions, held
+
+    def _inversions(self, kafka: KafkaComparison) -> Iterator[Sequence[Any]]:
+        """What lies behind a later message of its order key, in chunks."""
+        found = self._local.inversions(CAP) if self._local else None
+        if found is not None:
+            yield from found
+            return
         units = self._kept(order.doubtful_units(kafka.places, kafka.suspects_of(kafka.places)))
         if count := units.count():
             doubtful = f.broadcast(units) if count <= FEW else units
             places = kafka.places.withColumn("key", f.expr(order.UNIT)).join(doubtful, "key", "left_semi")
-            behind = order.inversions(kafka.records, places.drop("key"))
-            order.check_order(behind, source, self._reader, self._found, self._cut)
-        partitions = kafka.totals()
-        for name in ("foreign", "no_longer_in_kafka"):
-            self._found.notes[name] += sum(row[name] for row in partitions)
-        return partitions, held
+            yield from chunks(order.inversions(kafka.records, places.drop("key")))
+
+    def _recorded(self, source: SourceRows) -> Callable[[list[int]], Sequence[Any]]:
+        def find(positions: list[int]) -> Sequence[Any]:
+            rows = self._local.recorded(positions) if self._local else None
+            return order.recorded(source, positions) if rows is None else rows
+
+        return find
 
     def _conclude(
         self,
@@ -278,7 +341,7 @@ class Verification:
         return rows.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
 
 
-def _reading(count: Callable[[], int]) -> int:
+def _reading(count: Callable[[], T]) -> T:
     """Read Kafka, and report in one line what an executor could not read."""
     try:
         return count()

@@ -257,9 +257,13 @@ class Source:
         texts = (new_messages(ids, held, window) for ids in ranges)
         return tuple(filter(None, begin)), [statement(SQL, "copied", messages=text) for text in texts]
 
+    def begin(self) -> tuple[str, ...]:
+        """What begins a transaction of a reader of COPY: the check of its server."""
+        return tuple(filter(None, (self._check,)))
+
     def few(self, table: str, window: Window, most: int) -> tuple[tuple[str, ...], str]:
         """For a reader of COPY, up to so many of a window's rows of a table of the warehouse but message_history."""
-        return tuple(filter(None, (self._check,))), few(table, window, most)
+        return self.begin(), few(table, window, most)
 
     def events(self, window: Window) -> DataFrame:
         """The events of a window."""

@@ -16,10 +16,18 @@ ANTI JOIN deleted_of_{view} d ON d.place = r.file_index AND d.pos = r.file_row_n
 -- name: deleted
 -- What Iceberg's position deletes say of the files {places}: of each its name in the table and its place among those
 -- that are read. A row may be deleted twice.
-CREATE OR REPLACE TEMP TABLE deleted_of_{view} AS
+CREATE OR REPLACE TABLE deleted_of_{view} AS
 SELECT DISTINCT CAST(f.place AS UBIGINT) AS place, d.pos
 FROM read_parquet([{paths}], hive_partitioning = false) d JOIN (VALUES {places}) f(file, place) ON f.file = d.file_path
 
 -- name: nothing
 -- A table without files.
 SELECT {columns} WHERE false
+
+-- name: save
+-- The rows of a query as a file.
+COPY ({rows}) TO {path} (FORMAT parquet)
+
+-- name: table
+-- Rows of Arrow as a table, for all cursors.
+CREATE OR REPLACE TABLE {table} AS SELECT * FROM given

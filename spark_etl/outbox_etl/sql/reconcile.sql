@@ -73,3 +73,20 @@ SELECT ?, s.system_identifier::bigint, s.timeline, s.database, ?, ?::int8multira
 FROM ({server}) s
 WHERE s.system_identifier = ? AND s.timeline = ? AND s.database = ?
 RETURNING problems
+
+-- name: copied_messages
+-- Messages of a range of ids for COPY, in the types that its reader has.
+SELECT q.xid, q.position, q.id, q.message_id::text AS message_id, q.born_at, q.decided_at, q.deliver_at, q.deliver_before,
+       q.queue, q.lane, q.state, q.topic, q.key, q.body, q.headers, q.order_key, q.selector, q.tags, q.index_keys,
+       q.producer_group, q.transaction_id, q.checker, q.biz_type, q.biz_id, q.traceparent, q.remark
+FROM ({rows}) q WHERE {within}
+
+-- name: copied_events
+-- Events of a range of ids for COPY.
+SELECT q.xid, q.id, q.message_id::text AS message_id, q.happened_at, q.kind, q.from_state, q.to_state, q.answer, q.actor,
+       q.reason
+FROM ({rows}) q WHERE {within}
+
+-- name: copied_publications
+-- Batches of a range of ids for COPY.
+SELECT q.xid, q.epoch, q.batch, q.id, q.published_at, q.positions, q.partitions, q.offsets FROM ({rows}) q WHERE {within}

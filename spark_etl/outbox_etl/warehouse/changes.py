@@ -34,6 +34,11 @@ LARGE, FEW = 500_000, 200_000
 """Positions of a window from which on the messages concerned are counted, and how many keys are few: each executor is
 sent a copy."""
 
+BYTES_OF_CHANGES = """sum(2 * coalesce(octet_length(body), 0) + coalesce(octet_length(key), 0)
+    + coalesce(octet_length(order_key), 0) + coalesce(octet_length(to_json(headers)), 0)
+    + octet_length(concat_ws('', tags, index_keys, remark)) + 1000)"""
+"""About how many bytes changes have: bodies count twice, because they may be there as JSON too."""
+
 STATE = [name for name in MESSAGE_HISTORY.names if name not in JOINED]
 """The columns that come with a message's state."""
 
@@ -62,15 +67,17 @@ def _counts(events: DataFrame) -> DataFrame:
     return events.where("kind = 'check'").groupBy(*IDENTITY).agg(f.count("*").cast("int").alias("checks"))
 
 
-def of_older(target: Target, window: Window, *, top: int, asked: bool) -> DataFrame:
+def of_older(target: Target, window: Window, *, top: int, asked: bool, told: bool) -> DataFrame:
     """What a window adds to messages that it need not hold: publications at their positions, counts of checks.
 
     Publications and events of the window are in the target already; so are the new messages, those with ids above
-    `top`, with theirs.
+    `top`, with theirs. `asked`, `told`: whether the window has events, and publications.
     """
     events = target.read(TRANSACTION_EVENTS).where(f"kind = 'check' AND id <= {top if asked else -1}")
     recent = events.where(window.written).select(*IDENTITY).distinct()
     checks = _counts(events.join(recent, [*IDENTITY], "left_semi"))
+    if not told:
+        return checks
     publications = target.read(PUBLICATIONS).where(window.written)
     span = publications.agg(f.min("position").alias("low"), f.max("position").alias("high")).first()
     low, high = (span["low"], span["high"]) if span and span["high"] is not None else (0, -1)
@@ -107,15 +114,21 @@ def all_changes(messages: DataFrame, older: DataFrame | None) -> DataFrame:
 NEWER = "(s.is_message AND (s.xid >= t.xid OR t.xid >= t.window_hi))"
 """Whether a change brings the newer state."""
 
+ASKED_OF_ROW = sorted({*JOINED, "position", "xid"})
+"""The columns of a row that a change asks for which brings a newer state."""
+
 
 def merged(window_hi: int, *, rebase: bool = False, all_newer: bool = False) -> dict[str, str]:
-    """What becomes of each column of `t` under the change `s`, as SQL expressions.
+    """What becomes of each column of `t` under the change `s`, as SQL expressions of Spark's and DuckDB's.
 
     `all_newer`: every change brings a newer state. Then `t` is asked for numbers, times and names only. A change that
     does not is refused: the part of a lost executor, read again, may have become an addition to an older message.
     """
-    newer = "true" if all_newer else "s.is_message" if rebase else NEWER
-    result = {name: f"CASE WHEN {newer} THEN s.`{name}` ELSE t.`{name}` END" for name in STATE}
+    newer = "s.is_message" if rebase else NEWER
+    result = {
+        name: f"s.{name}" if all_newer else f"CASE WHEN {newer} THEN s.{name} ELSE t.{name} END"
+        for name in STATE
+    }
     position = result["position"]
     mine = f"(t.published_at IS NOT NULL AND t.position = {position})"
     theirs = f"(s.published_at IS NOT NULL AND s.position = {position})"
@@ -124,17 +137,16 @@ def merged(window_hi: int, *, rebase: bool = False, all_newer: bool = False) -> 
     stays = "NOT s.is_message AND t.status = 'LOST'"
     for name in PUBLICATION:
         result[name] = (
-            f"CASE WHEN {stays} THEN t.`{name}` WHEN NOT ({counts}) THEN NULL "
-            f"WHEN {earlier} THEN s.`{name}` WHEN {mine} THEN t.`{name}` END"
+            f"CASE WHEN {stays} THEN t.{name} WHEN NOT ({counts}) THEN NULL "
+            f"WHEN {earlier} THEN s.{name} WHEN {mine} THEN t.{name} END"
         )
     result["status"] = (
         f"CASE WHEN {stays} THEN t.status WHEN {counts} AND ({mine} OR {theirs}) THEN 'PUBLISHED' "
         f"ELSE {result['state']} END"
     )
+    stamp = f"CAST({window_hi} AS BIGINT)"
     result["checks"] = "coalesce(s.checks, t.checks)"
     result["window_hi"] = (
-        f"CASE WHEN {NEWER} THEN {window_hi}L ELSE raise_error('{READ_AGAIN}') END"
-        if all_newer
-        else str(window_hi)
+        f"CASE WHEN {NEWER} THEN {stamp} ELSE raise_error('{READ_AGAIN}') END" if all_newer else stamp
     )
     return result

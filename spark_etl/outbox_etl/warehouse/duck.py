@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +16,21 @@ from outbox_etl.statements import statement
 from outbox_etl.warehouse.files import ParquetFiles, is_sound
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from outbox_etl.warehouse.tables import Table
 
 SQL = "duck.sql"
 MEMORY = "1GiB"
-"""What a query takes before it goes on with files of its own in the machine's folder for such files."""
+"""What a query takes before it goes on with files of its own, in a given folder or the machine's for such files."""
 TYPES = {"bigint": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "binary": "BLOB", "double": "DOUBLE",
-         "timestamp": "TIMESTAMPTZ", "date": "DATE"}  # fmt: skip
+         "timestamp": "TIMESTAMPTZ", "date": "DATE", "array<string>": "VARCHAR[]",
+         "map<string,string>": "MAP(VARCHAR, VARCHAR)"}  # fmt: skip
 """DuckDB's names of the types; a view has the columns that are of one of these."""
-MACROS = ("CREATE MACRO unix_micros(moment) AS epoch_us(moment)",)
+MACROS = (
+    "CREATE MACRO unix_micros(moment) AS epoch_us(moment)",
+    "CREATE MACRO raise_error(reason) AS error(reason)",
+)
 """Functions of Spark that DuckDB has under another name."""
 NOT_PLAIN = frozenset("*?[{")
 """What makes a path a pattern for DuckDB, or could be taken for a place in a statement."""
@@ -39,15 +45,31 @@ def is_there() -> bool:
     return importlib.util.find_spec("duckdb") is not None
 
 
+def opened(spark: SparkSession, say: Callable[[str], None], what: str) -> Duck | None:
+    """A DuckDB with the cores of `local[…]`; None: tasks run elsewhere, or it is not there, or does not start."""
+    context = spark.sparkContext
+    # (a user's own time zone is Spark's; DuckDB has days of UTC)
+    is_ours = (
+        str(context.master).startswith("local") and spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    )
+    if not (is_ours and is_there()):
+        return None
+    try:
+        return Duck(context.defaultParallelism)
+    except Exception as error:  # noqa: BLE001  (what Spark can do shall not fail because of it)
+        say(f"{what} by Spark: {type(error).__name__}")
+        return None
+
+
 class Duck:
     """A DuckDB in memory, with the tables of a warehouse as views."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, disk: str | None = None) -> None:
         import duckdb  # noqa: PLC0415
 
         self._sound: set[str] = set()
         self._threads = threads
-        self._spill = tempfile.TemporaryDirectory(prefix="outbox-etl-", ignore_cleanup_errors=True)
+        self._spill = tempfile.TemporaryDirectory(prefix="outbox-etl-", dir=disk, ignore_cleanup_errors=True)
         config: dict[str, str | bool | int | float | list[str]] = {
             "threads": threads,
             "memory_limit": MEMORY,
@@ -77,7 +99,7 @@ class Duck:
             UnreadableError: a file is missing or damaged.
         """
         try:
-            self._need_sound(files)
+            self.need_sound(files)
             self._duck.execute(statement(SQL, "view", view=name, rows=self._rows(name, table, files)))
         except UnreadableError:
             raise
@@ -95,10 +117,70 @@ class Duck:
         except Exception as error:  # noqa: BLE001  (as above)
             raise UnreadableError(type(error).__name__) from None
 
+    def ask_for_at_most(self, text: str, most: int) -> Any:
+        """The same, of so many bytes at most.
+
+        Raises:
+            UnreadableError: as above, or the rows are larger.
+        """
+        import pyarrow as pa  # noqa: PLC0415
+
+        batches, size = [], 0
+        try:
+            with self._duck.sql(text).to_arrow_reader() as rows:
+                for batch in rows:
+                    batches.append(batch)
+                    size += batch.nbytes
+                    if size > most:
+                        raise UnreadableError(f"the rows have more than {most} bytes")
+                return pa.Table.from_batches(batches, rows.schema)
+        except UnreadableError:
+            raise
+        except Exception as error:  # noqa: BLE001  (as above)
+            raise UnreadableError(type(error).__name__) from None
+
+    def take(self, name: str, rows: Any) -> None:
+        """Have Arrow's table under a name."""
+        self._duck.register(name, rows)
+
+    def do(self, text: str) -> None:
+        """Run a statement that has no rows."""
+        self._duck.execute(text)
+
+    def own(self, name: str, paths: Iterable[str]) -> None:
+        """Have the rows of files that this process has written under a name."""
+        rows = statement(SQL, "whole", columns="*", paths=listed(paths))
+        self._duck.execute(statement(SQL, "view", view=name, rows=rows))
+
+    def give(self, name: str, rows: Any) -> None:
+        """Have the rows of an Arrow table under a name."""
+        self._duck.register("given", rows)
+        self._duck.execute(statement(SQL, "table", table=name))
+        self._duck.unregister("given")
+
+    def save(self, text: str, path: str, batches: Any = None) -> int:
+        """Write the rows of a query to a file, and count them; `batches`, a reader of Arrow's, has that name.
+
+        Several threads may do so at a time.
+
+        Raises:
+            Exception: the query's, the reader's or the disk's.
+        """
+        with self._duck.cursor() as duck:
+            if batches is not None:
+                duck.register("batches", batches)
+            [(rows,)] = duck.execute(statement(SQL, "save", rows=text, path=quoted(path))).fetchall()
+        return int(rows)
+
     def _rows_of(self, text: str) -> Any:
         return self._duck.sql(text).to_arrow_table()
 
-    def _need_sound(self, files: ParquetFiles) -> None:
+    def need_sound(self, files: ParquetFiles) -> None:
+        """Read these files and compare them with the checksums next to them, unless that was done.
+
+        Raises:
+            UnreadableError: one of them is damaged, or has a path that cannot be given to DuckDB.
+        """
         new = [path for path in files.paths if path not in self._sound]
         if any(NOT_PLAIN & set(path) for path in [*new, *files.marked]):
             raise UnreadableError("the path of a file has one of the characters * ? [ {")
@@ -112,10 +194,10 @@ class Duck:
         columns = ", ".join(f'"{column}"' for column in types)
         parts = []
         if files.whole:
-            parts.append(statement(SQL, "whole", columns=columns, paths=_list(files.whole)))
+            parts.append(statement(SQL, "whole", columns=columns, paths=listed(files.whole)))
         if files.marked:
-            places = ", ".join(f"({_text(file)}, {place})" for place, file in enumerate(files.marked))
-            deletes, paths = _list(files.deletes), _list(files.marked.values())
+            places = ", ".join(f"({quoted(file)}, {place})" for place, file in enumerate(files.marked))
+            deletes, paths = listed(files.deletes), listed(files.marked.values())
             self._duck.execute(statement(SQL, "deleted", view=name, paths=deletes, places=places))
             parts.append(statement(SQL, "marked", columns=columns, view=name, paths=paths))
         if not parts:
@@ -124,10 +206,12 @@ class Duck:
         return " UNION ALL ".join(parts)
 
 
-def _list(paths: Iterable[str]) -> str:
-    return ", ".join(map(_text, paths))
+def listed(paths: Iterable[str]) -> str:
+    """Texts as literals, with commas between them."""
+    return ", ".join(map(quoted, paths))
 
 
-def _text(value: str) -> str:
-    quoted = value.replace("'", "''")
-    return f"'{quoted}'"
+def quoted(value: str) -> str:
+    """A text as a literal."""
+    doubled = value.replace("'", "''")
+    return f"'{doubled}'"

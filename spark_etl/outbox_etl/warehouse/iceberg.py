@@ -14,7 +14,7 @@ from outbox_etl.session import CATALOG, NAMESPACE
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
-from outbox_etl.warehouse import iceberg_put
+from outbox_etl.warehouse import iceberg_merge, iceberg_put
 from outbox_etl.warehouse.changes import IDENTITY, NEWER, merged
 from outbox_etl.warehouse.files import Between, ParquetFiles
 from outbox_etl.warehouse.iceberg_files import Deletes, planned_files
@@ -169,8 +169,13 @@ class IcebergTarget:
     def merge(self, changes: DataFrame, mark: Watermark | None, how: Merging) -> None:
         """Merge with ids as literals, so that only the files that may hold them are read."""
         self._set_mode(COPY if how.whole else ON_READ)
-        with self._branch() as branch:
-            if how.lost is not None:
+        table = self._load(MESSAGE_HISTORY)
+        since = self._base(table)
+        made = iceberg_merge.made(self._spark, table, changes, how, properties=PROPERTIES, since=since)
+        with made as files, self._branch() as branch:
+            if files is not None:
+                files.commit(branch, mark.properties() if mark else {})
+            elif how.lost is not None:
                 self._merge("merge_rebase", changes, branch, mark, how)
             elif how.whole or how.ids.upper - how.ids.lower <= WIDE:
                 self._merge("merge", changes, branch, mark, how)
@@ -255,7 +260,7 @@ class IcebergTarget:
         comes after that look is refused by Iceberg: the move holds for the metadata that it began from.
         """
         table, name = self._load(MESSAGE_HISTORY), f"run_{uuid.uuid4().hex}"
-        began = self._began.get(MESSAGE_HISTORY.name) or table.currentSnapshot().snapshotId()
+        began = self._base(table)
         # A branch is as old as its last snapshot: the one that this one begins with may be of last year.
         age = max(int(time.time() * 1000) - int(table.snapshot(began).timestampMillis()), 0)
         table.manageSnapshots().createBranch(name, began).setMaxRefAgeMs(name, age + LEFT_OVER).commit()
@@ -274,6 +279,10 @@ class IcebergTarget:
                 table.manageSnapshots().removeBranch(name).commit()
             raise
         self._began[MESSAGE_HISTORY.name] = written.snapshotId()
+
+    def _base(self, table: Any) -> int:
+        """The snapshot of message_history that the run began with, or its own last one."""
+        return int(self._began.get(MESSAGE_HISTORY.name) or table.currentSnapshot().snapshotId())
 
     def _overwrite(self, table: Table, rows: DataFrame, condition: str, *, in_order: bool) -> int:
         from pyspark.sql import functions as f  # noqa: PLC0415

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from outbox_etl.source.reader import Source
 from outbox_etl.statements import statement
-from outbox_etl.warehouse.duck import Duck, is_there
+from outbox_etl.warehouse.duck import Duck, opened
 from outbox_etl.warehouse.files import Between
 from outbox_etl.warehouse.mart_queries import SQL, MartQueries, condition
 from outbox_etl.warehouse.mart_tables import (
@@ -92,25 +92,9 @@ def refresh(
         if mark is None or mark.hi == 0:
             return []
         target.prepare(*MARTS, DAYS)
-        duck = _duck(spark, say)
+        duck = opened(spark, say, "marts are counted")
         with contextlib.closing(duck) if duck else contextlib.nullcontext():
             return Refresh(spark, target, mark, say, duck=duck).run(everything=everything)
-
-
-def _duck(spark: SparkSession, say: Say) -> Duck | None:
-    """A DuckDB with the cores of `local[…]`; None: tasks run elsewhere, or it is not there, or does not start."""
-    context = spark.sparkContext
-    # (a user's own time zone is Spark's; DuckDB has days of UTC)
-    is_ours = (
-        str(context.master).startswith("local") and spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    )
-    if not (is_ours and is_there()):
-        return None
-    try:
-        return Duck(context.defaultParallelism)
-    except Exception as error:  # noqa: BLE001  (the export is done; its marts shall not fail because of it)
-        say(f"marts are counted by Spark: {type(error).__name__}")
-        return None
 
 
 class Refresh:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from outbox_etl.source.reader import Ids, lies_among
@@ -27,6 +27,12 @@ class Merging:
     lost: Sequence[Ids] | None = None
     """Messages of these ids that the changes do not mention were lost in a fail-over: their status becomes LOST.
     None: there was no fail-over."""
+    rows: int = 0
+    """How many changes there are; 0: unknown."""
+    size: int = 0
+    """About how many bytes they have."""
+    say: Callable[[str], None] = field(default=lambda _: None, compare=False)
+    """Logs who merges them, and why."""
 
     def is_lost(self, column: str) -> str:
         """The condition that names them, as SQL."""
