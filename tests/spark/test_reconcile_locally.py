@@ -143,7 +143,7 @@ def test_spark_reads_the_records_that_duckdb_cannot_have(
     assert essence(outcome) == essence(damaged.reconcile_by_spark(everything=True))
 
 
-def test_records_that_are_lost_on_the_way_are_never_taken_for_records_that_are_not_there(
+def test_records_lost_on_the_way_are_never_taken_for_records_that_are_not_there(
     damaged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = Broker.save
