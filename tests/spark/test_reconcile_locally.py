@@ -126,6 +126,24 @@ def test_spark_goes_on_where_duckdb_fails(damaged: World, monkeypatch: pytest.Mo
     assert outcome.problems > 1
 
 
+@pytest.mark.parametrize("name", ["suspects", "kafka_suspects", "inversions"])
+def test_spark_goes_on_where_duckdb_cannot_write(
+    damaged: World, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    save = Duck.save
+
+    def fail(self: Duck, text: str, path: str, *given: Any) -> int:
+        if Path(path).stem == name:
+            raise UnreadableError("OutOfMemoryException")
+        return save(self, text, path, *given)
+
+    monkeypatch.setattr(Duck, "save", fail)
+    outcome = damaged.reconcile(everything=True)
+    assert damaged.left_to_spark() == ["rows are compared by Spark: OutOfMemoryException"]
+    monkeypatch.undo()
+    assert essence(outcome) == essence(damaged.reconcile_by_spark(everything=True))
+
+
 def test_spark_reads_the_records_that_duckdb_cannot_have(
     damaged: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,13 +203,15 @@ def test_a_file_of_the_warehouse_without_its_checksums_is_not_read_by_duckdb(
     for path in damaged.warehouse.rglob("data/**/*.parquet"):
         sums = checksums_of(str(path))
         assert sums.is_file()
-        sums.write_bytes(sums.read_bytes()[:-1] + b"\0")
+        found = sums.read_bytes()
+        sums.write_bytes(found[:-1] + bytes([found[-1] ^ 1]))
     with pytest.raises(Exception, match=r"(?i)checksum"):
         damaged.reconcile(everything=True)
     assert "a file does not have its checksums" in damaged.left_to_spark()[0]
 
 
-def test_what_was_read_is_removed(damaged: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("when", ["never", "while it reads"])
+def test_what_was_read_is_removed(damaged: World, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     made: list[LocalRows] = []
     begin = LocalRows.__init__
 
@@ -199,7 +219,13 @@ def test_what_was_read_is_removed(damaged: World, monkeypatch: pytest.MonkeyPatc
         begin(self, *given)
         made.append(self)
 
+    def fail(self: LocalRows, *given: Any) -> Any:
+        raise MemoryError
+
     monkeypatch.setattr(LocalRows, "__init__", watch)
+    if when == "while it reads":
+        monkeypatch.setattr(LocalRows, "_warehouse", fail)
     damaged.reconcile(everything=True)
+    assert len(damaged.left_to_spark()) == (when != "never")
     [rows] = made
     assert not Path(rows._folder.name).exists()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from outbox_etl.warehouse.files import date_of, remove, write_checksums
+from outbox_etl.warehouse.tables import EARLIEST, LATEST
 
 ROW_GROUP = 32 << 20
 """Bytes of Arrow that become a row group; a task keeps about twice as much in memory."""
@@ -31,8 +32,6 @@ SHORT_BODY, MANY_BRACKETS, LONG_NUMBER = 1_000, 400, b"0" * 300
 """Up to so many bytes no number is too long for Spark; beyond the others a body may not be ordinary."""
 MANY_NAMES = 150
 """Headers with more names, or with one that is not ordinary, may be beyond a limit of Spark's parser."""
-EARLIEST, LATEST = -12_212_553_600_000_000, 253_402_300_799_999_999
-"""The years 1583 to 9999, in microseconds: JDBC moves earlier ones between two calendars, infinity lies outside."""
 DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 PUBLICATION = ("published_at", "partition", "offset")
 _ENVIRONMENT = threading.Lock()

@@ -12,7 +12,7 @@ import hashlib
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.errors import SettingsError, SourceError
@@ -169,12 +169,8 @@ class Broker:
 
         `message_id` is the header outbox-id, null in a foreign record; `digest` see `digest`.
         """
-        from pyspark import cloudpickle  # noqa: PLC0415
-
-        by_value: Callable[[Any], None] = cloudpickle.register_pickle_by_value
-        by_value(sys.modules[__name__])
-        splits = list(_split(ranges))
-        rows = [(each.topic, each.partition, each.start, each.end) for each in splits]
+        _ship()
+        rows = [astuple(each) for each in _split(ranges)]
         # One range, one task.
         spread = spark.sparkContext.parallelize(rows, max(1, len(rows)))
         frame = spark.createDataFrame(spread, "topic string, partition int, start bigint, end bigint")
@@ -187,9 +183,10 @@ class Broker:
 
     def save(self, spark: SparkSession, ranges: Iterable[Range], folder: str) -> list[tuple[str, int]]:
         """Have the tasks write the records into Parquet files of this machine; answer their paths and rows."""
-        splits = list(_split(ranges)) or [Range("", 0, 0, 0)]  # (a file without rows)
+        _ship()
+        rows = [astuple(each) for each in _split(ranges)] or [("", 0, 0, 0)]  # (a file without rows)
         work = functools.partial(_save, dict(self.config), folder)
-        return list(spark.sparkContext.parallelize(splits, max(1, len(splits))).map(work).collect())
+        return list(spark.sparkContext.parallelize(rows, len(rows)).map(work).collect())
 
 
 def digest(key: bytes | None, body: bytes | None) -> str:
@@ -225,13 +222,21 @@ def _records(batches: Iterable[pa.RecordBatch], config: Mapping[str, Any]) -> It
             yield from _read(Range(**row), config)
 
 
-def _save(config: Mapping[str, Any], folder: str, range_: Range) -> tuple[str, int]:
+def _ship() -> None:
+    """Have this module's functions sent with the tasks that call them."""
+    from pyspark import cloudpickle  # noqa: PLC0415
+
+    by_value: Callable[[Any], None] = cloudpickle.register_pickle_by_value
+    by_value(sys.modules[__name__])
+
+
+def _save(config: Mapping[str, Any], folder: str, range_: tuple[str, int, int, int]) -> tuple[str, int]:
     """Run in a task under `local[…]`: write a range into a file that no other attempt writes."""
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     path, rows = f"{folder}/{uuid.uuid4().hex}.parquet", 0
     with pq.ParquetWriter(path, _schema()) as file:
-        for batch in _read(range_, config):
+        for batch in _read(Range(*range_), config):
             file.write_batch(batch)
             rows += batch.num_rows
     return path, rows

@@ -1,9 +1,9 @@
 """The rows of a window as files on the driver's machine: read as Arrow, hashed and compared by DuckDB.
 
 It is a faster way to what Spark finds in `sources`, `against_warehouse`, `against_kafka` and `order`, and reads in the
-same order. What it read is what Spark compares row by row: nothing is read twice. Both sides of a comparison are
-hashed by one engine. Whatever is not certain before Kafka is read leaves everything to Spark, which reads all again;
-what DuckDB cannot do afterwards, Spark does with the rows that were read.
+same order. What it read is what Spark compares row by row: PostgreSQL and Kafka are read once. Both sides of a
+comparison are hashed by one engine. Whatever is not certain while PostgreSQL and the warehouse are read leaves
+everything to Spark, which reads both again; what DuckDB cannot do afterwards, Spark does with the rows that were read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from outbox_etl.arrow import task
 from outbox_etl.arrow.here import shown
 from outbox_etl.errors import SourceError
 from outbox_etl.reconcile import slim
+from outbox_etl.reconcile.kafka import SCHEMA
 from outbox_etl.reconcile.sources import SQL, SourceRows
 from outbox_etl.source.reader import SQL as SOURCE_SQL
 from outbox_etl.source.reader import Ids, Source, lies_among, query
 from outbox_etl.statements import statement
-from outbox_etl.warehouse.duck import NOT_PLAIN, Duck, UnreadableError
+from outbox_etl.warehouse.duck import NOT_PLAIN, Duck, UnreadableError, runs_here
 from outbox_etl.warehouse.files import Between
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, PUBLICATIONS, TRANSACTION_EVENTS, Table
 
@@ -49,7 +50,6 @@ PUBLISHED = (
 )
 PUBLISHED += "batch bigint, lo bigint"
 EVENTS = "id bigint, message_id string, hash bigint"
-RECORDS = "topic string, partition int, offset bigint, message_id string, digest string"
 Rows = list[dict[str, Any]]
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class UnusedError(Exception):
 
 
 class LocalRows:
-    """The rows of one window. Made by `opened`; `close` removes them."""
+    """The rows of one window. Made by `local_rows`; `close` removes them."""
 
     def __init__(self, spark: SparkSession, settings: Settings, say: Say) -> None:
         self._spark, self._settings, self._say = spark, settings, say
@@ -78,9 +78,11 @@ class LocalRows:
             raise
 
     def close(self) -> None:
-        """Give back memory and disk."""
-        self._duck.close()
-        self._folder.cleanup()
+        """Give back memory and disk; a second time does nothing."""
+        try:
+            self._duck.close()
+        finally:
+            self._folder.cleanup()
 
     def read(
         self, source: Source, target: Target, window: Window, ranges: Sequence[Ids], held: Sequence[Ids]
@@ -235,7 +237,7 @@ class LocalRows:
                 "again"
             ) from why
         self._try(lambda: self._own("records", paths, rows))
-        return self._frame(paths, RECORDS), rows
+        return self._frame(paths, SCHEMA), rows
 
     def kafka_suspects(self, limits: Sequence[tuple[str, int, int, bool]]) -> tuple[DataFrame, Rows] | None:
         """The messages that may be wrong in Kafka (`message_id`, `known`), counted by `known`; None: ask Spark."""
@@ -265,15 +267,14 @@ class LocalRows:
 
     def inversions(self, size: int) -> Iterator[Rows] | None:
         """What `order.inversions` finds in all doubtful units, so many rows at a time; None: ask Spark."""
-        import pyarrow.parquet as pq  # noqa: PLC0415
 
-        def find() -> Any:
+        def find() -> str:
             self._save("units", statement(slim.SQL, "units"))
             [path] = self._save("inversions", statement(slim.SQL, "inversions"))
-            return pq.ParquetFile(path)
+            return path
 
-        file = self._try(find)
-        return None if file is None else (batch.to_pylist() for batch in file.iter_batches(size))
+        path = self._try(find)
+        return None if path is None else _chunks(path, size)
 
     def recorded(self, positions: Sequence[int]) -> Rows | None:
         """The publications of some positions, the first of each first; None: ask Spark."""
@@ -293,7 +294,7 @@ class LocalRows:
             return find()
         except Exception as error:  # noqa: BLE001  (Spark has the same rows, and finds out what is wrong)
             self._works = False
-            self._say(f"rows are compared by Spark: {type(error).__name__}")
+            self._say(f"rows are compared by Spark: {reason(error, self._settings)}")
             return None
 
     def _ask(self, name: str, **values: int | str) -> Rows:
@@ -318,14 +319,17 @@ class LocalRows:
         )
 
 
+def _chunks(path: str, size: int) -> Iterator[Rows]:
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(size):
+            yield batch.to_pylist()
+
+
 def local_rows(spark: SparkSession, settings: Settings, say: Say) -> LocalRows | None:
     """A folder for rows, if tasks run on this machine and all packages are there; None: everything is Spark's."""
-    is_ours = (
-        str(spark.sparkContext.master).startswith("local")
-        and spark.conf.get("spark.sql.session.timeZone") == "UTC"
-        and all(importlib.util.find_spec(name) is not None for name in PACKAGES)
-    )
-    if not is_ours:
+    if not (runs_here(spark) and all(importlib.util.find_spec(name) is not None for name in PACKAGES)):
         return None
     try:
         return LocalRows(spark, settings, say)

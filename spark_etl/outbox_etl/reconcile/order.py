@@ -44,7 +44,7 @@ class Snapshot:
         return xid < self.xmin or (xid < self.xmax and xid not in self.running)
 
 
-UNIT = "xxhash64(topic, unit)"
+HASHED_UNIT = "xxhash64(topic, unit)"
 """The hash of a unit. Two units that share one are both compared, each for itself."""
 
 
@@ -54,12 +54,12 @@ def doubtful_units(places: DataFrame, suspects: DataFrame) -> DataFrame:
     `suspects` are places of messages that may be in Kafka elsewhere, or more than once; all others are at their places.
     """
     there = places.where("unit IS NOT NULL AND NOT gone").select(
-        f.expr(UNIT).alias("key"), "partition", "offset", "position"
+        f.expr(HASHED_UNIT).alias("key"), "partition", "offset", "position"
     )
     before = Over.partitionBy("key", "partition").orderBy("offset")
     highest = f.max("position").over(before.rowsBetween(Over.unboundedPreceding, -1))
     behind = there.withColumn("highest", highest).where("highest > position").select("key")
-    return behind.union(suspects.where("unit IS NOT NULL").select(f.expr(UNIT))).distinct()
+    return behind.union(suspects.where("unit IS NOT NULL").select(f.expr(HASHED_UNIT))).distinct()
 
 
 def inversions(records: DataFrame, places: DataFrame) -> DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbox_etl.arrow import task
-from outbox_etl.reconcile.sources import APART
+from outbox_etl.reconcile.sources import APART, UNIT
 from outbox_etl.statements import statement
 from outbox_etl.warehouse.duck import TYPES
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY, TRANSACTION_EVENTS
@@ -26,7 +26,7 @@ def messages(rows: str, more: str = "") -> str:
         SQL,
         "messages",
         parts=", ".join([*parts, *(f"len({each})" for each in lists), _nulls(parts)]),
-        unit=statement(SQL, "unit"),
+        unit=UNIT,
         digest=statement(SQL, "digest"),
         more=more,
         rows=rows,

@@ -265,7 +265,9 @@ class Verification:
         units = self._kept(order.doubtful_units(kafka.places, kafka.suspects_of(kafka.places)))
         if count := units.count():
             doubtful = f.broadcast(units) if count <= FEW else units
-            places = kafka.places.withColumn("key", f.expr(order.UNIT)).join(doubtful, "key", "left_semi")
+            places = kafka.places.withColumn("key", f.expr(order.HASHED_UNIT)).join(
+                doubtful, "key", "left_semi"
+            )
             yield from chunks(order.inversions(kafka.records, places.drop("key")))
 
     def _recorded(self, source: SourceRows) -> Callable[[list[int]], Sequence[Any]]:

@@ -16,8 +16,8 @@ ANTI JOIN deleted_of_{view} d ON d.place = r.file_index AND d.pos = r.file_row_n
 -- name: deleted
 -- What Iceberg's position deletes say of the files {places}: of each its name in the table and its place among those
 -- that are read. A row may be deleted twice.
-CREATE OR REPLACE TABLE deleted_of_{view} AS
-SELECT DISTINCT CAST(f.place AS UBIGINT) AS place, d.pos
+CREATE OR REPLACE TABLE {table} AS
+SELECT DISTINCT CAST(f.place AS UBIGINT) AS place, CAST(d.pos AS BIGINT) AS pos
 FROM read_parquet([{paths}], hive_partitioning = false) d JOIN (VALUES {places}) f(file, place) ON f.file = d.file_path
 
 -- name: nothing

@@ -1,14 +1,8 @@
 -- A merge of few changes by DuckDB, over the files of message_history. `changes` are numbered: one row is one change.
 -- What becomes of each column is the text of Spark's merge (outbox_etl.warehouse.changes.merged).
 
--- name: deleted
--- The rows that are deleted already, by the place of their file in {places} and by their own in the file.
-CREATE TEMP TABLE deleted AS
-SELECT DISTINCT CAST(f.place AS UBIGINT) AS place, CAST(d.pos AS BIGINT) AS pos
-FROM read_parquet([{paths}], hive_partitioning = false) d JOIN (VALUES {places}) f(file, place) ON f.file = d.file_path
-
 -- name: nothing_deleted
--- The same where no file has deleted rows.
+-- The rows that are deleted already (see `deleted` of duck.sql), where no file has such rows.
 CREATE TEMP TABLE deleted (place UBIGINT, pos BIGINT)
 
 -- name: found

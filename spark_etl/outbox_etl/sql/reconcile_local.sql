@@ -8,11 +8,6 @@ substr(sha256(
     CASE WHEN key IS NULL THEN encode('~') ELSE encode(CAST(octet_length(key) AS VARCHAR) || ':') || key END
     || CASE WHEN body IS NULL THEN encode('~') ELSE encode('=') || body END), 1, 32)
 
--- name: unit
--- What messages are ordered by within their topic.
-CASE WHEN queue IS NOT NULL THEN concat('queue ', queue)
-     WHEN coalesce(order_key, key) IS NOT NULL THEN concat('key ', hex(coalesce(order_key, key))) END
-
 -- name: messages
 -- Messages without their content. A null hashes as a constant and a list as its elements: which columns are null and how
 -- long the lists are is hashed too ({parts}).

@@ -1,6 +1,6 @@
 """DuckDB as the reader of a warehouse's Parquet files on this machine: what Spark would need a job for takes less.
 
-It is trusted only with files that have the checksums that lie next to them. Whatever it cannot do raises
+It is trusted only with files of a warehouse that have the checksums that lie next to them. Whatever it cannot do raises
 `UnreadableError`: Spark then reads the same files, and reports what is wrong with them.
 """
 
@@ -45,17 +45,18 @@ def is_there() -> bool:
     return importlib.util.find_spec("duckdb") is not None
 
 
+def runs_here(spark: SparkSession) -> bool:
+    """Whether tasks run in the driver, in UTC: a user's own time zone is Spark's, DuckDB has days of UTC."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    return str(spark.sparkContext.master).startswith("local") and zone == "UTC"
+
+
 def opened(spark: SparkSession, say: Callable[[str], None], what: str) -> Duck | None:
     """A DuckDB with the cores of `local[…]`; None: tasks run elsewhere, or it is not there, or does not start."""
-    context = spark.sparkContext
-    # (a user's own time zone is Spark's; DuckDB has days of UTC)
-    is_ours = (
-        str(context.master).startswith("local") and spark.conf.get("spark.sql.session.timeZone") == "UTC"
-    )
-    if not (is_ours and is_there()):
+    if not (runs_here(spark) and is_there()):
         return None
     try:
-        return Duck(context.defaultParallelism)
+        return Duck(spark.sparkContext.defaultParallelism)
     except Exception as error:  # noqa: BLE001  (what Spark can do shall not fail because of it)
         say(f"{what} by Spark: {type(error).__name__}")
         return None
@@ -88,9 +89,11 @@ class Duck:
             raise
 
     def close(self) -> None:
-        """Give back memory and disk."""
-        self._duck.close()
-        self._spill.cleanup()
+        """Give back memory and disk; a second time does nothing."""
+        try:
+            self._duck.close()
+        finally:
+            self._spill.cleanup()
 
     def view(self, name: str, table: Table, files: ParquetFiles) -> None:
         """Have the rows of a table's files under a name; an earlier one of that name is replaced.
@@ -139,16 +142,12 @@ class Duck:
         except Exception as error:  # noqa: BLE001  (as above)
             raise UnreadableError(type(error).__name__) from None
 
-    def take(self, name: str, rows: Any) -> None:
-        """Have Arrow's table under a name."""
-        self._duck.register(name, rows)
-
     def do(self, text: str) -> None:
         """Run a statement that has no rows."""
         self._duck.execute(text)
 
     def own(self, name: str, paths: Iterable[str]) -> None:
-        """Have the rows of files that this process has written under a name."""
+        """Have the rows of files that this run has written under a name; they have no checksums."""
         rows = statement(SQL, "whole", columns="*", paths=listed(paths))
         self._duck.execute(statement(SQL, "view", view=name, rows=rows))
 
@@ -171,6 +170,12 @@ class Duck:
                 duck.register("batches", batches)
             [(rows,)] = duck.execute(statement(SQL, "save", rows=text, path=quoted(path))).fetchall()
         return int(rows)
+
+    def mark(self, table: str, files: ParquetFiles, first: int = 0) -> None:
+        """Have the deleted rows of files in a table: `pos` in a file, `place` of the file from `first` on."""
+        places = ", ".join(f"({quoted(file)}, {place})" for place, file in enumerate(files.marked, first))
+        text = statement(SQL, "deleted", table=table, paths=listed(files.deletes), places=places)
+        self._duck.execute(text)
 
     def _rows_of(self, text: str) -> Any:
         return self._duck.sql(text).to_arrow_table()
@@ -196,9 +201,8 @@ class Duck:
         if files.whole:
             parts.append(statement(SQL, "whole", columns=columns, paths=listed(files.whole)))
         if files.marked:
-            places = ", ".join(f"({quoted(file)}, {place})" for place, file in enumerate(files.marked))
-            deletes, paths = listed(files.deletes), listed(files.marked.values())
-            self._duck.execute(statement(SQL, "deleted", view=name, paths=deletes, places=places))
+            self.mark(f"deleted_of_{name}", files)
+            paths = listed(files.marked.values())
             parts.append(statement(SQL, "marked", columns=columns, view=name, paths=paths))
         if not parts:
             nulls = ", ".join(f'CAST(NULL AS {kind}) AS "{column}"' for column, kind in types.items())

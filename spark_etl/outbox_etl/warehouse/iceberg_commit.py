@@ -14,6 +14,8 @@ WrittenFile = tuple[str, int, int]
 LIKE_OURS = ("write.parquet.", "write.format.", "write.data.", "write.object-storage.", "write.folder-storage.",
              "write.location-provider.", "write.target-file-size", "encryption.")  # fmt: skip
 """Properties of a table that decide what its files are and where they lie."""
+REFUSED, UNKNOWN = ("ValidationException", "CommitFailedException"), "CommitStateUnknownException"
+"""Iceberg's names of errors after which a commit has certainly not been done, and after which it may have been."""
 
 
 def why_not(table: Any, of: Table, properties: Mapping[str, str]) -> str:
@@ -36,6 +38,11 @@ def why_not(table: Any, of: Table, properties: Mapping[str, str]) -> str:
     names = {name for name in {**found, **properties} if name.startswith(LIKE_OURS)}
     other = sorted(name for name in names if found.get(name) != properties.get(name))
     return f"the table's property {other[0]} is not the job's" if other else ""
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether a commit that raised this has certainly not been done: the table names none of its files."""
+    return UNKNOWN not in str(error) and any(each in str(error) for each in REFUSED)
 
 
 def schema_of(table: Any) -> bytes:

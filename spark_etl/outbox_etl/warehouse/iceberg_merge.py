@@ -23,10 +23,10 @@ from outbox_etl.source.reader import Ids
 from outbox_etl.statements import statement
 from outbox_etl.warehouse import iceberg_commit
 from outbox_etl.warehouse.changes import ASKED_OF_ROW, IDENTITY, NEWER, merged
-from outbox_etl.warehouse.duck import Duck, UnreadableError, listed, opened, quoted
+from outbox_etl.warehouse.duck import Duck, UnreadableError, listed, opened
 from outbox_etl.warehouse.files import Between, ParquetFiles, date_of, local_path, remove, write_checksums
 from outbox_etl.warehouse.iceberg_files import expression, planned_files
-from outbox_etl.warehouse.tables import MESSAGE_HISTORY
+from outbox_etl.warehouse.tables import EARLIEST, LATEST, MESSAGE_HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,11 +42,7 @@ MOST_CHECKED = 4 << 30
 """Bytes of files that are read from end to end to check them: a few seconds. Spark reads narrow columns of them."""
 MOST_MARKED = 500
 """Files of rows that one merge marks rows in: each gets a file of marks."""
-REFUSED = ("ValidationException", "CommitFailedException")
-"""Iceberg's names of errors after which a commit has certainly not been done."""
 WHAT = "older messages are merged"
-OLDEST, LATEST = -12_212_553_600_000_000, 253_402_300_800_000_000
-"""Microseconds since 1970 of the times from which on and before which they are ordinary: years 1583 to 9999."""
 FILE_PATH, POS = 2147483546, 2147483545
 """Iceberg's ids of the columns of a file of marks (position deletes of format 2)."""
 
@@ -98,7 +94,7 @@ class Made:
         try:
             update.commit()
         except Exception as error:
-            self.is_committed = not any(each in str(error) for each in REFUSED)
+            self.is_committed = not iceberg_commit.is_refused(error)
             raise
 
 
@@ -205,7 +201,7 @@ class _Merge:
         files = planned_files(self._jvm, self._table, [Between("id", ids.lower, ids.upper)], {})
         if files is None:
             raise UnreadableError("the table has too many files, or some that are not the job's")
-        self._duck.take("changes", rows)
+        self._duck.give("changes", rows)
         return self._written(Made(self._jvm, self._table, ids, self._since, paths=self._paths), files, how)
 
     def _written(self, found: Made, files: ParquetFiles, how: Merging) -> Made:
@@ -234,10 +230,7 @@ class _Merge:
         self._duck.need_sound(files)
         span = {"low": ids.lower, "high": ids.upper}
         if files.marked:
-            of = ", ".join(
-                f"({quoted(file)}, {place})" for place, file in enumerate(files.marked, len(files.whole))
-            )
-            self._do("deleted", paths=listed(files.deletes), places=of)
+            self._duck.mark("deleted", files, len(files.whole))
         else:
             self._do("nothing_deleted")
         columns = ", ".join(f't."{name}"' for name in ASKED_OF_ROW)
@@ -383,5 +376,5 @@ def _need_ordinary_times(rows: Any) -> None:
     for column in rows.columns:
         if pa.types.is_timestamp(column.type):
             least, most = pc.min_max(column.cast(pa.int64())).as_py().values()
-            if least is not None and (least < OLDEST or most >= LATEST):
+            if least is not None and (least < EARLIEST or most > LATEST):
                 raise UnreadableError("a time is outside the years 1583 to 9999")

@@ -11,9 +11,6 @@ from outbox_etl.warehouse import iceberg_commit as commit
 from outbox_etl.warehouse.files import Between, date_of, local_path, remove, write_checksums
 from outbox_etl.warehouse.tables import Table
 
-UNKNOWN = "CommitStateUnknownException"
-"""Iceberg's name of an error after which a commit may have been done."""
-
 
 def is_possible(found: Any, table: Table, properties: Mapping[str, str]) -> bool:
     """Whether Iceberg's table `found` lies on this machine and is made as the job makes it."""
@@ -57,7 +54,7 @@ def put(
     try:
         commit.commit(jvm, found, files, where, since)
     except Exception as error:
-        if UNKNOWN not in str(error):  # (else the table may have them)
+        if commit.is_refused(error):  # (else the table may have them)
             remove(path for path, *_ in written)
         raise
     return True

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from outbox_etl.arrow import task
+from outbox_etl.warehouse.tables import EARLIEST, LATEST
 from tests.support.json_bodies import JSON, OTHER, UNUSUAL
 
 SCHEMA = pa.schema([("id", pa.int64()), ("born_at", pa.timestamp("us", "UTC"))])
@@ -107,7 +108,7 @@ def test_a_value_is_in_no_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert task.work("", order(tmp_path)) == ([], "ValueError")
 
 
-@pytest.mark.parametrize("time", [2**63 - 1 - 946_684_800_000_000, task.EARLIEST - 1, task.LATEST + 1])
+@pytest.mark.parametrize("time", [2**63 - 1 - 946_684_800_000_000, EARLIEST - 1, LATEST + 1])
 def test_times_that_no_calendar_has_are_not_written(time: int) -> None:
     with pytest.raises(task.UnsureError, match="born_at"):
         task.need_years("born_at", pa.array([0, time], pa.int64()))
