@@ -23,6 +23,8 @@ LOAD = Statements("bench/sql/load.sql")
 WATCH = Statements("bench/sql/watch.sql")
 RATE = 50
 LIMIT = 5.0
+AFTERWARDS_S = 60.0
+"""How long the consumer waits for messages once all have been sent."""
 """Times as long as alone."""
 PERCENTS = (50, 95, 99)
 METHOD = (
@@ -99,7 +101,7 @@ def _measure(bench: Bench, backlog: int) -> dict[str, Any]:
         flood.commit()
         ended = _drained(conn, last, count / RATE) if backlog else 0
         before = array("q", worker.receive(300.0)[0])
-        consumer.send("all has been sent")
+        consumer.send(AFTERWARDS_S)
         arrived = array("q", consumer.receive(120))
     if not backlog:
         ended = max(before)
