@@ -33,6 +33,7 @@ BENCHMARKS = {
     "peer": "bench.peer",
     "groups": "bench.groups",
     "fairness": "bench.fairness",
+    "lookups": "bench.lookups",
     "export": "bench.export",
 }
 KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}
@@ -49,7 +50,11 @@ KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}
 @click.option(
     "--quick", is_flag=True, help="Small and short, to see that everything runs; figures mean nothing."
 )
-@click.option("--scale", is_flag=True, help="Besides, drain 1,000,000 messages and export 3 and 10 million.")
+@click.option(
+    "--scale",
+    is_flag=True,
+    help="Besides, drain 1,000,000 messages, search 10 million, and export 3 and 10 million.",
+)
 @click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=Path),

@@ -64,6 +64,9 @@ class Plan:
     export_relayed: int = 1_000_000
     """Up to so many messages a relay publishes what is written: reconcile finds it in Kafka then."""
     export_window: int = 10_000
+    lookups: int = 100
+    """Searches for each thing that may be known of a message."""
+    lookup_rows: int = 1_000_000
     export_details: bool = False
     """Also what a task does, small windows and reconcile; `--scale` has them too."""
 
@@ -110,6 +113,8 @@ QUICK = Plan(
     decisions=3_000,
     fairness_backlog=50_000,
     fairness_seconds=60.0,
+    lookups=10,
+    lookup_rows=30_000,
     export_sizes=((30_000, 1),),
     export_relayed=30_000,
     export_window=2_000,
@@ -117,8 +122,13 @@ QUICK = Plan(
 )
 """To see that everything runs; the figures mean nothing."""
 
-SCALE = Plan(backlog=1_000_000, backlog_rounds=1, export_sizes=((3_000_000, 1), (10_000_000, 1)))
-"""The backlog that `--scale` drains besides, and the histories that it exports besides."""
+SCALE = Plan(
+    backlog=1_000_000,
+    backlog_rounds=1,
+    export_sizes=((3_000_000, 1), (10_000_000, 1)),
+    lookup_rows=10_000_000,
+)
+"""The backlog that `--scale` drains besides, and the histories that it exports and searches besides."""
 
 
 @dataclass(frozen=True, slots=True)

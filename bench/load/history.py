@@ -44,8 +44,11 @@ class Counts:
 class History:
     """The history in one database; it only grows."""
 
-    def __init__(self, servers: Servers, dsn: str, topic: str, *, relayed: int) -> None:
+    def __init__(
+        self, servers: Servers, dsn: str, topic: str, *, relayed: int, has_index_keys: bool = False
+    ) -> None:
         self._servers, self._dsn, self._topic, self._relayed = servers, dsn, topic, relayed
+        self._index_key = "order-" if has_index_keys else None
         self._written = 0
         self.in_kafka = True
         """Whether a relay has published all of it."""
@@ -103,7 +106,8 @@ class History:
         def session(conn: psycopg.Connection, number: int) -> None:
             group = f"bench-half-{number}"
             for place in range(number, len(starts), SESSIONS):
-                given = {"topic": self._topic, "first": starts[place], "group": group}
+                given: dict[str, Any] = {"topic": self._topic, "first": starts[place], "group": group}
+                given["index_key"] = self._index_key
                 given["last"] = min(starts[place] + TRANSACTION - 1, self._written)
                 if place % HALF_EVERY != HALF_EVERY // 2:
                     conn.execute(STATEMENTS["fill"], given)

@@ -5,26 +5,27 @@
 SELECT outbox.ensure_partitions()
 
 -- name: fill
--- Messages first to last, as the backlog's: bodies of 213 to 232 bytes of JSON, 10,000 keys, a tag, a header.
-INSERT INTO outbox.message (topic, key, body, headers, tags, producer_group)
+-- Messages first to last, as the backlog's: bodies of 213 to 232 bytes of JSON, 10,000 keys, a tag, a header; an index key where a
+-- beginning is given.
+INSERT INTO outbox.message (topic, key, body, headers, tags, index_keys, producer_group)
 SELECT %(topic)s::text, convert_to('order-' || n * 7919::bigint %% 10000, 'UTF8'),
        convert_to(format(
            '{"order":"order-%%s","number":%%s,"customer":"customer-%%s","status":"created","currency":"EUR","amount":"%%s.%%s",'
            '"note":"Please ring twice and leave the parcel with the neighbours if nobody answers the door; thank you a lot"}',
            n * 7919::bigint %% 10000, n, n %% 5003, n %% 900 + 100, n %% 90 + 10), 'UTF8'),
-       '{"source": "bench"}', '{created}', 'bench'
+       '{"source": "bench"}', '{created}', array_remove(ARRAY[%(index_key)s::text || n], NULL), 'bench'
 FROM generate_series(%(first)s::int, %(last)s::int) n
 
 -- name: halves
 -- Half messages first to last, otherwise as above; a group per session, so that no session decides another's.
 WITH made AS (
-    INSERT INTO outbox.message (topic, key, body, headers, tags, producer_group, transaction_id, state)
+    INSERT INTO outbox.message (topic, key, body, headers, tags, index_keys, producer_group, transaction_id, state)
     SELECT %(topic)s::text, convert_to('order-' || n * 7919::bigint %% 10000, 'UTF8'),
            convert_to(format(
                '{"order":"order-%%s","number":%%s,"customer":"customer-%%s","status":"paid","currency":"EUR","amount":"%%s.%%s",'
                '"note":"Please ring twice and leave the parcel with the neighbours if nobody answers the door; thank you a lot"}',
                n * 7919::bigint %% 10000, n, n %% 5003, n %% 900 + 100, n %% 90 + 10), 'UTF8'),
-           '{"source": "bench"}', '{paid}', %(group)s::text, 'payment-' || n, 'UNKNOWN'
+           '{"source": "bench"}', '{paid}', array_remove(ARRAY[%(index_key)s::text || n], NULL), %(group)s::text, 'payment-' || n, 'UNKNOWN'
     FROM generate_series(%(first)s::int, %(last)s::int) n
     RETURNING id
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
@@ -14,7 +15,7 @@ from psycopg.rows import dict_row
 
 from outbox.statements import Statements
 from outbox_relay.operations import parked_keys, progress, stopped_lanes
-from outbox_relay.operations.filters import Filters
+from outbox_relay.operations.filters import Filters, at
 from outbox_relay.operations.parked_keys import ParkedKey
 from outbox_relay.operations.stopped_lanes import LaneStop
 from outbox_relay.publisher.snapshot import START, Progress
@@ -51,8 +52,8 @@ def search(
 ) -> list[Row]:
     """Find the newest messages that fit, newest first; needs no more than the role outbox_reader.
 
-    What no single index finds is searched in windows of ids, from the newest backwards, each ten times the last up
-    to five million: a frequent match ends the search early, a rare one is left to the indexes.
+    What no single index finds is searched in windows of ids, from the newest backwards (see `Windows`): a frequent
+    match ends the search early, a rare one is left to the indexes.
 
     Args:
         conn: an autocommit connection that is in no transaction.
@@ -69,10 +70,15 @@ def search(
         if filters.statement != "search":
             values |= bind_progress(progress.read(conn))
         if not filters.windowed:
-            cursor.execute(SETTINGS["prefer_indexes"])
+            cursor.execute(SETTINGS[preferred(filters)])
             return cursor.execute(statement, values | {"limit": limit}).fetchall()
         first, newest = conn.execute(STATEMENTS["span"]).fetchone() or (1, 0)
-        for below, top in windows(first, newest):
+        windows = Windows(
+            first, newest, limit, newest if filters.until is None else newest_before(conn, filters.until)
+        )
+        cursor.execute(SETTINGS[preferred(filters)])  # (not before: it walks the primary key)
+        while (window := windows.next(len(found))) is not None:
+            below, top = window
             bounds = {"below": below, "top": top, "limit": limit - len(found)}
             found += cursor.execute(statement, values | bounds, prepare=False).fetchall()
             if len(found) >= limit:
@@ -81,13 +87,54 @@ def search(
     return found
 
 
-def windows(first: int, newest: int) -> Iterator[tuple[int, int]]:
-    """Divide the ids from `newest` down to `first` into windows (below, top], small ones first."""
-    size, top = FIRST_WINDOW, newest
-    while top >= first:
-        below = max(top - size, first - 1)
-        yield below, top
-        top, size = below, min(size * 10, LARGEST_WINDOW)
+def preferred(filters: Filters) -> str:
+    """Return the settings of the planner (a block of status.sql) for a search."""
+    return "prefer_bitmaps" if filters.windowed else "prefer_indexes"
+
+
+def newest_before(conn: psycopg.Connection[Any], moment: float | datetime) -> int:
+    """Return about which id was the last one before a time (or so many seconds ago); 0 or so: none was."""
+    row = conn.execute(STATEMENTS["born_before"], {"until": at(moment, datetime.now(UTC))}).fetchone()
+    return int(row[0]) if row else 0
+
+
+class Windows:
+    """The ids from `newest` down to `first`, window by window.
+
+    A window without a match is followed by one of ten times as many ids. One with matches is followed by twice as many
+    as have probably the missing ones: all matches of a window are read before they are sorted. What is above `likely`,
+    where there is probably no match, is taken in the largest steps.
+
+    Args:
+        first, newest: the ids there can be.
+        limit: matches to find.
+        likely: about the newest id that fits. It decides how large windows are; all ids are in one.
+    """
+
+    def __init__(self, first: int, newest: int, limit: int, likely: int) -> None:
+        self._first, self._limit = first, limit
+        self._top, self._likely = newest, min(newest, likely)
+        self._size = self._matches = 0
+
+    def next(self, matches: int) -> tuple[int, int] | None:
+        """Return the next window (below, top], newest first; None behind the last one.
+
+        Args:
+            matches: how many there were in all windows so far.
+        """
+        if self._top < self._first:
+            return None
+        if self._top > self._likely:
+            least, size = max(self._likely, self._first - 1), LARGEST_WINDOW
+        else:
+            least, size = self._first - 1, self._size * 10
+            if matches > self._matches:
+                looked = self._likely - self._top
+                size = min(size, 2 * (self._limit - matches) * looked // matches)
+            self._size = size = min(max(size, FIRST_WINDOW), LARGEST_WINDOW)
+        self._matches = matches
+        top, self._top = self._top, max(self._top - size, least)
+        return self._top, top
 
 
 def compose(filters: Filters) -> tuple[sql.Composed, dict[str, Any]]:

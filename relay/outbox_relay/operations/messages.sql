@@ -80,6 +80,23 @@ ORDER BY s.id DESC
 -- The ids there can be: the first of the oldest partition, and the newest given out.
 SELECT coalesce((SELECT min(p.lower) FROM outbox.partition p), 1), (SELECT last_value FROM outbox.position)
 
+-- name: born_before
+-- About the last id that was born before a time: found in halves by the primary key, as if ids and times had the same
+-- order, which they nearly have. 64 halves are enough for any ids.
+WITH RECURSIVE bounds AS (
+    SELECT coalesce((SELECT min(p.lower) FROM outbox.partition p), 1) - 1 AS below,
+           (SELECT last_value FROM outbox.position) AS top, 0 AS step
+    UNION ALL
+    SELECT CASE WHEN b.is_before THEN b.middle ELSE b.below END, CASE WHEN b.is_before THEN b.top ELSE b.middle - 1 END, step + 1
+    FROM (
+        SELECT s.*, coalesce((
+            SELECT m.born_at < %(until)s FROM outbox.message m WHERE m.id >= s.middle ORDER BY m.id LIMIT 1
+        ), false) AS is_before
+        FROM (SELECT *, (below + top + 1) / 2 AS middle FROM bounds WHERE below < top AND step < 64) s
+    ) b
+)
+SELECT below FROM bounds ORDER BY step DESC LIMIT 1
+
 -- name: by_window
 -- Ids above "below" up to "top": one step of a search from the newest backwards.
 m.id > %(below)s AND m.id <= %(top)s

@@ -9,6 +9,11 @@ SELECT set_config('jit', 'off', true), set_config('max_parallel_workers_per_gath
 -- For this transaction: no plan that walks whole tables because statistics are young.
 SELECT set_config('enable_seqscan', 'off', true)
 
+-- name: prefer_bitmaps
+-- For this transaction: a window of ids is not walked by the primary key, row by row, where the block ranges of a look-up
+-- leave few of its pages: PostgreSQL takes the ranges of a bloom filter for less selective than they are.
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan', 'off', true)
+
 -- name: lanes
 -- Who owns each lane, and for how many more seconds.
 SELECT l.lane, l.mode, l.owner, l.epoch,

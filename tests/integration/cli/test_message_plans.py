@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pytest
@@ -85,8 +86,7 @@ def explain(conn: Connection, filters: Filters, below: int = 0, top: int = 10**9
     values |= {"limit": 20, "below": below, "top": top} | messages.bind_progress(progress.read(conn))
     with conn.transaction():
         conn.execute(messages.SETTINGS["settings"])
-        if not filters.windowed:
-            conn.execute(messages.SETTINGS["prefer_indexes"])
+        conn.execute(messages.SETTINGS[messages.preferred(filters)])
         row = conn.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + statement, values).fetchone()
     assert row is not None
     root = row[0][0]["Plan"]
@@ -166,12 +166,46 @@ def test_a_rare_match_is_found_by_its_index_in_every_partition(
 def test_a_frequent_match_ends_the_search_in_the_first_window(conn: Connection, filters: Filters) -> None:
     row = conn.execute("SELECT last_value FROM outbox.position").fetchone()
     assert row is not None
-    below, top = next(messages.windows(1, row[0]))
+    below, top = messages.Windows(1, row[0], 20, row[0]).next(0) or (0, 0)
     plan = explain(conn, filters, below, top)
     assert plan.blocks < 2_500
     searched: list[int] = []
     assert len(messages.search(conn, filters, 20, searched.append)) == 20
     assert not searched
+
+
+def test_a_window_of_ids_is_read_by_the_block_ranges_of_a_key(conn: Connection) -> None:
+    plan = explain(conn, Filters(key=b"key-33333"), 20_000, 35_000)
+    assert plan.ran("Bitmap Index Scan", "key_topic_idx")
+    assert not plan.ran("Index Scan", "message_p"), "the primary key leads to all rows of the window"
+    assert plan.blocks < 300
+
+
+@pytest.mark.feature("S-86")
+def test_the_newest_id_before_a_time_is_found_by_few_rows(conn: Connection) -> None:
+    row = conn.execute("SELECT born_at FROM outbox.message WHERE id = 33333").fetchone()
+    assert row is not None
+    assert messages.newest_before(conn, row[0]) == 33_332
+    assert messages.newest_before(conn, row[0] - timedelta(days=1)) == 0
+    now = conn.execute("SELECT last_value FROM outbox.position").fetchone()
+    assert (messages.newest_before(conn, 0.0),) == now
+    statement = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + sql.SQL(
+        messages.STATEMENTS["born_before"]
+    )
+    plan = conn.execute(statement, {"until": row[0]}).fetchone()
+    assert plan is not None
+    assert plan[0][0]["Plan"]["Shared Hit Blocks"] + plan[0][0]["Plan"]["Shared Read Blocks"] < 500
+
+
+@pytest.mark.feature("S-31")
+def test_a_time_long_ago_is_found_without_the_rows_of_other_times(conn: Connection) -> None:
+    rows = conn.execute(
+        "SELECT born_at FROM outbox.message WHERE id IN (20000, 40000) ORDER BY id"
+    ).fetchall()
+    searched: list[int] = []
+    found = messages.search(conn, Filters(since=rows[0][0], until=rows[1][0]), 20, searched.append)
+    assert [row["id"] for row in found] == list(range(39_999, 39_979, -1))
+    assert searched == [40_000], "one window of all that is newer, and a small one"
 
 
 def test_what_is_not_published_is_found_among_much_that_is(conn: Connection) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import uuid
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import pytest
 
 from outbox_relay.operations.filters import STATUSES, FilterError, Filters, identity, key, read_moment
-from outbox_relay.operations.messages import LARGEST_WINDOW, compose, windows
+from outbox_relay.operations.messages import FIRST_WINDOW, LARGEST_WINDOW, Windows, compose
 
 OURS = uuid.UUID("00000000-0005-86af-ab5b-00854e350e2e")
 FOREIGN = uuid.UUID("4bf92f35-77b3-4da6-a3ce-929d0e0e4736")
@@ -77,11 +78,41 @@ def test_every_status_makes_a_statement_whose_values_are_bound(status: str | Non
     assert values["topic"] == hostile
 
 
-def test_windows_cover_every_id_once_from_the_newest_backwards() -> None:
-    found = list(windows(7, 12_345_678))
+def windows(
+    first: int, newest: int, likely: int, ids: Iterable[int] = (), limit: int = 20
+) -> list[tuple[int, int]]:
+    """The windows of a search whose matches have these ids."""
+    found, made, matches = [], Windows(first, newest, limit, likely), 0
+    while matches < limit and (window := made.next(matches)) is not None:
+        found.append(window)
+        matches += sum(window[0] < id <= window[1] for id in ids)
+    return found
+
+
+@pytest.mark.parametrize("likely", [12_345_678, 99_999_999, 9_000_000, 7, 0])
+@pytest.mark.parametrize("ids", [(), range(7, 12_345_678, 1_000_000), (12_000_000, 8)])
+def test_windows_cover_every_id_once_from_the_newest_backwards(likely: int, ids: Iterable[int]) -> None:
+    found = windows(7, 12_345_678, likely, ids)
     assert found[0][1] == 12_345_678
     assert found[-1][0] == 6
+    assert all(below < top for below, top in found)
     assert all(later[1] == earlier[0] for earlier, later in itertools.pairwise(found))
     assert max(top - below for below, top in found) == LARGEST_WINDOW
-    assert list(windows(1, 0)) == []
-    assert list(windows(1, 1)) == [(0, 1)]
+    assert len(found) < 40
+
+
+def test_there_are_no_windows_without_ids() -> None:
+    assert windows(1, 0, 0) == []
+    assert windows(1, 1, 1) == [(0, 1)]
+
+
+def test_a_search_for_something_regular_reads_little_more_than_what_it_shows() -> None:
+    found = windows(1, 10_000_000, 10_000_000, range(1, 10_000_000, 10_000))
+    assert 200_000 <= 10_000_000 - found[-1][0] <= 300_000
+    found = windows(1, 10_000_000, 10_000_000, range(1, 10_000_000, 100))
+    assert 10_000_000 - found[-1][0] == FIRST_WINDOW
+
+
+def test_a_search_for_a_time_long_ago_begins_small_where_that_time_ends() -> None:
+    found = windows(1, 10_000_000, 4_000_000, range(1, 4_000_001))
+    assert found == [(5_000_000, 10_000_000), (4_000_000, 5_000_000), (4_000_000 - FIRST_WINDOW, 4_000_000)]
