@@ -76,7 +76,7 @@ class RelayOptions:
     bootstrap_servers: str
     kafka: Mapping[str, str] = field(default_factory=dict)
     lease: float = 10.0
-    poll_min: float = 0.001
+    poll_min: float = 0.0015
     poll_max: float = 0.02
     page: int = PAGE
     shutdown_timeout: float = 30.0

@@ -52,7 +52,7 @@ MAX_UNACKNOWLEDGED = 12_000
 RETIRE_EVERY_S = 1.0
 FEW = 100
 """With fewer messages than this in a turn the relay rests before the next one, in steady state."""
-REST_S = 0.001
+REST_S = 0.0015
 """How long it rests after a turn that found something. The next message has probably not been committed yet, and a turn
 that finds nothing costs half of one that does."""
 FULL_S = 1.0
