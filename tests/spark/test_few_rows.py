@@ -164,12 +164,12 @@ def test_what_only_spark_treats_is_read_by_spark(
     exports.run()
     stream.half()
     with connect(stream.dsn) as conn:
-        conn.execute("UPDATE outbox.event SET happened_at = '1582-10-10 00:00:00+00'")
+        conn.execute("UPDATE outbox.event SET happened_at = '1899-12-31 00:00:00+00'")
     by_jobs.clear()
     exports.run()
     assert by_jobs == ["events"]
     assert [line for line in exports.said if BY_SPARK in line] == [
-        "transaction_events by Spark: happened_at outside the years 1583 to 9999"
+        "transaction_events by Spark: happened_at outside the years 1900 to 9999"
     ]
     assert len(exports.rows(TRANSACTION_EVENTS)) == len(stream.truth()["transaction_events"]) > 0
 

@@ -169,7 +169,7 @@ def nothing_odd(table: Exports, patch: pytest.MonkeyPatch) -> None:
     """The change is what is odd."""
 
 
-OLD = datetime(1582, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+OLD = datetime(1899, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(

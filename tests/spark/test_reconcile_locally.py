@@ -29,7 +29,7 @@ HOSTILE: list[dict[str, Any]] = [
     {"tags": [], "index_keys": ["", "NULL"]},
     {"deliver_before": "9999-12-31 23:59:59.999999+00", "transaction_id": "\u2028 \U0001f600"},
     {"biz_type": "", "biz_id": " "},
-    {"born_at": "1583-01-01 00:00:00+00"},
+    {"born_at": "1900-01-01 00:00:00+00"},
 ]
 BEYOND: dict[str, list[dict[str, Any]]] = {
     "deliver_before outside the years": [{"deliver_before": "infinity"}],

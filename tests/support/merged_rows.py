@@ -96,7 +96,7 @@ def of_chance(
         "state": state,
         "born_at": DAY + timedelta(hours=7 * number),
         "decided_at": one_of(
-            None, moment(), datetime(1583, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+            None, moment(), datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
         ),
         "deliver_at": one_of(None, datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)),
         "position": one_of(None, number, number + 1),

@@ -146,12 +146,12 @@ def rows_of(batch: Any, order: Order) -> Any:
 
 
 def need_years(name: str, microseconds: Any) -> None:
-    """Raise UnsureError unless these times are in the years 1583 to 9999."""
+    """Raise UnsureError unless these times are in the years 1900 to 9999."""
     import pyarrow.compute as pc  # noqa: PLC0415
 
     found = pc.min_max(microseconds).as_py()
     if found["min"] is not None and not EARLIEST <= found["min"] <= found["max"] <= LATEST:
-        raise UnsureError(f"{name} outside the years 1583 to 9999")
+        raise UnsureError(f"{name} outside the years 1900 to 9999")
 
 
 def headers_of(texts: Any) -> Any:

@@ -69,7 +69,7 @@ def certain_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The rows, if JDBC is known to give the same.
 
     Raises:
-        UnsureError: it may not: an unusual header, or a time outside the years 1583 to 9999.
+        UnsureError: it may not: an unusual header, or a time outside the years 1900 to 9999.
         Exception: a text is not UTF-8.
     """
     import pyarrow as pa  # noqa: PLC0415

@@ -377,4 +377,4 @@ def _need_ordinary_times(rows: Any) -> None:
         if pa.types.is_timestamp(column.type):
             least, most = pc.min_max(column.cast(pa.int64())).as_py().values()
             if least is not None and (least < EARLIEST or most > LATEST):
-                raise UnreadableError("a time is outside the years 1583 to 9999")
+                raise UnreadableError("a time is outside the years 1900 to 9999")

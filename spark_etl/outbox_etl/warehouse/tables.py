@@ -46,8 +46,9 @@ def _columns(*rows: tuple[str, str, str]) -> tuple[Column, ...]:
     return tuple(Column(*row) for row in rows)
 
 
-EARLIEST, LATEST = -12_212_553_600_000_000, 253_402_300_799_999_999
-"""The years 1583 to 9999, in microseconds: JDBC moves earlier ones between two calendars, infinity lies outside."""
+EARLIEST, LATEST = -2_208_988_800_000_000, 253_402_300_799_999_999
+"""The years 1900 to 9999, in microseconds: Spark moves what JDBC reads of earlier ones between two calendars, and by
+the local mean time of Java's zone; infinity lies outside."""
 
 WINDOW_HI = ("window_hi", "bigint", "the window that wrote the row: its transactions are below this xid")
 
