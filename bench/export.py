@@ -9,6 +9,7 @@ from typing import Any
 
 from bench.export_plan import tables
 from bench.export_report import Outcome, describe
+from bench.harness.cpu import Meter
 from bench.harness.report import Section
 from bench.load.history import History
 from bench.load.warehouse import Warehouse, copy, spark_job
@@ -93,7 +94,9 @@ class Step:
 
     def _export(self, found: Outcome, warehouse: Warehouse) -> None:
         shutil.rmtree(warehouse.path, ignore_errors=True)
+        meter = self._meter()
         exported = warehouse.export()
+        exported.cpu |= meter.seconds()
         rows = (exported.messages, exported.publications, exported.events)
         wanted = (found.counts.messages, found.counts.publications, found.counts.events)
         if rows != wanted:
@@ -104,9 +107,14 @@ class Step:
             f"export {rate:,.0f} messages/s ({exported.seconds:.1f} s), Java's peak {peak:,.0f} MB"
         )
 
+    def _meter(self) -> Meter:
+        return Meter({"postgres": self._bench.servers.pids["postgres"]})
+
     def _single(self, found: Outcome, warehouse: Warehouse) -> None:
         output = self._scratch / "single"
+        meter = self._meter()
         answer = spark_job("single", self._dsn, warehouse.path, output)
+        answer["cpu"] |= meter.seconds()
         shutil.rmtree(output)
         if answer["messages"] != found.counts.messages:
             raise RuntimeError(f"the single connection brought {answer['messages']} messages")

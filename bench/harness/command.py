@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from bench.harness.cpu import descendants, peak_bytes
+from bench.harness.cpu import descendants, peak_bytes, process_seconds
 
 LOOK_EVERY = 0.1
 """Seconds between two looks at the memory; the kernel keeps the peak, only a process's last moment can be missed."""
@@ -30,6 +30,8 @@ class Ran:
     """Lines of standard error, each with the time when it came."""
     peaks: dict[str, int] = field(default_factory=dict)
     """The largest resident size of its descendants, in bytes, by the program's name."""
+    cpu: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of it and its descendants, by the program's name; at most the last tenth of a second is missing."""
 
 
 def run(
@@ -62,12 +64,16 @@ def run(
             with contextlib.suppress(BrokenPipeError):  # it has ended; its code and its words say why
                 process.stdin.write(given)
                 process.stdin.close()
+        used: dict[int, tuple[str, float]] = {}
         while process.poll() is None:
             _note_peaks(process.pid, ran)
+            _note_cpu(process.pid, used)
             if time.monotonic() - began > limit:
                 raise TimeoutError(f"not done within {limit:.0f} s: {' '.join(command)}\n{_end(ran)}")
             time.sleep(LOOK_EVERY)
         ran.seconds = time.monotonic() - began
+        for name, seconds in used.values():
+            ran.cpu[name] = ran.cpu.get(name, 0.0) + seconds
     finally:
         stop(process)
         for reader, stream in zip(readers, (process.stdout, process.stderr), strict=True):
@@ -100,6 +106,14 @@ def _note_peaks(pid: int, ran: Ran) -> None:
             ran.peaks[name] = max(ran.peaks.get(name, 0), peak_bytes(each))
         except (FileNotFoundError, ProcessLookupError, RuntimeError):
             continue  # it has just ended
+
+
+def _note_cpu(pid: int, used: dict[int, tuple[str, float]]) -> None:
+    for each in {pid, *descendants(pid)}:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            name = Path(f"/proc/{each}/comm").read_text().strip()
+            _, before = used.get(each, (name, 0.0))
+            used[each] = name, max(before, process_seconds(each))  # (0 when it has ended meanwhile)
 
 
 def _end(ran: Ran) -> str:

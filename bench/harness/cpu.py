@@ -26,6 +26,11 @@ def _process_ticks(pid: int) -> int:
     return user + system
 
 
+def process_seconds(pid: int) -> float:
+    """CPU seconds of a process by itself; 0 when it has ended."""
+    return _process_ticks(pid) * _TICK
+
+
 def _family_ticks(pid: int) -> int:
     """CPU time of a process and its children, living and ended, such as a postmaster and its backends."""
     return sum(_times(pid)) + sum(_process_ticks(child) for child in _children(pid))

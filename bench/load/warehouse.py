@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from outbox_etl.source.reader import SQL
 from outbox_etl.statements import statement
 from outbox_relay.warehouse import prepare
 
-MASTER = "local[4]"
+MASTER = "local[*]"
 DRIVER_MEMORY = "2g"
 """The default of `outbox etl`."""
 LIMIT = 900.0
@@ -51,6 +51,8 @@ class Exported:
     """Largest resident size of the driver's Java, which does all the work under local[*]."""
     steps: dict[str, float]
     """When each step had ended, since the window was known."""
+    cpu: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of the whole command, by the program's name; PostgreSQL's are counted by who runs it."""
 
     def step(self, name: str, before: str) -> float:
         """How long a step took that follows another; 0 where the job did not say."""
@@ -75,6 +77,7 @@ class Warehouse:
             answer["messages"],
             max((size for name, size in ran.peaks.items() if name == "java"), default=0),
             _steps(ran),
+            ran.cpu,
         )
 
     def reconcile(self, bootstrap_servers: str) -> dict[str, Any]:
@@ -107,7 +110,7 @@ class Warehouse:
 
 
 def spark_job(job: str, dsn: str, warehouse: Path, output: Path) -> dict[str, Any]:
-    """Run a job of `bench.load.spark_jobs`; its answer, with `wall`, the seconds of the whole process."""
+    """Run a job of `bench.load.spark_jobs`; its answer, with `wall` and `cpu`, the seconds of the whole process."""
     given = {
         "job": job,
         "dsn": dsn,
@@ -124,7 +127,7 @@ def spark_job(job: str, dsn: str, warehouse: Path, output: Path) -> dict[str, An
         limit=LIMIT,
     )
     answer: dict[str, Any] = json.loads(ran.output.strip().splitlines()[-1])
-    return {**answer, "wall": ran.seconds}
+    return {**answer, "wall": ran.seconds, "cpu": ran.cpu}
 
 
 def copy(dsn: str, file: Path) -> dict[str, Any]:

@@ -42,8 +42,7 @@ METHOD = (
     "before COMMIT, p50 / p99 after {warm_up:.0f} s at the same rate; where a number of messages stands, so many had "
     "not arrived {afterwards:.0f} s after the last transaction. Its rows are written by its own INSERT with NOTIFY, "
     "without its client. Transactions kept: pgbench with {clients} clients, an UPDATE and an INSERT, with a message "
-    "while the side publishes, by those without message and publisher in the same database. {rounds} rounds, medians; "
-    "latency one run."
+    "while the side publishes, by those without message and publisher in the same database. {rounds} rounds, medians."
 )
 
 
@@ -52,7 +51,8 @@ class Found:
     """What was measured of one side, with or without a snapshot held."""
 
     drains: list[dict[str, float]] = field(default_factory=list)
-    latencies: dict[int, dict[str, Any]] = field(default_factory=dict)
+    latencies: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """By transactions per second."""
     shares: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -62,7 +62,7 @@ def run(bench: Bench) -> Section:
     sides = [
         *(Side(count) for count in bench.plan.relay_counts),
         Connector("Debezium, tuned", jars, DRAINING, AT_ONCE),
-        Connector("Debezium, default", jars, CONNECTOR),
+        Connector("Debezium, default", jars, CONNECTOR, CONNECTOR),
         FaststreamOutbox("faststream-outbox, tuned", TUNED, has_latency=True),
         FaststreamOutbox("faststream-outbox, default", DEFAULT, has_latency=False),
     ]
@@ -82,11 +82,12 @@ def run(bench: Bench) -> Section:
                 bench.say(
                     f"{side.name}{held}: {share['share']:.2f} of {share['alone']:,.0f} transactions/s kept"
                 )
-    for rate, held, side in product(bench.plan.compared_rates, HELD, sides):
-        if side.has_latency:
+    for number, rate in product(range(bench.plan.compared_rounds), bench.plan.compared_rates):
+        turn = [(side, held) for held, side in product(HELD, sides) if side.has_latency]
+        for side, held in turn if number % 2 == 0 else reversed(turn):
             late = latency(bench, side, rate, held=bool(held))
-            found[side.name + held].latencies[rate] = late
-            bench.say(f"{side.name}{held} at {rate}/s: {_late(late)}, {late.get('cores', '')}")
+            found[side.name + held].latencies.setdefault(rate, []).append(late)
+            bench.say(f"{side.name}{held} at {rate}/s: {_late([late])}, {late.get('cores', '')}")
     return _section(bench, sides, found)
 
 
@@ -110,6 +111,7 @@ def _section(bench: Bench, sides: Sequence[Side], found: dict[str, Found]) -> Se
             "",
             *("drain", "second half", "publisher CPU", "PostgreSQL CPU", "broker CPU", "peak memory"),
             *(f"p50 / p99 at {rate:,}/s" for rate in plan.compared_rates),
+            *(f"publisher's cores at {rate:,}/s" for rate in plan.compared_rates if rate == CPU_RATE),
             f"kept, {plan.compared_clients} clients",
         ],
     )
@@ -122,7 +124,11 @@ def _section(bench: Bench, sides: Sequence[Side], found: dict[str, Found]) -> Se
         name: {"drain": one.drains, "latency": one.latencies, "kept": one.shares}
         for name, one in found.items()
     }
-    section.floors = _floors(found[sides[0].name], found["Debezium, tuned"])
+    section.floors = [
+        floor
+        for held in HELD
+        for floor in _floors(found[sides[0].name + held], found["Debezium, tuned" + held], held)
+    ]
     return section
 
 
@@ -137,38 +143,48 @@ def _cells(backlog: int, rates: Sequence[int], found: Found) -> list[str]:
         *(f"{middle(name):.1f}" for name in ("publisher", "postgres", "kafka")),
         f"{max(one['peak_mb'] for one in found.drains):,.0f} MB",
         *(_late(found.latencies[rate]) if rate in found.latencies else "" for rate in rates),
+        *(_cores(found.latencies.get(rate, [])) for rate in rates if rate == CPU_RATE),
         f"{median(one['share'] for one in found.shares):.2f}" if found.shares else "",
     ]
 
 
-def _late(found: dict[str, Any]) -> str:
-    if "missing" in found:
-        return f"{found['missing']:,} of {found['count']:,} missing"
-    middle, _, last = found["before_commit_ms"]
-    return f"{middle:.1f} / {last:.1f}"
+def _late(found: Sequence[dict[str, Any]]) -> str:
+    if any("missing" in one for one in found):
+        return ", ".join(
+            f"{one['missing']:,} of {one['count']:,} missing" for one in found if "missing" in one
+        )
+    return f"{_percentile(found, 0):.1f} / {_percentile(found, 2):.1f}"
 
 
-def _floors(relay: Found, debezium: Found) -> list[Floor]:
+def _percentile(found: Sequence[dict[str, Any]], place: int) -> float:
+    """The median over the rounds of one of p50, p95 and p99, in milliseconds."""
+    return float(median(one["before_commit_ms"][place] for one in found))
+
+
+def _cores(found: Sequence[dict[str, Any]]) -> str:
+    used = [one["cores"]["publisher"] for one in found if "cores" in one]
+    return f"{median(used):.2f}" if used else ""
+
+
+def _floors(relay: Found, debezium: Found, held: str) -> list[Floor]:
     rates = [[one["warm_rate"] for one in side.drains] for side in (relay, debezium)]
-    what = "drain, second halves, next to Debezium tuned"
+    what = f"drain, second halves, next to Debezium tuned{held}"
     floors = [Floor(what, ratio(*rates), 2, "x Debezium", at_least=True)]
     for rate, ours in relay.latencies.items():
         theirs = debezium.latencies[rate]
-        if "missing" in ours:
-            raise RuntimeError(
-                f"at {rate} transactions/s, {ours['missing']} messages of the relay did not arrive"
-            )
-        if "missing" not in theirs:
+        if any("missing" in one for one in ours):
+            raise RuntimeError(f"at {rate} transactions/s of the relay: {_late(ours)}")
+        if not any("missing" in one for one in theirs):
             floors += [
                 Floor(
-                    f"latency {percent} at {rate:,} tx/s next to Debezium",
-                    ours["before_commit_ms"][at] / theirs["before_commit_ms"][at],
+                    f"latency {percent} at {rate:,} tx/s next to Debezium{held}",
+                    _percentile(ours, at) / _percentile(theirs, at),
                     1,
                     "x Debezium",
                 )
                 for percent, at in (("p50", 0), ("p99", 2))
             ]
         if rate == CPU_RATE:
-            used = ours["cores"]["publisher"] / rate * 1e3
-            floors.append(Floor(f"relay CPU a message at {rate} tx/s", used, 0.25, "ms"))
+            used = median(one["cores"]["publisher"] for one in ours) / rate * 1e3
+            floors.append(Floor(f"relay CPU a message at {rate} tx/s{held}", used, 0.25, "ms"))
     return floors

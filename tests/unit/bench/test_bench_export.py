@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -22,9 +23,15 @@ def outcome(millions: int, seconds: float) -> Outcome:
     exported = Exported(
         seconds, seconds + 8, 100, messages, messages, 1_500_000_000, {**steps, "marts": seconds + 2}
     )
+    exported.cpu = {
+        "postgres": 2.0 * millions,
+        "java": 3.0 * millions,
+        "outbox": 1.0,
+        "python3": 1.5 * millions - 1,
+    }
     found = Outcome(Counts(messages, messages, 100), 500 * messages)
     found.exports = [exported, exported]
-    found.singles = [{"seconds": 2 * seconds, "wall": 2 * seconds + 5}] * 2
+    found.singles = [{"seconds": 2 * seconds, "wall": 2 * seconds + 5, "cpu": {"java": 2.0 * seconds}}] * 2
     found.copies = [{"seconds": seconds / 2}] * 2
     found.files = {"message_history": (4, 150 * messages), "all": (30, 200 * messages)}
     found.windows = {"new": exported, "late": exported}
@@ -43,12 +50,38 @@ def usual() -> Outcome:
 
 def test_the_ratio_to_a_single_connection_is_a_floor_and_so_is_the_rate_at_scale() -> None:
     section = describe([usual(), outcome(10, 125.0)], 10_000)
-    assert [(floor.measured, floor.met) for floor in section.floors] == [
+    assert [(floor.measured, floor.met) for floor in section.floors[:3]] == [
         (2.0, True),
         (2.0, True),
         (0.8, True),
     ]
-    assert not describe([usual(), outcome(10, 126.0)], 10_000).floors[-1].met
+    assert not describe([usual(), outcome(10, 126.0)], 10_000).floors[2].met
+
+
+def test_small_windows_on_the_longest_history_and_reconcile_have_floors() -> None:
+    last = outcome(10, 14.0)
+    last.late = 1_017
+    floors = describe([usual(), last], 10_000).floors[3:]
+    assert [(floor.what, floor.measured, floor.met) for floor in floors] == [
+        ("window of 10,000 messages on 10,000,000", 22.0, False),
+        ("1,017 late decisions on 10,000,000", 22.0, True),
+        ("reconcile", 12.0, True),
+    ]
+
+
+def test_the_cpu_of_a_message_is_told_by_process() -> None:
+    text = describe([usual()], 10_000).markdown()
+    assert re.search(r"\| export, 1,000,000 +\| +2.00 \| +3.00 \| +1.50 \| +6.50 \| +0.36 \|", text)
+    assert re.search(
+        r"\| single connection, 1,000,000 +\| +0.00 \| +20.00 \| +0.00 \| +20.00 \| +0.80 \|", text
+    )
+
+
+def test_the_cpu_of_a_command_and_of_what_it_starts_is_counted_by_name() -> None:
+    burn = "import time; until = time.process_time() + 0.5\nwhile time.process_time() < until: pass\ntime.sleep(0.3)"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}])"
+    ran = run([sys.executable, "-c", outer], limit=60)
+    assert 0.45 <= sum(ran.cpu.values()) < 2.0
 
 
 def test_a_step_that_the_job_did_not_tell_is_no_negative_time() -> None:

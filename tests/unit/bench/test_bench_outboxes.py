@@ -25,6 +25,8 @@ DRAINED = {
     "publisher": 7.0, "postgres": 5.0, "kafka": 8.0,
 }  # fmt: skip
 ON_TIME: dict[str, Any] = {"before_commit_ms": [2.0, 3.0, 9.0], "cores": {"publisher": 0.1}}
+LATER: dict[str, Any] = {"before_commit_ms": [4.0, 5.0, 11.0], "cores": {"publisher": 0.3}}
+MISSING = {"missing": 1_234, "count": 9_000}
 
 
 def test_a_row_is_written_by_the_statement_of_faststream_outbox() -> None:
@@ -61,33 +63,34 @@ def test_a_partial_drain_has_the_number_published_in_brackets() -> None:
 
 
 def test_a_latency_not_measured_is_empty_and_missing_messages_are_counted() -> None:
-    found = Found([DRAINED], {200: ON_TIME, 500: {"missing": 1_234, "count": 9_000}}, [{"share": 0.5}])
-    assert _cells(200_000, [200, 500, 1_500], found)[-4:] == [
-        "2.0 / 9.0",
+    found = Found([DRAINED], {200: [ON_TIME, LATER], 500: [ON_TIME, MISSING]}, [{"share": 0.5}])
+    assert _cells(200_000, [200, 500, 1_500], found)[-5:] == [
+        "3.0 / 10.0",
         "1,234 of 9,000 missing",
         "",
+        "0.10",
         "0.50",
     ]
 
 
 def test_a_late_peer_has_no_floor_and_a_late_relay_fails_the_benchmark() -> None:
-    ours = Found([DRAINED], {500: ON_TIME})
-    late = Found([DRAINED | {"warm_rate": 20_000.0}], {500: {"missing": 1, "count": 9}})
-    floors = _floors(ours, late)
+    ours = Found([DRAINED], {500: [ON_TIME, LATER]})
+    late = Found([DRAINED | {"warm_rate": 20_000.0}], {500: [ON_TIME, MISSING]})
+    floors = _floors(ours, late, HELD[1])
     assert [(floor.what, floor.measured) for floor in floors] == [
-        ("drain, second halves, next to Debezium tuned", 3.0),
-        ("relay CPU a message at 500 tx/s", 0.2),
+        ("drain, second halves, next to Debezium tuned, snapshot held", 3.0),
+        ("relay CPU a message at 500 tx/s, snapshot held", 0.4),
     ]
-    assert len(_floors(ours, ours)) == 4
-    with pytest.raises(RuntimeError, match="1 messages of the relay did not arrive"):
-        _floors(late, ours)
+    assert len(_floors(ours, ours, HELD[0])) == 4
+    with pytest.raises(RuntimeError, match="at 500 transactions/s of the relay: 1,234 of 9,000 missing"):
+        _floors(late, ours, HELD[0])
 
 
 def test_all_sides_are_in_one_table_with_and_without_a_snapshot_held() -> None:
     sides = [Side(1), Side(2), FaststreamOutbox("Debezium, tuned", TUNED, has_latency=True)]
     plan = Plan(compared_rates=(500,))
     found = {
-        side.name + held: Found([DRAINED], {500: ON_TIME} if side.has_latency else {}, [])
+        side.name + held: Found([DRAINED], {500: [ON_TIME]} if side.has_latency else {}, [])
         for side in sides
         for held in HELD
     }
@@ -103,4 +106,5 @@ def test_all_sides_are_in_one_table_with_and_without_a_snapshot_held() -> None:
     ]
     assert {len(row) for row in table.rows} == {len(table.columns)}
     assert "max_workers 32" in section.method
-    assert json.loads(json.dumps(section.figures))["1 relay"]["latency"] == {"500": ON_TIME}
+    assert json.loads(json.dumps(section.figures))["1 relay"]["latency"] == {"500": [ON_TIME]}
+    assert {floor.what.endswith(HELD[1]) for floor in section.floors} == {True, False}
