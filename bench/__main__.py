@@ -45,7 +45,7 @@ KEPT = {"OUTBOX_CACHE", "OUTBOX_MAVEN_REPOSITORY"}
     "--only",
     type=click.Choice(list(BENCHMARKS)),
     multiple=True,
-    help="Run this benchmark; repeatable. Default: all, in three quarters of an hour.",
+    help="Run this benchmark; repeatable. Default: all, in about an hour.",
 )
 @click.option(
     "--quick", is_flag=True, help="Small and short, to see that everything runs; figures mean nothing."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -263,8 +264,9 @@ def _window_floors(outcomes: Sequence[Outcome], window: int) -> list[Floor]:
         if name in last.windows:
             text = what.format(window=window, late=last.late, messages=last.counts.messages)
             floors.append(Floor(text, last.windows[name].wall, seconds, "s, whole command"))
-    if isinstance(usual.reconcile, float):
-        floors.append(Floor("reconcile", usual.reconcile / usual.millions, RECONCILE, "s per million"))
+    if (proof := usual.reconcile) is not None:
+        seconds = proof / usual.millions if isinstance(proof, float) else math.inf  # (it failed)
+        floors.append(Floor("reconcile", seconds, RECONCILE, "s per million"))
     return floors
 
 

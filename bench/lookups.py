@@ -28,8 +28,8 @@ FLOORS = {"key": 50.0, RARE: 50.0, "index key": 50.0, "time": 50.0}
 METHOD = (
     "The history of the export's benchmark, with an index key for each message. `search` as `outbox message ls` calls "
     "it ({limit} messages, newest first), and `life` as `outbox message show` does, on one session with nothing else "
-    "to do. {times} searches for messages drawn from the whole history; milliseconds. A key has one ten-thousandth of "
-    "all messages, an index key one message, as the key of the oldest; time: a second of the history."
+    "to do. Up to {times} searches for messages drawn from the whole history; milliseconds. A key has one "
+    "ten-thousandth of all messages, an index key one message, as the key of the oldest; time: a second of the history."
 )
 Known = dict[str, Any]
 WAYS: dict[str, Callable[[Known], Filters]] = {

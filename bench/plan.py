@@ -12,7 +12,7 @@ PARTITIONS = 12
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Sizes; the defaults take some sixteen minutes on four cores. Times in seconds."""
+    """Sizes; the defaults take about an hour on two cores. Times in seconds."""
 
     rounds: int = 3
     backlog: int = 200_000

@@ -66,8 +66,7 @@ def run(
                 process.stdin.close()
         used: dict[int, tuple[str, float]] = {}
         while process.poll() is None:
-            _note_peaks(process.pid, ran)
-            _note_cpu(process.pid, used)
+            _note(process.pid, ran, used)
             if time.monotonic() - began > limit:
                 raise TimeoutError(f"not done within {limit:.0f} s: {' '.join(command)}\n{_end(ran)}")
             time.sleep(LOOK_EVERY)
@@ -99,21 +98,17 @@ def _listen(stream: IO[str], ran: Ran, began: float) -> None:
         ran.said.append((time.monotonic() - began, line.rstrip("\n")))
 
 
-def _note_peaks(pid: int, ran: Ran) -> None:
-    for each in descendants(pid):
+def _note(pid: int, ran: Ran, used: dict[int, tuple[str, float]]) -> None:
+    """Note the peaks of the descendants, and the CPU seconds of all, by their pids."""
+    for each in (pid, *descendants(pid)):
         try:
-            name = Path(f"/proc/{each}/comm").read_text().strip()
-            ran.peaks[name] = max(ran.peaks.get(name, 0), peak_bytes(each))
-        except (FileNotFoundError, ProcessLookupError, RuntimeError):
-            continue  # it has just ended
-
-
-def _note_cpu(pid: int, used: dict[int, tuple[str, float]]) -> None:
-    for each in {pid, *descendants(pid)}:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             name = Path(f"/proc/{each}/comm").read_text().strip()
             _, before = used.get(each, (name, 0.0))
             used[each] = name, max(before, process_seconds(each))  # (0 when it has ended meanwhile)
+            if each != pid:
+                ran.peaks[name] = max(ran.peaks.get(name, 0), peak_bytes(each))
+        except (FileNotFoundError, ProcessLookupError, RuntimeError):
+            continue  # it has just ended
 
 
 def _end(ran: Ran) -> str:

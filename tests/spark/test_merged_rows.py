@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outbox_etl.source.window import Watermark
-from outbox_etl.warehouse import iceberg_merge
+from outbox_etl.warehouse import iceberg_merge, iceberg_put
 from outbox_etl.warehouse.duck import Duck
 from outbox_etl.warehouse.files import checksums_of, local_path
 from outbox_etl.warehouse.iceberg import IcebergTarget
@@ -151,7 +151,7 @@ def full(table: Exports, patch: pytest.MonkeyPatch) -> None:
     def raises(path: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    patch.setattr(iceberg_merge, "write_checksums", raises)
+    patch.setattr(iceberg_put, "write_checksums", raises)
 
 
 def no_memory(table: Exports, patch: pytest.MonkeyPatch) -> None:
@@ -159,6 +159,13 @@ def no_memory(table: Exports, patch: pytest.MonkeyPatch) -> None:
         raise MemoryError
 
     patch.setattr(Duck, "_rows_of", raises)
+
+
+def at_the_end(table: Exports, patch: pytest.MonkeyPatch) -> None:
+    def raises(self: Duck) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    patch.setattr(Duck, "close", raises)
 
 
 def in_many_files(table: Exports, patch: pytest.MonkeyPatch) -> None:
@@ -178,6 +185,7 @@ OLD = datetime(1899, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
         (another_property, "write.parquet.compression-codec is not the job's", {}),
         (full, "OSError", {}),
         (no_memory, "MemoryError", {}),
+        (at_the_end, "OSError", {}),
         (in_many_files, "of too many files", {}),
         (nothing_odd, "outside the years", {"deliver_at": OLD}),
     ],

@@ -20,13 +20,13 @@ from tests.support.late_changes import (
     decided_late,
     files,
     first_window,
+    overtake,
     tend,
     watermarks,
 )
-from tests.support.lost_locks import BREAK_LOCKS, is_refusal
+from tests.support.lost_locks import is_refusal
 from tests.support.merged_rows import LEFT_TO_SPARK
 from tests.support.message_streams import Stream, differences
-from tests.support.plain_inserts import connect
 from tests.support.spark_marks import MARKS
 from tests.support.warehouse_readers import by_duckdb_over_pyiceberg, by_pyiceberg
 
@@ -138,13 +138,7 @@ def test_a_run_that_is_overtaken_at_its_commit_fails_and_takes_nothing_back(
             COMMIT(self, *given)
         if not happened:
             happened.append(0)
-            with connect(stream.dsn) as conn:
-                conn.execute(BREAK_LOCKS)
-            for _ in range(12):
-                stream.decide()
-            stream.publish()
-            exports.run()
-            happened.append(exports.target.watermark().hi)  # type: ignore[union-attr]
+            happened.append(overtake(stream, exports))
         if at == "before":
             COMMIT(self, *given)
 

@@ -19,7 +19,15 @@ from outbox_etl.warehouse.maintain_iceberg import IcebergMaintenance
 from outbox_etl.warehouse.maintain_request import MaintenanceRequest
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.support.export_runs import Exports
-from tests.support.late_changes import HISTORY, branches, decided_late, files, first_window, watermarks
+from tests.support.late_changes import (
+    HISTORY,
+    branches,
+    decided_late,
+    files,
+    first_window,
+    overtake,
+    watermarks,
+)
 from tests.support.lost_locks import BREAK_LOCKS, is_refusal
 from tests.support.message_streams import Stream, differences
 from tests.support.plain_inserts import connect
@@ -53,8 +61,7 @@ def test_a_run_that_a_later_one_overtakes_at_its_merge_fails_and_takes_nothing_b
             MERGE(self, *given, **options)  # type: ignore[arg-type]
         if not happened:
             happened.append(0)
-            overtake(stream, exports)
-            happened.append(exports.target.watermark().hi)  # type: ignore[union-attr]
+            happened.append(overtake(stream, exports))
         if at == "before":
             MERGE(self, *given, **options)  # type: ignore[arg-type]
 
@@ -67,17 +74,6 @@ def test_a_run_that_a_later_one_overtakes_at_its_merge_fails_and_takes_nothing_b
     assert marks == sorted(marks)
     assert not branches(exports)
     assert not differences(exports.tables(), stream.truth())
-
-
-def overtake(stream: Stream, exports: Exports) -> None:
-    """Let a later run come, with newer states of the same messages, as if the lock were lost."""
-    with connect(stream.dsn) as conn:
-        conn.execute(BREAK_LOCKS)
-    for _ in range(12):
-        stream.decide()
-    stream.cancel()
-    stream.publish()
-    exports.run()
 
 
 @pytest.mark.parametrize("wide", [0, iceberg.WIDE])

@@ -10,6 +10,7 @@ from outbox_etl.warehouse.maintain import maintain
 from outbox_etl.warehouse.maintain_request import MaintenanceRequest
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 from tests.support.export_runs import Exports
+from tests.support.lost_locks import BREAK_LOCKS
 from tests.support.message_streams import Stream
 from tests.support.plain_inserts import connect, insert
 
@@ -63,6 +64,20 @@ def first_window(exports: Exports, stream: Stream) -> None:
         early.execute("COMMIT")
         exports.run()
         late.execute("COMMIT")
+
+
+def overtake(stream: Stream, exports: Exports) -> int:
+    """Let a later run come, with newer states of the same messages, as if the lock were lost; answer its watermark."""
+    with connect(stream.dsn) as conn:
+        conn.execute(BREAK_LOCKS)
+    for _ in range(12):
+        stream.decide()
+    stream.cancel()
+    stream.publish()
+    exports.run()
+    mark = exports.target.watermark()
+    assert mark
+    return mark.hi
 
 
 def tend(exports: Exports, request: MaintenanceRequest) -> None:

@@ -70,13 +70,16 @@ def search(
         if filters.statement != "search":
             values |= bind_progress(progress.read(conn))
         if not filters.windowed:
-            cursor.execute(SETTINGS[preferred(filters)])
+            cursor.execute(SETTINGS["prefer_indexes"])
             return cursor.execute(statement, values | {"limit": limit}).fetchall()
         first, newest = conn.execute(STATEMENTS["span"]).fetchone() or (1, 0)
         windows = Windows(
             first, newest, limit, newest if filters.until is None else newest_before(conn, filters.until)
         )
-        cursor.execute(SETTINGS[preferred(filters)])  # (not before: it walks the primary key)
+        if preferred(filters):
+            cursor.execute(
+                SETTINGS[preferred(filters)]
+            )  # (not before: `newest_before` needs the primary key)
         while (window := windows.next(len(found))) is not None:
             below, top = window
             bounds = {"below": below, "top": top, "limit": limit - len(found)}
@@ -88,8 +91,13 @@ def search(
 
 
 def preferred(filters: Filters) -> str:
-    """Return the settings of the planner (a block of status.sql) for a search."""
-    return "prefer_bitmaps" if filters.windowed else "prefer_indexes"
+    """Return the settings of the planner (a block of status.sql) for a search; empty: its own."""
+    if not filters.windowed:
+        return "prefer_indexes"
+    has_ranges = any(
+        value is not None for value in (filters.key, filters.topic, filters.since, filters.until)
+    )
+    return "prefer_bitmaps" if has_ranges else ""
 
 
 def newest_before(conn: psycopg.Connection[Any], moment: float | datetime) -> int:
@@ -124,6 +132,8 @@ class Windows:
         """
         if self._top < self._first:
             return None
+        if matches:
+            self._likely = max(self._likely, self._top)  # (what fits is not where it was expected)
         if self._top > self._likely:
             least, size = max(self._likely, self._first - 1), LARGEST_WINDOW
         else:

@@ -20,7 +20,6 @@ from outbox_etl.warehouse import iceberg_commit as commit
 from outbox_etl.warehouse import rows
 from outbox_etl.warehouse.changes import published
 from outbox_etl.warehouse.files import Between, local_path
-from outbox_etl.warehouse.iceberg_put import is_possible
 from outbox_etl.warehouse.tables import MESSAGE_HISTORY
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class NewMessages:
             Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
         """
         is_ours = bool(self.ranges) and is_here(self._source.spark, self._settings)
-        if not (is_ours and is_possible(table, MESSAGE_HISTORY, properties)):
+        if not is_ours or commit.why_not(table, MESSAGE_HISTORY, properties):
             return 0, self.ranges
         place, name = f"{local_path(str(table.location()))}/data", uuid.uuid4().hex
         size = int(properties["write.target-file-size-bytes"])

@@ -14,7 +14,7 @@ from outbox_etl.session import CATALOG, NAMESPACE
 from outbox_etl.source.reader import Ids, lies_among
 from outbox_etl.source.window import Watermark
 from outbox_etl.statements import statement
-from outbox_etl.warehouse import iceberg_merge, iceberg_put
+from outbox_etl.warehouse import iceberg_commit, iceberg_merge, iceberg_put
 from outbox_etl.warehouse.changes import IDENTITY, NEWER, merged
 from outbox_etl.warehouse.files import Between, ParquetFiles
 from outbox_etl.warehouse.iceberg_files import Deletes, planned_files
@@ -140,7 +140,7 @@ class IcebergTarget:
 
     def can_put(self, table: Table) -> bool:
         """Whether its files are made as the job makes them, and lie on this machine."""
-        return iceberg_put.is_possible(self._load(table), table, PROPERTIES)
+        return not iceberg_commit.why_not(self._load(table), table, PROPERTIES)
 
     def put(self, table: Table, rows: Any, where: Sequence[Between] | None) -> bool:
         """Commit files of Arrow's rows."""

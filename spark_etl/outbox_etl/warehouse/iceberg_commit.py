@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from outbox_etl.warehouse.files import Between, date_of
+from outbox_etl.warehouse.files import Between, date_of, local_path
 from outbox_etl.warehouse.iceberg_files import expression, is_hadoop
 from outbox_etl.warehouse.tables import Table
 
@@ -28,6 +29,9 @@ def why_not(table: Any, of: Table, properties: Mapping[str, str]) -> str:
     """
     if not is_hadoop(table):
         return "the catalog has another way to files"
+    root = local_path(str(table.location()))
+    if not (root and Path(root).is_dir()):
+        return "the warehouse is not on this machine"
     spec = table.spec()
     fields = [(str(each.name()), str(each.transform())) for each in spec.fields()]
     if fields != [(f"{of.day}_day", "day") if of.day_is_time else (of.day, "identity")]:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 from outbox_etl.source.reader import Ids
 from outbox_etl.statements import statement
-from outbox_etl.warehouse import iceberg_commit
+from outbox_etl.warehouse import iceberg_commit, iceberg_put
 from outbox_etl.warehouse.changes import ASKED_OF_ROW, IDENTITY, NEWER, merged
 from outbox_etl.warehouse.duck import Duck, UnreadableError, listed, opened
-from outbox_etl.warehouse.files import Between, ParquetFiles, date_of, local_path, remove, write_checksums
+from outbox_etl.warehouse.files import Between, ParquetFiles, local_path, remove
 from outbox_etl.warehouse.iceberg_files import expression, planned_files
 from outbox_etl.warehouse.tables import EARLIEST, LATEST, MESSAGE_HISTORY
 
@@ -121,50 +121,36 @@ def made(
     Returns:
         None: Spark has to merge.
     """
-    found = _made(spark, table, changes, how, properties=properties, since=since)
-    try:
-        yield found
-    except BaseException:
-        if found is not None and not found.is_committed:
-            remove(found.paths)
-        raise
-
-
-def _made(
-    spark: SparkSession,
-    table: Any,
-    changes: DataFrame,
-    how: Merging,
-    *,
-    properties: Mapping[str, str],
-    since: int,
-) -> Made | None:
     is_few = 0 < how.rows <= MOST_CHANGES and how.size <= MOST_BYTES
     duck = opened(spark, how.say, WHAT) if is_few and not how.whole and how.lost is None else None
     if duck is None:
-        return None
-    paths: list[str] = []
+        yield None
+        return
+    merge, found = _Merge(spark._jvm, table, since, duck), None
     try:
-        with contextlib.closing(duck):
-            merge = _Merge(spark._jvm, table, since, duck, paths)
-            return merge.make(changes, how, properties=properties, settings=spark.conf.getAll)
-    except Exception as error:  # noqa: BLE001  (DuckDB's, Arrow's, Java's, the disk's: Spark reports what is wrong)
-        remove(paths)
-        how.say(f"{WHAT} by Spark: {error if isinstance(error, UnreadableError) else type(error).__name__}")
-        return None
+        try:
+            with contextlib.closing(duck):
+                found = merge.make(changes, how, properties=properties, settings=spark.conf.getAll)
+        except Exception as error:  # noqa: BLE001  (DuckDB's, Arrow's, Java's, the disk's: Spark reports what is wrong)
+            found = None  # (DuckDB may fail when it is closed)
+            remove(merge.paths)
+            how.say(
+                f"{WHAT} by Spark: {error if isinstance(error, UnreadableError) else type(error).__name__}"
+            )
+        yield found
     except BaseException:
-        remove(paths)
+        if found is None or not found.is_committed:
+            remove(merge.paths)
         raise
 
 
 class _Merge:
     """One merge."""
 
-    def __init__(self, jvm: Any, table: Any, since: int, duck: Duck, paths: list[str]) -> None:
+    def __init__(self, jvm: Any, table: Any, since: int, duck: Duck) -> None:
         self._jvm, self._table, self._duck, self._since = jvm, table, duck, since
-        self._paths = paths
+        self.paths: list[str] = []
         """The files that were written."""
-        self._schema: Any = None
 
     def make(
         self,
@@ -180,7 +166,6 @@ class _Merge:
             UnreadableError: it is not certain that the outcome is what Spark's would be.
             Exception: of DuckDB, Arrow, Java or the disk.
         """
-        import pyarrow as pa  # noqa: PLC0415
         import pyarrow.compute as pc  # noqa: PLC0415
 
         snapshot = self._table.currentSnapshot()
@@ -188,12 +173,9 @@ class _Merge:
             raise UnreadableError("somebody else has written the table")
         if why := iceberg_commit.why_not(self._table, MESSAGE_HISTORY, properties):
             raise UnreadableError(why)
-        if not local_path(str(self._table.location())):
-            raise UnreadableError("the warehouse is not on this machine")
         if any(name.startswith("spark.sql.iceberg.") for name in settings):
             raise UnreadableError("a setting of Iceberg's writer is given")
         rows = _numbered(changes.toArrow())
-        self._schema = pa.ipc.read_schema(pa.py_buffer(iceberg_commit.schema_of(self._table)))
         if not rows.num_rows:
             return Made(self._jvm, self._table, how.ids, self._since)
         low, high = pc.min_max(rows["id"]).as_py().values()
@@ -202,7 +184,7 @@ class _Merge:
         if files is None:
             raise UnreadableError("the table has too many files, or some that are not the job's")
         self._duck.give("changes", rows)
-        return self._written(Made(self._jvm, self._table, ids, self._since, paths=self._paths), files, how)
+        return self._written(Made(self._jvm, self._table, ids, self._since, paths=self.paths), files, how)
 
     def _written(self, found: Made, files: ParquetFiles, how: Merging) -> Made:
         paths = [*files.whole, *files.marked.values()]
@@ -212,7 +194,7 @@ class _Merge:
         if len(places) > MOST_MARKED:
             raise UnreadableError("the changes are of too many files")
         tasks = self._tasks(found.ids, {paths[place] for place in places})
-        found.rows = self._write_rows(rows)
+        found.rows = iceberg_put.write_days(self._jvm, self._table, MESSAGE_HISTORY, rows, self.paths)
         for place in places:
             task = tasks[paths[place]]
             name = str(task.file().location())
@@ -252,9 +234,10 @@ class _Merge:
         [counted] = self._ask("count").to_pylist()
         if sum(part.num_rows for part in parts) != counted["number"]:
             raise UnreadableError("not every row was read again")
-        rows = pa.concat_tables([part.select(self._schema.names).cast(self._schema) for part in parts])
+        columns_of = iceberg_put.columns_of(self._table)
+        rows = pa.concat_tables([part.select(columns_of.names).cast(columns_of) for part in parts])
         _need_ordinary_times(rows)
-        return rows.sort_by([(name, "ascending") for name in MESSAGE_HISTORY.order])
+        return rows
 
     def _do(self, name: str, **values: int | str) -> None:
         self._duck.do(statement(SQL, name, **values))
@@ -288,19 +271,6 @@ class _Merge:
     def _is_of_one_file(self, deletes: Any) -> bool:
         return bool(self._jvm.org.apache.iceberg.util.ContentFileUtil.isFileScoped(deletes))
 
-    def _write_rows(self, rows: Any) -> list[Any]:
-        """A file for each day."""
-        import pyarrow as pa  # noqa: PLC0415
-        import pyarrow.compute as pc  # noqa: PLC0415
-
-        place = f"{local_path(str(self._table.location()))}/data"
-        days = rows[MESSAGE_HISTORY.day].cast(pa.date32(), safe=False).cast(pa.int32())
-        written: list[iceberg_commit.WrittenFile] = []
-        for day in pc.unique(days).to_pylist():
-            path = f"{place}/{MESSAGE_HISTORY.day}_day={date_of(day)}/{uuid.uuid4().hex}.parquet"
-            written.append((path, day, self._write(rows.filter(pc.equal(days, day)), path)))
-        return iceberg_commit.described(self._jvm, self._table, written, place)
-
     def _write_marks(self, task: Any, name: str, positions: Any) -> Any:
         """The file of marks of one file of rows: all that it has, as Spark writes them."""
         import pyarrow as pa  # noqa: PLC0415
@@ -308,7 +278,7 @@ class _Merge:
         table, iceberg = self._table, self._jvm.org.apache.iceberg
         location = f"{name.rpartition('/')[0]}/{uuid.uuid4().hex}-deletes.parquet"
         rows = pa.Table.from_arrays([pa.repeat(pa.scalar(name), len(positions)), positions], schema=_marks())
-        size = self._write(rows, local_path(location))
+        size = iceberg_put.write(rows, local_path(location), self.paths)
         config = iceberg.MetricsConfig.forPositionDelete()
         metrics = iceberg.parquet.ParquetUtil.fileMetrics(table.io().newInputFile(location), config)
         builder = iceberg.FileMetadata.deleteFileBuilder(table.spec()).ofPositionDeletes().withPath(location)
@@ -317,15 +287,6 @@ class _Merge:
         if not self._is_of_one_file(file):
             raise UnreadableError("the name of a file is too long for the measures of its marks")
         return file
-
-    def _write(self, rows: Any, path: str) -> int:
-        import pyarrow.parquet as pq  # noqa: PLC0415
-
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        self._paths.append(path)
-        pq.write_table(rows, path, compression="zstd", store_schema=False)
-        write_checksums(path)
-        return Path(path).stat().st_size
 
 
 def _numbered(rows: Any) -> Any:

@@ -12,12 +12,6 @@ from outbox_etl.warehouse.files import Between, date_of, local_path, remove, wri
 from outbox_etl.warehouse.tables import Table
 
 
-def is_possible(found: Any, table: Table, properties: Mapping[str, str]) -> bool:
-    """Whether Iceberg's table `found` lies on this machine and is made as the job makes it."""
-    root = local_path(str(found.location()))
-    return bool(root) and Path(root).is_dir() and not commit.why_not(found, table, properties)
-
-
 def put(
     jvm: Any,
     found: Any,
@@ -39,47 +33,62 @@ def put(
     Raises:
         Exception: Java's, as Spark's writer raises it: another run wrote such rows `since` that snapshot.
     """
-    if not is_possible(found, table, properties):
+    if commit.why_not(found, table, properties):
         return False
-    root = local_path(str(found.location()))
-    written: list[commit.WrittenFile] = []
+    paths: list[str] = []
     try:
-        partition = found.spec().fields()[0].name()
-        for day, part in _by_day(table, rows, commit.schema_of(found)):
-            written.append(_write(part, f"{root}/data/{partition}={date_of(day)}", day))
-        files = commit.described(jvm, found, written, f"{root}/data")
-    except Exception:  # noqa: BLE001  (a full disk, a value that does not fit: Spark reports what is wrong)
-        remove(path for path, *_ in written)
-        return False
+        files = write_days(jvm, found, table, rows.select(columns_of(found).names), paths)
+    except BaseException as error:
+        remove(paths)
+        if isinstance(error, Exception):
+            return False  # (a full disk, a value that does not fit: Spark reports what is wrong)
+        raise
     try:
         commit.commit(jvm, found, files, where, since)
     except Exception as error:
         if commit.is_refused(error):  # (else the table may have them)
-            remove(path for path, *_ in written)
+            remove(paths)
         raise
     return True
 
 
-def _by_day(table: Table, rows: Any, serialized: bytes) -> list[tuple[int, Any]]:
-    """The rows of each day, in the table's order, with the columns of its files."""
+def columns_of(found: Any) -> Any:
+    """The columns of a table's files, as Arrow's schema with Iceberg's ids."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.ipc.read_schema(pa.py_buffer(commit.schema_of(found)))
+
+
+def write_days(jvm: Any, found: Any, table: Table, rows: Any, paths: list[str]) -> list[Any]:
+    """Write a file for each day, in the table's order; return what Iceberg keeps of each.
+
+    Args:
+        jvm: Spark's.
+        found: Iceberg's table.
+        table: the table that it is.
+        rows: with the columns of its files, in their order; each is cast to their type.
+        paths: takes the path of each file before it is written: whoever fails has to remove them.
+    """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
-    typed = rows.select(schema.names).cast(schema).sort_by([(name, "ascending") for name in table.order])
+    typed = rows.cast(columns_of(found)).sort_by([(name, "ascending") for name in table.order])
     days = typed[table.day].cast(pa.date32(), safe=False).cast(pa.int32())
-    return [(day, typed.filter(pc.equal(days, day))) for day in pc.unique(days).to_pylist()]
+    place = f"{local_path(str(found.location()))}/data"
+    partition = found.spec().fields()[0].name()
+    written: list[commit.WrittenFile] = []
+    for day in pc.unique(days).to_pylist():
+        path = f"{place}/{partition}={date_of(day)}/{uuid.uuid4().hex}.parquet"
+        written.append((path, day, write(typed.filter(pc.equal(days, day)), path, paths)))
+    return commit.described(jvm, found, written, place)
 
 
-def _write(rows: Any, folder: str, day: int) -> commit.WrittenFile:
+def write(rows: Any, path: str, paths: list[str]) -> int:
+    """Write a file with its checksums; return its bytes. `paths` takes its path before."""
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    path = f"{folder}/{uuid.uuid4().hex}.parquet"
-    try:
-        pq.write_table(rows, path, compression="zstd", store_schema=False)
-        write_checksums(path)
-    except BaseException:
-        remove([path])
-        raise
-    return path, day, Path(path).stat().st_size
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    paths.append(path)
+    pq.write_table(rows, path, compression="zstd", store_schema=False)
+    write_checksums(path)
+    return Path(path).stat().st_size
