@@ -13,7 +13,7 @@ from bench.harness.statistics import median
 from bench.load import messages
 from bench.plan import Bench
 from outbox import Message, Outbox
-from outbox.operations.rows import load_rows
+from outbox.operations.rows import COLUMNS, load_rows
 
 SEND = load_rows("send.sql")["send"]
 BY_HAND = re.sub(r"\$\d+", "%s", SEND)
@@ -36,14 +36,22 @@ def run(bench: Bench) -> Section:
             "bench", messages.key(number), messages.body(number), headers=HEADERS, tags=["created"]
         )
 
+    given = {
+        "topic": "bench",
+        "headers": '{"source":"bench"}',
+        "tags": "{created}",
+        "index_keys": "{}",
+        "producer_group": "bench",
+    }
+    columns = [*COLUMNS]
+    key, body = columns.index("key"), columns.index("body")
+
     def by_hand(conn: psycopg.Connection, count: int) -> None:
-        nothing = (None,) * 3
-        rest = (None,) * 6
+        same = [given.get(column) for column in columns]
         for number in range(count):
-            first = ("bench", messages.key(number), messages.body(number), '{"source":"bench"}')
-            conn.execute(
-                BY_HAND, (*first, *nothing, "{created}", "{}", "bench", *rest, number & 7), prepare=True
-            ).fetchone()
+            row: list[object] = [*same, number & 7]
+            row[key], row[body] = messages.key(number), messages.body(number)
+            conn.execute(BY_HAND, row, prepare=True).fetchone()
 
     def send(conn: psycopg.Connection, count: int) -> None:
         for number in range(count):

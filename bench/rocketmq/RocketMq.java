@@ -14,20 +14,38 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** RocketMQ's transactional messages, with the business transaction in the listener. */
 final class RocketMq implements AutoCloseable {
     private static final String CLUSTER = "bench";
+    private static final long KNOWN_LIMIT = 30_000_000_000L;
     private static final Map<String, String> TYPE = Map.of("+message.type", "TRANSACTION");
 
     private final Settings settings;
     private final TransactionMQProducer producer;
     private final List<MessageQueue> queues;
 
-    RocketMq(Settings settings) throws MQClientException {
+    RocketMq(Settings settings) throws MQClientException, InterruptedException {
         this.settings = settings;
         producer = new TransactionMQProducer(settings.text("group"));
         producer.setNamesrvAddr(settings.text("namesrv"));
         producer.setTransactionListener(new Listener());
         producer.start();
-        producer.createTopic(CLUSTER, settings.text("topic"), Integer.parseInt(settings.text("queues")), TYPE);
-        queues = producer.fetchPublishMessageQueues(settings.text("topic"));
+        queues = createdQueues();
+    }
+
+    /** The queues of the topic. The broker names itself to the name server a moment after it listens. */
+    private List<MessageQueue> createdQueues() throws MQClientException, InterruptedException {
+        String topic = settings.text("topic");
+        long deadline = System.nanoTime() + KNOWN_LIMIT;
+        while (true) {
+            try {
+                producer.createTopic(CLUSTER, topic, Integer.parseInt(settings.text("queues")), TYPE);
+                return producer.fetchPublishMessageQueues(topic);
+            } catch (MQClientException error) {
+                if (System.nanoTime() > deadline) {
+                    producer.shutdown(); // (its threads would keep this process)
+                    throw error;
+                }
+                Thread.sleep(200);
+            }
+        }
     }
 
     /** Half message, local transaction, decision; the decision is on its way when this returns. */

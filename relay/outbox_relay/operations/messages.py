@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +25,7 @@ STATEMENTS = Statements("outbox_relay/operations/messages.sql")
 SETTINGS = Statements("outbox_relay/operations/status.sql")
 
 FIRST_WINDOW = 2_000
-LARGEST_WINDOW = 5_000_000
+LARGE_WINDOW, LARGEST_WINDOW = 1_000_000, 5_000_000
 
 Row = dict[str, Any]
 
@@ -72,18 +73,16 @@ def search(
         if not filters.windowed:
             cursor.execute(SETTINGS["prefer_indexes"])
             return cursor.execute(statement, values | {"limit": limit}).fetchall()
-        first, newest = conn.execute(STATEMENTS["span"]).fetchone() or (1, 0)
-        windows = Windows(
-            first, newest, limit, newest if filters.until is None else newest_before(conn, filters.until)
-        )
-        if preferred(filters):
-            cursor.execute(
-                SETTINGS[preferred(filters)]
-            )  # (not before: `newest_before` needs the primary key)
+        first, newest, bounds = conn.execute(STATEMENTS["span"]).fetchone() or (1, 0, [])
+        windows = Windows(first, newest, bounds, limit)
+        if filters.until is not None:
+            windows.expect(newest_before(conn, filters.until))
+        if settings := preferred(filters):  # (not before: `newest_before` needs the primary key)
+            cursor.execute(SETTINGS[settings])
         while (window := windows.next(len(found))) is not None:
             below, top = window
-            bounds = {"below": below, "top": top, "limit": limit - len(found)}
-            found += cursor.execute(statement, values | bounds, prepare=False).fetchall()
+            values |= {"below": below, "top": top, "limit": limit - len(found)}
+            found += cursor.execute(statement, values, prepare=False).fetchall()
             if len(found) >= limit:
                 break
             on_progress(below + 1)
@@ -94,10 +93,9 @@ def preferred(filters: Filters) -> str:
     """Return the settings of the planner (a block of status.sql) for a search; empty: its own."""
     if not filters.windowed:
         return "prefer_indexes"
-    has_ranges = any(
-        value is not None for value in (filters.key, filters.topic, filters.since, filters.until)
-    )
-    return "prefer_bitmaps" if has_ranges else ""
+    wanted = (filters.key, filters.topic, filters.index_key, filters.biz_id, filters.transaction_id)
+    has_index = any(value is not None for value in (*wanted, filters.since, filters.until))
+    return "prefer_bitmaps" if has_index else ""
 
 
 def newest_before(conn: psycopg.Connection[Any], moment: float | datetime) -> int:
@@ -109,20 +107,24 @@ def newest_before(conn: psycopg.Connection[Any], moment: float | datetime) -> in
 class Windows:
     """The ids from `newest` down to `first`, window by window.
 
-    A window without a match is followed by one of ten times as many ids. One with matches is followed by twice as many
-    as have probably the missing ones: all matches of a window are read before they are sorted. What is above `likely`,
-    where there is probably no match, is taken in the largest steps.
+    A window without a match is followed by one of ten times as many ids, and beyond a million by all of a partition:
+    its block ranges are read for each window in it. One with matches is followed by twice as many ids as have probably
+    the missing ones: all matches of a window are read before they are sorted.
 
     Args:
         first, newest: the ids there can be.
+        bounds: the first id of each partition, in order.
         limit: matches to find.
-        likely: about the newest id that fits. It decides how large windows are; all ids are in one.
     """
 
-    def __init__(self, first: int, newest: int, limit: int, likely: int) -> None:
-        self._first, self._limit = first, limit
-        self._top, self._likely = newest, min(newest, likely)
+    def __init__(self, first: int, newest: int, bounds: Sequence[int], limit: int) -> None:
+        self._first, self._bounds, self._limit = first, bounds, limit
+        self._top = self._likely = newest
         self._size = self._matches = 0
+
+    def expect(self, likely: int) -> None:
+        """Take what is above an id in the largest steps: nothing fits there, probably. All ids are in a window."""
+        self._likely = min(likely, self._top)
 
     def next(self, matches: int) -> tuple[int, int] | None:
         """Return the next window (below, top], newest first; None behind the last one.
@@ -141,10 +143,20 @@ class Windows:
             if matches > self._matches:
                 looked = self._likely - self._top
                 size = min(size, 2 * (self._limit - matches) * looked // matches)
-            self._size = size = min(max(size, FIRST_WINDOW), LARGEST_WINDOW)
+            size = max(size, FIRST_WINDOW) if size < LARGE_WINDOW else LARGEST_WINDOW
+            self._size = size
         self._matches = matches
-        top, self._top = self._top, max(self._top - size, least)
+        top, self._top = self._top, max(self._below(size), least)
         return self._top, top
+
+    def _below(self, size: int) -> int:
+        """Return where a window ends; a large one where a partition does, if one ends in it."""
+        below = self._top - size
+        if size < LARGE_WINDOW:
+            return below
+        place = bisect_left(self._bounds, below + 1)
+        ends_in_it = place < len(self._bounds) and self._bounds[place] <= self._top
+        return self._bounds[place] - 1 if ends_in_it else below
 
 
 def compose(filters: Filters) -> tuple[sql.Composed, dict[str, Any]]:

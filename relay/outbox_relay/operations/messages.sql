@@ -77,8 +77,10 @@ SELECT s.* FROM found f JOIN outbox.message_status s ON s.id = f.id
 ORDER BY s.id DESC
 
 -- name: span
--- The ids there can be: the first of the oldest partition, and the newest given out.
-SELECT coalesce((SELECT min(p.lower) FROM outbox.partition p), 1), (SELECT last_value FROM outbox.position)
+-- The ids there can be, from the first of the oldest partition to the newest given out, and the first one of each partition.
+SELECT coalesce(min(p.lower), 1), (SELECT last_value FROM outbox.position),
+       coalesce(array_agg(p.lower ORDER BY p.lower), '{}')
+FROM outbox.partition p
 
 -- name: born_before
 -- About the last id that was born before a time: found in halves by the primary key, as if ids and times had the same

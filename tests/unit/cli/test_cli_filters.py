@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -79,11 +79,16 @@ def test_every_status_makes_a_statement_whose_values_are_bound(status: str | Non
 
 
 def windows(
-    first: int, newest: int, likely: int, ids: Iterable[int] = (), limit: int = 20
+    first: int,
+    newest: int,
+    likely: int,
+    ids: Iterable[int] = (),
+    bounds: Sequence[int] = (),
 ) -> list[tuple[int, int]]:
-    """The windows of a search whose matches have these ids."""
-    found, made, matches = [], Windows(first, newest, limit, likely), 0
-    while matches < limit and (window := made.next(matches)) is not None:
+    """The windows of a search for twenty matches that have these ids."""
+    found, made, matches = [], Windows(first, newest, bounds, 20), 0
+    made.expect(likely)
+    while matches < 20 and (window := made.next(matches)) is not None:
         found.append(window)
         matches += sum(window[0] < id <= window[1] for id in ids)
     return found
@@ -91,13 +96,16 @@ def windows(
 
 @pytest.mark.parametrize("likely", [12_345_678, 99_999_999, 9_000_000, 7, 0])
 @pytest.mark.parametrize("ids", [(), range(7, 12_345_678, 1_000_000), (12_000_000, 8)])
-def test_windows_cover_every_id_once_from_the_newest_backwards(likely: int, ids: Iterable[int]) -> None:
-    found = windows(7, 12_345_678, likely, ids)
+@pytest.mark.parametrize("bounds", [(), (7, 5_000_001, 10_000_001, 15_000_001), range(7, 12_345_678, 1_000)])
+def test_windows_cover_every_id_once_from_the_newest_backwards(
+    likely: int, ids: Iterable[int], bounds: Sequence[int]
+) -> None:
+    found = windows(7, 12_345_678, likely, ids, bounds)
     assert found[0][1] == 12_345_678
     assert found[-1][0] == 6
     assert all(below < top for below, top in found)
     assert all(later[1] == earlier[0] for earlier, later in itertools.pairwise(found))
-    assert max(top - below for below, top in found) == LARGEST_WINDOW
+    assert max(top - below for below, top in found) <= LARGEST_WINDOW
     assert len(found) < 40
 
 
@@ -116,3 +124,17 @@ def test_a_search_for_something_regular_reads_little_more_than_what_it_shows() -
 def test_a_search_for_a_time_long_ago_begins_small_where_that_time_ends() -> None:
     found = windows(1, 10_000_000, 4_000_000, range(1, 4_000_001))
     assert found == [(5_000_000, 10_000_000), (4_000_000, 5_000_000), (4_000_000 - FIRST_WINDOW, 4_000_000)]
+
+
+def test_a_search_for_something_rare_reads_no_partition_twice() -> None:
+    bounds = (1, 5_000_001, 10_000_001)
+    found = windows(1, 14_000_000, 14_000_000, bounds=bounds)
+    assert found[-3:] == [(10_000_000, 13_778_000), (5_000_000, 10_000_000), (0, 5_000_000)]
+    narrow = windows(1, 1_000_000, 1_000_000, bounds=range(1, 1_000_001, 1_000))
+    assert narrow[-1][0] == 0
+    assert len(narrow) == 4, "many small partitions are in one window"
+
+
+def test_what_fits_above_the_expected_id_ends_the_large_steps() -> None:
+    found = windows(1, 20_000_000, 1_000_000, (19_000_000,))
+    assert found[:2] == [(15_000_000, 20_000_000), (15_000_000 - FIRST_WINDOW, 15_000_000)]
