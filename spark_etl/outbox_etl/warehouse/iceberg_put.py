@@ -67,7 +67,7 @@ def write_days(jvm: Any, found: Any, table: Table, rows: Any, paths: list[str]) 
         found: Iceberg's table.
         table: the table that it is.
         rows: with the columns of its files, in their order; each is cast to their type.
-        paths: takes the path of each file before it is written: whoever fails has to remove them.
+        paths: takes the path of each file before it is written: the caller removes them if it fails.
     """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415
