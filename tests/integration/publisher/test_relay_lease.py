@@ -13,7 +13,7 @@ import pytest
 
 from outbox_relay.publisher import renewal
 from outbox_relay.publisher.finder import Finder
-from outbox_relay.publisher.lease import Lease, LeaseLostError
+from outbox_relay.publisher.lease import LanesLockedError, Lease, LeaseLostError
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
@@ -65,11 +65,14 @@ def running(relay: Relay) -> Iterator[Ran]:
 
 
 def may_take(conn: Connection, owner: str = "another") -> bool:
-    """Whether another relay could take the lanes now; takes nothing."""
+    """Whether another relay could take the lanes now; takes nothing.
+
+    It cannot either while a commit of theirs waits for the disk for longer than it waits for their lock.
+    """
     try:
         with conn.transaction(force_rollback=True):
             take(conn, owner, 0.5)
-    except LanesHeldError:
+    except (LanesHeldError, LanesLockedError):
         return False
     return True
 
