@@ -23,9 +23,9 @@ LOAD = Statements("bench/sql/load.sql")
 WATCH = Statements("bench/sql/watch.sql")
 RATE = 50
 LIMIT = 5.0
+"""Times as long as alone."""
 AFTERWARDS_S = 60.0
 """How long the consumer waits for messages once all have been sent."""
-"""Times as long as alone."""
 PERCENTS = (50, 95, 99)
 METHOD = (
     f"One process begins {RATE} transactions a second on one topic, as for the latency. Meanwhile another session "
