@@ -1,0 +1,321 @@
+"""The core: the driver asks it what to do next, does that with PostgreSQL or Kafka, and passes on what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from outbox_relay.publisher.core.holds import Holds
+from outbox_relay.publisher.core.memory import Memory
+from outbox_relay.publisher.core.sources import Sources
+from outbox_relay.publisher.core.streams import Producer, Streams
+from outbox_relay.publisher.core.topics import TopicCounts
+from outbox_relay.publisher.core.values import (
+    EXPIRED_SCOPE,
+    Item,
+    Limits,
+    Page,
+    Partitioner,
+    Read,
+    Row,
+    Scope,
+    Write,
+)
+from outbox_relay.publisher.snapshot import Snapshot
+
+
+class Core:
+    """What one leadership publishes. It belongs to one epoch and one database session, and ends with either."""
+
+    def __init__(
+        self,
+        floor: Snapshot,
+        holds: Mapping[Scope, int],
+        topics: Mapping[str, int],
+        partition_of: Partitioner,
+        *,
+        skip_ahead: frozenset[str] = frozenset(),
+        limits: Limits | None = None,
+        is_unclean: bool = True,
+    ) -> None:
+        """Begin with the tables as they are under the lock of the leader's row.
+
+        Args:
+            floor: of the leader's row.
+            holds: each hold's scope, and a position in front of which none of its rows waits.
+            topics: each known topic's partition count.
+            partition_of: computes partitions.
+            skip_ahead: topics in which a failed message holds only itself.
+            limits: how much to take at once.
+            is_unclean: the predecessor may have sent messages that it did not record (R8).
+        """
+        limits = limits or Limits()
+        self.topics = TopicCounts(topics, skip_ahead, partition_of)
+        self.sources = Sources(floor)
+        self.holds = Holds(holds, self.topics, limits)
+        self.streams = Streams(limits)
+        self.memory = Memory(limits)
+        self.is_stopping = False
+        self._is_unclean = is_unclean
+        self._unsecured: list[Page] = []
+        self._moves: tuple[tuple[str, int], ...] = ()
+        self._numbered = 0
+        self._turn = 0
+        self._is_after_tail = False
+
+    # Reading ------------------------------------------------------------------------------------------------------
+
+    def next_read(self) -> Read | None:
+        """Return the next statement to execute, or None while there is no room or the leadership ends.
+
+        Every second one is the tail. Between two tails, catch-ups and holds take turns, and so does each of them.
+        """
+        if self.is_stopping:
+            return None
+        if self._is_after_tail:
+            self._is_after_tail = False
+            self._turn += 1
+            kinds = ("list", "drain") if self._turn % 2 else ("drain", "list")
+            read = self._next_of(kinds[0]) or self._next_of(kinds[1])
+            if read is not None:
+                return read
+        full = self.memory.full()
+        for topic in full:  # it may not fill the others' part of the memory (isolation)
+            self.sources.put_apart(topic)
+        room = self.memory.room()
+        self._is_after_tail = room is not None
+        return self.sources.tail_read(*room, full) if room else None
+
+    def _next_of(self, kind: str) -> Read | None:
+        full = self.memory.full()
+        if kind == "list":
+            topic = self.sources.next_list(full)
+            room = self.memory.room(topic) if topic else None
+            return self.sources.list_read(topic, *room) if topic and room else None
+        scope = self.holds.next_drain(full)
+        room = self.memory.room(scope.topic) if scope else None
+        return Read("drain", *room, scope=scope) if scope and room else None
+
+    def add(self, page: Page) -> None:
+        """Take what a statement returned. Call it before `written` of a write that was under way meanwhile."""
+        if self.is_stopping:
+            return
+        if page.read.kind == "drain":
+            self._add_drain(page)
+            return
+        if page.read.kind == "tail":
+            self.sources.add_tail(page)
+        else:
+            self.sources.add_list(page)
+        self.memory.take(page.rows)
+        if page.rows:
+            self._unsecured.append(page)
+        if page.is_flushed:  # and so is what was read before it
+            self._secure(self._unsecured)
+
+    def _add_drain(self, page: Page) -> None:
+        hold = self.holds.opened(page)
+        if hold is None:
+            return
+        for row in page.rows:  # they were flushed with their claims (R1)
+            if not hold.is_requested:
+                return  # one of them failed: what is behind it stays in the table
+            self.memory.take([row])
+            self._route(row, in_doubt=row.in_doubt, taken_from=hold.scope)
+        self.holds.close(hold, page)
+
+    def _secure(self, covered: Iterable[Page]) -> None:
+        """Route what PostgreSQL cannot forget any more (R1), in the order in which it was read."""
+        pages = [page for page in self._unsecured if page in covered]
+        self._unsecured = [page for page in self._unsecured if page not in pages]
+        for page in pages:
+            in_doubt = page.read.compare and self._is_unclean
+            for row in page.rows:
+                self._route(row, in_doubt=in_doubt)
+
+    # Routing: to a stream, or to the table ------------------------------------------------------------------------
+
+    def _route(self, row: Row, *, in_doubt: bool, taken_from: Scope | None = None) -> None:
+        self._numbered += 1
+        partition = self.topics.partition(row.topic, row.key, row.position)
+        item = Item(row, self._numbered, partition, in_doubt, taken_from)
+        has_failed = taken_from is not None and self.holds.take_out(taken_from, row)
+        scope = self.holds.scope_of(row, partition, taken_from)
+        if row.is_expired:
+            self.holds.claim(item, EXPIRED_SCOPE)
+        elif scope is not None:
+            self.holds.claim(item, scope)
+        elif partition < 0:  # of an unknown topic: it waits until the driver has found the count
+            self.holds.claim(item, Scope("topic", row.topic), is_failed=True)
+        elif row.is_faulty:
+            self.holds.claim(item, self.holds.own_scope(row), is_failed=True)
+        else:
+            if has_failed:
+                self.streams.suspect(row.topic)
+            self.streams.push(item)
+
+    def _reroute(self, items: list[Item]) -> None:
+        """Send messages again, in order, or let those wait whose hold has begun meanwhile (R2, R5)."""
+        for item in items:
+            scope = self.holds.scope_of(item.row, item.partition, item.taken_from)
+            if scope is not None:
+                self.holds.claim(item, scope)
+            else:
+                self.streams.push(item)
+
+    def _accuse(self, item: Item) -> None:
+        """Hold a message for a fault of its own, and what is behind it for its key."""
+        scope = self.holds.own_scope(item.row)
+        self.holds.claim(item, scope, is_failed=True)
+        if scope.kind != "message":
+            self._take(scope)
+
+    def _take(self, scope: Scope) -> None:
+        for item in self.streams.take_queued(scope):
+            self.holds.claim(item, scope)
+
+    # Kafka --------------------------------------------------------------------------------------------------------
+
+    def to_send(self) -> list[tuple[Item, Producer]]:
+        """Return messages to give to producers, in this order (R2)."""
+        return self.streams.to_send(self._is_moving)
+
+    def acknowledged(self, items: Iterable[Item], producer: Producer) -> None:
+        """Take acknowledgements of one producer; those of a partition are in their order."""
+        self.streams.acknowledged(items, producer)
+
+    def refused(self, item: Item, producer: Producer) -> None:
+        """Take Kafka's refusal of a message. A message is accused only when it was alone on the wire (R8).
+
+        A refusal of a main producer ends it, because nothing behind the refused message may arrive. The topic is on
+        probation from now on: one message of a partition at a time, until none was refused for a while.
+        """
+        stream = self.streams.holder(item, producer)
+        is_alone = stream is not None and len(stream.sent) == 1
+        self.streams.suspect(item.row.topic)
+        if not producer.is_single:
+            self._reroute(self.streams.lost(producer, certain=item))
+        if not is_alone or not self.streams.remove(item):
+            return  # others were on the wire with it, or a wider hold has it since
+        scope = self.holds.scope_of(item.row, item.partition, item.taken_from)
+        if scope is not None:
+            self.holds.claim(item, scope)  # it fails again when that hold is drained
+        else:
+            self._accuse(item)
+
+    def lost(self, producer: Producer) -> None:
+        """A producer ended. The next one sends again what it had, in order; it may be in Kafka twice (R2)."""
+        self._reroute(self.streams.lost(producer))
+
+    def silent(self, topic: str, partition: int, now: float) -> None:
+        """Hold a partition that acknowledges nothing; what was sent of it is in doubt (R8), and repeated later."""
+        scope = self._scope_of_partition(topic, partition)
+        self.holds.fail(scope, now)
+        for item in self.streams.give_up(topic, partition):
+            self.holds.claim(item, scope)
+        self._take(scope)
+
+    def unavailable(self, topic: str, partition: int | None, now: float) -> None:
+        """Hold a partition without a leader or with too few replicas, or a topic that is missing or forbidden.
+
+        What was sent is waited for, until it is silent.
+        """
+        scope = Scope("topic", topic) if partition is None else self._scope_of_partition(topic, partition)
+        self.holds.fail(scope, now)
+        self._take(scope)
+
+    def _scope_of_partition(self, topic: str, partition: int) -> Scope:
+        """Return the topic while a write moves it: the partition's number means another one then (R9)."""
+        is_leaving = any(name == topic for name, _ in self._moves)
+        return Scope("topic", topic) if is_leaving else Scope("partition", topic, partition)
+
+    # Topics ----------------------------------------------------------------------------------------------------
+
+    def pause(self, topic: str) -> None:
+        """Pause a topic. What was sent of it is waited for; `streams.has_sent` returns when that is done."""
+        scope = Scope("topic", topic)
+        self.holds.hold(scope, is_paused=True)
+        self._take(scope)
+
+    def set_count(self, topic: str, count: int) -> None:
+        """Take the partition count that a topic is to have; a topic that was unknown is published from now on."""
+        if self.topics.request(topic, count):
+            self.holds.release(Scope("topic", topic))
+
+    def _is_moving(self, topic: str) -> bool:
+        """Return whether nothing more of a topic is sent until it has moved.
+
+        What waits for a partition is drained before that begins (R9).
+        """
+        if topic not in self.topics.moving and not self._moves:
+            return False
+        is_leaving = any(name == topic for name, _ in self._moves)
+        return is_leaving or (topic in self.topics.moving and not self.holds.has_partitions(topic))
+
+    # Writing ------------------------------------------------------------------------------------------------------
+
+    def next_write(self) -> Write | None:
+        """Return the next transaction, or None if there is nothing to write. It is under way until `written`."""
+        published = tuple(self.streams.published)
+        claims = tuple(self.holds.claims.values())
+        if claims:  # R4: nothing of its key in front of it is on its way
+            first = self.streams.first_of({claim.row.topic for claim in claims})
+            claims = tuple(
+                claim
+                for claim in claims
+                if claim.row.key is None
+                or first.get((claim.row.topic, claim.row.key), claim.number) >= claim.number
+            )
+        settled = {item.row.id for item in published} | {claim.row.id for claim in claims}
+        self._moves = tuple(
+            (topic, count)
+            for topic, count in self.topics.moving.items()
+            if self._is_moving(topic) and not self.streams.has_sent(topic)
+        )
+        write = Write(
+            published,
+            claims,
+            self.sources.floor(settled).snapshot,
+            () if self.is_stopping else self.holds.to_announce(),
+            self.holds.to_retract(),
+            () if self.is_stopping else self.holds.to_let_go(settled),
+            self._moves,
+            tuple(self._unsecured),
+        )
+        return None if write.is_empty else write
+
+    def written(self, write: Write) -> None:
+        """Take a write that has committed and is flushed."""
+        settled = write.settled
+        self.sources.settle(settled)
+        self.streams.recorded(len(write.published))
+        self.memory.free(item.row for item in write.published)
+        self.memory.free(claim.row for claim in write.claims)
+        self.holds.claimed(write.claims)
+        self.holds.announced(write.announce, write.retract)
+        self.holds.settle(settled)
+        self.holds.let_go(write.let_go)
+        for topic, count in write.moved:
+            self.topics.move(topic, count)
+            self.streams.move(topic, self.topics.partition)
+        self._moves = ()
+        self._secure(write.covers)
+
+    # The end of a leadership --------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Read no more, and forget what was never sent: it is above the floor, and the next leader reads it."""
+        self.is_stopping = True
+        for page in self._unsecured:
+            self.memory.free(page.rows)
+        self._unsecured.clear()
+        for item in self.streams.take_unsent():
+            self.holds.put_back(item)
+            self.memory.free([item.row])
+
+    def is_done(self) -> bool:
+        """Return whether the leadership can be given back: nothing is on the wire or unrecorded."""
+        return not (self.streams.published or self.streams.by_name or self.holds.claims)
+
+    def is_clean(self) -> bool:
+        """Return whether the next leader has nothing to doubt, of this leader or of one before it (R8)."""
+        return not self._is_unclean or self.sources.is_level()

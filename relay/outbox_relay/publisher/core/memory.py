@@ -1,0 +1,70 @@
+"""How many rows and bytes the core holds, in all and by topic, so that no backlog fills the process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outbox_relay.publisher.core.values import Limits, Row
+
+
+class Memory:
+    """Counts rows from the page that brings them to the write that settles them."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Begin empty."""
+        self.limits = limits
+        self.rows = 0
+        self.size = 0
+        self.topics: dict[str, list[int]] = {}
+
+    def take(self, rows: Iterable[Row]) -> None:
+        """Count the rows of a page."""
+        for row in rows:
+            self.rows += 1
+            self.size += row.size
+            of_topic = self.topics.setdefault(row.topic, [0, 0])
+            of_topic[0] += 1
+            of_topic[1] += row.size
+
+    def free(self, rows: Iterable[Row]) -> None:
+        """Count rows no longer: they are settled or forgotten."""
+        for row in rows:
+            self.rows -= 1
+            self.size -= row.size
+            of_topic = self.topics[row.topic]
+            of_topic[0] -= 1
+            of_topic[1] -= row.size
+            if not of_topic[0]:
+                del self.topics[row.topic]
+
+    def room(self, topic: str = "") -> tuple[int, int] | None:
+        """Return the rows and bytes that the next page may have, or None if there is no room.
+
+        A page takes half of what is left at most. It may consist of one row that is larger than the page's size, so
+        room for the largest row is kept.
+
+        Args:
+            topic: of the page; "" for a page of many topics.
+        """
+        limits = self.limits
+        rows, size = limits.rows - self.rows, limits.size - self.size
+        if rows < 1 or size < limits.largest:
+            return None
+        used_rows, used_size = self.topics.get(topic, (0, 0))
+        return (
+            min(limits.page, max(1, (rows - used_rows) // 2)),
+            min(limits.page_size, max(1, (size - used_size) // 2)),
+        )
+
+    def is_full(self, topic: str) -> bool:
+        """Return whether a topic has as much as is free (isolation).
+
+        One topic may fill a half of the memory, two may fill a third each, and so on: there is always room for another.
+        """
+        rows, size = self.topics.get(topic, (0, 0))
+        free_rows, free_size = self.limits.rows - self.rows, self.limits.size - self.size
+        return rows >= free_rows - 1 or size >= free_size - 2 * self.limits.largest
+
+    def full(self) -> list[str]:
+        """Return the topics that have as much as is free."""
+        return [topic for topic in self.topics if self.is_full(topic)]

@@ -1,0 +1,141 @@
+"""What was read up to where: the tail, the catch-ups, and the floor below which every row is settled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from outbox_relay.publisher.core.values import Page, Read, Row
+from outbox_relay.publisher.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mark:
+    """A snapshot and when this session took it, because snapshots by themselves have no order.
+
+    Order 0 is the floor of another session.
+    """
+
+    order: int
+    snapshot: Snapshot = field(compare=False)
+
+
+@dataclass(slots=True, eq=False)
+class OpenRows:
+    """How many rows of one statement are not settled, and the base that the floor may not pass before they are."""
+
+    base: Mark
+    count: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class CatchUp:
+    """A topic with more than a page: it is read from a list, next to the tail. Its new rows wait behind the list."""
+
+    topic: str
+    base: Mark
+    rows: OpenRows
+    until: Mark | None = None
+    is_done: bool = False
+
+
+class Sources:
+    """The tail and the catch-ups."""
+
+    def __init__(self, floor: Snapshot) -> None:
+        """Begin at the floor that the leader's row has."""
+        self._marks = 0
+        self.tail = Mark(0, floor)
+        self.catch_ups: dict[str, CatchUp] = {}
+        self._open: list[OpenRows] = []
+        self._of: dict[int, OpenRows] = {}
+
+    def _mark(self, snapshot: Snapshot) -> Mark:
+        self._marks += 1
+        return Mark(self._marks, snapshot)
+
+    def is_level(self) -> bool:
+        """Return whether the floor has left what another session read."""
+        return self.floor(set()).order > 0
+
+    def put_apart(self, topic: str) -> None:
+        """Begin a catch-up of a topic where the tail is. Until it joins again, the tail leaves it out."""
+        if topic not in self.catch_ups:
+            self.catch_ups[topic] = CatchUp(topic, self.tail, OpenRows(self.tail))
+
+    def tail_read(self, rows: int, size: int, full: list[str]) -> Read:
+        """Return a read of all topics without a catch-up, and of those whose catch-up is done.
+
+        Args:
+            rows: the most rows.
+            size: the most bytes.
+            full: topics that have their share of the memory. They do not join.
+        """
+        done = [one for one in self.catch_ups.values() if one.is_done and one.topic not in full]
+        joins = tuple((one.topic, one.base.snapshot) for one in done)
+        compare = self.tail.order == 0
+        apart = frozenset(self.catch_ups)
+        return Read("tail", rows, size, self.tail.snapshot, compare=compare, apart=apart, joins=joins)
+
+    def list_read(self, topic: str, rows: int, size: int) -> Read:
+        """Return a read of the next page of a catch-up."""
+        one = self.catch_ups[topic]
+        until = one.until.snapshot if one.until else None
+        return Read("list", rows, size, one.base.snapshot, until, compare=one.base.order == 0, topic=topic)
+
+    def next_list(self, full: list[str]) -> str | None:
+        """Return the topic whose catch-up is read next, in turn; one that has its share of the memory waits."""
+        for topic, one in self.catch_ups.items():
+            if not one.is_done and topic not in full:
+                self.catch_ups[topic] = self.catch_ups.pop(topic)
+                return topic
+        return None
+
+    def add_tail(self, page: Page) -> None:
+        """Note a page of the tail. What did not fit has a catch-up from now on, from where it was read up to."""
+        bases = [self.tail]
+        for topic, _ in page.read.joins:
+            if topic in page.heavy:  # not level yet: another list, from where the last one ended
+                self.catch_ups[topic].until, self.catch_ups[topic].is_done = None, False
+            else:
+                bases.append(self.catch_ups.pop(topic).base)
+        for topic in page.heavy:
+            self.put_apart(topic)
+        self._open.append(OpenRows(min(bases)))
+        self._track(page.rows, self._open[-1])
+        self.tail = self._mark(page.snapshot)
+
+    def add_list(self, page: Page) -> None:
+        """Note a page of a catch-up. The list's rows stay open together: a floor within a list has no snapshot."""
+        one = self.catch_ups[page.read.topic]
+        if one.until is None:
+            one.until = self._mark(page.snapshot)
+        self._track(page.rows, one.rows)
+        if not page.has_more:
+            self._open.append(one.rows)
+            one.base, one.until, one.is_done = one.until, None, True
+            one.rows = OpenRows(one.base)
+
+    def _track(self, rows: Iterable[Row], one: OpenRows) -> None:
+        for row in rows:
+            if row.id not in self._of:
+                self._of[row.id] = one
+                one.count += 1
+
+    def floor(self, settled: set[int]) -> Mark:
+        """Return the snapshot of which all rows are settled (R3), if those of `settled` are, too.
+
+        A catch-up may be ahead of the tail, and the tail ahead of a catch-up.
+        """
+        settling = Counter(id(self._of[row_id]) for row_id in settled if row_id in self._of)
+        bases = [one.base for one in self._open if one.count > settling[id(one)]]
+        return min([self.tail, *bases, *(one.base for one in self.catch_ups.values())])
+
+    def settle(self, settled: set[int]) -> None:
+        """Forget rows that a write has settled (R3)."""
+        for row_id in settled:
+            one = self._of.pop(row_id, None)
+            if one is not None:
+                one.count -= 1
+        self._open = [one for one in self._open if one.count]

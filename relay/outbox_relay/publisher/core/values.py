@@ -1,0 +1,192 @@
+"""The facts and orders that the core and its driver exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from outbox_relay.publisher.snapshot import Snapshot
+
+Partitioner = Callable[[str, Hashable, int, int], int]
+"""Returns the partition of a topic, key, position and partition count; a key alone decides, if there is one."""
+
+
+class Row(NamedTuple):
+    """A message as a statement returns it.
+
+    `key` is what has an order: an order key or a queue; None has no order. `size` is in bytes. A faulty row cannot
+    become a record. `content` is the driver's, and the core does not read it.
+    """
+
+    id: int
+    position: int
+    topic: str
+    key: Hashable
+    size: int
+    is_faulty: bool = False
+    is_expired: bool = False
+    in_doubt: bool = False
+    content: object = None
+
+
+class Scope(NamedTuple):
+    """What a hold covers: a topic, a partition of it, a key of it, or one message of it."""
+
+    kind: Literal["topic", "partition", "key", "message", "expired"]
+    topic: str = ""
+    part: Hashable = None
+
+
+EXPIRED_SCOPE = Scope("expired")
+"""The scope of a claim that no hold publishes: the message has expired."""
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A row on its way. `number` is the order of arrival; `taken_from` is the hold whose table rows it belongs to."""
+
+    row: Row
+    number: int
+    partition: int
+    in_doubt: bool
+    taken_from: Scope | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """One statement to execute. Rows in outbox.waiting are left out of tails and catch-ups.
+
+    Attributes:
+        kind: `tail` reads all topics, `list` a page of a catch-up, `drain` a page of a hold.
+        rows: the most rows of the page.
+        size: the most bytes of the page; one row alone may exceed it.
+        base: what this snapshot sees was read before.
+        until: a list was made at this snapshot; None makes it now. A page of it holds its rows as they are now, and
+            leaves out what has changed since the list was made.
+        compare: leave out what has a publication, because the base is another session's floor.
+        topic: of a list.
+        apart: topics that a tail leaves out, because they have a catch-up.
+        joins: topics whose catch-up is done, each with a base of its own. A tail reads them along.
+        scope: of a drain.
+    """
+
+    kind: Literal["tail", "list", "drain"]
+    rows: int
+    size: int
+    base: Snapshot | None = None
+    until: Snapshot | None = None
+    compare: bool = False
+    topic: str = ""
+    apart: frozenset[str] = frozenset()
+    joins: tuple[tuple[str, Snapshot], ...] = ()
+    scope: Scope = EXPIRED_SCOPE
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Page:
+    """What one Read returned.
+
+    Attributes:
+        read: the request.
+        rows: in the order of their positions.
+        snapshot: of the statement.
+        has_more: a list or hold has rows behind these.
+        heavy: topics of a tail that did not fit. The driver leaves out the largest ones until the others fit, so a
+            flood of one topic delays no other.
+        is_flushed: the statement found that PostgreSQL cannot forget any row of it, or of a page before it.
+    """
+
+    read: Read
+    rows: tuple[Row, ...]
+    snapshot: Snapshot
+    has_more: bool = False
+    heavy: tuple[str, ...] = ()
+    is_flushed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """A row of outbox.waiting to write, by id.
+
+    `is_failed`: the message itself failed, so the statement ends the request of its hold. `number` is its item's.
+    """
+
+    row: Row
+    scope: Scope
+    in_doubt: bool
+    is_failed: bool
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Write:
+    """One flushed transaction, guarded by the leader's epoch. It is the barrier of the pages that it covers.
+
+    Attributes:
+        published: messages that Kafka acknowledged.
+        claims: rows of outbox.waiting.
+        floor: every row that it sees is settled.
+        announce: holds of which the next page is about to be read; its rows are in doubt from now on.
+        retract: holds of which nothing is out any more.
+        let_go: empty holds, to delete.
+        moved: topics and their partition counts from now on.
+        covers: pages that are routed when this write is flushed.
+    """
+
+    published: tuple[Item, ...]
+    claims: tuple[Claim, ...]
+    floor: Snapshot
+    announce: tuple[Scope, ...]
+    retract: tuple[Scope, ...]
+    let_go: tuple[Scope, ...]
+    moved: tuple[tuple[str, int], ...]
+    covers: tuple[Page, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to write but the floor."""
+        parts = (
+            self.published,
+            self.claims,
+            self.announce,
+            self.retract,
+            self.let_go,
+            self.moved,
+            self.covers,
+        )
+        return not any(parts)
+
+    @property
+    def settled(self) -> set[int]:
+        """Return the ids that this write settles (R3)."""
+        return {item.row.id for item in self.published} | {claim.row.id for claim in self.claims}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much the core takes at once.
+
+    Attributes:
+        page: rows of one statement.
+        page_size: bytes of one statement.
+        rows: rows in memory, from a page to the write that settles them.
+        size: bytes in memory, likewise.
+        largest: the size of the largest possible row, in bytes.
+        window: unacknowledged messages of one partition.
+        probation: messages of a topic that are sent one at a time after Kafka refused one of it.
+        holds: held keys and messages of one topic; more of them hold the topic.
+        pause: the first pause of a hold that Kafka caused, in seconds; it doubles with each failure.
+        longest_pause: the last one.
+    """
+
+    page: int = 1000
+    page_size: int = 4 << 20
+    rows: int = 20_000
+    size: int = 64 << 20
+    largest: int = 2 << 20
+    window: int = 5000
+    probation: int = 200
+    holds: int = 10_000
+    pause: float = 0.5
+    longest_pause: float = 60.0

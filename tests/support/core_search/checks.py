@@ -1,0 +1,251 @@
+"""What must be true at the end of every schedule, after a recovery; and how far bystanders may wait."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+from outbox_relay.publisher.core.values import EXPIRED_SCOPE
+from tests.support.core_search.actions import Action, do, possible
+from tests.support.core_search.leader import Leader, partition_of
+from tests.support.core_search.tables import DELAYED, Draft, Msg
+from tests.support.core_search.world import ALL, KEYS, World
+
+BYSTANDER_ROUNDS = 14
+"""Turns of the loop within which a topic that nothing is wrong with publishes a new message."""
+NEVER = {
+    "kill",
+    "write_die",
+    "stop",
+    "begin_write",
+    "take",
+    "crash",
+    "promote",
+    "restore",
+    "replicate",
+    "insert",
+}
+
+
+def turn(w: World, rng: random.Random) -> None:
+    """Let the last leader take one turn of the loop, and let Kafka take what it can."""
+    leader = w.last
+    assert leader is not None
+    number = len(w.leaders) - 1
+    for name in ("end_write", "signals", "read", "write", "send"):
+        if leader.is_alive:
+            do(w, (name, number), rng)
+    for action in _deliveries(w):
+        if leader.wire[action[2]][action[3]]:
+            do(w, action, rng)
+
+
+def _deliveries(w: World) -> list[Action]:
+    number = len(w.leaders) - 1
+    return [one for one in possible(w) if one[0] == "deliver" and one[1] == number and one[4]]
+
+
+def recover(w: World, rng: random.Random) -> None:
+    """End the faults, but not what fails; let a leader publish all other keys. Then repair the cause."""
+    postgres, db = w.postgres, w.postgres.db
+    w.stuck.clear()
+    db.paused = frozenset()
+    db.asked.setdefault("n", 1)
+    for xid in list(postgres.active):
+        do(w, ("commit", xid, True), rng)
+    for id_ in [id_ for id_, wait in db.waiting.items() if wait.scope == DELAYED]:
+        do(w, ("release", id_), rng)
+    postgres.flush()
+    w.setting.budget.update(dict.fromkeys(w.setting.budget, 0))
+    last = w.last
+    if last is None or not last.is_alive or last.core.is_stopping:
+        w.leaders.append(Leader(w))
+    for old in w.leaders[:-1]:
+        old.is_alive = False
+    asked, db.requests = db.requests, frozenset()
+    turns(w, 1500, rng, ask=False)
+    if _blocked(w):
+        w.faults.append("BLOCKED")
+    postgres.kinds.poison.clear()
+    postgres.kinds.fault.clear()
+    db.requests = asked
+    turns(w, 600, rng, ask=True)
+
+
+def _blocked(w: World) -> bool:
+    """Return whether a message waits although no message of its key failed, and its topic has few that did."""
+    kinds = w.postgres.kinds
+    messages = list(w.postgres.db.messages.values())
+    sick = {msg.key for msg in messages if msg.uid in kinds.ever_bad and msg.topic != "s"}
+    bad: dict[str, set[object]] = {}
+    for msg in messages:
+        if msg.uid in kinds.ever_bad:
+            bad.setdefault(msg.topic, set()).add(msg.uid)
+    many = {topic for topic, some in bad.items() if len(some) > w.setting.limits.holds}
+    return any(
+        w.postgres.is_unpublished(msg)
+        and msg.state == "COMMITTED"
+        and msg.key not in sick
+        and msg.topic not in many
+        and msg.uid not in kinds.expiring | kinds.ever_bad
+        for msg in messages
+    )
+
+
+def turns(w: World, most: int, rng: random.Random, *, ask: bool) -> None:
+    """Let the last leader take turns until nothing changes, or all is published."""
+    leader, quiet = w.last, 0
+    assert leader is not None
+    db = w.postgres.db
+    for _ in range(most):
+        if not leader.is_alive or quiet > 60:
+            return
+        state = (len(w.log), len(db.publication), len(db.waiting), len(db.holds))
+        if ask:
+            db.requests |= {scope for scope in db.holds if scope.kind != "partition"}
+        turn(w, rng)
+        if ask and _is_done(w, leader):
+            return
+        quiet = 0 if state != (len(w.log), len(db.publication), len(db.waiting), len(db.holds)) else quiet + 1
+
+
+def _is_done(w: World, leader: Leader) -> bool:
+    db = w.postgres.db
+    if (
+        db.holds
+        or any(wait.scope != EXPIRED_SCOPE for wait in db.waiting.values())
+        or leader.core.memory.rows
+    ):
+        return False
+    return all(
+        not w.postgres.is_unpublished(msg) or msg.state != "COMMITTED" or msg.id in db.waiting
+        for msg in db.messages.values()
+    )
+
+
+def bystanders(w: World, rng: random.Random) -> None:
+    """One topic misbehaves as much as it can; the others publish new messages within a few turns."""
+    leader = w.last
+    if leader is None or not leader.is_alive or leader.core.is_stopping or not leader.leads():
+        return
+    postgres = w.postgres
+    for xid in list(postgres.active):
+        do(w, ("commit", xid, True), rng)
+    turns(w, BYSTANDER_ROUNDS, rng, ask=False)
+    if not w.leaders[-1].is_alive:
+        return
+    healthy = [topic for topic in KEYS if topic != "n" and _is_healthy(w, leader, topic)]
+    if len(healthy) < 2:
+        return
+    sick = rng.choice([topic for topic in healthy if topic != "s"] or healthy)
+    kind = rng.choice(("flood", "poison", "fault", "stuck", "unknown", "partition"))
+    others = [Draft(each, KEYS[each][0]) for each in healthy if each != sick]
+    bad = [Draft(sick, key) for key in KEYS[sick]]
+    if kind == "unknown":
+        bad = [Draft("n", "n1")]
+    elif kind in ("poison", "fault"):
+        bad = [replace(one, kind="poison" if kind == "poison" else "fault") for one in bad]
+    elif kind == "stuck":
+        w.stuck |= {(sick, partition) for partition in range(leader.core.topics.counts[sick])}
+    elif kind == "partition" and sick == "a":  # the topic's other key is a bystander, too
+        w.stuck.add(_place(leader, "a", "a1"))
+        bad = bad[:1]
+        others += [Draft("a", "a2")] if not w.stuck & {_place(leader, "a", "a2")} else []
+    new: list[Msg] = []
+    for number in range(2 * BYSTANDER_ROUNDS):
+        if number == BYSTANDER_ROUNDS:
+            new = _insert(w, others)
+        many = {"flood": 4, "stuck": 4, "partition": (number + 1) % 2}.get(kind, 2)
+        _insert(w, [rng.choice(bad) for _ in range(many)])
+        turn(w, rng)
+        if kind == "partition" and number % 3 == 2:
+            do(w, ("silent", len(w.leaders) - 1), rng)
+    late = [msg.topic for msg in new if postgres.is_unpublished(msg)]
+    if late:
+        w.faults.append(f"BYSTANDER of {kind}")
+
+
+def _place(leader: Leader, topic: str, key: str) -> tuple[str, int]:
+    return topic, partition_of(topic, key, 0, leader.core.topics.counts[topic])
+
+
+def _is_healthy(w: World, leader: Leader, topic: str) -> bool:
+    """Return whether nothing is wrong with a topic, and all of it is published."""
+    db = w.postgres.db
+    scopes = [*leader.core.holds.by_scope, *db.holds]
+    return (
+        topic not in db.paused
+        and all(name[0] != topic for name in w.stuck)
+        and all(scope.topic != topic for scope in scopes)
+        and topic not in leader.core.topics.moving
+        and topic not in leader.core.sources.catch_ups
+        and topic not in leader.core.streams.probation
+        and all(
+            not w.postgres.is_unpublished(msg) or msg.state != "COMMITTED"
+            for msg in db.messages.values()
+            if msg.topic == topic
+        )
+    )
+
+
+def _insert(w: World, drafts: list[Draft]) -> list[Msg]:
+    xid = w.postgres.db.next_xid
+    w.postgres.begin_insert(drafts)
+    new = list(w.postgres.active[xid])
+    w.postgres.commit(xid, is_synchronous=True)
+    return new
+
+
+def check(w: World) -> set[str]:
+    """Return which promises a schedule broke."""
+    found = set(w.faults)
+    first: dict[int, int] = {}
+    for place, record in enumerate(w.log):
+        first.setdefault(record.uid, place)
+    states = {msg.uid: msg for msg in w.postgres.db.messages.values()}
+    found |= _order(w, first, states)
+    for uid in first:
+        if uid in states and states[uid].state in ("DEAD", "SKIPPED"):
+            found.add("DEAD, IN KAFKA")
+    db, leader = w.postgres.db, w.last
+    if db.holds or any(wait.scope != EXPIRED_SCOPE for wait in db.waiting.values()):
+        found.add("STUCK")
+    if leader is not None and leader.core.memory.rows:
+        found.add("LEAK")
+    seen: set[int] = set()
+    for record in w.log:
+        if record.uid in seen and ALL not in w.disturbed and record.topic not in w.disturbed:
+            found.add("TWICE")
+        seen.add(record.uid)
+    return found
+
+
+def _order(w: World, first: dict[int, int], states: dict[int, Msg]) -> set[str]:
+    found = set()
+    kinds = w.postgres.kinds
+    last_place: dict[str | None, int] = {}
+    for uid, _, key in w.postgres.order:
+        if uid in first and uid not in kinds.exempt:
+            if first[uid] < last_place.get(key, -1):
+                found.add("ORDER")
+            last_place[key] = max(first[uid], last_place.get(key, -1))
+        if uid not in first and states[uid].state == "COMMITTED" and uid not in kinds.expiring:
+            found.add("LOSS")
+    return found
+
+
+def check_step(w: World) -> None:
+    """Check after every action that the memory is bounded, and that the core counts all of it."""
+    limits = w.setting.limits
+    for leader in w.leaders:
+        if not leader.is_alive:
+            continue
+        core = leader.core
+        rows = len(core.streams.published) + len(core.holds.claims)
+        rows += sum(len(one.queued) + len(one.sent) for one in core.streams.by_name.values())
+        if not rows <= core.memory.rows <= limits.rows or core.memory.size > limits.size:
+            w.faults.append("MEMORY")
+        narrow = Counter(scope.topic for scope in core.holds.by_scope if scope.kind in ("key", "message"))
+        if narrow and max(narrow.values()) > limits.holds:
+            w.faults.append("HOLDS")

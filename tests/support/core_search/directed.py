@@ -1,0 +1,240 @@
+"""Short scripts for safeguards that random schedules need too rarely: the fewest calls of the core that show each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from outbox_relay.publisher.core.values import Page, Row, Scope
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
+from tests.support.core_search.actions import Action, do, possible
+from tests.support.core_search.checks import turn
+from tests.support.core_search.leader import partition_of
+from tests.support.core_search.schedules import BUDGET, SMALL
+from tests.support.core_search.tables import Draft, Kind
+from tests.support.core_search.world import Setting, World
+
+KEY = Scope("key", "b", "b1")
+RNG = random.Random(0)
+Flags = frozenset[str]
+
+
+def _core(made: Any, holds: Mapping[Scope, int] | None = None) -> Any:
+    counts = {"a": 2, "b": 1, "s": 1} | {f"t{number}": 1 for number in range(12)}
+    skip_ahead = frozenset("s")
+    return made(
+        BEGINNING, holds or {}, counts, partition_of, skip_ahead=skip_ahead, limits=SMALL, is_unclean=False
+    )
+
+
+def _row(
+    id_: int, topic: str = "b", key: str = "b1", *, is_faulty: bool = False, in_doubt: bool = False
+) -> Row:
+    return Row(id_, id_, topic, key, 1, is_faulty, False, in_doubt, id_)
+
+
+def _page(core: Any, kind: str, *rows: Row, **more: Any) -> None:
+    """Read until the core asks for a kind of read, and give it rows; the tails before it are empty."""
+    while (read := core.next_read()).kind != kind:
+        core.add(Page(read, (), Snapshot(5, 5), is_flushed=True))
+    core.add(Page(read, rows, **{"snapshot": Snapshot(5, 5), "is_flushed": True, **more}))
+
+
+def _write(core: Any) -> Any:
+    write = core.next_write()
+    core.written(write)
+    return write
+
+
+def a_stop_keeps_what_is_in_front_of_doubt(made: Any, _: Flags) -> bool:
+    """Return whether a stop forgets no row in front of one that may be in Kafka."""
+    core = _core(made, {KEY: 1})
+    core.holds.release(KEY)
+    _write(core)
+    _page(core, "drain", _row(1), _row(2, in_doubt=True), has_more=True)
+    core.stop()
+    return [item.row.id for one in core.streams.by_name.values() for item in one.queued] == [1, 2]
+
+
+def a_claim_waits_for_what_is_on_the_wire(made: Any, _: Flags) -> bool:
+    """1 is on the wire, 2 failed. If 2 were written first, a successor could drain it before it reads 1."""
+    core = _core(made)
+    _page(core, "tail", _row(1), _row(2, is_faulty=True))
+    core.to_send()
+    write = core.next_write()
+    return write is None or not write.claims
+
+
+def a_hold_waits_for_its_claims(made: Any, _: Flags) -> bool:
+    """3 waits for its key, 1 is on the wire, 2 is about to wait: 3 is not drained before 2 is in the table."""
+    core = _core(made, {KEY: 3})
+    _page(core, "tail", _row(1), _row(2, is_faulty=True))
+    core.to_send()
+    core.holds.release(KEY)
+    write = core.next_write()
+    return write is None or not write.announce
+
+
+def a_late_refusal_ends_its_producer(made: Any, _: Flags) -> bool:
+    """A message of a held partition is refused, and so its producer ended: others send again what it had."""
+    core = _core(made)
+    _page(core, "tail", _row(1, "a", "a1"), _row(2, "a", "a2"))
+    (first, producer), (second, _) = core.to_send()
+    core.silent("a", first.partition, 0.0)
+    core.refused(first, producer)
+    again = core.to_send()
+    return [item for item, _ in again] == [second] and again[0][1] != producer
+
+
+def the_floor_stays_at_the_tail(made: Any, _: Flags) -> bool:
+    """A catch-up is done behind the tail's last read: rows between both are not read."""
+    core = _core(made)
+    _page(core, "tail", heavy=("b",))
+    _page(core, "list", _row(1), snapshot=Snapshot(9, 9))
+    [(item, producer)] = core.to_send()
+    core.acknowledged([item], producer)
+    return bool(_write(core).floor == Snapshot(5, 5))
+
+
+def a_hold_outlives_rows_that_another_one_gets(made: Any, _: Flags) -> bool:
+    """2 leaves its own hold for its topic's, and its claim waits for 1: the first hold is not let go before."""
+    own = Scope("message", "s", 2)
+    core = _core(made, {own: 2})
+    _page(core, "tail", _row(1, "s", "s1"))
+    core.to_send()
+    core.pause("s")
+    core.holds.release(own)
+    _write(core)
+    _page(core, "drain", _row(2, "s", "s1"))
+    write = core.next_write()
+    return write is None or own not in write.let_go
+
+
+def a_topic_rests_while_a_write_moves_it(made: Any, _: Flags) -> bool:
+    """A count is requested and taken back while the write that sets it is under way: nothing may be on the wire."""
+    core = _core(made)
+    _page(core, "tail", _row(1, "a", "a1"))
+    core.set_count("a", 3)
+    write = core.next_write()
+    core.set_count("a", 2)
+    is_resting = not core.to_send()
+    core.written(write)
+    return is_resting and len(core.to_send()) == 1
+
+
+def silence_repeats_nothing_of_others(made: Any, _: Flags) -> bool:
+    """One partition is silent: what another one has on the wire stays there, and is published when acknowledged."""
+    core = _core(made)
+    _page(core, "tail", _row(1, "a", "a1"), _row(2, "a", "a2"))
+    (first, _), (second, producer) = core.to_send()
+    core.silent("a", first.partition, 0.0)
+    is_quiet = not core.to_send()
+    core.acknowledged([second], producer)
+    return is_quiet and core.streams.published == [second]
+
+
+def a_flood_leaves_room_for_others(made: Any, _: Flags) -> bool:
+    """A topic that is not acknowledged has a list without an end: the tail is read all the same."""
+    core = _core(made)
+    id_ = 0
+    for _turn in range(60):
+        read = core.next_read()
+        if read is None:
+            return False
+        rows = range(id_, id_ + read.rows) if read.kind == "list" else ()
+        id_ += len(rows)
+        heavy = ("b",) if read.kind == "tail" and "b" not in read.apart else ()
+        page = Page(read, tuple(map(_row, rows)), Snapshot(5, 5), read.kind == "list", heavy, is_flushed=True)
+        core.add(page)
+    return True
+
+
+def bytes_are_bounded(made: Any, _: Flags) -> bool:
+    """Each tail has the largest row of another topic, and nothing is acknowledged."""
+    core = _core(made)
+    for number in range(12):
+        read = core.next_read()
+        if read is not None:
+            row = _row(number, f"t{number}")._replace(size=SMALL.largest)
+            core.add(Page(read, (row,), Snapshot(5, 5), is_flushed=True))
+    return bool(0 < core.memory.size <= SMALL.size)
+
+
+def _world(made: Any, flags: Flags, kind: Kind = "") -> World:
+    """Make a world with one message."""
+    w = World(Setting(budget={**BUDGET, "lag": 1}, limits=SMALL), made, flags)
+    w.postgres.begin_insert([Draft("b", "b1", kind)])
+    _act(w, ("commit", 1, True))
+    return w
+
+
+def _act(w: World, *actions: Action) -> None:
+    for action in actions:
+        do(w, action, RNG)
+
+
+def _turns(w: World, count: int = 12) -> None:
+    for _ in range(count):
+        turn(w, RNG)
+
+
+def _refuses_dead(w: World) -> bool:
+    """Return whether operators may not set a message aside that Kafka has."""
+    return bool(w.log) and all(action[0] != "dead" for action in possible(w))
+
+
+def what_is_announced_is_in_doubt_for_a_successor(made: Any, flags: Flags) -> bool:
+    """A message of a hold is in Kafka when its leader dies."""
+    w = _world(made, flags, "poison")
+    _act(w, ("take",))
+    _turns(w)
+    _act(w, ("repair",), ("retry", KEY), ("signals", 0), ("write", 0), ("read", 0), ("read", 0), ("send", 0))
+    leader = w.leaders[0]
+    producer = next(iter(leader.core.streams.by_name.values())).producer
+    leader.deliver(producer, ("b", 0), is_answered=True)
+    _act(w, ("kill", 0), ("take",), ("signals", 1), ("write", 1), ("read", 1), ("read", 1))
+    _act(w, ("pause", "b"), ("signals", 1), ("write", 1))
+    return _refuses_dead(w)
+
+
+def operators_wait_for_a_leader_of_a_new_server(made: Any, flags: Flags) -> bool:
+    """A standby lags: for its tables a message waits that is in Kafka."""
+    w = _world(made, flags, "poison")
+    _act(w, ("take",))
+    _turns(w)
+    _act(w, ("replicate",), ("repair",), ("retry", KEY))
+    _turns(w)
+    _act(w, ("promote",))
+    return _refuses_dead(w)
+
+
+def a_new_server_is_not_clean(made: Any, flags: Flags) -> bool:
+    """A standby lags: for its tables no leader began, but a message is in Kafka. It is read again, and then held."""
+    w = _world(made, flags)
+    _act(w, ("replicate",), ("take",))
+    _turns(w)
+    _act(w, ("promote",), ("pause", "b"), ("take",))
+    _turns(w)
+    return bool(w.postgres.db.waiting) and _refuses_dead(w)
+
+
+SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
+    script.__name__: script
+    for script in (
+        a_stop_keeps_what_is_in_front_of_doubt,
+        a_claim_waits_for_what_is_on_the_wire,
+        a_hold_waits_for_its_claims,
+        a_late_refusal_ends_its_producer,
+        the_floor_stays_at_the_tail,
+        a_hold_outlives_rows_that_another_one_gets,
+        a_flood_leaves_room_for_others,
+        bytes_are_bounded,
+        a_topic_rests_while_a_write_moves_it,
+        silence_repeats_nothing_of_others,
+        what_is_announced_is_in_doubt_for_a_successor,
+        operators_wait_for_a_leader_of_a_new_server,
+        a_new_server_is_not_clean,
+    )
+}
+"""Each returns whether a core is sound."""

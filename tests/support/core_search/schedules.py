@@ -1,0 +1,144 @@
+"""Random schedules: each number of a seed is one, and the same one whenever it is run."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+from outbox_relay.publisher.core import Core
+from outbox_relay.publisher.core.values import Limits
+from tests.support.core_search.actions import Action, do, possible
+from tests.support.core_search.checks import bystanders, check, check_step, recover
+from tests.support.core_search.world import Setting, World
+
+WEIGHT = {
+    "insert": 3, "commit": 4, "read": 8, "write": 5, "begin_write": 1, "end_write": 3, "write_die": 0.15, "send": 6,
+    "deliver": 4, "silent": 2, "leaderless": 0.6, "signals": 3, "stick": 0.4, "unstick": 1.2, "repair": 1.2,
+    "retry": 2, "skip": 0.7, "dead": 1.2, "pause": 0.4, "resume": 1.2, "move": 0.5, "find": 1, "release": 1,
+    "cancel": 0.6, "kill": 0.15, "take": 0.6, "stop": 0.3, "crash": 0.2, "replicate": 1, "promote": 0.1, "restore": 0.1,
+}  # fmt: skip
+THEMES: dict[str, tuple[str, ...]] = {
+    "plain": (),
+    "sick": ("stick", "unstick", "silent"),
+    "hand-overs": ("stop", "take", "retry"),
+    "servers": ("crash", "restore", "promote", "replicate", "take"),
+    "floods": ("kill", "take"),
+    "operators": ("retry", "dead", "skip", "repair"),
+    "moves": ("move", "pause", "resume", "stick", "unstick", "leaderless"),
+    "backlogs": ("kill", "write_die", "take", "repair", "retry", "write"),
+    "deaths": ("kill", "write_die", "take"),
+    "writes": ("begin_write", "read", "send"),
+    "doubt": ("retry", "dead", "repair", "kill", "take", "deliver"),
+    "restores": ("restore", "promote", "replicate", "dead", "take", "deliver"),
+    "late": ("insert", "commit", "read", "write", "send", "stick", "unstick", "silent"),
+    "crashes": ("crash", "write", "send", "deliver", "read"),
+    "bystanders": ("insert", "commit", "read", "write"),
+}
+"""Each schedule favours some actions."""
+BUDGET = {"insert": 12, "fault": 4, "take": 3, "operator": 1, "server": 2, "lag": 0}
+SMALL = Limits(
+    page=3,
+    page_size=6,
+    rows=12,
+    size=32,
+    largest=4,
+    window=3,
+    probation=3,
+    holds=100,
+    pause=8.0,
+    longest_pause=64.0,
+)
+FEW = Limits(
+    page=3,
+    page_size=12,
+    rows=12,
+    size=64,
+    largest=4,
+    window=3,
+    probation=1,
+    holds=1,
+    pause=1.0,
+    longest_pause=4.0,
+)
+
+
+@dataclass
+class Outcome:
+    """What came of a schedule."""
+
+    faults: set[str]
+    trace: list[Action] = field(default_factory=list)
+
+
+def setting_of(rng: random.Random, theme: str) -> Setting:
+    """Choose what a schedule may do."""
+    setting = Setting(budget=dict(BUDGET), limits=rng.choice((SMALL, SMALL, FEW)))
+    calm = rng.random()
+    if calm < 0.15:  # then nothing may be published twice
+        setting.budget.update(fault=0, take=0, server=0)
+    setting.budget["lag"] = int(calm > 0.8 or theme in ("servers", "restores"))
+    setting.is_asynchronous = rng.random() < 0.3
+    setting.kinds = rng.choice(((20, 3, 2, 2, 1), (20, 0, 0, 1, 0), (10, 6, 2, 0, 0), (10, 0, 0, 5, 5)))
+    if theme in ("sick", "operators", "doubt", "restores") or (theme == "hand-overs" and rng.random() < 0.5):
+        setting.kinds = (10, 5, 2, 0, 0)
+    elif theme == "backlogs":
+        setting.kinds = (20, 0, 3, 0, 0)
+    elif theme == "bystanders":
+        setting.budget.update(fault=0, take=1, server=0)
+        setting.kinds = (1, 0, 0, 0, 0)
+    setting.floods = {"floods": 8, "backlogs": 3}.get(theme, 1)
+    return setting
+
+
+def run(
+    seed: str,
+    number: int,
+    *,
+    theme: str = "",
+    length: int = 220,
+    core: Any = Core,
+    flags: frozenset[str] = frozenset(),
+) -> Outcome:
+    """Run one schedule.
+
+    Args:
+        seed: of a series of schedules.
+        number: of the schedule in the series.
+        theme: what it favours; "" chooses at random.
+        length: the most actions before the recovery.
+        core: the class of the core.
+        flags: safeguards of the driver that are taken away.
+    """
+    try:
+        return _run(random.Random(f"{seed}:{number}"), theme, length, core, flags)
+    except Exception as error:
+        error.add_note(repeat(seed, number, theme))
+        raise
+
+
+def _run(rng: random.Random, theme: str, length: int, core: Any, flags: frozenset[str]) -> Outcome:
+    theme = theme or rng.choice(list(THEMES))
+    w = World(setting_of(rng, theme), core, flags)
+    weight = {
+        name: value * rng.choice((0.5, 1, 2)) * (6 if name in THEMES[theme] else 1)
+        for name, value in WEIGHT.items()
+    }
+    trace: list[Action] = []
+    for _ in range(rng.choice((length // 5, length // 2, length))):
+        options = possible(w)
+        if not options:
+            break
+        action = rng.choices(options, [weight[option[0]] for option in options])[0]
+        trace.append(action)
+        do(w, action, rng)
+        check_step(w)
+    bystanders(w, rng)
+    recover(w, rng)
+    return Outcome(check(w), trace)
+
+
+def repeat(seed: str, number: int, theme: str = "") -> str:
+    """Return the command that runs a schedule again."""
+    more = f" --theme {theme}" if theme else ""
+    return f"python -m tests.support.core_search --seed {seed} --first {number} --schedules 1{more}"

@@ -1,0 +1,100 @@
+"""The world around the core: PostgreSQL, Kafka, leaders and operators. Every choice is an action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from outbox_relay.publisher.core.values import Limits
+from tests.support.core_search.tables import Kind, Postgres
+
+if TYPE_CHECKING:
+    from tests.support.core_search.leader import Leader
+
+Name = tuple[str, int]
+"""Topic and partition."""
+KEYS: Mapping[str, tuple[str | None, ...]] = {
+    "a": ("a1", "a2"),
+    "b": ("b1", None),
+    "s": ("s1",),
+    "n": ("n1",),
+}
+"""The topics and their keys. Topic s skips ahead; topic n is unknown at first."""
+ALL = "*"
+KIND_NAMES: tuple[Kind, ...] = ("", "poison", "fault", "delayed", "expiring")
+
+
+@dataclass
+class Setting:
+    """What a schedule may do, and how often."""
+
+    kinds: tuple[int, ...] = (20, 3, 2, 2, 1)
+    """Weights of plain, poisoned, faulty, delayed and expiring messages."""
+    floods: int = 1
+    is_asynchronous: bool = False
+    budget: dict[str, int] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass
+class Record:
+    """A record in Kafka."""
+
+    uid: int
+    topic: str
+    partition: int
+
+
+class World:
+    """Everything but the core."""
+
+    def __init__(self, setting: Setting, core: Any, flags: frozenset[str] = frozenset()) -> None:
+        """Begin empty.
+
+        Args:
+            setting: what may happen.
+            core: the class of the core under test; a variant's is made from changed sources.
+            flags: safeguards of the driver and its statements that are taken away.
+        """
+        self.setting, self.core, self.flags = setting, core, flags
+        self.postgres = Postgres()
+        self.log: list[Record] = []
+        self.stuck: set[Name] = set()
+        self.leaders: list[Leader] = []
+        self.disturbed: set[str] = set()
+        """Topics of which messages may be in Kafka twice; ALL for every topic."""
+        self.faults: list[str] = []
+        self.now = 0.0
+
+    @property
+    def last(self) -> Leader | None:
+        """Return the leader that took over last."""
+        return self.leaders[-1] if self.leaders else None
+
+    def append(self, uid: int, name: Name) -> None:
+        """Let Kafka have a message, which PostgreSQL must never forget or have withdrawn."""
+        self.log.append(Record(uid, *name))
+        if self.postgres.is_lossy:
+            return
+        msg = next((msg for msg in self.postgres.db.messages.values() if msg.uid == uid), None)
+        if msg is None or msg.state == "CANCELLED":
+            self.faults.append("GHOST")
+
+    def end_server(self, *, kind: str) -> None:
+        """Crash PostgreSQL, fail over to the standby, or restore its tables in another cluster."""
+        postgres = self.postgres
+        if kind != "crash":
+            system, timeline = postgres.server
+            postgres.server = (system, timeline + 1) if kind == "promote" else (system + 1, 1)
+        survivor = postgres.durable if kind == "crash" else postgres.standby
+        gone = postgres.end(survivor, lossy=kind != "crash")
+        if kind == "crash" and gone & {record.uid for record in self.log}:
+            self.faults.append("GHOST")
+        if kind == "restore":
+            postgres.db.next_xid = 2
+            postgres.flush()
+        if "sessions survive a crash" not in self.flags:
+            for leader in self.leaders:
+                leader.is_alive, leader.travelling = False, None
+        self.disturbed.add(ALL)
