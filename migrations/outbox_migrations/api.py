@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 
-import psycopg
-from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from outbox_migrations import sql_files
+from outbox_migrations import sessions, sql_files
 from outbox_migrations.callers import (
     CallersConnection,
     CallersConnectionError,
     Runner,
     is_lock_timeout,
+    own_settings,
     runner,
 )
-from outbox_migrations.env_names import SCHEMA, VERSION_TABLE
 
 __all__ = [
     "CallersConnectionError",
@@ -30,6 +26,8 @@ __all__ = [
     "UnknownRevisionError",
     "UnsupportedServerError",
     "UpgradeBlockedError",
+    "UpgradeRefusedError",
+    "as_transaction",
     "head",
     "include_name",
     "scripts",
@@ -40,9 +38,12 @@ __all__ = [
     "upgrade_in",
 ]
 
+SCHEMA = "outbox"
 MINIMUM_SERVER = 140000  # pg_snapshot functions are older; bloom BRIN and SQL-body functions are not
+BOUND = "SET LOCAL lock_timeout = '5s';\n"
+"""In front of each script: some end with the session's lock_timeout, which may be none."""
 BLOCKED = (
-    "the upgrade to {head} waited for a table that open transactions use, and gave up: {reason}\n"
+    "the upgrade to {head} waited for a lock that other sessions hold, and gave up: {reason}\n"
     "nothing has changed. Run it again; if it fails again, end the transactions that have been open for long: "
     "SELECT pid, xact_start, query FROM pg_stat_activity ORDER BY xact_start"
 )
@@ -57,7 +58,11 @@ class UnknownRevisionError(RuntimeError):
 
 
 class UpgradeBlockedError(RuntimeError):
-    """Transactions held locks on a table that the upgrade changes, for longer than a migration waits."""
+    """Another upgrade, or transactions that use a table, held locks for longer than an upgrade waits."""
+
+
+class UpgradeRefusedError(RuntimeError):
+    """The database, its schema or a role is not the upgrader's; the text names it and the statement that repairs it."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +105,13 @@ def _require_known(revision: str | None) -> None:
     except CommandError:
         raise UnknownRevisionError(
             f"this version does not know the outbox schema {revision!r} and cannot upgrade it to {head()}\n"
-            f"{SCHEMA}.{VERSION_TABLE} was written by another version or by hand: upgrade with the version that made it"
+            "outbox.schema_version was written by another version or by hand: upgrade with the version that made it"
         ) from None
 
 
 def status(dsn: str) -> Revision:
     """Read the database's revision without changing anything."""
-    with psycopg.connect(dsn) as connection:
+    with sessions.connect(dsn) as connection:
         return status_in(connection)
 
 
@@ -116,22 +121,34 @@ def status_in(connection: CallersConnection) -> Revision:
     Raises:
         CallersConnectionError: the connection is of another kind or database, or in autocommit.
     """
-    return Revision(_current(runner(connection)), head())
+    caller = runner(connection)
+    with own_settings(caller):
+        return Revision(_current(caller), head())
 
 
 def _current(caller: Runner) -> str | None:
-    if caller.read(f"SELECT to_regclass('{SCHEMA}.{VERSION_TABLE}')::text") is None:
+    """Read the revision; None: there is no outbox, whatever else is called outbox."""
+    if not caller.read(
+        "SELECT EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('outbox.schema_version') "
+        "AND attname = 'version_num')"
+    ):
         return None
-    current: str | None = caller.read(f"SELECT version_num FROM {SCHEMA}.{VERSION_TABLE}")  # noqa: S608  (names of ours)
+    current: str | None = caller.read("SELECT version_num FROM outbox.schema_version")
     return current
 
 
-def _admits(caller: Runner, revision: str) -> bool:
-    """Return whether a newer schema works with the software of a revision; see ADR 126."""
-    oldest = caller.read(
-        f"SELECT to_jsonb(v) ->> 'oldest_software' FROM {SCHEMA}.{VERSION_TABLE} v"  # noqa: S608  (names of ours)
-    )
-    return oldest is not None and oldest <= revision
+def _is_done(caller: Runner, current: str | None, goal: str) -> bool:
+    """Return whether nothing is left to do: the schema is newer than the goal, and works with this package (ADR 126).
+
+    Raises:
+        UnknownRevisionError: this package does not know the schema's revision, and that does not work with it.
+    """
+    if current is not None and current > head():
+        oldest = caller.read("SELECT to_jsonb(v) ->> 'oldest_software' FROM outbox.schema_version v")
+        if oldest is not None and oldest <= head():
+            return True
+    _require_known(current)
+    return current is not None and current >= goal
 
 
 def upgrade(dsn: str, target: str = "head") -> Revision:
@@ -146,17 +163,20 @@ def upgrade(dsn: str, target: str = "head") -> Revision:
         UnsupportedServerError: the server is older than PostgreSQL 14.
         UnknownRevisionError: the schema is of a revision that this package does not know, and that does not work with
             it; nothing has changed.
-        UpgradeBlockedError: open transactions use a table that a migration changes; nothing has changed.
+        UpgradeRefusedError: the database, its schema or a role is not the upgrader's; nothing has changed.
+        UpgradeBlockedError: another upgrade is under way, or open transactions use a table that a migration changes;
+            nothing has changed.
     """
-    with psycopg.connect(dsn) as connection:
+    with sessions.connect(dsn) as connection:
         return upgrade_in(connection, target)
 
 
 def upgrade_in(connection: CallersConnection, target: str = "head") -> Revision:
     """Do what `upgrade` does in the transaction of the caller, who commits it; return where the schema stood before.
 
-    May be called in a migration of the host's, as `upgrade_in(op.get_bind())`. An error of the database leaves the
-    transaction failed, as any failed statement does: roll it back. Whoever dies before the commit has changed nothing.
+    May be called in a migration of the host's, as `upgrade_in(op.get_bind())`. Afterwards the transaction has its own
+    role and settings again. An error of the database leaves the transaction failed, as any failed statement does: roll
+    it back. Whoever dies before the commit has changed nothing.
 
     Args:
         connection: of psycopg or SQLAlchemy, see `outbox_migrations.callers`.
@@ -164,24 +184,35 @@ def upgrade_in(connection: CallersConnection, target: str = "head") -> Revision:
 
     Raises:
         CallersConnectionError: the connection is of another kind or database, or in autocommit.
-        UnsupportedServerError, UnknownRevisionError, UpgradeBlockedError: as for `upgrade`.
+        UnsupportedServerError, UnknownRevisionError, UpgradeRefusedError, UpgradeBlockedError: as for `upgrade`.
     """
     caller = runner(connection)
-    version = int(caller.read("SELECT current_setting('server_version_num')"))
+    with own_settings(caller):
+        return _upgraded(caller, target)
+
+
+def _upgraded(caller: Runner, target: str) -> Revision:
+    version = int(caller.read("SHOW server_version_num"))
     if version < MINIMUM_SERVER:
         raise UnsupportedServerError(
             f"PostgreSQL {version // 10000} is too old: the outbox needs 14 or newer"
         )
-    # Two services that start together both upgrade: the second waits here and finds the work done.
-    caller.read("SELECT pg_advisory_xact_lock(hashtextextended('outbox.upgrade', 0))::text")
+    _require_known(None if target == "head" else target)
+    goal = head() if target == "head" else target
     before = Revision(_current(caller), head())
-    if before.current is not None and before.current > before.head and _admits(caller, before.head):
+    if _is_done(caller, before.current, goal):
         return before
-    for revision in (before.current, None if target == "head" else target):
-        _require_known(revision)
     try:
-        for script in scripts(before.current, before.head if target == "head" else target):
-            caller.run(script)
+        caller.run(sql_files.text("role.sql"))
+        _refuse(caller)
+        # Of two services that start together one does the work, and the other one finds it done.
+        caller.run(sql_files.text("turn.sql"))
+        _refuse(caller)
+        before = Revision(_current(caller), head())
+        if not _is_done(caller, before.current, goal):
+            for script in _between(before.current, goal):
+                caller.run(BOUND)
+                caller.run(script)
     except Exception as error:
         if not is_lock_timeout(error):
             raise
@@ -189,15 +220,14 @@ def upgrade_in(connection: CallersConnection, target: str = "head") -> Revision:
     return before
 
 
-def scripts(current: str | None, target: str) -> Iterator[str]:
-    """Yield the scripts between two revisions, with the statements that note them; `sql` prints the same."""
-    table = f"{SCHEMA}.{VERSION_TABLE}"
-    if current is None:
-        yield f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"
-        yield (
-            f"CREATE TABLE IF NOT EXISTS {table} "
-            f"(version_num VARCHAR(32) NOT NULL, CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num))"
-        )
+def _refuse(caller: Runner) -> None:
+    refusal: str | None = caller.read(sql_files.text("refusal.sql"))
+    if refusal is not None:
+        raise UpgradeRefusedError(refusal)
+
+
+def _between(current: str | None, target: str) -> Iterator[str]:
+    """Yield the scripts between two revisions, with the statements that note them."""
     directory = ScriptDirectory.from_config(_config())
     for script in reversed([*directory.iterate_revisions(target, "base")]):
         # Revisions are numbers of four digits, so they compare as text.
@@ -207,9 +237,31 @@ def scripts(current: str | None, target: str) -> Iterator[str]:
             script.module.upgrade()
         yield from scripts
         if script.down_revision is None:
-            yield f"INSERT INTO {table} (version_num) VALUES ('{script.revision}')"  # noqa: S608
+            yield f"INSERT INTO outbox.schema_version (version_num) VALUES ('{script.revision}');\n"  # noqa: S608
         else:
-            yield f"UPDATE {table} SET version_num = '{script.revision}'"  # noqa: S608
+            yield f"UPDATE outbox.schema_version SET version_num = '{script.revision}';\n"  # noqa: S608
+
+
+def scripts(current: str | None, target: str) -> Iterator[str]:
+    """Yield all that an upgrade between two revisions runs in one transaction, for those who run it themselves."""
+    yield from (sql_files.text("settings.sql"), sql_files.text("role.sql"))
+    yield from (_refusing(), sql_files.text("turn.sql"), _refusing())
+    for script in _between(current, target):
+        yield BOUND
+        yield script
+
+
+def _refusing() -> str:
+    """Return refusal.sql as a statement that fails."""
+    return (
+        f"DO $refuse$\nDECLARE\n    refusal text := (\n{sql_files.text('refusal.sql')}    );\nBEGIN\n"
+        "    IF refusal IS NOT NULL THEN\n        RAISE EXCEPTION '%', refusal;\n    END IF;\nEND $refuse$;\n"
+    )
+
+
+def as_transaction(scripts: Iterable[str]) -> str:
+    """Return scripts as one that runs in a transaction."""
+    return "\n".join(["BEGIN;\n", *scripts, "COMMIT;\n"])
 
 
 def sql(from_revision: str | None = None, to_revision: str | None = None) -> str:
@@ -220,13 +272,7 @@ def sql(from_revision: str | None = None, to_revision: str | None = None) -> str
     """
     for revision in (from_revision, to_revision):
         _require_known(revision)
-    config = _config()
-    out = io.StringIO()
-    config.output_buffer = out
-    target = to_revision or "head"
-    with redirect_stdout(out):
-        command.upgrade(config, f"{from_revision}:{target}" if from_revision else target, sql=True)
-    return out.getvalue()
+    return as_transaction(scripts(from_revision, to_revision or head()))
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 import sqlalchemy as sa
 from psycopg.rows import tuple_row
 
+from outbox_migrations import sql_files
+
 CallersConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection
 LOCK_NOT_AVAILABLE = "55P03"
+SETTINGS = (
+    "role",
+    "search_path",
+    "row_security",
+    "standard_conforming_strings",
+    "lock_timeout",
+    "client_encoding",
+)
+"""What role.sql and settings.sql set."""
 ALLOWED = (
     "a psycopg.Connection, or a sqlalchemy.Connection of postgresql+psycopg or postgresql+asyncpg; from an "
     "AsyncConnection of SQLAlchemy: await connection.run_sync(upgrade_in)"
@@ -57,12 +69,32 @@ def runner(connection: CallersConnection | Any) -> Runner:
 
 def _require_transaction(caller: Runner) -> None:
     """Refuse a connection that commits each script by itself: a local setting is gone in the next one."""
-    caller.read("SELECT set_config('outbox.upgrading', 'on', true)")
-    if caller.read("SELECT current_setting('outbox.upgrading', true)") != "on":
+    caller.read("SELECT pg_catalog.set_config('outbox.upgrading', 'on', true)")
+    if caller.read("SELECT pg_catalog.current_setting('outbox.upgrading', true)") != "on":
         raise CallersConnectionError(
             "connection: is in autocommit, so that an upgrade that fails would stay half done; allowed: "
             "`with connection.transaction():`, `with transaction.atomic():` of Django, or another isolation level"
         )
+
+
+@contextmanager
+def own_settings(caller: Runner) -> Iterator[None]:
+    """Have the settings of sql/settings.sql in the block, and those of the caller's transaction again afterwards."""
+    before = {name: caller.read(f"SHOW {name}") for name in SETTINGS}
+    caller.run(sql_files.text("settings.sql"))
+
+    def restore() -> None:
+        for name, value in before.items():
+            quoted = value.replace("\\", "\\\\").replace("'", "''")
+            caller.read(f"SELECT pg_catalog.set_config('{name}', E'{quoted}', true)")
+
+    try:
+        yield
+    except BaseException:
+        with suppress(Exception):  # a transaction that has failed is rolled back, and its settings with it
+            restore()
+        raise
+    restore()
 
 
 def _on_psycopg(connection: psycopg.Connection[Any]) -> Runner:
@@ -102,7 +134,8 @@ def _on_asyncpg(connection: sa.Connection) -> Runner:
 
 def _first(cursor: Any) -> Any:
     row = cursor.fetchone() if cursor.description else None
-    return None if row is None else row[0]
+    found = None if row is None else row[0]
+    return found.decode() if isinstance(found, bytes) else found  # bytes: text of a session in SQL_ASCII
 
 
 def is_lock_timeout(error: Exception) -> bool:

@@ -7,9 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import resources
 
-from alembic import op
-
-_COLLECTED: ContextVar[list[str] | None] = ContextVar("scripts of a migration", default=None)
+_COLLECTED: ContextVar[list[str]] = ContextVar("scripts of a migration")
 
 
 def text(name: str) -> str:
@@ -29,13 +27,9 @@ def collected() -> Iterator[list[str]]:
 
 
 def run(name: str) -> None:
-    """Collect the file, or print it where alembic prints a migration.
+    """Collect the file.
 
     It is not run by alembic: its proxies `op` and `context` are global, and the caller may be a migration of the
     host's, whose proxies would be gone afterwards.
     """
-    scripts = _COLLECTED.get()
-    if scripts is None:
-        op.get_context().impl.static_output(text(name))
-    else:
-        scripts.append(text(name))
+    _COLLECTED.get().append(text(name))

@@ -9,14 +9,14 @@
 -- otherwise. (An operator may have let it go earlier: then it waits no more.)
 UPDATE outbox.message
 SET state = 'CANCELLED', remark = $3
-WHERE id = $1::bigint AND message_id = $2::uuid AND state || '' = 'COMMITTED' AND deliver_at > clock_timestamp()
+WHERE id = $1::bigint AND message_id = $2::uuid AND state || '' = 'COMMITTED' AND deliver_at > pg_catalog.clock_timestamp()
     AND EXISTS (SELECT FROM outbox.waiting w WHERE w.id = $1::bigint AND w.reason = 'delayed')
-RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
+RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000::numeric)::bigint, remark;
 
 -- name: read_cancelled
 -- Why nothing was cancelled: the message's state, its time, whether that has come, and the last transition of it.
-SELECT m.state, (extract(epoch FROM m.deliver_at) * 1000000)::bigint, m.deliver_at <= clock_timestamp(),
-       e.actor, (extract(epoch FROM e.happened_at) * 1000000)::bigint, e.reason
+SELECT m.state, (extract(epoch FROM m.deliver_at) * 1000000::numeric)::bigint, m.deliver_at <= pg_catalog.clock_timestamp(),
+       e.actor, (extract(epoch FROM e.happened_at) * 1000000::numeric)::bigint, e.reason
 FROM outbox.message m
 LEFT JOIN LATERAL (
     SELECT t.actor, t.happened_at, t.reason
@@ -36,7 +36,7 @@ SAVEPOINT outbox_cancel;
 UPDATE outbox.message
 SET state = 'CANCELLED', remark = $3
 WHERE id = $1::bigint AND message_id = $2::uuid AND state || '' = 'COMMITTED'
-RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
+RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000::numeric)::bigint, remark;
 
 -- name: undo
 -- The trigger refused: back to before.

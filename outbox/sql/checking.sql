@@ -10,11 +10,11 @@
 -- First in every transaction: who acts ($1), and plans that suit a few rows looked up among millions, whatever the
 -- statistics say. The time limits are for a checker that is stopped in the middle (SIGSTOP, a suspended machine): the
 -- server ends its session, and with it its locks, so that no producer's decision waits for it longer than that.
-SELECT set_config('outbox.actor', $1, true), set_config('lock_timeout', '1s', true),
-       set_config('idle_in_transaction_session_timeout', '5s', true),
-       set_config('plan_cache_mode', 'force_generic_plan', true), set_config('jit', 'off', true),
-       set_config('max_parallel_workers_per_gather', '0', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true);
+SELECT pg_catalog.set_config('outbox.actor', $1, true), pg_catalog.set_config('lock_timeout', '1s', true),
+       pg_catalog.set_config('idle_in_transaction_session_timeout', '5s', true),
+       pg_catalog.set_config('plan_cache_mode', 'force_generic_plan', true), pg_catalog.set_config('jit', 'off', true),
+       pg_catalog.set_config('max_parallel_workers_per_gather', '0', true), pg_catalog.set_config('enable_seqscan', 'off', true),
+       pg_catalog.set_config('enable_hashjoin', 'off', true), pg_catalog.set_config('enable_mergejoin', 'off', true);
 
 -- name: groups
 -- Groups that may have undecided half messages, rows to tidy up or alarms to clear. A loose index scan: each step goes
@@ -43,7 +43,7 @@ ORDER BY 1;
 
 -- name: settings
 -- A registered group's settings, in seconds, and the time, so that a round can tell what was due when it began.
-SELECT statement_timestamp()::text, extract(epoch FROM g.check_after)::float8,
+SELECT pg_catalog.statement_timestamp()::text, extract(epoch FROM g.check_after)::float8,
        extract(epoch FROM g.check_interval)::float8, extract(epoch FROM g.max_check_interval)::float8,
        extract(epoch FROM g.check_timeout)::float8, g.max_checks, extract(epoch FROM g.max_age)::float8, g.policy,
        g.workers
@@ -73,10 +73,10 @@ WITH page AS MATERIALIZED (
     SELECT h.id, h.message_id, h.born_at, least(coalesce(h.own, $4::float8 * interval '1 s'),
                                                 $5::float8 * interval '1 s') AS delay,
            h.born_at + least(h.own, $4::float8 * interval '1 s', $5::float8 * interval '1 s')
-               <= statement_timestamp() AS lingers,
-           h.born_at <= statement_timestamp() - $5::float8 * interval '1 s' AS too_old,
+               <= pg_catalog.statement_timestamp() AS lingers,
+           h.born_at <= pg_catalog.statement_timestamp() - $5::float8 * interval '1 s' AS too_old,
            p.id IS NOT NULL AS met, p.checks, p.due_at,
-           p.asked_by IS NOT NULL AND p.due_at > statement_timestamp() AS being_asked
+           p.asked_by IS NOT NULL AND p.due_at > pg_catalog.statement_timestamp() AS being_asked
     FROM page h LEFT JOIN outbox.pending_check p ON p.id = h.id
     WHERE h.state = 'UNKNOWN'
 ), enqueued AS (
@@ -86,16 +86,16 @@ WITH page AS MATERIALIZED (
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 )
-SELECT (SELECT max(id) FROM page), (SELECT count(*) FROM page),
-       (SELECT count(*) FROM page WHERE state = 'EXHAUSTED'), (SELECT count(*) FROM enqueued),
-       count(*) FILTER (WHERE h.met OR h.lingers),
-       min(h.id) FILTER (WHERE NOT h.lingers AND NOT h.met),
-       count(*) FILTER (WHERE coalesce(h.due_at, h.born_at + h.delay)
-                              < statement_timestamp() - $7::float8 * interval '1 s' AND NOT h.being_asked),
-       coalesce(array_agg(h.id) FILTER (WHERE h.checks >= $6::integer AND NOT h.being_asked), '{}'),
-       coalesce(array_agg(h.id) FILTER (
+SELECT (SELECT pg_catalog.max(id) FROM page), (SELECT pg_catalog.count(*) FROM page),
+       (SELECT pg_catalog.count(*) FROM page WHERE state = 'EXHAUSTED'), (SELECT pg_catalog.count(*) FROM enqueued),
+       pg_catalog.count(*) FILTER (WHERE h.met OR h.lingers),
+       pg_catalog.min(h.id) FILTER (WHERE NOT h.lingers AND NOT h.met),
+       pg_catalog.count(*) FILTER (WHERE coalesce(h.due_at, h.born_at + h.delay)
+                              < pg_catalog.statement_timestamp() - $7::float8 * interval '1 s' AND NOT h.being_asked),
+       coalesce(pg_catalog.array_agg(h.id) FILTER (WHERE h.checks >= $6::integer AND NOT h.being_asked), '{}'),
+       coalesce(pg_catalog.array_agg(h.id) FILTER (
            WHERE h.too_old AND NOT h.being_asked
-               AND coalesce(h.due_at, h.born_at + h.delay) < statement_timestamp() - $9::float8 * interval '1 s'), '{}')
+               AND coalesce(h.due_at, h.born_at + h.delay) < pg_catalog.statement_timestamp() - $9::float8 * interval '1 s'), '{}')
 FROM half h;
 
 -- name: tidy
@@ -104,7 +104,7 @@ FROM half h;
 DELETE FROM outbox.pending_check p
 USING (
     SELECT o.id, o.message_id FROM outbox.pending_check o
-    WHERE o.producer_group = $1 AND o.due_at < statement_timestamp() - $3::float8 * interval '1 s'
+    WHERE o.producer_group = $1 AND o.due_at < pg_catalog.statement_timestamp() - $3::float8 * interval '1 s'
     ORDER BY o.due_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
 ) d
 WHERE p.id = d.id AND NOT EXISTS (
@@ -122,7 +122,7 @@ RETURNING p.id;
 WITH due AS MATERIALIZED (
     SELECT p.id, p.message_id, p.checks, p.due_at FROM outbox.pending_check p
     WHERE p.producer_group = $1
-        AND p.due_at <= least(statement_timestamp(), $3::timestamptz)
+        AND p.due_at <= least(pg_catalog.statement_timestamp(), $3::timestamptz)
     ORDER BY p.due_at LIMIT $2::integer FOR UPDATE SKIP LOCKED
 ), undecided AS MATERIALIZED (
     SELECT d.id FROM due d JOIN outbox.message m ON m.id = d.id
@@ -135,15 +135,15 @@ WITH due AS MATERIALIZED (
     FOR UPDATE OF m SKIP LOCKED
 ), sorted AS MATERIALIZED (
     SELECT f.*, f.checks >= $7::integer AS over,
-           sum(octet_length(coalesce(f.body, ''))) OVER (ORDER BY f.due_at, f.id)
-               - octet_length(coalesce(f.body, '')) < $8::bigint AS fits
+           pg_catalog.sum(pg_catalog.octet_length(coalesce(f.body, ''))) OVER (ORDER BY f.due_at, f.id)
+               - pg_catalog.octet_length(coalesce(f.body, '')) < $8::bigint AS fits
     FROM free f
 ), claimed AS (
-    UPDATE outbox.pending_check p SET due_at = statement_timestamp() + $5::float8 * interval '1 s', asked_by = $4
+    UPDATE outbox.pending_check p SET due_at = pg_catalog.statement_timestamp() + $5::float8 * interval '1 s', asked_by = $4
     FROM sorted s WHERE p.id = s.id AND s.fits AND NOT s.over
 ), postponed AS (
     UPDATE outbox.pending_check p
-    SET due_at = statement_timestamp() + $6::float8 * interval '1 s', asked_by = NULL, answer = NULL,
+    SET due_at = pg_catalog.statement_timestamp() + $6::float8 * interval '1 s', asked_by = NULL, answer = NULL,
         remark = 'a local transaction holds the half message'
     FROM undecided u WHERE p.id = u.id AND u.id NOT IN (SELECT id FROM free)
 ), removed AS (
@@ -185,7 +185,7 @@ WITH given AS MATERIALIZED (
     ORDER BY p.id + 0 FOR UPDATE OF p SKIP LOCKED
 ), seen AS MATERIALIZED (
     SELECT x.*, m.id IS NOT NULL AS there, m.state = 'UNKNOWN' AS undecided, m.born_at,
-           m.born_at <= statement_timestamp() - $8::float8 * interval '1 s' AS too_old
+           m.born_at <= pg_catalog.statement_timestamp() - $8::float8 * interval '1 s' AS too_old
     FROM mine x LEFT JOIN outbox.message m ON m.id = x.id AND m.message_id = x.message_id
 ), free AS MATERIALIZED (
     SELECT m.id, x.answer, x.checks, x.remark
@@ -201,12 +201,12 @@ WITH given AS MATERIALIZED (
         AND (s.answer = 'UNKNOWN' OR NOT s.undecided OR s.id IN (SELECT id FROM free))
     RETURNING id
 ), noted AS MATERIALIZED (
-    SELECT count(*) FROM checked
+    SELECT pg_catalog.count(*) FROM checked
 ), decided AS (
     -- Joined to "noted", so that the checks come first in the audit, and their consequences after them.
     UPDATE outbox.message m
     SET state = CASE f.answer WHEN 'COMMIT' THEN 'COMMITTED' ELSE 'ROLLED_BACK' END,
-        remark = concat_ws(': ', 'check ' || f.checks + 1 || ' answered ' || f.answer, f.remark)
+        remark = pg_catalog.concat_ws(': ', 'check ' || (f.checks + 1)::text || ' answered ' || f.answer, f.remark)
     FROM free f CROSS JOIN noted WHERE m.id = f.id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
     RETURNING m.id
 ), outcome AS MATERIALIZED (
@@ -221,15 +221,15 @@ WITH given AS MATERIALIZED (
         -- The last check counts. One that failed takes away what an earlier one answered, for the local transaction may
         -- have committed since; so does a COMMIT or ROLLBACK that could not be used: no policy must contradict it.
         answered_at = CASE WHEN o.settled = 'not_asked' THEN p.answered_at
-            WHEN o.settled = 'unknown' AND NOT o.silent THEN statement_timestamp() END,
+            WHEN o.settled = 'unknown' AND NOT o.silent THEN pg_catalog.statement_timestamp() END,
         unanswered_since = CASE WHEN NOT o.too_old OR o.answer IS NOT NULL AND NOT o.silent THEN NULL
-            WHEN o.silent THEN coalesce(p.unanswered_since, statement_timestamp()) ELSE p.unanswered_since END,
-        due_at = statement_timestamp() + CASE o.settled
+            WHEN o.silent THEN coalesce(p.unanswered_since, pg_catalog.statement_timestamp()) ELSE p.unanswered_since END,
+        due_at = pg_catalog.statement_timestamp() + CASE o.settled
             WHEN 'locked' THEN $7::float8 * interval '1 s'
             WHEN 'not_asked' THEN (CASE WHEN o.too_old THEN least(o.pause, $10::float8) ELSE o.pause END) * interval '1 s'
             ELSE CASE WHEN o.too_old THEN least(o.pause, $10::float8) * interval '1 s'
                 ELSE greatest(least(o.pause * interval '1 s',
-                                    o.born_at + $8::float8 * interval '1 s' - statement_timestamp()), interval '0') END
+                                    o.born_at + $8::float8 * interval '1 s' - pg_catalog.statement_timestamp()), interval '0') END
             END
     FROM outcome o WHERE p.id = o.id AND o.settled IN ('unknown', 'not_asked', 'locked')
 ), removed AS (
@@ -239,7 +239,7 @@ WITH given AS MATERIALIZED (
 SELECT o.id, o.settled,
        o.settled = 'unknown' AND (o.checks + 1 >= $9::integer OR o.too_old AND NOT o.silent)
            OR o.settled IN ('unknown', 'not_asked') AND o.too_old AND o.silent
-               AND o.unanswered_since <= statement_timestamp() - $11::float8 * interval '1 s'
+               AND o.unanswered_since <= pg_catalog.statement_timestamp() - $11::float8 * interval '1 s'
 FROM outcome o;
 
 -- name: expire
@@ -252,32 +252,32 @@ FROM outcome o;
 -- That is the verdict which was due, and the only one: the answer finds no claim any more, and is thrown away.
 -- Locking both rows would not see a row that was enqueued just then either.)
 WITH silence AS MATERIALIZED (
-    SELECT count(*) > 0 AS found FROM outbox.alarm a
+    SELECT pg_catalog.count(*) > 0 AS found FROM outbox.alarm a
     WHERE a.producer_group = $2 AND a.kind = 'silent'
-        AND a.since <= statement_timestamp() - $6::float8 * interval '1 s'
-        AND a.seen_at > statement_timestamp() - $6::float8 * interval '1 s'
+        AND a.since <= pg_catalog.statement_timestamp() - $6::float8 * interval '1 s'
+        AND a.seen_at > pg_catalog.statement_timestamp() - $6::float8 * interval '1 s'
 ), over AS MATERIALIZED (
     SELECT m.id, p.checks, p.answered_at, m.born_at + $4::float8 * interval '1 s' AS aged_at
-    FROM unnest($1::text[]) AS g (id) JOIN outbox.message m ON m.id = g.id::bigint
+    FROM pg_catalog.unnest($1::text[]) AS g (id) JOIN outbox.message m ON m.id = g.id::bigint
         LEFT JOIN outbox.pending_check p ON p.id = m.id
     WHERE m.producer_group = $2 AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
         AND (p.checks >= $5::integer
-             OR m.born_at <= statement_timestamp() - $4::float8 * interval '1 s'
+             OR m.born_at <= pg_catalog.statement_timestamp() - $4::float8 * interval '1 s'
                  AND (p.answered_at >= m.born_at + $4::float8 * interval '1 s'
-                      OR p.unanswered_since <= statement_timestamp() - $6::float8 * interval '1 s'
+                      OR p.unanswered_since <= pg_catalog.statement_timestamp() - $6::float8 * interval '1 s'
                       OR (SELECT found FROM silence)))
-        AND (p.asked_by IS NULL OR p.due_at <= statement_timestamp())
+        AND (p.asked_by IS NULL OR p.due_at <= pg_catalog.statement_timestamp())
     ORDER BY m.id + 0 FOR UPDATE OF m SKIP LOCKED
 ), decided AS (
     UPDATE outbox.message m
     SET state = CASE WHEN o.answered_at IS NOT NULL AND (o.checks >= $5::integer OR o.answered_at >= o.aged_at)
             THEN $3 ELSE 'EXHAUSTED' END,
         remark = CASE WHEN o.answered_at >= o.aged_at AND o.checks < $5::integer
-                THEN format('undecided for %s s, checked %s times: the group''s policy', $4, o.checks)
+                THEN pg_catalog.format('undecided for %s s, checked %s times: the group''s policy', $4, o.checks)
             WHEN o.checks >= $5::integer AND o.answered_at IS NOT NULL
-                THEN format('undecided after %s checks: the group''s policy', o.checks)
-            WHEN o.checks >= $5::integer THEN format('the last of %s checks was not answered', o.checks)
-            ELSE format('undecided for %s s, checked %s times, and checks get no reply any more', $4, coalesce(o.checks, 0))
+                THEN pg_catalog.format('undecided after %s checks: the group''s policy', o.checks)
+            WHEN o.checks >= $5::integer THEN pg_catalog.format('the last of %s checks was not answered', o.checks)
+            ELSE pg_catalog.format('undecided for %s s, checked %s times, and checks get no reply any more', $4, coalesce(o.checks, 0))
             END
     FROM over o WHERE m.id = o.id AND m.state IS NOT DISTINCT FROM 'UNKNOWN'
     RETURNING m.id, m.state, coalesce(o.checks, 0) AS checks, m.remark
@@ -291,14 +291,14 @@ SELECT d.id, d.state, d.checks, d.remark FROM decided d;
 -- confirmed it for $4 s, no checker was there meanwhile, and it begins again. Returned: for how long it has stood, in s.
 INSERT INTO outbox.alarm AS a (producer_group, kind, detail) VALUES ($1, $2, $3)
 ON CONFLICT (producer_group, kind) DO UPDATE
-    SET detail = EXCLUDED.detail, seen_at = clock_timestamp(),
-        since = CASE WHEN a.kind = 'silent' AND a.seen_at < clock_timestamp() - $4::float8 * interval '1 s'
-            THEN clock_timestamp() ELSE a.since END
-RETURNING extract(epoch FROM clock_timestamp() - a.since)::float8;
+    SET detail = EXCLUDED.detail, seen_at = pg_catalog.clock_timestamp(),
+        since = CASE WHEN a.kind = 'silent' AND a.seen_at < pg_catalog.clock_timestamp() - $4::float8 * interval '1 s'
+            THEN pg_catalog.clock_timestamp() ELSE a.since END
+RETURNING extract(epoch FROM pg_catalog.clock_timestamp() - a.since)::float8;
 
 -- name: clear_alarm
 -- It is over ($1 group, $2 kind); but "rolled_back", which is about events, not before $3 s after it was last confirmed.
 DELETE FROM outbox.alarm
 WHERE producer_group = $1 AND kind = $2
-    AND (kind <> 'rolled_back' OR seen_at < clock_timestamp() - $3::float8 * interval '1 s')
+    AND (kind <> 'rolled_back' OR seen_at < pg_catalog.clock_timestamp() - $3::float8 * interval '1 s')
 RETURNING kind;

@@ -15,14 +15,14 @@
 -- no longer UNKNOWN and nothing is returned; if it rolled back, this verdict is the one.
 UPDATE outbox.message
 SET state = $3, remark = $4
-WHERE id = $1::bigint + (pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
-RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000)::bigint, remark;
+WHERE id = $1::bigint + (pg_catalog.pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
+RETURNING state, outbox.actor(), (extract(epoch FROM decided_at) * 1000000::numeric)::bigint, remark;
 
 -- name: read_decision
 -- The state of a message ($1 id, $2 message id) and the transition that decided it, null where there was none. It runs
 -- after "decide" found nothing, as a statement of its own: under READ COMMITTED it has a newer snapshot, so it sees the
 -- decision that "decide" waited for. EXHAUSTED is a decision until an operator makes another.
-SELECT m.state, e.to_state, e.actor, (extract(epoch FROM e.happened_at) * 1000000)::bigint, e.reason
+SELECT m.state, e.to_state, e.actor, (extract(epoch FROM e.happened_at) * 1000000::numeric)::bigint, e.reason
 FROM outbox.message m
 LEFT JOIN LATERAL (
     SELECT t.to_state, t.actor, t.happened_at, t.reason
@@ -39,7 +39,7 @@ WHERE m.id = $1::bigint AND m.message_id = $2::uuid;
 -- running local transaction, which checkers neither ask about nor decide.
 SELECT id
 FROM outbox.message
-WHERE id = $1::bigint + (pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
+WHERE id = $1::bigint + (pg_catalog.pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid AND state || '' = 'UNKNOWN'
 FOR NO KEY UPDATE;
 
 -- name: find_foreign
@@ -47,13 +47,13 @@ FOR NO KEY UPDATE;
 -- two are enough to know that.
 SELECT id
 FROM outbox.message
-WHERE message_id = $1::uuid AND get_byte(uuid_send(message_id), 6) >> 4 <> 8
+WHERE message_id = $1::uuid AND pg_catalog.get_byte(pg_catalog.uuid_send(message_id), 6) >> 4 <> 8
 LIMIT 2;
 
 -- name: lock_order_key_of
 -- Takes the lock of the message's ($1 id, $2 message id) order key that ordered=True takes, and tells whether it has one.
 -- A statement of its own before "decide", so that the position is taken under the lock.
 SELECT coalesce(order_key, key) IS NOT NULL,
-       pg_advisory_xact_lock(hashtextextended(topic || ':' || encode(coalesce(order_key, key), 'hex'), 1))
+       pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended(topic || ':' || pg_catalog.encode(coalesce(order_key, key), 'hex'), 1))
 FROM outbox.message
-WHERE id = $1::bigint + (pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid;
+WHERE id = $1::bigint + (pg_catalog.pg_backend_pid() & 0) AND {range} AND message_id = $2::uuid;

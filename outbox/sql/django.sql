@@ -2,15 +2,15 @@
 
 -- name: exists
 -- Whether the schema is there.
-SELECT to_regclass('outbox.schema_version') IS NOT NULL;
+SELECT pg_catalog.to_regclass('outbox.schema_version') IS NOT NULL;
 
 -- name: revision
 -- Its revision, and the oldest one whose software works with it: NULL where it does not state that.
-SELECT v.version_num, to_jsonb(v) ->> 'oldest_software' FROM outbox.schema_version v;
+SELECT v.version_num, pg_catalog.to_jsonb(v) ->> 'oldest_software'::text FROM outbox.schema_version v;
 
 -- name: rights
 -- Whether the current user may write a message.
-SELECT has_column_privilege('outbox.message', 'topic', 'INSERT');
+SELECT pg_catalog.has_column_privilege('outbox.message', 'topic', 'INSERT');
 
 -- name: none
 -- What the others return where there is no schema.

@@ -48,11 +48,11 @@ UPDATE outbox.producer_group SET callback = $2::jsonb, role = $3::text WHERE nam
 
 -- name: read_group
 -- One producer group.
-SELECT name, message_type, (extract(epoch FROM check_after) * 1000000)::bigint,
-       (extract(epoch FROM check_interval) * 1000000)::bigint,
-       (extract(epoch FROM max_check_interval) * 1000000)::bigint,
-       (extract(epoch FROM check_timeout) * 1000000)::bigint,
-       (extract(epoch FROM max_age) * 1000000)::bigint,
+SELECT name, message_type, (extract(epoch FROM check_after) * 1000000::numeric)::bigint,
+       (extract(epoch FROM check_interval) * 1000000::numeric)::bigint,
+       (extract(epoch FROM max_check_interval) * 1000000::numeric)::bigint,
+       (extract(epoch FROM check_timeout) * 1000000::numeric)::bigint,
+       (extract(epoch FROM max_age) * 1000000::numeric)::bigint,
        max_checks, policy, workers
 FROM outbox.producer_group
 WHERE name = $1::text;

@@ -19,7 +19,7 @@ WITH taken AS (
         AND EXISTS (SELECT FROM taken)
     FOR UPDATE
 )
-SELECT pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held),
+SELECT pg_catalog.pg_current_xact_id()::text, EXISTS (SELECT FROM taken), EXISTS (SELECT FROM held),
     EXISTS (SELECT FROM outbox.inbox_floor f
             WHERE f.group_id = $1::integer AND f.born_before > $3::date AND $3::date <> '1970-01-01');
 
@@ -38,7 +38,7 @@ WHERE NOT EXISTS (
 )
 ORDER BY m.place
 ON CONFLICT DO NOTHING
-RETURNING message_id, born_on, pg_current_xact_id()::text;
+RETURNING message_id, born_on, pg_catalog.pg_current_xact_id()::text;
 
 -- name: known_batch
 -- Which messages that were refused (by their places from 1; $1 group, $2 ids, $3 days of birth, $4 digests) have a row of the
@@ -82,9 +82,9 @@ RETURNING xmax = 0;
 INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, off, digest, order_key, key, body,
     header_names, header_values, published_at, state, attempts, due_at, fingerprint, error, failed_at, undecided)
 VALUES ($1::integer, $2::uuid, $3::date, $4::integer, $5::integer, $6::bigint, $7::bytea, $8::bytea, $9::bytea, $10::bytea,
-    $11::text[], $12::bytea[], to_timestamp($13::float8 / 1000), $14::text, $15::integer,
-    CASE WHEN $14::text = 'retry' THEN clock_timestamp() + make_interval(secs => $16::float8) END,
-    $17::text, $18::text, CASE WHEN $18::text IS NOT NULL THEN clock_timestamp() END, $19::boolean)
+    $11::text[], $12::bytea[], pg_catalog.to_timestamp($13::float8 / 1000::float8), $14::text, $15::integer,
+    CASE WHEN $14::text = 'retry' THEN pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $16::float8) END,
+    $17::text, $18::text, CASE WHEN $18::text IS NOT NULL THEN pg_catalog.clock_timestamp() END, $19::boolean)
 ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING
 RETURNING id;
 
@@ -97,7 +97,7 @@ INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, 
     header_names, header_values, published_at, state, attempts, fingerprint)
 SELECT $1::integer, m.message_id, m.born_on, $2::integer, m.part, m.off, m.digest, $3::bytea, m.key, m.body,
     ($12::text[])[m.first_header:m.last_header], ($13::bytea[])[m.first_header:m.last_header],
-    to_timestamp(m.published / 1000), 'waiting', 0, $16::text
+    pg_catalog.to_timestamp(m.published / 1000::float8), 'waiting', 0, $16::text
 FROM unnest($4::uuid[], $5::date[], $6::integer[], $7::bigint[], $8::bytea[], $9::bytea[], $10::bytea[], $11::float8[],
     $14::integer[], $15::integer[]) WITH ORDINALITY
     m (message_id, born_on, part, off, digest, key, body, published, first_header, last_header, place)
@@ -106,7 +106,7 @@ ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING;
 
 -- name: is_committed
 -- Whether a transaction is committed. One that this server has not had yet is not.
-SELECT CASE WHEN $1::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact_status($1::xid8) = 'committed'
+SELECT CASE WHEN $1::xid8 < pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot()) THEN pg_catalog.pg_xact_status($1::xid8) = 'committed'
             ELSE false END;
 
 -- name: next_due
@@ -116,19 +116,19 @@ SELECT CASE WHEN $1::xid8 < pg_snapshot_xmax(pg_current_snapshot()) THEN pg_xact
 -- statement_timestamp is stable, so the index ends the search at the first row that is not due.
 WITH due AS MATERIALIZED (
     SELECT p.id FROM outbox.inbox_parked p
-    WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= statement_timestamp()
+    WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
     ORDER BY p.due_at
     LIMIT 1
     FOR UPDATE OF p SKIP LOCKED
 )
 UPDATE outbox.inbox_parked p
 SET state = 'dead', due_at = NULL, attempts = p.attempts + 1, fingerprint = $2::text, error = $2::text,
-    failed_at = clock_timestamp()
+    failed_at = pg_catalog.clock_timestamp()
 FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
-    p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000)::bigint, p.attempts - 1,
-    pg_current_xact_id()::text, p.undecided;
+    p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000::numeric)::bigint, p.attempts - 1,
+    pg_catalog.pg_current_xact_id()::text, p.undecided;
 
 -- name: before_retry
 -- What the listener of a retry writes is taken back to here, without a moment in which the row is due and unlocked.
@@ -143,7 +143,7 @@ ROLLBACK TO SAVEPOINT outbox_retry;
 -- the row already. In a new one, because the listener ended it: nothing if the row is in other hands meanwhile.
 SELECT p.id FROM outbox.inbox_parked p
 WHERE p.id = $1::bigint
-    AND CASE WHEN pg_current_xact_id_if_assigned() = $3::xid8 THEN p.attempts = $2::integer + 1 AND p.state = 'dead'
+    AND CASE WHEN pg_catalog.pg_current_xact_id_if_assigned() = $3::xid8 THEN p.attempts = $2::integer + 1 AND p.state = 'dead'
              ELSE p.attempts = $2::integer AND p.state = 'retry' END
 FOR UPDATE SKIP LOCKED;
 
@@ -162,7 +162,7 @@ DELETE FROM outbox.inbox_parked WHERE id = $1::bigint RETURNING id;
 -- as it is.
 UPDATE outbox.inbox_parked
 SET state = CASE WHEN state = 'waiting' THEN 'retry' ELSE state END,
-    due_at = CASE WHEN state = 'waiting' THEN clock_timestamp() ELSE due_at END
+    due_at = CASE WHEN state = 'waiting' THEN pg_catalog.clock_timestamp() ELSE due_at END
 WHERE id = (
     SELECT p.id FROM outbox.inbox_parked p
     WHERE p.group_id = $1::integer AND p.topic_id = $2::integer AND p.order_key = $3::bytea
@@ -184,10 +184,10 @@ RETURNING 1;
 UPDATE outbox.inbox_parked
 SET attempts = $2::integer + 1,
     state = CASE WHEN $3::float8 IS NULL THEN 'dead' ELSE 'retry' END,
-    due_at = clock_timestamp() + make_interval(secs => $3::float8),
-    fingerprint = $4::text, error = $5::text, failed_at = clock_timestamp()
+    due_at = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $3::float8),
+    fingerprint = $4::text, error = $5::text, failed_at = pg_catalog.clock_timestamp()
 WHERE id = $1::bigint
-    AND CASE WHEN pg_current_xact_id_if_assigned() = $6::xid8 THEN attempts = $2::integer + 1 AND state = 'dead'
+    AND CASE WHEN pg_catalog.pg_current_xact_id_if_assigned() = $6::xid8 THEN attempts = $2::integer + 1 AND state = 'dead'
              ELSE attempts = $2::integer AND state = 'retry' END
 RETURNING state;
 
@@ -199,7 +199,7 @@ WHERE p.id = $1::bigint AND p.attempts = $2::integer + 1 AND p.state = 'dead';
 -- name: postpone
 -- Tries a retry ($1, $3 attempts before) again in $2 seconds, without counting an attempt: PostgreSQL was to blame. One that
 -- somebody else has dealt with meanwhile is left alone.
-UPDATE outbox.inbox_parked SET due_at = clock_timestamp() + make_interval(secs => $2::float8)
+UPDATE outbox.inbox_parked SET due_at = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $2::float8)
 WHERE id = $1::bigint AND attempts = $3::integer AND state = 'retry'
 RETURNING id;
 
@@ -209,12 +209,13 @@ SELECT outbox.require_transaction($1::xid8);
 
 -- name: require_same_transaction
 -- The same in front of a commit; the function is called only if it is to raise.
-SELECT outbox.require_transaction($1::xid8) WHERE pg_current_xact_id_if_assigned() IS DISTINCT FROM $1::xid8;
+SELECT outbox.require_transaction($1::xid8) WHERE pg_catalog.pg_current_xact_id_if_assigned() IS DISTINCT FROM $1::xid8;
 
--- name: limit
--- Sets a limit of this session ($1), in milliseconds ($2).
-SELECT set_config($1::text, $2::text, false);
+-- name: apply_policies
+-- Lets the policies of outbox choose the rows of this session, whatever its role or database sets: with row_security = off each
+-- statement of a consumer would be an error. A member whose group is hidden by them is refused when it registers.
+SELECT pg_catalog.set_config('row_security', 'on', false) WHERE pg_catalog.current_setting('row_security') = 'off';
 
 -- name: await_commits
 -- Lets commits of this session return only when they are on disk. What waits for standbys, too, stays as it is.
-SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+SELECT pg_catalog.set_config('synchronous_commit', 'on', false) WHERE pg_catalog.current_setting('synchronous_commit') = 'off';

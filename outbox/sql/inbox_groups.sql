@@ -2,7 +2,7 @@
 
 -- name: types
 -- The types of topics ($1) that are registered in this database, with a topic of each. MIXED fits all others.
-SELECT t.message_type, min(t.name) FROM outbox.topic t
+SELECT t.message_type, pg_catalog.min(t.name) FROM outbox.topic t
 WHERE t.name = ANY ($1::text[]) AND t.message_type <> 'MIXED'
 GROUP BY t.message_type
 ORDER BY t.message_type;
@@ -17,11 +17,15 @@ INSERT INTO outbox.consumer_group (name, subscription, orderly)
 VALUES ($1::text, $2::jsonb, $3::boolean)
 ON CONFLICT (name) DO NOTHING;
 
+-- name: hidden_by
+-- The role that a group which this user does not see is bound to, and the user.
+SELECT outbox.role_of_consumer_group($1::text)::text, current_user::text;
+
 -- name: others
 -- Members of a group that run with another subscription ($3) or kind of listener ($4), except for $2.
 SELECT m.member, m.subscription::text, m.orderly
 FROM outbox.consumer_member m
-WHERE m.group_id = $1::integer AND m.member <> $2::text AND m.seen_at > clock_timestamp() - interval '60 seconds'
+WHERE m.group_id = $1::integer AND m.member <> $2::text AND m.seen_at > pg_catalog.clock_timestamp() - interval '60 seconds'
     AND (m.subscription <> $3::jsonb OR m.orderly <> $4::boolean);
 
 -- name: change_group
@@ -33,7 +37,7 @@ RETURNING id;
 -- name: may_copy
 -- Whether a topic ($1) is registered, and whether this role may send to it.
 SELECT EXISTS (SELECT FROM outbox.topic t WHERE t.name = $1::text),
-    has_any_column_privilege('outbox.message', 'INSERT');
+    pg_catalog.has_any_column_privilege('outbox.message', 'INSERT');
 
 -- name: copy_to
 -- Where copies of the dead letters of a group ($1) are sent ($2); null: nowhere.
@@ -44,24 +48,24 @@ RETURNING id;
 -- name: join
 -- Lists a member, or renews that it lives, with the number of partitions that it reads ($5).
 INSERT INTO outbox.consumer_member AS m (group_id, member, subscription, orderly, partitions, idle_since)
-VALUES ($1::integer, $2::text, $3::jsonb, $4::boolean, $5::integer, CASE WHEN $5::integer = 0 THEN clock_timestamp() END)
-ON CONFLICT (group_id, member) DO UPDATE SET seen_at = clock_timestamp(), partitions = EXCLUDED.partitions,
+VALUES ($1::integer, $2::text, $3::jsonb, $4::boolean, $5::integer, CASE WHEN $5::integer = 0 THEN pg_catalog.clock_timestamp() END)
+ON CONFLICT (group_id, member) DO UPDATE SET seen_at = pg_catalog.clock_timestamp(), partitions = EXCLUDED.partitions,
     idle_since = CASE WHEN EXCLUDED.partitions = 0 THEN coalesce(m.idle_since, EXCLUDED.idle_since) END
 RETURNING 1;
 
 -- name: is_listed
 -- A member that registered within half of the minute after which others may differ from it.
 SELECT 1 FROM outbox.consumer_member m
-WHERE m.group_id = $1::integer AND m.member = $2::text AND m.seen_at > clock_timestamp() - interval '30 seconds';
+WHERE m.group_id = $1::integer AND m.member = $2::text AND m.seen_at > pg_catalog.clock_timestamp() - interval '30 seconds';
 
 -- name: count_held_keys
 -- How many order keys of a group are held, up to 10,000: each member counts them every ten seconds.
-SELECT count(*) FROM (SELECT FROM outbox.inbox_held_key h WHERE h.group_id = $1::integer LIMIT 10000) h;
+SELECT pg_catalog.count(*) FROM (SELECT FROM outbox.inbox_held_key h WHERE h.group_id = $1::integer LIMIT 10000) h;
 
 -- name: leave
 -- Removes a member, and those that died a day ago.
 DELETE FROM outbox.consumer_member
-WHERE group_id = $1::integer AND (member = $2::text OR seen_at < clock_timestamp() - interval '1 day')
+WHERE group_id = $1::integer AND (member = $2::text OR seen_at < pg_catalog.clock_timestamp() - interval '1 day')
 RETURNING member;
 
 -- name: find_topic
@@ -87,7 +91,7 @@ RETURNING part;
 -- name: store
 -- Moves positions forward: $2 topics, $3 partitions, $4 offsets, $5 generations. One that was reset meanwhile is left alone.
 UPDATE outbox.inbox_position p
-SET next_off = s.off, moved_at = clock_timestamp()
+SET next_off = s.off, moved_at = pg_catalog.clock_timestamp()
 FROM unnest($2::integer[], $3::integer[], $4::bigint[], $5::integer[]) s (topic_id, part, off, generation)
 WHERE p.group_id = $1::integer AND p.topic_id = s.topic_id AND p.part = s.part
     AND p.generation = s.generation AND p.next_off < s.off
@@ -99,13 +103,13 @@ SELECT outbox.ensure_inbox_partition($1::date);
 
 -- name: ensure_ahead
 -- Makes the partitions of the inbox from yesterday to a week from now.
-SELECT outbox.ensure_inbox_partition(current_date + n) FROM generate_series(-1, 7) n;
+SELECT outbox.ensure_inbox_partition(current_date + n) FROM pg_catalog.generate_series(-1, 7) n;
 
 -- name: end_session
 -- Ends the session of a listener that has run past its time-out, so that its transaction ends, too.
-SELECT pg_terminate_backend($1::integer);
+SELECT pg_catalog.pg_terminate_backend($1::integer);
 
 -- name: server
 -- The server that this session leads to: its cluster, and its timeline, which changes when a standby is promoted.
-SELECT s.system_identifier, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer
-FROM pg_control_system() s;
+SELECT s.system_identifier, ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::integer
+FROM pg_catalog.pg_control_system() s;

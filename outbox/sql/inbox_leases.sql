@@ -20,8 +20,8 @@ INSERT INTO outbox.inbox_parked (group_id, message_id, born_on, topic_id, part, 
     header_names, header_values, published_at, state, attempts, due_at, fingerprint)
 SELECT $1::integer, m.message_id, m.born_on, i.topic_id, i.part, i.off, m.digest, m.order_key, m.key, m.body,
     ($9::text[])[m.first_header:m.last_header], ($10::bytea[])[m.first_header:m.last_header],
-    to_timestamp(m.published / 1000), CASE WHEN w.waits THEN 'waiting' ELSE 'retry' END, 0,
-    CASE WHEN NOT w.waits THEN clock_timestamp() END, 'not received yet'
+    pg_catalog.to_timestamp(m.published / 1000::float8), CASE WHEN w.waits THEN 'waiting' ELSE 'retry' END, 0,
+    CASE WHEN NOT w.waits THEN pg_catalog.clock_timestamp() END, 'not received yet'
 FROM unnest($2::uuid[], $3::date[], $4::bytea[], $5::bytea[], $6::bytea[], $7::bytea[], $8::float8[], $11::integer[],
     $12::integer[]) WITH ORDINALITY
     m (message_id, born_on, order_key, digest, key, body, published, first_header, last_header, place)
@@ -38,31 +38,31 @@ ON CONFLICT ON CONSTRAINT inbox_parked_once DO NOTHING;
 -- instead. Of an order key only the first message is a retry, so SKIP LOCKED cannot hand out the second one.
 WITH due AS MATERIALIZED (
     SELECT p.id FROM outbox.inbox_parked p
-    WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= statement_timestamp()
+    WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
     ORDER BY p.due_at
     LIMIT $2::integer
     FOR UPDATE OF p SKIP LOCKED
 )
 UPDATE outbox.inbox_parked p
 SET state = CASE WHEN p.attempts >= $4::integer THEN 'dead' ELSE 'retry' END,
-    due_at = CASE WHEN p.attempts < $4::integer THEN clock_timestamp() + make_interval(secs => $3::float8) END,
-    attempts = least(p.attempts + 1, $4::integer), failed_at = clock_timestamp(),
+    due_at = CASE WHEN p.attempts < $4::integer THEN pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $3::float8) END,
+    attempts = least(p.attempts + 1, $4::integer), failed_at = pg_catalog.clock_timestamp(),
     fingerprint = 'received and not acknowledged', error = 'received and not acknowledged'
 FROM due, outbox.inbox_topic t
 WHERE p.id = due.id AND t.id = p.topic_id
 RETURNING p.id, p.message_id, p.born_on, p.topic_id, t.name, p.part, p.off, p.digest, p.order_key, p.key, p.body,
-    p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000)::bigint, p.attempts - 1, '', p.undecided, p.state = 'dead';
+    p.header_names, p.header_values, (extract(epoch FROM p.published_at) * 1000::numeric)::bigint, p.attempts - 1, '', p.undecided, p.state = 'dead';
 
 -- name: lacks
 -- Whether a group ($1) lacks messages of some partitions ($2 ids of topics, $3 numbers): none of them can be received now, and fewer
 -- than $4 of the group are received and not acknowledged, or have a key, such as those that wait behind others.
 SELECT NOT EXISTS (
         SELECT FROM outbox.inbox_parked p
-        WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= statement_timestamp()
+        WHERE p.group_id = $1::integer AND p.state = 'retry' AND p.due_at <= pg_catalog.statement_timestamp()
             AND (p.topic_id, p.part) IN (SELECT m.topic_id, m.part FROM unnest($2::integer[], $3::integer[]) m (topic_id, part)))
-    AND (SELECT count(*) FROM (SELECT FROM outbox.inbox_parked p
+    AND (SELECT pg_catalog.count(*) FROM (SELECT FROM outbox.inbox_parked p
                                WHERE p.group_id = $1::integer AND p.state = 'retry' LIMIT $4::integer) r) < $4::integer
-    AND (SELECT count(*) FROM (SELECT FROM outbox.inbox_parked p
+    AND (SELECT pg_catalog.count(*) FROM (SELECT FROM outbox.inbox_parked p
                                WHERE p.group_id = $1::integer AND p.order_key IS NOT NULL LIMIT $4::integer) k) < $4::integer;
 
 -- name: lock_lease
@@ -73,6 +73,6 @@ FOR UPDATE;
 
 -- name: change_lease
 -- Lets a message ($1, received $2 times) be received again in $3 seconds from now; nothing as for lock_lease.
-UPDATE outbox.inbox_parked p SET due_at = clock_timestamp() + make_interval(secs => $3::float8)
+UPDATE outbox.inbox_parked p SET due_at = pg_catalog.clock_timestamp() + pg_catalog.make_interval(secs => $3::float8)
 WHERE p.id = $1::bigint AND p.attempts = $2::integer AND p.state = 'retry'
 RETURNING p.id;

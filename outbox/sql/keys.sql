@@ -13,8 +13,12 @@ VALUES ($1, $2, $3, $4)
 ON CONFLICT (subject) WHERE retired_at IS NULL AND destroyed_at IS NULL DO NOTHING
 RETURNING id;
 
+-- name: retire
+-- A current key that does not open encrypts no more; the next one is made by "add".
+SELECT outbox.retire_key($1::uuid);
+
 -- name: find
--- The key of a body. A destroyed one has no bytes, and says when it was destroyed.
-SELECT wrapped, master_id, to_char(destroyed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+-- The key of a body. A destroyed one has no subject and no bytes, and says when it was destroyed.
+SELECT subject, wrapped, master_id, pg_catalog.to_char(destroyed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
 FROM outbox.subject_key
 WHERE id = $1;

@@ -17,9 +17,9 @@ WHERE id = $1::bigint AND message_id = $2::uuid;
 -- name: hurry
 -- For a transaction that repairs what another one left in doubt: its COMMIT does not wait for a standby, which may be
 -- what is missing, and it does not wait for locks for ever.
-SELECT set_config('synchronous_commit', 'local', true), set_config('lock_timeout', '5s', true);
+SELECT pg_catalog.set_config('synchronous_commit', 'local', true), pg_catalog.set_config('lock_timeout', '5s', true);
 
 -- name: wait_briefly
 -- For a decision apart from a transaction that had joined the same messages: if that one still runs, the caller would
 -- wait for itself for ever, and no deadlock would be found.
-SELECT set_config('lock_timeout', '10s', true);
+SELECT pg_catalog.set_config('lock_timeout', '10s', true);

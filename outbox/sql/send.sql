@@ -30,10 +30,10 @@ RETURNING id, message_id;
 -- No row back: the transaction may hold as many locks as it is allowed to ($+3); nothing was written. The setting
 -- counts them, as an upper bound: it ends with the transaction and goes back with a savepoint, as the locks do.
 WITH counted AS MATERIALIZED (
-    SELECT set_config('outbox.ordered_keys', (1 + coalesce(nullif(current_setting('outbox.ordered_keys', true), ''),
+    SELECT pg_catalog.set_config('outbox.ordered_keys', (1 + coalesce(nullif(pg_catalog.current_setting('outbox.ordered_keys', true), ''),
                                                            '0')::bigint)::text, true)::bigint AS keys
 ), locked AS MATERIALIZED (
-    SELECT pg_advisory_xact_lock(hashtextextended($topic::text || ':' || encode($+2::bytea, 'hex'), 1))
+    SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($topic::text || ':' || pg_catalog.encode($+2::bytea, 'hex'), 1))
     FROM counted WHERE keys <= $+3::bigint
 )
 INSERT INTO outbox.message ({columns}, lane)
@@ -46,24 +46,24 @@ RETURNING id, message_id;
 -- do not wait for each other in a circle. It is a statement of its own and ends before the first position is taken.
 -- No row back: no lock was taken, because the transaction would hold more than it may ($3), see send_ordered.
 WITH wanted AS MATERIALIZED (
-    SELECT DISTINCT hashtextextended(topic || ':' || encode(order_key, 'hex'), 1) AS lock
+    SELECT DISTINCT pg_catalog.hashtextextended(topic || ':' || pg_catalog.encode(order_key, 'hex'), 1) AS lock
     FROM unnest($1::text[], $2::bytea[]) AS given (topic, order_key)
     ORDER BY lock
 ), counted AS MATERIALIZED (
-    SELECT coalesce(nullif(current_setting('outbox.ordered_keys', true), ''), '0')::bigint
-           + (SELECT count(*) FROM wanted) AS keys
+    SELECT coalesce(nullif(pg_catalog.current_setting('outbox.ordered_keys', true), ''), '0')::bigint
+           + (SELECT pg_catalog.count(*) FROM wanted) AS keys
 ), noted AS MATERIALIZED (
-    SELECT set_config('outbox.ordered_keys', keys::text, true) FROM counted WHERE keys <= $3::bigint
+    SELECT pg_catalog.set_config('outbox.ordered_keys', keys::text, true) FROM counted WHERE keys <= $3::bigint
 )
-SELECT pg_advisory_xact_lock(lock) FROM wanted, noted;
+SELECT pg_catalog.pg_advisory_xact_lock(lock) FROM wanted, noted;
 
 -- name: recount_order_keys
 -- Counts the locks that this transaction holds beside those of the messages ($1 topics, $2 order keys): the setting has
 -- counted a key again each time it was used. Advisory locks of the application are counted too; they take the same room.
-SELECT set_config('outbox.ordered_keys', count(*)::text, true)
+SELECT pg_catalog.set_config('outbox.ordered_keys', pg_catalog.count(*)::text, true)
 FROM pg_locks l
-WHERE l.locktype = 'advisory' AND l.pid = pg_backend_pid() AND NOT EXISTS (
-    SELECT FROM (SELECT hashtextextended(topic || ':' || encode(order_key, 'hex'), 1) AS lock
+WHERE l.locktype = 'advisory' AND l.pid = pg_catalog.pg_backend_pid() AND NOT EXISTS (
+    SELECT FROM (SELECT pg_catalog.hashtextextended(topic || ':' || pg_catalog.encode(order_key, 'hex'), 1) AS lock
                  FROM unnest($1::text[], $2::bytea[]) AS given (topic, order_key)) w
     WHERE l.objsubid = 1 AND (w.lock >> 32) & 4294967295 = l.classid::bigint AND w.lock & 4294967295 = l.objid::bigint
 );
@@ -90,7 +90,7 @@ RETURNING id, message_id;
 -- name: lock_idempotency_key
 -- Lets one sender at a time decide whether the key ($1 group, $2 key) is new. It is a statement of its own: the next
 -- one gets a snapshot taken after the wait, in which the first sender's row can be seen.
-SELECT pg_advisory_xact_lock(hashtextextended($1::text || ':' || $2::text, 2));
+SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended($1::text || ':' || $2::text, 2));
 
 -- name: send_once
 -- Sends unless the key ($producer_group group, $+2 key) is known, and notes it with the digest ($+3) of what was sent. Returns the
@@ -117,4 +117,4 @@ SELECT id, message_id, digest FROM known;
 -- send_once answered nothing: somebody noted the key ($1 group, $2 key) without taking its lock, and committed while our
 -- message was written. This fails on the primary key, so that the second message cannot be committed.
 INSERT INTO outbox.idempotency (producer_group, key, digest, id, message_id)
-VALUES ($1, $2, '', 0, gen_random_uuid());
+VALUES ($1, $2, '', 0, pg_catalog.gen_random_uuid());

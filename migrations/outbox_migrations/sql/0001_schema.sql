@@ -1,7 +1,6 @@
 -- The outbox: one table of messages, and beside it small tables that each have one job.
 -- Everything lives in the schema "outbox"; a host application's tables are never touched.
 
-CREATE SCHEMA IF NOT EXISTS outbox;
 COMMENT ON SCHEMA outbox IS 'Transactional outbox: messages written with business rows, published to Kafka by the relay.';
 
 -- Positions order the messages of one order key. CACHE must stay 1: a session that serves positions from a

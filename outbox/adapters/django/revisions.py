@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Of `outbox_migrations`, one migration of the app for each; written here, since alembic is not in a web process."""
 
 

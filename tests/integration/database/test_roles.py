@@ -9,6 +9,7 @@ from outbox import Message, Outbox
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.logins import Logins
+from tests.support.outbox_command import succeed
 
 
 @pytest.mark.parametrize("idempotency_key", [None, "once"])
@@ -69,6 +70,53 @@ def test_a_reader_sees_status_and_no_body(logins: Logins) -> None:
         conn.execute("SELECT status, partition FROM outbox.message_status LIMIT 1")
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             conn.execute("SELECT body FROM outbox.message")
+
+
+HIDDEN = """
+    SELECT c.relname || '.' || a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+    WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
+        AND a.attnum > 0 AND NOT a.attisdropped AND NOT has_column_privilege(%s, c.oid, a.attnum, 'SELECT')
+"""
+KEYS = {
+    f"subject_key.{name}"
+    for name in [
+        "id",
+        "subject",
+        "wrapped",
+        "master_id",
+        "created_at",
+        "retired_at",
+        "destroyed_at",
+        "destroyed_by",
+    ]
+}
+TURNS = {f"turn.{name}" for name in ("what", "pid", "login", "began")}
+BODIES = {f"inbox_parked.{name}" for name in ("body", "header_names", "header_values")}
+NOT_FOR_READERS = {
+    "origin.one",
+    "origin.xid",
+    *(f"message.{name}" for name in ("body", "headers")),
+    *(f"idempotency.{name}" for name in ("producer_group", "key", "digest", "id", "message_id", "born_at")),
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "hidden"),
+    [
+        *((role, KEYS | BODIES | TURNS) for role in ("outbox_relay", "outbox_checker", "outbox_etl")),
+        ("outbox_reader", KEYS | BODIES | TURNS | NOT_FOR_READERS),
+        ("outbox_operator", BODIES | TURNS | NOT_FOR_READERS),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_service_may_not_read_is_in_this_list(
+    database: str, role: str, hidden: set[str], again: bool
+) -> None:
+    """A new table or column that a revision grants to nobody shows here, before it stops a command."""
+    with psycopg.connect(database, autocommit=True) as conn:
+        if again:
+            conn.execute(succeed("db", "sql", "--roles").out.encode())
+        assert {name for (name,) in conn.execute(HIDDEN, [role])} == hidden
 
 
 def test_the_relays_role_is_enough_to_publish(

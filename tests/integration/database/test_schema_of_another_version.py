@@ -23,6 +23,7 @@ def test_software_that_is_newer_than_the_schema_does_not_start_and_names_the_rep
         assert "run: outbox db upgrade" in ran.err
 
 
+@pytest.mark.feature("H-22")
 def test_a_newer_schema_states_which_software_works_with_it(database: str) -> None:
     with connect(database) as conn:
         conn.execute("UPDATE outbox.schema_version SET version_num = '9999'")

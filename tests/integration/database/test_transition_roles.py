@@ -281,8 +281,8 @@ def test_every_partition_has_the_guards_that_always_act(database: str) -> None:
         conn.execute("SELECT outbox.add_partition(1000)")
         found = conn.execute(
             "SELECT t.tgrelid::regclass::text, t.tgname, t.tgenabled::text FROM pg_trigger t "
-            "WHERE t.tgname IN ('message_admission', 'message_transition')"
+            "WHERE t.tgname IN ('message_admission', 'message_caller', 'message_transition')"
         ).fetchall()
         assert {enabled for _, _, enabled in found} == {"A"}
         partitions = one(conn, "SELECT count(*) FROM outbox.partition")
-        assert len(found) == 2 * (partitions + 1)
+        assert len(found) == 3 * (partitions + 1)
