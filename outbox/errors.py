@@ -150,3 +150,9 @@ def constraint_of(error: Exception) -> str | None:
 
 class InvalidReceiptError(OutboxError):
     """A message that was received is in other hands: it was acknowledged, received again, or is a dead letter."""
+
+
+def error_name(error: BaseException) -> str:
+    """Name an exception by its class, and by the SQLSTATE if PostgreSQL reported it; no text of anybody is in it."""
+    state, kind = getattr(error, "sqlstate", None), type(error).__name__
+    return f"{kind} (SQLSTATE {state})" if isinstance(state, str) else kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -15,6 +15,8 @@ from outbox.errors import InvalidMessageError
 from outbox.partitioning.selectors import HASHES, Arg, require_arg
 
 LARGEST_QUEUE = 2**31 - 1
+EARLIEST, LATEST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+"""The first and the last time that `deliver_at` and `deliver_before` may have, as the table's trigger has them."""
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 # Sorted, so that equal headers are equal text; jsonb does not keep their order.
 _encode_headers = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode
@@ -82,10 +84,17 @@ class Message:
         given = None if self.headers is None else validation.record_headers(self.headers)
         put(self, "headers", given)
         put(self, "headers_json", None if given is None else _encode_headers(given))
+        if type(self.key) is not str and isinstance(self.key, str):
+            put(self, "key", validation.exact(self.key))
+        if type(self.body) is not str and isinstance(self.body, str):
+            put(self, "body", validation.exact(self.body))
+        if type(self.order_key) is not str and isinstance(self.order_key, str):
+            put(self, "order_key", validation.exact(self.order_key))
         if self.index_keys != ():
             put(self, "index_keys", _index_keys(self.index_keys))
         if self.selector is not None:
-            _check_arg(validation.text("selector", self.selector), self.arg_bytes)
+            put(self, "selector", validation.text("selector", self.selector))
+            _check_arg(self.selector, self.arg_bytes)
         if self.queue is not None:
             _check_queue(self.queue, self.selector)
         if self.deliver_at is not None:
@@ -96,15 +105,34 @@ class Message:
         if self.message_id is not None:
             _check_message_id(self.message_id)
         if self.traceparent is not None:
-            _check_traceparent(self.traceparent)
+            put(self, "traceparent", _traceparent(self.traceparent))
         if self.transaction_id is not None:
-            validation.text("transaction_id", self.transaction_id)
+            put(self, "transaction_id", validation.text("transaction_id", self.transaction_id))
         if self.checker is not None:
-            validation.text("checker", self.checker)
+            put(self, "checker", validation.text("checker", self.checker))
         if self.biz_type is not None:
-            validation.text("biz_type", self.biz_type)
+            put(self, "biz_type", validation.text("biz_type", self.biz_type))
         if self.biz_id is not None:
-            validation.text("biz_id", self.biz_id)
+            put(self, "biz_id", validation.text("biz_id", self.biz_id))
+
+    def with_check_headers(self) -> Message:
+        """Return this message with its `checker`, `biz_type` and `biz_id` as record headers, too.
+
+        They are columns, for check-backs and searches; consumers see a record only. Each that is given becomes the
+        header `checker`, `biz-type` or `biz-id`.
+
+        Raises:
+            InvalidMessageError: The headers have another value of such a name.
+        """
+        headers = dict(self.headers or {})
+        for name, value in (("checker", self.checker), ("biz-type", self.biz_type), ("biz-id", self.biz_id)):
+            if value is not None and headers.setdefault(name, value) != value:
+                raise InvalidMessageError(
+                    "headers",
+                    f"have another {name!r} than the message",
+                    f"no header {name!r}, or the same value",
+                )
+        return replace(self, headers=headers or None)
 
     @property
     def arg(self) -> Arg:
@@ -119,6 +147,7 @@ class Message:
 
 def _destination(topic: Any, tags: Any) -> tuple[Any, tuple[str, ...]]:
     """Split RocketMQ's destination, and text of several tags."""
+    topic = validation.exact(topic) if isinstance(topic, str) else topic
     if isinstance(topic, str) and ":" in topic:
         topic, _, expression = topic.partition(":")
         if tags != ():
@@ -129,7 +158,7 @@ def _destination(topic: Any, tags: Any) -> tuple[Any, tuple[str, ...]]:
     if tags == ():
         return topic, ()
     if isinstance(tags, str):
-        tags = tuple(tag.strip() for tag in tags.split("||"))
+        tags = tuple(tag.strip() for tag in validation.exact(tags).split("||"))
     return topic, validation.labels("tags", tags, separator="|")
 
 
@@ -179,9 +208,14 @@ def _check_time(name: str, value: Any) -> datetime:
             "an aware datetime, as datetime.now(UTC) + timedelta(…)",
         )
     try:
-        return value.astimezone(UTC)
+        moment = value.astimezone(UTC)
     except OverflowError:
-        raise InvalidMessageError(name, f"{value} is out of range", "years 1 to 9999 in UTC") from None
+        moment = None
+    if moment is None or not EARLIEST <= moment <= LATEST:
+        raise InvalidMessageError(
+            name, f"{value} is out of range", f"{EARLIEST.date()} to {LATEST.date()} 00:00 UTC, or None"
+        )
+    return moment
 
 
 def _check_order(at: datetime | None, before: datetime) -> None:
@@ -203,8 +237,10 @@ def _check_message_id(value: Any) -> None:
         )
 
 
-def _check_traceparent(value: Any) -> None:
-    if not _TRACEPARENT.fullmatch(validation.text("traceparent", value)):
+def _traceparent(value: Any) -> str:
+    checked = validation.text("traceparent", value)
+    if not _TRACEPARENT.fullmatch(checked):
         raise InvalidMessageError(
-            "traceparent", f"{value[:80]!r} is not a W3C traceparent", "version-traceid-parentid-flags"
+            "traceparent", f"{checked[:80]!r} is not a W3C traceparent", "version-traceid-parentid-flags"
         )
+    return checked

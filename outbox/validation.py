@@ -20,27 +20,38 @@ LONGEST_ORDER_KEY = 1024 * 1024
 """Bytes of an order key; the table has the same limit."""
 
 
+def exact(value: str) -> str:
+    """Return the value of a text as `str` itself.
+
+    A subclass, such as a member of `class Topic(str, Enum)`, may have another `str(…)`, hash or length than its value,
+    and what comes later (statements, librdkafka, a mapping) would take that.
+    """
+    return value if type(value) is str else str.__str__(value)
+
+
 def topic_name(value: Any) -> str:
     """Check Kafka's rule for topic names."""
     if not isinstance(value, str):
         raise InvalidMessageError("topic", f"is {type(value).__name__}", "str")
-    if not _TOPIC.fullmatch(value) or value in (".", ".."):
-        raise InvalidMessageError("topic", f"{_short(value)} is not a legal Kafka topic name", TOPIC_ALLOWED)
-    return value
+    name = exact(value)
+    if not _TOPIC.fullmatch(name) or name in (".", ".."):
+        raise InvalidMessageError("topic", f"{_short(name)} is not a legal Kafka topic name", TOPIC_ALLOWED)
+    return name
 
 
 def text(argument: str, value: Any) -> str:
     """Check text for a column: not empty, not too long, no NUL, and UTF-8 can express it."""
     if not isinstance(value, str):
         raise InvalidMessageError(argument, f"is {type(value).__name__}", "str or None")
-    if not value:
+    found = exact(value)
+    if not found:
         raise InvalidMessageError(argument, "is empty", "text, or None to leave it out")
-    if len(value) > LONGEST_TEXT:
+    if len(found) > LONGEST_TEXT:
         raise InvalidMessageError(
-            argument, f"has {len(value):,} characters", f"1 to {LONGEST_TEXT} characters"
+            argument, f"has {len(found):,} characters", f"1 to {LONGEST_TEXT} characters"
         )
-    storable(argument, value)
-    return value
+    storable(argument, found)
+    return found
 
 
 def storable(argument: str, value: str) -> None:
@@ -62,13 +73,13 @@ def content(argument: str, value: Any) -> bytes | None:
         return value
     if isinstance(value, str):
         try:
-            return value.encode()
+            return exact(value).encode()
         except UnicodeEncodeError:
             raise InvalidMessageError(
                 argument, "contains a lone surrogate", "bytes, or text that UTF-8 can express"
             ) from None
     if isinstance(value, bytes):
-        return bytes(value)
+        return bytes(memoryview(value))  # not what a subclass makes of itself
     raise InvalidMessageError(argument, f"is {type(value).__name__}", "bytes, str (sent as UTF-8) or None")
 
 
@@ -76,10 +87,12 @@ def labels(argument: str, value: Any, *, separator: str) -> tuple[str, ...]:
     """Check tags or index keys: a sequence of texts that do not contain what joins them in a record header."""
     if isinstance(value, bytes) or not isinstance(value, Iterable):
         raise InvalidMessageError(argument, f"is {type(value).__name__}", "a sequence of str")
-    items = tuple(value)
-    for item in items:
+    given = tuple(value)
+    for item in given:
         if not isinstance(item, str):
             raise InvalidMessageError(argument, f"contains {type(item).__name__}", "a sequence of str")
+    items = tuple(map(exact, given))
+    for item in items:
         if not item:
             raise InvalidMessageError(argument, "contains an empty string", "texts of at least one character")
         if separator == "|" and "|" in item:
@@ -117,9 +130,10 @@ def record_headers(headers: Any) -> dict[str, str | None] | None:
     return checked or None
 
 
-def _header_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise InvalidMessageError("headers", f"name {name!r} is {type(name).__name__}", "names of type str")
+def _header_name(given: Any) -> str:
+    if not isinstance(given, str):
+        raise InvalidMessageError("headers", f"name {given!r} is {type(given).__name__}", "names of type str")
+    name = exact(given)
     if not name:
         raise InvalidMessageError("headers", "contains an empty name", "names of at least one character")
     storable("headers", name)
@@ -138,14 +152,15 @@ def _header_value(name: str, value: Any) -> str | None:
     argument = f"headers[{name!r}]"
     if isinstance(value, bytes):
         try:
-            value = value.decode()
+            value = bytes(memoryview(value)).decode()
         except UnicodeDecodeError:
             raise InvalidMessageError(argument, "is not UTF-8", "text: str, or bytes in UTF-8") from None
     if value is not None and not isinstance(value, str):
         raise InvalidMessageError(argument, f"is {type(value).__name__}", "str, bytes in UTF-8 or None")
-    if value:
-        storable(argument, value)
-    return value
+    found = None if value is None else exact(value)
+    if found:
+        storable(argument, found)
+    return found
 
 
 def _short(value: str) -> str:

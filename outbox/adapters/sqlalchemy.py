@@ -18,11 +18,13 @@ An error of the database is the driver's own. As after any failed statement, the
 or wrap the call in `begin_nested()`.
 
 Statements go to the driver directly, so `echo=True` and events such as `before_cursor_execute` do not show them.
+
+`SQLAlchemyOutbox` needs SQLAlchemy alone. Asynchronous engines need greenlet, which `sqlalchemy[asyncio]` brings.
 """
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from outbox.calls import AsyncOutboxCalls, OutboxCalls
 from outbox.drivers import psycopg_async, psycopg_sync
@@ -33,12 +35,14 @@ from outbox.statements import Plan
 with needs("sqlalchemy"):
     from sqlalchemy import Connection, literal, select
     from sqlalchemy.exc import InvalidRequestError, UnboundExecutionError
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, scoped_session
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 
 T = TypeVar("T")
 AnySession: TypeAlias = Session | scoped_session[Any] | Connection
-AnyAsyncSession: TypeAlias = AsyncSession | async_scoped_session[Any] | AsyncConnection
+AnyAsyncSession: TypeAlias = "AsyncSession | async_scoped_session[Any] | AsyncConnection"
 
 SYNC = "an engine of `create_engine('postgresql+psycopg://…')`"
 ASYNC = "an engine of `create_async_engine('postgresql+psycopg://…')`, or of postgresql+asyncpg"
@@ -63,16 +67,18 @@ class AsyncSQLAlchemyOutbox(AsyncOutboxCalls[AnyAsyncSession]):
     """`AsyncOutbox` for an `AsyncSession`, an `async_scoped_session` or an `AsyncConnection` of SQLAlchemy."""
 
     async def _run(self, conn: AnyAsyncSession, plan: Plan[T]) -> T:
-        if isinstance(conn, AsyncConnection):
-            connection = conn
-        elif isinstance(conn, AsyncSession | async_scoped_session):
+        from sqlalchemy.ext import asyncio as kinds  # noqa: PLC0415  (synchronous services have no greenlet)
+
+        if isinstance(conn, kinds.AsyncConnection):
+            connection: AsyncConnection = conn
+        elif isinstance(conn, kinds.AsyncSession | kinds.async_scoped_session):
             try:
                 await conn.flush()
                 connection = await conn.connection()
             except InvalidRequestError as error:
                 _refuse(error)
         else:
-            _refuse_kind(conn, AnyAsyncSession)
+            _refuse_kind(conn, kinds.AsyncSession | kinds.async_scoped_session | kinds.AsyncConnection)
         _require(connection.dialect, is_async=True)
         if not connection.in_transaction():
             await connection.begin()

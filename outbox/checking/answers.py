@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from outbox.checking.describing import error_text
 from outbox.operations.remarks import shortened
+from outbox.validation import exact
 
 
 class LocalTransactionState(StrEnum):
@@ -56,7 +57,7 @@ def answer_of(value: Any) -> Answer:
     if isinstance(value, bool):
         return Answer(LocalTransactionState.COMMIT if value else LocalTransactionState.ROLLBACK)
     if isinstance(value, str):
-        found = LocalTransactionState.__members__.get(value.upper())
+        found = LocalTransactionState.__members__.get(exact(value).upper())
         if found is not None:
             return Answer(found)
         return _no_state("another text")

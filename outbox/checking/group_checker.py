@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg import IsolationLevel
 
+from outbox import sessions
 from outbox.backoff import Backoff
 from outbox.checking.asker import Asker
 from outbox.checking.asking import MOST_CLAIMED
@@ -50,8 +50,8 @@ class GroupChecker:
         """Prepare a checker; nothing is opened before `start` or `run_once`.
 
         Args:
-            connect: Opens a connection, or the database's address. It is made autocommit and READ COMMITTED, used by
-                the checker alone, and opened again when it is lost.
+            connect: Opens a connection, or the database's address. It is made autocommit, gets the settings of
+                `outbox.sessions`, is used by the checker alone, and opened again when it is lost.
             group: The producer group; its settings are in `outbox.producer_group`, or the defaults.
             asker: Who is asked, usually `ListenerAsker(listeners)`.
             name: Who this is in the audit; "checker:<group>@<host>:<pid>" by default.
@@ -64,7 +64,7 @@ class GroupChecker:
             raise ConfigurationError(
                 f"group: {group!r}; allowed: a producer group's name, 1 to 255 characters"
             )
-        self._connect = (lambda: psycopg.connect(connect)) if isinstance(connect, str) else connect
+        self._connect = connect
         self._something = threading.Event()
         self.round = GroupRound(group, asker, name=name, wake=self._something.set, batch=batch)
         self._conn: psycopg.Connection[Any] | None = None
@@ -138,15 +138,24 @@ class GroupChecker:
     @contextmanager
     def _connection(self) -> Iterator[psycopg.Connection[Any]]:
         if self._conn is None or self._conn.closed:
-            conn = self._connect()
-            conn.autocommit = True
-            conn.isolation_level = IsolationLevel.READ_COMMITTED
-            self._conn = conn
+            self._conn = self._open()
         try:
             yield self._conn
         except psycopg.OperationalError:
             self._disconnect()
             raise
+
+    def _open(self) -> psycopg.Connection[Any]:
+        if isinstance(self._connect, str):
+            return sessions.connect(self._connect, f"outbox checker {self.round.group}")
+        conn = self._connect()
+        try:
+            conn.autocommit = True
+            sessions.make_own(conn)
+        except BaseException:
+            conn.close()
+            raise
+        return conn
 
     def _disconnect(self) -> None:
         if self._conn is not None:

@@ -176,6 +176,7 @@ def name_of(listener: Any) -> str:
 
 
 def _place(checker: str | None, topic: str | None, tag: str | None) -> Place:
+    topic = validation.exact(topic) if isinstance(topic, str) else topic
     if tag is None and isinstance(topic, str) and ":" in topic:
         topic, _, tag = topic.partition(":")
     if checker is not None and (topic is not None or tag is not None):
@@ -186,10 +187,9 @@ def _place(checker: str | None, topic: str | None, tag: str | None) -> Place:
         raise ConfigurationError(f"tag: {tag!r} comes without its topic; allowed: topic=…, tag=…")
     try:
         if topic is not None:
-            validation.topic_name(topic)
-        for argument, value in (("checker", checker), ("tag", tag)):
-            if value is not None:
-                validation.text(argument, value)
+            topic = validation.topic_name(topic)
+        checker = None if checker is None else validation.text("checker", checker)
+        tag = None if tag is None else validation.text("tag", tag)
     except InvalidMessageError as error:
         raise ConfigurationError(str(error)) from None
     return Place(checker, topic, tag)

@@ -158,13 +158,14 @@ class Codecs:
                 f"codecs: is {type(by_topic).__name__}; allowed: codecs by topic, such as "
                 "{'customers': Encryption(…)}"
             )
+        self._by_topic = {}
         for topic, codec in by_topic.items():
             try:
-                topic_name(topic)
+                name = topic_name(topic)
             except InvalidMessageError as error:
                 raise ConfigurationError(f"codecs: {error}") from None
-            _require_codec(f"codecs[{topic!r}]", codec)
-        self._by_topic = dict(by_topic)
+            _require_codec(f"codecs[{name!r}]", codec)
+            self._by_topic[name] = codec
         self.blocks = any(codec.blocks for codec in by_topic.values())
         """Whether one of them waits for something other than the database."""
 

@@ -12,31 +12,44 @@ its id. What happens when a process dies or is late between any two lines:
   had been sent just before. A transaction that reads the key afterwards makes a new one.
 - A consumer that remembers the bytes of a destroyed key can read bodies for `cache_seconds` more, and no longer.
 - A rewrap changes a row between two reads: both have the same data key.
+- A current key does not open, because somebody without a master key wrote it, or it was moved to another subject: the
+  transaction that sends retires it and makes another one. If that is rolled back, the next one does the same. Two that
+  send at once wait for each other in `retire`, as in `add`. A key service that fails retires nothing.
+
+The id of a key is bound to its subject: its second half is a digest of the first half and the subject (`_new_id`), and
+the wrapped bytes are bound to the id. Older keys have random ids (UUID version 4) and open as before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import logging
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 
-from outbox.codecs.errors import ErasedError, UnknownKeyError
+from outbox import sessions
+from outbox.codecs.errors import ErasedError, MasterKeyError, UnknownKeyError
 from outbox.codecs.master_keys import MasterKeyProvider
 from outbox.drivers import psycopg_sync
 from outbox.errors import ConfigurationError
 from outbox.statements import Plan, Rows, Statement, load
 from outbox.validation import text
 
+log = logging.getLogger("outbox.keys")
+
 _SQL = load("keys.sql")
 _ROUNDS = 5
 """A key that is made and destroyed again while this transaction waits for it, so often in a row, is given up."""
+_BOUND = 8
+"""The version of ids that are bound to a subject."""
 MOST_REMEMBERED = 10_000
 ConnectToKeys = Callable[[], psycopg.Connection[Any]]
 
@@ -89,7 +102,7 @@ class Keys:
             )
         self._master, self._seconds, self._clock = master, cache_seconds, clock
         self._connect: ConnectToKeys | None = (
-            (lambda: psycopg.connect(database, connect_timeout=10)) if isinstance(database, str) else database
+            (lambda: sessions.connect(database, "outbox keys")) if isinstance(database, str) else database
         )
         self._known: OrderedDict[UUID, tuple[float, bytes]] = OrderedDict()
         self._lock = threading.Lock()
@@ -100,19 +113,22 @@ class Keys:
         return self._master.blocks
 
     def current(self, subject: str) -> Plan[DataKey]:
-        """Return the key for new bodies of a subject, and make it if the subject has no key.
+        """Return the key for new bodies of a subject, and make it if the subject has no key, or none that opens.
 
         Raises:
             InvalidMessageError: the subject is not text of 1 to 255 characters.
-            MasterKeyError: the master key does not open it.
         """
         text("subject", subject)
         for _ in range(_ROUNDS):
             rows = yield Statement(_SQL["current"], (subject,))
             if rows:
                 found, wrapped, master_id = rows[0]
-                return DataKey(found, self._opened(found, wrapped, master_id))
-            made, secret = uuid4(), os.urandom(32)
+                try:
+                    return DataKey(found, self._opened(found, subject, wrapped, master_id))
+                except MasterKeyError as error:
+                    log.warning("key %s cannot encrypt and is retired, a new one is made: %s", found, error)
+                    yield Statement(_SQL["retire"], (str(found),))
+            made, secret = _new_id(subject), os.urandom(32)
             wrapped = self._master.wrap(secret, made.bytes)
             if (yield Statement(_SQL["add"], (str(made), subject, wrapped, self._master.current))):
                 self._remember(made, secret)
@@ -140,13 +156,15 @@ class Keys:
                     f"no key has the id {key_id}; keys are in outbox.subject_key of the database of the service that "
                     "sends: for a consumer with another database give Keys(…, database=…)"
                 )
-            wrapped, master_id, destroyed_at = rows[0]
+            subject, wrapped, master_id, destroyed_at = rows[0]
             if wrapped is None:
                 raise ErasedError(f"key {key_id} was destroyed at {destroyed_at}: the body is erased")
-            secret = self._opened(key_id, wrapped, master_id)
+            secret = self._opened(key_id, subject, wrapped, master_id)
         return DataKey(key_id, secret)
 
-    def _opened(self, key_id: UUID, wrapped: bytes, master_id: str) -> bytes:
+    def _opened(self, key_id: UUID, subject: str, wrapped: bytes, master_id: str) -> bytes:
+        if key_id.version == _BOUND and key_id != _bound_id(key_id.bytes[:8], subject):
+            raise MasterKeyError(f"key {key_id} was made for another subject; the row was changed")
         secret = self._recall(key_id)
         if secret is None:
             secret = self._master.unwrap(master_id, bytes(wrapped), key_id.bytes)
@@ -179,6 +197,18 @@ class Keys:
         with connect() as conn:
             conn.autocommit = False
             return psycopg_sync.run(conn, _one(Statement(_SQL["find"], (str(key_id),))))
+
+
+def _new_id(subject: str) -> UUID:
+    """Return an id for a new key, bound to its subject."""
+    return _bound_id(os.urandom(8), subject)
+
+
+def _bound_id(salt: bytes, subject: str) -> UUID:
+    """Return the id of a salt and a subject: a UUID of version 8, with 60 bits of salt and 62 of a digest."""
+    salt = salt[:6] + bytes([_BOUND << 4 | salt[6] & 0x0F, salt[7]])
+    digest = hashlib.sha256(b"outbox: id of a key" + salt + subject.encode()).digest()
+    return UUID(bytes=salt + bytes([0x80 | digest[0] & 0x3F]) + digest[1:8])
 
 
 def _one(statement: Statement) -> Plan[Rows]:

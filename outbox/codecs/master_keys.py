@@ -11,7 +11,7 @@ import base64
 import binascii
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -130,7 +130,11 @@ class MasterKeys:
 
 
 class KmsKeys:
-    """A key management service, by two callables of yours; they are called with a data key, never with a body."""
+    """A key management service, by two callables of yours; they are called with a data key, never with a body.
+
+    A row of `outbox.subject_key` states which key has wrapped it, and every producer may write rows. So only keys that
+    are named here are used: else a body could be encrypted by a data key that somebody else's key opens.
+    """
 
     blocks = True
 
@@ -140,21 +144,34 @@ class KmsKeys:
         *,
         wrap: Callable[[bytes, bytes], bytes],
         unwrap: Callable[[str, bytes, bytes], bytes],
+        older: Collection[str] = (),
     ) -> None:
         """Take what calls the service, with a time-out: `send` waits for `wrap` when a subject is new.
 
         Args:
             key_id: The service's key that wraps new data keys; it is stored with each of them.
             wrap: Called with a data key and its context (the additional authenticated data).
-            unwrap: Called with the id of the service's key, what it wrapped, and the same context.
+            unwrap: Called with the id of the service's key, what it wrapped, and the same context. It raises
+                `MasterKeyError` for what the key does not open; anything else means that the service failed.
+            older: Keys of the service that only open what they wrapped before.
 
         Raises:
             MasterKeyError: the id is empty or too long.
         """
-        if not 1 <= len(key_id) <= 255:
-            raise MasterKeyError("key_id has not 1 to 255 characters")
+        if isinstance(older, str) or not all(1 <= len(each) <= 255 for each in (key_id, *older)):
+            raise MasterKeyError("key_id, or one of older, has not 1 to 255 characters")
         self.current = key_id
-        self.wrap, self.unwrap = wrap, unwrap
+        self._given = frozenset((key_id, *older))
+        self.wrap, self._unwrap = wrap, unwrap
+
+    def unwrap(self, master_id: str, wrapped: bytes, context: bytes) -> bytes:
+        """See `MasterKeyProvider`."""
+        if master_id not in self._given:
+            raise MasterKeyError(
+                f"the key service's key {master_id!r} was not given to this process; if it is yours, add it: "
+                "KmsKeys(…, older=[…])"
+            )
+        return self._unwrap(master_id, wrapped, context)
 
     def __repr__(self) -> str:
         return f"KmsKeys({self.current})"

@@ -5,6 +5,7 @@ A store for S3 or the like is a class of yours with `put` and `get`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -46,13 +47,17 @@ class DirectoryStore:
     ends in `.part` is left, which goes with its day.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        """Take an existing directory.
+    def __init__(self, path: str | Path, *, share_with_group: bool = False) -> None:
+        """Take an existing directory. Bodies are for this operating system's user only, whatever the umask is.
+
+        Args:
+            path: The directory.
+            share_with_group: Bodies are also for the user's group: senders and consumers run as different users of it.
 
         Raises:
             ConfigurationError: it does not exist: a mount may be missing.
         """
-        self._path = Path(path)
+        self._path, self._share_with_group = Path(path), share_with_group
         if not self._path.is_dir():
             raise ConfigurationError(
                 f"path: {str(path)!r} is not a directory; create it, or mount it where it is expected"
@@ -61,15 +66,21 @@ class DirectoryStore:
     def put(self, name: str, body: bytes) -> None:
         """See `ObjectStore`."""
         place = self._place(name)
-        place.parent.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            place.parent.mkdir(mode=0o700)
+            if self._share_with_group:
+                place.parent.chmod(0o770)
         part = place.with_name(f"{place.name}.{uuid4().hex}.part")
-        with part.open("wb") as file:
+        with open(part, "xb", opener=self._open) as file:
             file.write(body)
             file.flush()
             os.fsync(file.fileno())
         part.rename(place)
         for folder in (place.parent, self._path):
             _flush(folder)
+
+    def _open(self, path: str, flags: int) -> int:
+        return os.open(path, flags, 0o640 if self._share_with_group else 0o600)
 
     def get(self, name: str) -> bytes:
         """See `ObjectStore`."""

@@ -35,17 +35,11 @@ from outbox.inbox.starts import ConsumeFrom
 from outbox.inbox.threads import Connect, DeliveryThread, ListenerThread, RetryThread, Running, Runtime
 from outbox.inbox.tracing import traced
 from outbox.inbox.vitals import ConsumerVitals
+from outbox.sessions import connect_for_listeners
 from outbox.tracing import Tracing
+from outbox.validation import exact
 
 log = logging.getLogger("outbox.inbox")
-PATIENCE: dict[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 4,
-    "keepalives_interval": 2,
-    "keepalives_count": 3,
-    "tcp_user_timeout": 10_000,
-}
-"""How a connection notices that the server is gone without a word, by libpq's names: seconds, the last milliseconds."""
 MOST_GIVEN_UP = 5
 """Listeners that never return; with more of them the member ends."""
 
@@ -189,8 +183,8 @@ class PushConsumer:
         Raises:
             InvalidSubscriptionError: The topics are registered with several types.
             SubscriptionConflictError: Another member of the group runs with another subscription or kind of listener.
-            ConsumerFailedError: Kafka refuses the member, too many listeners never returned, or another server of
-                PostgreSQL took over that does not know the group by the same number.
+            ConsumerFailedError: Kafka refuses the member, too many listeners never returned, the group is bound to a
+                role of others, or another server of PostgreSQL took over that knows the group by another number.
         """
         settings = self.settings
         group = self._register()
@@ -386,9 +380,6 @@ def _connecting(dsn: str | Connect, group: str) -> Connect:
         raise ConfigurationError(
             f"dsn: {dsn!r}; allowed: a connection string, or a callable that returns a connection"
         )
-    name = f"outbox consumer {group}"
-    own = psycopg.conninfo.conninfo_to_dict(dsn)
-    given = {
-        name: value for name, value in {**PATIENCE, "application_name": name[:63]}.items() if name not in own
-    }
-    return lambda: psycopg.connect(dsn, **given)
+    address = exact(dsn)
+    psycopg.conninfo.conninfo_to_dict(address)  # raises if it cannot be read
+    return lambda: connect_for_listeners(address, f"outbox consumer {group}")

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from outbox.errors import InvalidSubscriptionError, ListenerError
 from outbox.inbox.failures import Failure, describe
 from outbox.inbox.messages import HeaderValue
+from outbox.validation import exact
 
 Headers = Mapping[str, HeaderValue]
 """The first value of each name."""
@@ -59,6 +60,8 @@ class HeaderFilter:
         Raises:
             InvalidSubscriptionError: The name is not printable or has white space, or the function cannot be called.
         """
+        if isinstance(self.name, str):
+            object.__setattr__(self, "name", exact(self.name))
         if not _is_name(self.name):
             raise InvalidSubscriptionError(
                 f"header filter: the name {self.name!r}; allowed: 1 to {_LONGEST_NAME} printable characters without "

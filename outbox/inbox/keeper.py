@@ -33,6 +33,7 @@ from outbox.inbox.sessions import limit_transactions
 from outbox.inbox.settings import ConsumerSettings
 from outbox.inbox.starts import Known, Start, decide_start
 from outbox.inbox.threads import FIRST_PAUSE, LAST_PAUSE, Connect
+from outbox.sessions import make_own
 from outbox.statements import Plan
 
 T = TypeVar("T")
@@ -144,6 +145,7 @@ class Keeper(threading.Thread):
             InvalidSubscriptionError: The topics are registered with several types.
             SubscriptionConflictError: A member that runs differs.
             ConfigurationError: No copy could be sent to the dead letter topic.
+            ConsumerFailedError: The group is bound to a role that the user is not a member of.
         """
         self._conn, server = self._led_to()
         self._server.accept(server)
@@ -328,6 +330,7 @@ class Keeper(threading.Thread):
         """Connect; return the connection and the server that it leads to."""
         conn = self._connect()
         try:
+            make_own(conn)
             limit_transactions(conn, LIMIT)
             with conn.transaction():
                 return conn, identify_server(conn)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
-from outbox.errors import ConfigurationError, InvalidSubscriptionError, SubscriptionConflictError
+from outbox.errors import (
+    ConfigurationError,
+    ConsumerFailedError,
+    InvalidSubscriptionError,
+    SubscriptionConflictError,
+)
 from outbox.inbox.assignments import StoredOffset
 from outbox.statements import Plan, Statement, TextArray, array_text, load
 
@@ -45,12 +50,15 @@ def register(group: str, member: str, subscription: str, *, orderly: bool, parti
 
     Raises:
         SubscriptionConflictError: A member that runs has another subscription or another kind of listener.
+        ConsumerFailedError: The group is bound to a role that the user is not a member of.
     """
     values = (subscription, _boolean(orderly))
     rows = yield Statement(SQL["find_group"], (group,))
     if not rows:
         yield Statement(SQL["add_group"], (group, *values), answers=False)
         rows = yield Statement(SQL["find_group"], (group,))
+    if not rows:
+        yield from _refuse_hidden(group)
     number = str(rows[0][0])
     others = yield Statement(SQL["others"], (number, member, *values))
     if others:
@@ -63,6 +71,19 @@ def register(group: str, member: str, subscription: str, *, orderly: bool, parti
     yield Statement(SQL["change_group"], (number, *values))
     yield Statement(SQL["join"], (number, member, *values, str(partitions)))
     return int(number)
+
+
+def _refuse_hidden(group: str) -> Plan[NoReturn]:
+    """Refuse a group that this user does not see: it would consume as if nothing were there."""
+    [(role, user)] = yield Statement(SQL["hidden_by"], (group,))
+    if role is None:
+        raise ConsumerFailedError(
+            f"group {group!r} is not visible to the user {user}, or was deleted just now; start the member again"
+        )
+    raise ConsumerFailedError(
+        f"group {group!r} is bound to the role {role}, and the user {user} is not a member of it; "
+        f'run: GRANT "{role}" TO "{user}", or: outbox consumers unbind {group}'
+    )
 
 
 def require_copies(topic: str) -> Plan[None]:

@@ -118,13 +118,16 @@ def ready(consumers: Sequence[HasVitals]) -> Iterator[ProbeCheck]:
         )
 
 
-def serve_metrics(consumers: Sequence[HasVitals], port: int, host: str = "127.0.0.1") -> ProbeServer:
+def serve_metrics(
+    consumers: Sequence[HasVitals], port: int, host: str = "127.0.0.1", *, livez: int | None = None
+) -> ProbeServer:
     """Serve `/livez`, `/readyz` and `/metrics` of consumers, between `with` and the end of its block.
 
     Args:
         consumers: push consumers of this process, before or after their start; of different groups.
         port: 0: the system chooses one; see `port` of what is returned.
         host: an address of this machine; `0.0.0.0` in a container.
+        livez: a second port, which serves `/livez` alone: for an orchestrator, when others reach the first one.
 
     Raises:
         ConfigurationError: No consumer, or two of one group, whose series would be the same.
@@ -145,7 +148,7 @@ def serve_metrics(consumers: Sequence[HasVitals], port: int, host: str = "127.0.
         "/readyz": probe(lambda: ready(consumers)),
         "/metrics": metrics,
     }
-    return ProbeServer(host, port, pages)
+    return ProbeServer(host, port, pages, livez=None if livez is None else (host, livez))
 
 
 def _samples(vitals: ConsumerVitals) -> Iterator[tuple[str, tuple[str, ...], float]]:

@@ -56,17 +56,19 @@ def observe(
         keeper.held_keys,
         polled_ago,
         0.0 if poller is None else max(0.0, now - keeper.kept_at),
-        _trouble(keeper, poller, is_ending=is_ending),
+        _trouble(counts, keeper, poller, is_ending=is_ending),
         defect,
         counts.erasures,
     )
 
 
-def _trouble(keeper: Keeper, poller: Poller | None, *, is_ending: bool) -> str | None:
+def _trouble(counts: MessageCounts, keeper: Keeper, poller: Poller | None, *, is_ending: bool) -> str | None:
     if is_ending:
         return "it ends"
     if poller is None:
         return "it has not registered yet"
     if keeper.trouble is not None:
         return f"PostgreSQL: {keeper.trouble}"
+    if counts.trouble is not None:
+        return f"each transaction of a message fails, the last: {counts.trouble}"
     return "no broker of Kafka is reachable" if poller.is_away else None

@@ -288,9 +288,9 @@ def await_commits() -> Plan[None]:
     yield Statement(SQL["await_commits"])
 
 
-def limit(setting: str, milliseconds: int) -> Plan[None]:
-    """Set a limit of the session."""
-    yield Statement(SQL["limit"], (setting, str(milliseconds)))
+def apply_policies() -> Plan[None]:
+    """Let the session see the rows of its own consumer groups, where its role or database sets `row_security = off`."""
+    yield Statement(SQL["apply_policies"])
 
 
 def identity(group: int, delivery: Delivery) -> tuple[str | bytes, ...]:

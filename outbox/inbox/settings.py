@@ -16,7 +16,7 @@ from outbox.inbox.delays import DelaySchedule
 from outbox.inbox.header_filters import HeaderFilter, Predicate
 from outbox.inbox.starts import ConsumeFrom
 from outbox.inbox.tags import TagExpression
-from outbox.validation import topic_name
+from outbox.validation import exact, topic_name
 
 Subscribed = TagExpression | HeaderFilter
 """What a group reads of one topic."""
@@ -64,6 +64,11 @@ class ConsumerSettings:
     member: str = field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}")
 
     def __post_init__(self) -> None:
+        for name in ("group", "member", "dead_letter_topic"):
+            if isinstance(value := getattr(self, name), str):
+                object.__setattr__(self, name, exact(value))
+        given = {_plain(name): _plain(value) for name, value in self.kafka.items()}
+        object.__setattr__(self, "kafka", given)
         if not 1 <= len(self.group) <= LONGEST_GROUP or not self.group.isprintable():
             raise ConfigurationError(
                 f"group: {self.group!r}; allowed: 1 to {LONGEST_GROUP} printable characters"
@@ -101,6 +106,11 @@ class ConsumerSettings:
     def librdkafka(self) -> dict[str, Any]:
         """The configuration of the client of Kafka."""
         return {**DEFAULTS, **self.kafka, **FIXED, "group.id": self.group, "client.id": self.member}
+
+
+def _plain(value: Any) -> Any:
+    """Return text as `str` itself: librdkafka's binding calls `str(…)`."""
+    return exact(value) if isinstance(value, str) else value
 
 
 def check_dead_letter_topic(topic: str | None, subscription: Mapping[str, Subscribed]) -> None:
@@ -152,7 +162,7 @@ def subscription_of(topics: Mapping[str, str | Subscribed | Predicate]) -> dict[
     parsed: dict[str, Subscribed] = {}
     for topic, choice in topics.items():
         try:
-            topic_name(topic)
+            topic = topic_name(topic)  # noqa: PLW2901
         except InvalidMessageError as error:
             raise InvalidSubscriptionError(str(error)) from None
         if isinstance(choice, TagExpression | HeaderFilter):

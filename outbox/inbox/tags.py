@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from outbox.errors import InvalidSubscriptionError
 from outbox.inbox.messages import HeaderValue, tags_of
+from outbox.validation import exact
 
 _TAG = re.compile(r"[^|\s\x00-\x1f\x7f]+")
 
@@ -31,6 +32,7 @@ class TagExpression:
         """
         if not isinstance(text, str):
             raise InvalidSubscriptionError(f"tag expression: {text!r} is not a text; {_ALLOWED}")
+        text = exact(text)
         if text.strip() == "*":
             return cls(None)
         tags = [part.strip() for part in text.split("||")]

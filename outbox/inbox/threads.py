@@ -19,6 +19,7 @@ import psycopg
 
 from outbox.backoff import Backoff
 from outbox.drivers.psycopg_sync import run
+from outbox.errors import error_name
 from outbox.inbox import membership, plans
 from outbox.inbox.assignments import Assignments
 from outbox.inbox.failures import (
@@ -180,6 +181,7 @@ class ListenerThread(threading.Thread):
         self._drop_connection()
         first = not self._pauses.pause or type(error) is not self._paused_by
         self._paused_by = type(error)
+        self._how.counts.interrupted(error_name(error))
         seconds = self._pauses.next() * random.uniform(0.7, 1.0)  # noqa: S311  (spreads attempts, guards nothing)
         log.log(
             logging.WARNING if first else logging.DEBUG,

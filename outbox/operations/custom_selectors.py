@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from outbox.errors import ConfigurationError, SelectorError
 from outbox.message import Message
 from outbox.partitioning.selectors import BUILT_IN, Arg, require_arg
-from outbox.validation import LONGEST_TEXT
+from outbox.validation import LONGEST_TEXT, exact
 
 MessageQueueSelector: TypeAlias = Callable[[int, Message, Any], int]
 """Called as (queues, message, arg): the number of partitions, the message, and its order key as it was given (its
@@ -30,7 +30,7 @@ class Selectors:
         Raises:
             ConfigurationError: a name is taken, empty or contains NUL, or its selector cannot be called.
         """
-        self._custom = dict(custom or {})
+        self._custom = {exact(name): each for name, each in (custom or {}).items()}
         for name, function in self._custom.items():
             if not name or "\0" in name:
                 raise ConfigurationError(

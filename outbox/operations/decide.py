@@ -217,6 +217,7 @@ def _uuid(argument: str, value: Any) -> UUID:
     if isinstance(value, UUID):
         return value
     if isinstance(value, str):
+        value = validation.exact(value)
         try:
             return UUID(validation.text(argument, value))
         except ValueError:

@@ -83,12 +83,12 @@ def require_name(argument: str, value: Any) -> str:
         InvalidGroupError: naming the argument, and what is allowed.
     """
     try:
-        validation.text(argument, value)
+        name = validation.text(argument, value)
     except InvalidMessageError as error:
         raise InvalidGroupError(str(error)) from None
-    if _NOT_IN_NAMES.search(value):
-        raise InvalidGroupError(f"{argument}: {value[:60]!r} is not a group's name; allowed: {NAME_ALLOWED}")
-    return str(value)
+    if _NOT_IN_NAMES.search(name):
+        raise InvalidGroupError(f"{argument}: {name[:60]!r} is not a group's name; allowed: {NAME_ALLOWED}")
+    return name
 
 
 def require_consistent(
@@ -201,7 +201,7 @@ def register(
         InvalidGroupError: an argument is wrong.
         GroupTypeError: the group is registered with another type.
     """
-    require_name("name", name)
+    name = require_name("name", name)
     wanted = _type(message_type)
     spans = [
         interval(argument, value, InvalidGroupError, least=least)
@@ -292,6 +292,7 @@ def _changed(group: ProducerGroup, spans: Sequence[timedelta | None]) -> Produce
 def _type(message_type: Any) -> str | None:
     if message_type is None:
         return None
+    message_type = validation.exact(message_type) if isinstance(message_type, str) else message_type
     if message_type not in GROUP_TYPES:
         raise InvalidGroupError(
             f"message_type: {message_type!r} is not a group's type; allowed: {', '.join(GROUP_TYPES)}"
@@ -308,6 +309,7 @@ def _number(argument: str, value: Any, most: int) -> str | None:
 
 
 def _policy(value: Any) -> str | None:
+    value = validation.exact(value) if isinstance(value, str) else value
     if value is not None and value not in POLICIES:
         raise InvalidGroupError(f"policy: {value!r} is not a policy; allowed: {', '.join(POLICIES)}")
     return None if value is None else str(value)

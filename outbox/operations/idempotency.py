@@ -13,6 +13,7 @@ from outbox.operations.rows import COLUMNS, Row, load_rows, row_of
 from outbox.partitioning.lanes import lane_of
 from outbox.records import Receipt
 from outbox.statements import Param, Plan, Statement
+from outbox.validation import exact
 
 _SQL = load_rows("send.sql")
 _PREPARE_ONCE = load_rows("prepare.sql")["prepare_once"]
@@ -24,13 +25,14 @@ _ANOTHER_EACH_TIME = frozenset(
 """Columns that are not the message's content: the group is part of the key, and a retry computes the others again."""
 
 
-def require_key(key: Any, producer_group: str | None, message: Message) -> None:
-    """Check the options of an idempotent send.
+def require_key(key: Any, producer_group: str | None, message: Message) -> str:
+    """Check the options of an idempotent send, and return the key.
 
     Raises:
         ConfigurationError: the key is not text of 1 to 255 characters, there is no producer group whose keys these
             would be, or the message brings an id of its own.
     """
+    key = exact(key) if isinstance(key, str) else key
     if not isinstance(key, str) or not 1 <= len(key) <= LONGEST_KEY or "\0" in key:
         shown = repr(key[:40]) if isinstance(key, str) else type(key).__name__
         raise ConfigurationError(
@@ -44,6 +46,7 @@ def require_key(key: Any, producer_group: str | None, message: Message) -> None:
         raise ConfigurationError(
             "idempotency_key: not together with Message(message_id=…): the first send's id is the one that counts"
         )
+    return key
 
 
 def digest_of(message: Message, *, half: bool = False, secret: bytes = b"") -> bytes:

@@ -49,7 +49,7 @@ def prepare(
         )
     first_check = text_of(interval("check_after", check_after, ConfigurationError))
     if idempotency_key is not None:
-        require_key(idempotency_key, sender.producer_group, message)
+        idempotency_key = require_key(idempotency_key, sender.producer_group, message)
     registered = yield from sender.registry.lookup((message.topic,), half=True)
     coded = None if sender.codecs is None else (yield from sender.codecs.encode(message))
     admitted = _admit(sender, message, registered[message.topic], selector, coded)

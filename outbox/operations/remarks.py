@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from outbox.errors import ConfigurationError
+from outbox.validation import exact
 
 LONGEST_REMARK = 500
 """Characters of a remark that are kept: an exception's text may be of any length."""
@@ -18,7 +19,7 @@ def checked_remark(remark: Any) -> str | None:
     """
     if remark is not None and not isinstance(remark, str):
         raise ConfigurationError(f"remark: is {type(remark).__name__}; allowed: str or None")
-    return shortened(remark)
+    return shortened(None if remark is None else exact(remark))
 
 
 def shortened(remark: str | None) -> str | None:

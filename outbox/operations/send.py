@@ -46,7 +46,7 @@ def send(
     """
     require_message(message)
     if idempotency_key is not None:
-        require_key(idempotency_key, sender.producer_group, message)
+        idempotency_key = require_key(idempotency_key, sender.producer_group, message)
     registered = yield from sender.registry.lookup((message.topic,))
     coded = None if sender.codecs is None else (yield from sender.codecs.encode(message))
     topic = registered[message.topic]

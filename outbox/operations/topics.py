@@ -95,7 +95,7 @@ class TopicCache:
             skip_ahead=skip_ahead,
             move_keys=move_keys,
         )
-        self.forget(name)
+        self.forget(topic.name)
         return topic
 
     def forget(self, name: str) -> None:
@@ -199,6 +199,7 @@ def register(
         skip_ahead=skip_ahead,
         clear_selector=clear_selector,
     )
+    name = validation.exact(name)
     rows = yield Statement(_REGISTER, _bound(params, skip_ahead, move_keys=move_keys, only_add=False))
     if rows:
         return _topic(rows[0])
@@ -253,8 +254,9 @@ def _checked(
 ) -> tuple[str | None, ...]:
     """Check a registration, and return it as the statement takes it."""
     try:
-        validation.topic_name(name)
-        wanted = None if message_type is None else MessageType(message_type)
+        name = validation.topic_name(name)
+        kind = validation.exact(message_type) if isinstance(message_type, str) else message_type
+        wanted = None if kind is None else MessageType(kind)
     except OutboxError as error:
         raise InvalidTopicError(str(error)) from None
     except ValueError:
@@ -268,6 +270,8 @@ def _checked(
             raise InvalidTopicError(
                 f"{argument}: {number!r}; allowed: a whole number from 1 to {LARGEST_QUEUE}"
             )
+    if isinstance(selector, str):
+        selector = validation.exact(selector)
     if selector is not None and (not selector or "\0" in selector):
         raise InvalidTopicError(
             f"selector: {selector!r}; allowed: {', '.join(BUILT_IN)}, or a custom one's name"

@@ -1,7 +1,7 @@
 """Java's `String.hashCode`, which RocketMQ's `SelectMessageQueueByHash` picks queues with.
 
 The Java language's library defines it: s[0]·31ⁿ⁻¹ + s[1]·31ⁿ⁻² + … + s[n-1] over UTF-16 code units, in 32 bits with a
-sign. `tests/integration/library/test_java_hash_live.py` compares it with a real JVM.
+sign. `tests/integration/library/test_selectors_live.py` compares it with RocketMQ's own class on a JVM.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Under both lie `Outbox.prepare`, `join`, `commit` and `rollback`, which mix free
 """
 
 from outbox.checking.answers import LocalTransactionState, TransactionResolution
+from outbox.rocketmq.default_producer import DefaultMQProducer
 from outbox.rocketmq.errors import AmbiguousHalfMessageError, NoConnectionError, ProducerStateError
 from outbox.rocketmq.listener import LocalMessage, TransactionChecker, TransactionListener
 from outbox.rocketmq.mq_producer import AsyncTransactionMQProducer, TransactionMQProducer
@@ -19,7 +20,7 @@ from outbox.rocketmq.producer import (
     Producer,
     Transaction,
 )
-from outbox.rocketmq.results import MessageQueue, SendStatus, TransactionSendResult
+from outbox.rocketmq.results import MessageQueue, SendResult, SendStatus, TransactionSendResult
 
 __all__ = [
     "AmbiguousHalfMessageError",
@@ -28,12 +29,14 @@ __all__ = [
     "AsyncTransaction",
     "AsyncTransactionMQProducer",
     "BusinessTransaction",
+    "DefaultMQProducer",
     "LocalMessage",
     "LocalTransactionState",
     "MessageQueue",
     "NoConnectionError",
     "Producer",
     "ProducerStateError",
+    "SendResult",
     "SendStatus",
     "Transaction",
     "TransactionChecker",

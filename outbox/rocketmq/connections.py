@@ -12,11 +12,11 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-import psycopg
 from psycopg.pq import TransactionStatus
 
 from outbox.errors import ConfigurationError
 from outbox.rocketmq.errors import NoConnectionError
+from outbox.sessions import connect_for_listeners, connect_for_listeners_async
 
 ALLOWED = "a DSN, a callable that returns a new connection, or a pool with `.connection()`"
 
@@ -110,7 +110,7 @@ class Connections(_Source):
 
     def _new(self) -> Any:
         if isinstance(self._connect, str):
-            return psycopg.connect(self._connect)
+            return connect_for_listeners(self._connect, "outbox producer")
         return self._connect()
 
     def give(self, lease: Lease) -> None:
@@ -162,7 +162,7 @@ class AsyncConnections(_Source):
 
     async def _new(self) -> Any:
         if isinstance(self._connect, str):
-            return await psycopg.AsyncConnection.connect(self._connect)
+            return await connect_for_listeners_async(self._connect, "outbox producer")
         made = self._connect()
         return await made if inspect.isawaitable(made) else made
 

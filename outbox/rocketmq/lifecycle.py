@@ -12,9 +12,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-import psycopg
-
-from outbox import validation
+from outbox import sessions, validation
 from outbox.checking import GroupChecker, ListenerAsker
 from outbox.checking.listeners import Listeners, check_of, name_of
 from outbox.errors import ConfigurationError, GroupTypeError, InvalidMessageError, WrongMessageTypeError
@@ -179,5 +177,5 @@ def _beside(pool: Any) -> Any:
     """What opens a connection like those of a psycopg pool, or None if the pool does not tell how."""
     conninfo, options = getattr(pool, "conninfo", None), getattr(pool, "kwargs", None) or {}
     if isinstance(conninfo, str) and isinstance(options, dict):
-        return partial(psycopg.connect, conninfo, **options)
+        return partial(sessions.connect, conninfo, **{"application_name": "outbox checker", **options})
     return None

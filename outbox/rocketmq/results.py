@@ -36,6 +36,23 @@ class MessageQueue(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class SendResult:
+    """What `DefaultMQProducer.send` returns; it holds once the transaction has committed."""
+
+    send_status: SendStatus
+    """SEND_OK: an insert that failed raised."""
+    message_queue: MessageQueue
+    msg_id: UUID
+    """The message's one id for life; consumers find it in the header `outbox-id`."""
+    duplicate: bool = False
+    """Whether an earlier send with the same idempotency key stands, and nothing was sent."""
+    row_id: int | None = None
+    """The row's id in `outbox.message`, by which `outbox message show` finds it."""
+    queue_offset: int | None = None
+    """Always None: Kafka gives the offset when the relay publishes, see `outbox.message_status`."""
+
+
+@dataclass(frozen=True, slots=True)
 class TransactionSendResult:
     """What `send_message_in_transaction` returns: how the half message was stored, and what became of it."""
 

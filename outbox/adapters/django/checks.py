@@ -10,6 +10,7 @@ from django.db import DatabaseError, connections
 
 from outbox.adapters.django.revisions import REVISIONS, outbox_aliases
 from outbox.adapters.django.sending import backend_fault
+from outbox.extras import install_line
 from outbox.statements import load
 
 _SQL = load("django.sql")
@@ -112,7 +113,7 @@ def _check_database(alias: str) -> list[CheckMessage]:
             Error(
                 f"The outbox schema in DATABASES[{alias!r}] is {revision}, newer than the {REVISIONS[-1]} that this "
                 f"version knows; it works with {oldest or revision} or newer.",
-                hint="Upgrade the software: pip install --upgrade outbox-kafka.",
+                hint=f"Upgrade the software: {install_line('django', upgrade=True)}.",
                 id="outbox.E003",
             )
         ]

@@ -22,6 +22,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from outbox.codecs.schemas.references import ClosedDeserializer, ClosedSerializer
 from outbox.codecs.schemas.registered import RegisteredSchema, SubjectName
 from outbox.codecs.schemas.registry import SchemaRegistry
 from outbox.errors import ConfigurationError
@@ -30,7 +31,6 @@ from outbox.extras import needs
 with needs("schema-registry", "avro", "fastavro", "jsonschema", "google", "referencing", "requests"):
     from confluent_kafka.schema_registry import Schema, SchemaReference
     from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
-    from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 
 __all__ = [
@@ -124,16 +124,19 @@ class AvroSchema(_TextSchema):
 
 
 class JsonSchema(_TextSchema):
-    """A JSON Schema. Values are validated when they are sent, and by the consumer's own schema when they are read."""
+    """A JSON Schema. Values are validated when they are sent, and by the consumer's own schema when they are read.
+
+    A `$ref` leads into the schema itself, or to one of `references`; an address is never fetched.
+    """
 
     kind = "JSON"
 
     def _make_serializer(self, client: Any, config: dict[str, Any]) -> Callable[..., Any]:
-        made: Callable[..., Any] = JSONSerializer(self._schema, client, None, config)
+        made: Callable[..., Any] = ClosedSerializer(self._schema, client, None, config)
         return made
 
     def _make_deserializer(self, client: Any, config: dict[str, Any]) -> Callable[..., Any]:
-        made: Callable[..., Any] = JSONDeserializer(self._schema, None, client, config)
+        made: Callable[..., Any] = ClosedDeserializer(self._schema, None, client, config)
         return made
 
 

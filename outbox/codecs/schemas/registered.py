@@ -23,6 +23,7 @@ from outbox.codecs.errors import (
     SchemaNotLoadedError,
     UndecodableBodyError,
 )
+from outbox.codecs.schemas.references import foreign_reference
 from outbox.codecs.schemas.registry import RegistryReader, Remembered, SchemaRegistry
 from outbox.errors import ConfigurationError, InvalidMessageError
 from outbox.extras import needs
@@ -173,7 +174,8 @@ class RegisteredSchema(Codec):
             raise
         except Exception as error:  # noqa: BLE001 (what serializers raise is not documented)
             raise SchemaMismatchError(
-                f"the value does not fit the schema of subject {loaded.subject!r}{_place_of(error)}"
+                self._foreign(error)
+                or f"the value does not fit the schema of subject {loaded.subject!r}{_place_of(error)}"
             ) from None
         return made
 
@@ -201,8 +203,19 @@ class RegisteredSchema(Codec):
             raise
         except Exception as error:  # noqa: BLE001 (a foreign body makes a deserializer raise anything)
             raise UndecodableBodyError(
-                f"the {self._part} does not fit {_framing(body, found)}{_place_of(error)}"
+                self._foreign(error)
+                or f"the {self._part} does not fit {_framing(body, found)}{_place_of(error)}"
             ) from None
+
+    def _foreign(self, error: Exception) -> str | None:
+        """Return what to do about a schema that names an address, if this is what the error is about."""
+        reference = foreign_reference(error)
+        if reference is None:
+            return None
+        return (
+            f"the schema of topic {self.topic!r} refers to {reference!r}, which is never fetched; register that one, "
+            "and give references=[SchemaReference(…)]"
+        )
 
     def encode(self, message: Message, body: bytes) -> Plan[Encoded]:
         """Refuse a body that this schema did not serialize.

@@ -25,17 +25,10 @@ from outbox.codecs.errors import (
 from outbox.errors import ConfigurationError
 from outbox.extras import needs
 
-with needs(
-    "schema-registry",
-    "confluent_kafka",
-    "attr",
-    "attrs",
-    "authlib",
-    "cachetools",
-    "certifi",
-    "httpx",
-    "httpx2",
-):
+PACKAGES = ("confluent_kafka", "attr", "attrs", "authlib", "cachetools", "certifi", "httpx", "httpx2")
+"""What Confluent's client of a registry imports."""
+
+with needs("schema-registry", *PACKAGES):
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 

@@ -72,6 +72,7 @@ def test_an_orderly_batch_has_one_message_of_a_key(inbox: InboxStage, topic: str
     assert 1 < max(seen) <= 20
 
 
+@pytest.mark.feature("H-07")
 @pytest.mark.parametrize("orderly", [False, True])
 def test_only_the_message_that_raises_comes_again(inbox: InboxStage, topic: str, orderly: bool) -> None:
     runs: Counter[int] = Counter()
@@ -98,6 +99,7 @@ def test_only_the_message_that_raises_comes_again(inbox: InboxStage, topic: str,
     assert inbox.count("outbox.inbox_held_key") == 0
 
 
+@pytest.mark.feature("H-07")
 def test_only_messages_that_are_reported_as_failed_are_parked(
     inbox: InboxStage, make_topic: MakeTopic
 ) -> None:
@@ -301,6 +303,7 @@ def test_a_message_that_the_inbox_cannot_take_is_singled_out_of_its_batch(
     assert sorted(map(int, inbox.applied("body"))) == list(range(6))
 
 
+@pytest.mark.feature("H-14")
 def test_what_a_batch_sends_leaves_with_its_effects(inbox: InboxStage, topic: str) -> None:
     outbox = Outbox(producer_group="points")
 

@@ -52,6 +52,7 @@ def wait_dead(inbox: InboxStage, count: int = 1) -> None:
     wait_until(lambda: inbox.conn.execute(dead).fetchone() == (count,), "it is dead")
 
 
+@pytest.mark.feature("S-99")
 def test_a_copy_is_sent_in_the_transaction_in_which_a_message_dies(inbox: InboxStage, topic: str) -> None:
     headers = (
         ("country", b"DE"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import psycopg
@@ -9,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from outbox.errors import InvalidSubscriptionError, SubscriptionConflictError
-from outbox.inbox import FIRST, LAST, ConsumedMessage, ConsumeFrom, ConsumeResult
+from outbox.inbox import FIRST, LAST, ConsumedMessage, ConsumeFrom, ConsumeResult, PushConsumer
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
@@ -130,20 +131,39 @@ def test_an_id_without_a_time_of_birth_is_applied_once_on_two_days(
     assert inbox.applied("body") == ["1", "2"]
 
 
+@pytest.mark.feature("S-89")
 @pytest.mark.parametrize("name", ["first", "last", "timestamp"])
-def test_a_new_group_begins_where_it_is_told(inbox: InboxStage, make_topic: MakeTopic, name: str) -> None:
+def test_a_new_group_begins_where_it_is_told(
+    inbox: InboxStage, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     topic = make_topic(partitions=1)
     inbox.produce(topic, "k", "old")
     inbox.flush()
     row = inbox.conn.execute("SELECT clock_timestamp() + interval '1 hour'").fetchone()
     assert row is not None
     begins = {"first": FIRST, "last": LAST, "timestamp": ConsumeFrom.timestamp(row[0])}[name]
-    with inbox.consumer(topic, consume_from=begins, orderly=True):
+    with (
+        caplog.at_level(logging.INFO, "outbox.inbox"),
+        inbox.consumer(topic, consume_from=begins, orderly=True),
+    ):
         wait_until(lambda: inbox.count("outbox.inbox_position"), "the group has a position")
         inbox.produce(topic, "k", "new")
         inbox.flush()
         inbox.wait_applied(2 if name == "first" else 1)
     assert inbox.applied("body") == (["old", "new"] if name == "first" else ["new"])
+    assert f"{topic}[0] is read from offset {0 if name == 'first' else 1}: " in caplog.text
+
+
+@pytest.mark.feature("S-89")
+def test_where_a_new_group_begins_cannot_be_left_out(inbox: InboxStage, topic: str) -> None:
+    with pytest.raises(TypeError, match="consume_from"):
+        PushConsumer(  # type: ignore[call-arg]
+            inbox.group,
+            {topic: "*"},
+            apply,
+            dsn=inbox.dsn,
+            kafka={"bootstrap.servers": inbox.bootstrap_servers},
+        )
 
 
 def test_a_member_with_another_subscription_is_refused(inbox: InboxStage, topic: str) -> None:

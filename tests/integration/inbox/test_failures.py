@@ -37,6 +37,7 @@ def test_a_failing_message_is_tried_again_and_applied_once(inbox: InboxStage, to
     assert sum(inbox.committed(topic, part) for part in range(4)) == 8
 
 
+@pytest.mark.feature("S-99")
 @pytest.mark.parametrize(
     ("returned", "error"),
     [

@@ -177,7 +177,8 @@ def test_a_drop_killed_after_it_raised_the_floor_is_finished_by_the_next(
         conn.rollback()
         assert [handle(conn, Handling(1, apply, NEVER), each) for each in rows] == [Handled.REFUSED] * 3
     wait_until(
-        lambda: not inbox.count("pg_locks", f"locktype = 'advisory' AND {HERE}"), "its session has ended"
+        lambda: not inbox.count("outbox.turn t", "t.pid IN (SELECT a.pid FROM pg_stat_activity a)"),
+        "its session has ended",
     )
     assert old_day(run(inbox, "drop", *NO_KAFKA))["outcome"] == "dropped"
     with listening(inbox) as conn:

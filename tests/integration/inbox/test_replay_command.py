@@ -329,7 +329,7 @@ def test_a_line_that_is_no_message_is_named(read: InboxStage, topic: str, tmp_pa
         (("--topic", "t", "--from", "1h", "--to", "2h"), "is not before"),
         (("--topic", "t", "--from", "then"), "is not a time"),
         (("--topic", "t", "--id", "x"), "does not name a message"),
-        (("--topic", "other", "--key", "k"), "does not read topic"),
+        (("--topic", "other", "--key", "k"), "there is no topic"),
         (("--resume", "--again"), "leave the other options out"),
         (("--resume",), "unfinished"),
     ],

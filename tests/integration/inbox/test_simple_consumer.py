@@ -75,6 +75,7 @@ def numbers(views: list[ReceivedView]) -> list[int]:
     return [int(view.body or b"") for view in views]
 
 
+@pytest.mark.feature("H-23")
 def test_acknowledged_messages_do_not_come_again(inbox: InboxStage, topic: str) -> None:
     ids = inbox.produce_numbered(topic, 30)
     with simple(inbox, topic) as consumer:
@@ -90,6 +91,7 @@ def test_acknowledged_messages_do_not_come_again(inbox: InboxStage, topic: str) 
     assert inbox.count("outbox.inbox_parked") == 0
 
 
+@pytest.mark.feature("H-23")
 def test_a_message_that_is_not_acknowledged_is_received_again(inbox: InboxStage, topic: str) -> None:
     """By another member, too; the receipt of before is worth nothing then."""
     inbox.produce_numbered(topic, 1)
@@ -152,6 +154,7 @@ def test_no_more_is_parked_for_others_while_some_of_it_can_be_received(
     assert inbox.count("outbox.inbox_parked") <= MOST_TAKEN
 
 
+@pytest.mark.feature("H-23")
 def test_an_effect_and_its_acknowledgement_are_one_transaction(inbox: InboxStage, topic: str) -> None:
     """Two processes have the message; one effect is committed. While the transaction is open nobody receives it."""
     inbox.produce_numbered(topic, 1)
@@ -174,6 +177,7 @@ def test_an_effect_and_its_acknowledgement_are_one_transaction(inbox: InboxStage
     assert len(inbox.applied()) == 1
 
 
+@pytest.mark.feature("H-23")
 def test_the_invisible_duration_can_be_changed(inbox: InboxStage, topic: str) -> None:
     inbox.produce_numbered(topic, 2)
     with simple(inbox, topic, wait=2) as consumer:

@@ -328,6 +328,7 @@ def test_a_session_that_ends_its_transaction_by_text_is_noticed(
     assert points(inbox) == ["0"], "what was committed is applied once"
 
 
+@pytest.mark.feature("H-14")
 def test_what_a_session_sends_by_the_outbox_leaves_with_its_effect(
     inbox: InboxStage, topic: str, engine: sqlalchemy.Engine
 ) -> None:

@@ -1,4 +1,4 @@
-"""The hashes of other clients against the originals: Java's own String.hashCode, and librdkafka's own partitioner."""
+"""The hashes of other clients against the originals: RocketMQ's selector class, and librdkafka's own partitioner."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from confluent_kafka import Producer
 
 from outbox.partitioning import partition_of
 from outbox.partitioning.java_hash import java_hash
+from outbox_relay.downloads.cache import cached
+from outbox_relay.downloads.download import download
+from outbox_relay.downloads.jar_list import listed
 from outbox_relay.downloads.java import find_java
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import connect, insert, wait_published
@@ -19,6 +22,8 @@ from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeTopic
 
 SOURCE = Path(__file__).parent / "data" / "SelectByHash.java"
+JARS = Path(__file__).parents[3] / "bench" / "rocketmq" / "jars.txt"
+NEEDED = ("rocketmq-client", "rocketmq-common")
 KEYS = 3000
 ALPHABETS = ("abcdefghijklmnopqrstuvwxyz-0123456789", "äöüßçøπжשع", "订单创建支付发货", "😀🚀𝄞a")
 
@@ -33,17 +38,26 @@ def texts(seed: int) -> list[str]:
     return ["", "polygenelubricants", "polygenelubricantr", *made]
 
 
+def rocketmq() -> str:
+    """The class path of RocketMQ's selectors, fetched once."""
+    jars = [jar for jar in listed(JARS.read_text()) if jar.artifact in NEEDED]
+    assert len(jars) == len(NEEDED)
+    name = "rocketmq-selectors-" + jars[0].version
+    directory = cached(name, lambda target: download(jars, target, lambda done, of: None))
+    return os.pathsep.join(str(directory / jar.file_name) for jar in jars)
+
+
 @pytest.mark.feature("S-82")
 @pytest.mark.parametrize("queues", [1, 4, 7, 12])
 def test_java_hash_selects_the_queue_that_rocketmqs_selector_selects(queues: int) -> None:
     java = find_java()
     # A run of a source file takes the compiler along, which a runtime alone does not have.
     if java.path is None or not (java.path.resolve().parent / "javac").exists():
-        pytest.skip("needs a JDK: Java's own String.hashCode is run from source")
+        pytest.skip("needs a JDK: RocketMQ's own selector is called from source")
     seed = int.from_bytes(os.urandom(4), "big")
     keys = texts(seed)
     done = subprocess.run(
-        [java.path, str(SOURCE), str(queues)],
+        [java.path, "-cp", rocketmq(), str(SOURCE), str(queues)],
         input="".join(key.encode().hex() + "\n" for key in keys),
         capture_output=True,
         text=True,

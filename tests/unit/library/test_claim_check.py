@@ -120,3 +120,15 @@ def test_wrong_settings_are_refused(tmp_path: Path) -> None:
         ClaimCheck("/mnt")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="over: -1"):
         ClaimCheck(DirectoryStore(tmp_path), over=-1)
+
+
+@pytest.mark.parametrize(("shared", "folder", "file"), [(False, 0o700, 0o600), (True, 0o770, 0o640)])
+def test_others_of_the_machine_read_no_body(tmp_path: Path, shared: bool, folder: int, file: int) -> None:
+    before = os.umask(0o022)
+    try:
+        store = DirectoryStore(tmp_path, share_with_group=shared)
+        store.put("2026-11-25/3f2b0000-0000-4000-8000-000000000000", LARGE)
+    finally:
+        os.umask(before)
+    (body,) = files(tmp_path)
+    assert (body.parent.stat().st_mode & 0o777, body.stat().st_mode & 0o777) == (folder, file)

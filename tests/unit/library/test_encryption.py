@@ -101,7 +101,7 @@ def test_wrapped_keys_of_two_rows_cannot_be_exchanged(table: KeyTable) -> None:
     codec = encryption()
     one, _ = (table.encoded(codec, Message("customers", key, PLAIN)) for key in ("1", "2"))
     (first, row), (second, other) = table.rows.items()
-    table.rows = {first: other, second: row}
+    table.rows = {first: (row[0], *other[1:]), second: (other[0], *row[1:])}
     with pytest.raises(MasterKeyError, match="does not open"):
         table.run(encryption().decode(one, one.body))
 

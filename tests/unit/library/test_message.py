@@ -226,3 +226,20 @@ def test_message_cannot_be_subclassed_unnoticed() -> None:
 
     with pytest.raises(TypeError, match="cannot be subclassed"):
         Order("orders")
+
+
+def test_check_headers_add_what_a_check_back_goes_by_to_the_users_headers() -> None:
+    message = Message("payments", key="p-7", checker="payment", biz_id="p-7", headers={"a": b"b"})
+    shown = message.with_check_headers()
+    assert shown.headers == {"a": "b", "checker": "payment", "biz-id": "p-7"}
+    assert dataclasses.replace(shown, headers={"a": b"b"}) == message
+    assert shown.with_check_headers() == shown
+    plain = Message("payments")
+    assert plain.with_check_headers() == plain
+
+
+@pytest.mark.parametrize("value", ["p-8", None])
+def test_check_headers_refuse_a_header_that_differs(value: str | None) -> None:
+    message = Message("payments", biz_id="p-7", headers={"biz-id": value})
+    with pytest.raises(InvalidMessageError, match=r"headers.*another 'biz-id'.*no header 'biz-id'"):
+        message.with_check_headers()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -64,10 +65,27 @@ def test_send_statuses_are_rocketmqs() -> None:
 
 @pytest.mark.feature("S-19")
 def test_there_is_no_way_to_send_a_half_message_without_waiting_for_it() -> None:
-    producer = outbox.rocketmq.TransactionMQProducer
-    assert [name for name in dir(producer) if "send" in name and not name.startswith("_")] == [
-        "send_message_in_transaction"
-    ]
+    """Each producer and transaction has one call that stores half messages, and returns what was stored."""
+    stores = {
+        outbox.rocketmq.TransactionMQProducer: ("send_message_in_transaction", "TransactionSendResult"),
+        outbox.rocketmq.AsyncTransactionMQProducer: ("send_message_in_transaction", "TransactionSendResult"),
+        outbox.rocketmq.Producer: ("send", "HalfMessage"),
+        outbox.rocketmq.AsyncProducer: ("send", "HalfMessage"),
+        outbox.rocketmq.BusinessTransaction: ("send", "HalfMessage"),
+        outbox.rocketmq.AsyncBusinessTransaction: ("send", "HalfMessage"),
+        outbox.rocketmq.Transaction: (),
+        outbox.rocketmq.AsyncTransaction: (),
+        outbox.Outbox: ("prepare", "HalfMessage"),
+        outbox.AsyncOutbox: ("prepare", "HalfMessage"),
+    }
+    words = ("send", "prepare", "oneway", "half")
+    for kind, stored in stores.items():
+        names = [name for name in dir(kind) if not name.startswith("_") and any(w in name for w in words)]
+        plain = {"send", "send_many"} if kind in (outbox.Outbox, outbox.AsyncOutbox) else set()
+        assert sorted(set(names) - plain) == sorted(stored[:1]), kind
+        for name in stored[:1]:
+            assert inspect.signature(getattr(kind, name)).return_annotation == stored[1], kind
+            assert inspect.iscoroutinefunction(getattr(kind, name)) == kind.__name__.startswith("Async")
 
 
 def test_everything_public_is_there() -> None:

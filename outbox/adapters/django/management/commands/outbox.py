@@ -46,7 +46,7 @@ class Command(BaseCommand):  # type: ignore[misc]
         if fault is not None:
             raise CommandError(f"--database: {fault}")
         command = [sys.executable, "-m", "outbox_relay", *(arguments or ["--help"])]
-        environment = {**os.environ, "OUTBOX_DSN": dsn_of(alias)}
+        environment = {**os.environ, "OUTBOX_DSN": dsn_of(alias), "OUTBOX_CALLED_AS": "manage.py outbox"}
         if self._called_from_command_line:
             self.stdout.flush()
             os.execve(sys.executable, command, environment)  # noqa: S606  (nothing is interpreted by a shell)
