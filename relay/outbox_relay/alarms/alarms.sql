@@ -1,15 +1,15 @@
 -- What is wrong now, kept as rows of outbox.notice, and what of them is to be sent. See observing.py and delivery.py.
 
 -- name: settings
--- A process that is paused in the middle of a turn loses its session, and with it the lock, after 5 s.
+-- A process that is paused in the middle of a turn loses its session, and with it its turn, after 5 s.
 SELECT set_config('idle_session_timeout', '5s', false), set_config('statement_timeout', '60s', false),
        set_config('idle_in_transaction_session_timeout', '10s', false),
        set_config('jit', 'off', false), set_config('max_parallel_workers_per_gather', '0', false),
        set_config('enable_seqscan', 'off', false)
 
 -- name: only_one
--- One process observes at a time, until its session ends. What it writes is based on snapshots taken under the lock.
-SELECT pg_try_advisory_lock(hashtextextended('outbox.notice', 0))
+-- One process observes at a time, until its session ends. What it writes is based on snapshots taken in its turn.
+SELECT outbox.take_turn_for_notices()
 
 -- name: found
 -- What is found at once: kind, cause, and what is shown to people; no text holds a body. A further kind is a further

@@ -43,7 +43,7 @@ def observe(conn: psycopg.Connection[Any], find_late: FindLate | None, *, slow: 
     """Raise and clear alarms by what is found; return False when another process does so at this moment.
 
     Args:
-        conn: in autocommit, and closed when this returns: its session holds the lock.
+        conn: in autocommit, and closed when this returns: its session has the turn.
         find_late: finds the topics whose backlog raises an alarm; None: none does.
         slow: whether the kinds of `SLOW` are searched for this time; else their alarms stay as they are.
     """

@@ -7,19 +7,20 @@ prints one: what cannot be read is not echoed either, because a typing error oft
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
-from psycopg import IsolationLevel, conninfo
+from psycopg import conninfo
 from psycopg.rows import TupleRow
 
+from outbox import sessions
 from outbox_relay.text.errors import OperatorError, OptionError
 from outbox_relay.text.masking import MASK, SECRETS, mask_text
-
-CONNECT_TIMEOUT_S = 10
-SILENT_AFTER_S = 25.0
-"""A server that vanished without a word is noticed after so many seconds; libpq's default is hours."""
+from outbox_relay.text.waiting import announced
 
 Connection = psycopg.Connection[TupleRow]
 
@@ -51,6 +52,7 @@ def parameters(dsn: str) -> dict[str, str]:
         raise DsnError(
             "the connection string (--dsn, OUTBOX_DSN) is neither a URL such as "
             "postgresql://user@host:5432/database nor pairs such as 'host=… port=… dbname=… user=…'"
+            + _of_sqlalchemy(dsn)
         ) from None
     # "user:p@ss@host" and "user:p/ss@host" are split in the middle of the password; what was taken for a host
     # or a database then holds the rest of it.
@@ -62,6 +64,12 @@ def parameters(dsn: str) -> dict[str, str]:
             "percent-encode it (%40, %2F) or leave it to ~/.pgpass"
         )
     return found
+
+
+def _of_sqlalchemy(dsn: str) -> str:
+    """Say what a URL of SQLAlchemy has too much, such as the one in DATABASE_URL."""
+    found = re.match(r"postgres(?:ql)?(\+[a-z0-9_]+)://", dsn)
+    return f"; leave out {found[1]}, which SQLAlchemy's URLs have: postgresql://…" if found else ""
 
 
 def masked(dsn: str) -> str:
@@ -104,20 +112,11 @@ def place(dsn: str) -> str:
     return f'database "{database}" at {address}'
 
 
-def patience(seconds: float, dsn: str) -> dict[str, int]:
-    """Return libpq's settings that notice a silent peer after about `seconds`, without those that the DSN gives.
-
-    Probes begin after two fifths of the time and three may stay without a reply; data that is not acknowledged
-    for the whole time ends the connection too. libpq ignores them on a local socket.
-    """
-    wanted = {
-        "keepalives_idle": max(round(seconds * 0.4), 1),
-        "keepalives_interval": max(round(seconds * 0.2), 1),
-        "keepalives_count": 3,
-        "tcp_user_timeout": round(seconds * 1000),
-    }
-    given = parameters(dsn)
-    return {name: value for name, value in wanted.items() if name not in given}
+def name(dsn: str) -> str:
+    """Name the database alone, as metrics label it: the label stays when the server moves."""
+    found = parameters(dsn)
+    user = found.get("user") or os.environ.get("PGUSER")
+    return found.get("dbname") or os.environ.get("PGDATABASE") or user or "default"
 
 
 def connect(
@@ -125,28 +124,40 @@ def connect(
     *,
     application_name: str = "outbox",
     autocommit: bool = True,
-    silent_after: float = SILENT_AFTER_S,
+    silent_after: float = sessions.SILENT_AFTER,
     **settings: Any,
 ) -> Connection:
-    """Connect, waiting 10 s at most unless the connection string states otherwise.
-
-    A peer that falls silent is noticed after `silent_after` seconds (see `patience`). Transactions are READ COMMITTED
-    whatever `default_transaction_isolation` is: a statement that finds a row decided by somebody else meanwhile is
-    to pass over it, not to fail.
+    """Open a session of ours; see `outbox.sessions`. Wait 10 s at most unless the connection string states otherwise.
 
     Raises:
         DsnError: the connection string cannot be read.
         DatabaseUnreachableError: with the place, the server's reason and the next step; no password.
     """
-    found = parameters(dsn)
-    settings.setdefault("connect_timeout", found.get("connect_timeout", CONNECT_TIMEOUT_S))
-    settings.setdefault("application_name", found.get("application_name", application_name))
+    parameters(dsn)
+    with _translated(dsn):
+        return sessions.connect(
+            dsn, application_name, autocommit=autocommit, silent_after=silent_after, **settings
+        )
+
+
+def connect_for_queries(dsn: str, *, application_name: str) -> Connection:
+    """Open a session for statements of an operator, which mean what they mean in a session of its role.
+
+    Raises:
+        DsnError, DatabaseUnreachableError: as for `connect`.
+    """
+    parameters(dsn)
+    with _translated(dsn):
+        return sessions.connect_for_listeners(dsn, application_name)
+
+
+@contextmanager
+def _translated(dsn: str) -> Iterator[None]:
     try:
-        conn = psycopg.connect(dsn, autocommit=autocommit, **{**patience(silent_after, dsn), **settings})
+        with announced(place(dsn)):
+            yield
     except psycopg.OperationalError as error:
         raise DatabaseUnreachableError(unreachable(dsn, error)) from None
-    conn.isolation_level = IsolationLevel.READ_COMMITTED
-    return conn
 
 
 def unreachable(dsn: str, error: psycopg.Error) -> str:

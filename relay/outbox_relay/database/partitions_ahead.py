@@ -39,7 +39,14 @@ def keep_ahead(conn: psycopg.Connection[Any]) -> bool:
         psycopg.OperationalError: the connection is gone.
     """
     failed = ensure(conn)
-    ahead, _ = _room(conn)
+    ahead, _, taken = _room(conn)
+    if taken:
+        log.warning(
+            "ids are taken without messages: large inserts were rolled back, "
+            "or a login calls nextval('outbox.position')",
+            ids=taken,
+            repair="find it among the members of outbox_producer, in pg_stat_activity",
+        )
     if failed is not None:
         log.warning("partitions not made, trying again", ahead=ahead, **failed)
     if ahead == 0:
@@ -79,7 +86,7 @@ def ensure_at_start(conn: psycopg.Connection[Any], sleep: Callable[[float], None
     """
     until, backoff = time.monotonic() + START_WAIT_S, Backoff(FIRST_PAUSE_S, START_LAST_PAUSE_S)
     while (failed := ensure(conn)) is not None:
-        _, room = _room(conn)
+        _, room, _ = _room(conn)
         log.warning("partitions not made", room_for_messages=max(room, 0), repair=REPAIR, **failed)
         if room > 0 or time.monotonic() >= until:
             return
@@ -128,7 +135,7 @@ class Room:
         return False
 
 
-def _room(conn: psycopg.Connection[Any]) -> tuple[int, int]:
-    """Return how many partitions lie ahead, and how many positions still have one."""
+def _room(conn: psycopg.Connection[Any]) -> tuple[int, int, int]:
+    """Return how many partitions lie ahead, how many positions have one, and how many ids no message has."""
     row = conn.execute(STATEMENTS["ahead"]).fetchone()
-    return (0, 0) if row is None else (int(row[0]), int(row[1]))
+    return (0, 0, 0) if row is None else (int(row[0]), int(row[1]), int(row[2]))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import psycopg
 
+from outbox_relay.database import rights
 from outbox_relay.database.connections import DatabaseUnreachableError
 
 READ_ONLY = "25006"
@@ -19,6 +21,12 @@ DIVIDED = ("42P05", "26000")
 DIVIDED_HINT = (
     "a pooler in transaction or statement mode divides the session; let --dsn (OUTBOX_DSN) name the server itself, or "
     "a pooler in session mode"
+)
+NO_RIGHT = "42501"
+_HIDDEN = re.compile(r'row-level security policy for table "(?P<table>[^"]+)"')
+HIDDEN_HINT = (
+    "row level security would hide rows of it, so nothing is read; as its owner: "
+    "ALTER TABLE outbox.{table} DISABLE ROW LEVEL SECURITY; outbox db check names all such tables"
 )
 CONNECTION_LOST = ("08", "57P")
 """SQLSTATEs that begin with these mean that the server, or the connection to it, is gone."""
@@ -35,8 +43,12 @@ def reason(error: BaseException) -> dict[str, Any]:
         fields["hint"] = one_line(error.diag.message_hint)
     elif error.sqlstate == READ_ONLY:
         fields["hint"] = READ_ONLY_HINT
+    elif error.sqlstate == NO_RIGHT and (hidden := _HIDDEN.search(fields["error"])):
+        fields["hint"] = HIDDEN_HINT.format(table=hidden["table"])
     elif is_divided(error):
         fields["hint"] = DIVIDED_HINT
+    elif (repair := rights.repair(error)) is not None:
+        fields["hint"] = repair
     return fields
 
 

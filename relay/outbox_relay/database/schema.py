@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import psycopg
 from psycopg.rows import tuple_row
 
+from outbox.extras import install_line
 from outbox.statements import Statements
 from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/database/schema.sql")
-REVISION = "0003"
-UPGRADE_SOFTWARE = "pip install --upgrade 'outbox-kafka[relay]'"
+REVISION = "0004"
+UPGRADE_SOFTWARE = install_line("relay", upgrade=True)
 
 
 class SchemaError(OperatorError):
@@ -87,6 +88,13 @@ def require_current(conn: psycopg.Connection[Any]) -> Found:
     found = schema.revision
     where = f'database "{conn.info.dbname}"'
     if found is None:
+        with conn.cursor(row_factory=tuple_row) as cursor:
+            row = cursor.execute(STATEMENTS["another_program"]).fetchone()
+        if row is not None and row[0]:
+            raise SchemaError(
+                f'{where} has a schema "outbox" of another program: it has no table schema_version of this one, and '
+                f"has {row[0]}\nuse another database, or rename that schema: ALTER SCHEMA outbox RENAME TO …"
+            )
         raise SchemaError(f"{where} has no outbox schema\nrun: outbox db upgrade")
     if found < REVISION:
         raise SchemaError(

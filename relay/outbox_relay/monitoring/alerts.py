@@ -43,6 +43,20 @@ ALERTS = (
         "{{ $value | humanizeDuration }} old",
     ),
     AlertRule(
+        "OutboxTopicParked",
+        'max by (database, topic) (outbox_parked_messages{reason="parked"}) > 0',
+        "5m",
+        "page",
+        f"{_DATABASE}: nothing of topic {{{{ $labels.topic }}}} is published: paused, missing in Kafka or forbidden",
+    ),
+    AlertRule(
+        "OutboxKeysParked",
+        'max by (database, topic) (outbox_parked_messages{reason="failed"}) > 0',
+        "5m",
+        "page",
+        f"{_DATABASE}: Kafka refuses {{{{ $value }}}} messages of topic {{{{ $labels.topic }}}}, and their keys wait",
+    ),
+    AlertRule(
         "OutboxLaneStopped",
         "max by (database, lane, error) (outbox_lane_stopped) > 0",
         "1m",
@@ -52,10 +66,18 @@ ALERTS = (
     AlertRule(
         "OutboxProblem",
         "max by (database, kind) (outbox_problems"
-        '{kind!~"dead|dead_letters|exhausted|late|lane_stopped|no_checker|no_relay|partitions"}) > 0',
+        '{kind!~"dead|dead_letters|exhausted|failover|key_parked|late|lane_stopped|no_checker|no_relay|partitions|'
+        'topic_parked"}) > 0',
         "5m",
         "ticket",
         f"{_DATABASE}: outbox status reports {{{{ $labels.kind }}}}",
+    ),
+    AlertRule(
+        "OutboxFailover",
+        'max by (database) (outbox_problems{kind="failover"}) > 0',
+        "0m",
+        "page",
+        f"{_DATABASE}: another server took over, and messages that Kafka has may be lost here",
     ),
     AlertRule(
         "OutboxNoRelay",
@@ -91,6 +113,20 @@ ALERTS = (
         "5m",
         "ticket",
         f"{_DATABASE}: relays lose their leases again and again",
+    ),
+    AlertRule(
+        "OutboxSessionsFail",
+        "sum by (database) (increase(outbox_sessions_failed_total[30m])) > 20",
+        "5m",
+        "ticket",
+        f"{_DATABASE}: relays start over after errors again and again",
+    ),
+    AlertRule(
+        "OutboxPublishedTwice",
+        "sum by (database) (increase(outbox_unrecorded_messages_total[1h])) > 1000",
+        "0m",
+        "ticket",
+        f"{_DATABASE}: about {{{{ $value }}}} messages were published again within an hour",
     ),
     AlertRule(
         "OutboxPublishSlow",
@@ -134,6 +170,41 @@ ALERTS = (
         "5m",
         "page",
         f"{_DATABASE}: no partition of outbox.message is made ahead; inserts will fail when the present one is full",
+    ),
+    AlertRule(
+        "OutboxIdsRunOut",
+        "min by (database) (outbox_ids_left_seconds) < 3600",
+        "5m",
+        "page",
+        f"{_DATABASE}: at this pace the ids of all partitions last for {{{{ $value | humanizeDuration }}}}",
+    ),
+    AlertRule(
+        "OutboxHistoryKept",
+        "max by (database) (outbox_history_oldest_age_seconds) > 45 * 86400",
+        "1h",
+        "ticket",
+        f"{_DATABASE}: the oldest message is kept since {{{{ $value | humanizeDuration }}}}: nothing drops history",
+    ),
+    AlertRule(
+        "OutboxInboxKept",
+        "max by (database) (outbox_inbox_oldest_age_seconds) > 45 * 86400",
+        "1h",
+        "ticket",
+        f"{_DATABASE}: the oldest day of the inbox ended {{{{ $value | humanizeDuration }}}} ago: nothing drops it",
+    ),
+    AlertRule(
+        "OutboxTablesLarge",
+        "max by (database) (outbox_history_bytes) + max by (database) (outbox_inbox_bytes) > 100e9",
+        "1h",
+        "ticket",
+        f"{_DATABASE}: history and inbox have {{{{ $value | humanize1024 }}}}B",
+    ),
+    AlertRule(
+        "OutboxAlarmsUnsent",
+        "max by (database) (outbox_alarms_unsent_seconds) > 900",
+        "5m",
+        "ticket",
+        f"{_DATABASE}: the webhook has not taken an alarm for {{{{ $value | humanizeDuration }}}}",
     ),
     AlertRule(
         "OutboxConsumerLag",

@@ -37,6 +37,12 @@ RELAY = {
     ),
     "outbox_leases_lost": Described("counter", (), "How often another relay had taken lanes of this one."),
     "outbox_sessions_failed": Described("counter", (), "How often this relay started over after an error."),
+    "outbox_unrecorded_messages": Described(
+        "counter",
+        (),
+        "Messages given to Kafka and not recorded when a session ended: they are published again, so Kafka may have "
+        "them twice.",
+    ),
     "outbox_loop_silent_seconds": Described("gauge", (), "Seconds since the publishing loop made progress."),
     "outbox_kafka_ack_seconds": Described(
         "histogram", (), "From handing a batch to Kafka to its acknowledgement; one observation per batch."
@@ -61,8 +67,16 @@ CHECKER = {
 }
 
 FIGURES = {
-    "outbox_backlog_messages": Described("gauge", ("topic",), "Messages that may be published and are not."),
+    "outbox_backlog_messages": Described(
+        "gauge", ("topic",), "Messages that are due and not published, parked ones too."
+    ),
     "outbox_backlog_oldest_age_seconds": Described("gauge", ("topic",), "Age of the oldest of them."),
+    "outbox_parked_messages": Described(
+        "gauge",
+        ("topic", "reason"),
+        "Those of them that cannot be published now: parked (their topic is paused, missing or forbidden), failed, or "
+        "held behind a failed one of their key.",
+    ),
     "outbox_lane_stopped": Described(
         "gauge", ("lane", "error"), "1 for each lane that is stopped, with the error's name."
     ),
@@ -78,6 +92,22 @@ FIGURES = {
     "outbox_alarms": Described("gauge", ("group", "kind"), "1 for each alarm of a producer group."),
     "outbox_problems": Described("gauge", ("kind",), "What outbox status reports as a problem, by kind."),
     "outbox_partitions_ahead": Described("gauge", (), "Partitions of outbox.message that are made ahead."),
+    "outbox_ids_left_seconds": Described(
+        "gauge",
+        (),
+        "How long the ids of all partitions will last, by the pace of the last ten minutes or more.",
+    ),
+    "outbox_history_bytes": Described(
+        "gauge", (), "Size of all partitions of messages, publications and events, with indexes."
+    ),
+    "outbox_history_oldest_age_seconds": Described("gauge", (), "Age of the oldest message that is kept."),
+    "outbox_inbox_bytes": Described("gauge", (), "Size of all days of the inbox, with indexes."),
+    "outbox_inbox_oldest_age_seconds": Described(
+        "gauge", (), "Since the end of the oldest day of the inbox."
+    ),
+    "outbox_alarms_unsent_seconds": Described(
+        "gauge", (), "For how long the oldest alarm has waited to be pushed to the webhook; 0: none does."
+    ),
     "outbox_consumer_members": Described("gauge", ("group", "topic"), "Members seen within a minute."),
     "outbox_consumer_idle_members": Described(
         "gauge", ("group", "topic"), "Those of them that have read no partition of any topic for a minute."

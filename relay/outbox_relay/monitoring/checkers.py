@@ -25,12 +25,21 @@ def observe_checker(monitoring: Monitoring, database: str, checker: Checker) -> 
         yield ProbeCheck(database, silent < HANGS_S, f"groups were searched for {silent:.1f} s ago")
 
     def ready() -> Iterator[ProbeCheck]:
-        found = checker.found_at
+        found, groups = checker.found_at, checker.groups
         if found is None:
-            yield ProbeCheck(database, False, "the groups were not read yet")
+            yield ProbeCheck(database, False, checker.trouble or "the groups were not read yet")
+            return
+        ago = time.monotonic() - found
+        failing = [group.trouble for group in groups if group.failures and group.trouble]
+        if ago >= LATE_S:
+            why = f": {checker.trouble}" if checker.trouble else ""
+            yield ProbeCheck(database, False, f"{len(groups)} groups, read {ago:.1f} s ago{why}")
+        elif failing and len(failing) == len(groups):
+            why = f"each turn of its {len(groups)} groups fails, the last: {failing[-1]}"
+            yield ProbeCheck(database, False, why)
         else:
-            ago = time.monotonic() - found
-            yield ProbeCheck(database, ago < LATE_S, f"{len(checker.groups)} groups, read {ago:.1f} s ago")
+            some = f", and the turns of {len(failing)} of them fail: {failing[-1]}" if failing else ""
+            yield ProbeCheck(database, True, f"{len(groups)} groups, read {ago:.1f} s ago{some}")
 
     def metrics(families: Families) -> None:
         if checker.found_at is not None:

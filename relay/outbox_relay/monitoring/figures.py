@@ -17,11 +17,14 @@ from typing import Any
 
 import psycopg
 
+from outbox.errors import error_name
 from outbox.probes import ProbeCheck
-from outbox_relay.database.connections import connect
+from outbox_relay.database.connections import DatabaseUnreachableError, connect
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.database.schema import require_current
+from outbox_relay.monitoring import kept
 from outbox_relay.monitoring.catalogue import Families
+from outbox_relay.monitoring.kept import Kept
 from outbox_relay.monitoring.server import Monitoring
 from outbox_relay.operations import consumers
 from outbox_relay.operations.consumer_lag import KafkaOffsets, Lag, lags
@@ -48,6 +51,7 @@ class Reading:
     """What was read at one time, in how many seconds."""
 
     status: Status
+    kept: Kept
     groups: list[Row]
     lags: Mapping[tuple[str, str], Lag]
     at: float = field(default_factory=time.time)
@@ -69,14 +73,24 @@ class Figures(Periodic):
     ) -> None:
         self.database = database
         self.reading: Reading | None = None
+        self.trouble: str | None = None
+        """Why the last read failed; None: it did not."""
+        self._dsn = dsn
         self._kafka = kafka
         self._rest_until = 0.0
         self._began = time.monotonic()
         super().__init__(
-            lambda: connect(dsn, application_name="outbox metrics"),
+            self._connect,
             [Task(self.read, 0.0, every)],
             on_defect=_report,
         )
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            return connect(self._dsn, application_name="outbox metrics")
+        except DatabaseUnreachableError:
+            self.trouble = "PostgreSQL is away"
+            raise
 
     def read(self, conn: psycopg.Connection[Any]) -> bool:
         """Read once, unless the last read took so long that the database shall rest; return whether it succeeded."""
@@ -85,27 +99,33 @@ class Figures(Periodic):
             return True
         try:
             require_current(conn)
-            status, groups = look(conn), consumers.groups(conn)
+            status, known_kept, groups = look(conn), kept.read(conn), consumers.groups(conn)
             known: Mapping[tuple[str, str], Lag] = {}
             if self._kafka is not None and groups:
                 known = lags(self._kafka, consumers.positions(conn))
+        except psycopg.Error as error:
+            self.trouble = error_name(error)
+            raise
         except OperatorError as error:
+            self.trouble = type(error).__name__
             log.warning("figures were not read", error=" ".join(str(error).split()))
             return False
         took = time.monotonic() - began
-        self.reading = Reading(status, groups, known, took=took)
+        self.reading, self.trouble = Reading(status, known_kept, groups, known, took=took), None
         self._rest_until = time.monotonic() + REST * took
         return True
 
     def ready(self) -> Iterator[ProbeCheck]:
-        """Yield whether the figures are young."""
-        reading = self.reading
+        """Yield whether the figures are young, and could be read last time."""
+        reading, trouble = self.reading, self.trouble
+        why = f", and the last read failed: {trouble}" if trouble else ""
         if reading is None:
-            yield ProbeCheck(self.database, False, "no figures were read yet")
+            yield ProbeCheck(self.database, False, f"no figures were read yet{why}")
         else:
             ago = time.time() - reading.at
             late = ago > LATE_S + 2 * REST * reading.took
-            yield ProbeCheck(self.database, not late, f"figures were read {ago:.0f} s ago")
+            ok = not late and trouble is None
+            yield ProbeCheck(self.database, ok, f"figures were read {ago:.0f} s ago{why}")
 
     def add(self, families: Families) -> None:
         """Add the metrics of the last read."""
@@ -114,14 +134,44 @@ class Figures(Periodic):
             return
         families.add("outbox_figures_timestamp_seconds", self.database, value=reading.at)
         families.add("outbox_figures_duration_seconds", self.database, value=reading.took)
+        self._add_topics(families, reading)
         self._add_status(families, reading.status)
+        self._add_space(families, reading)
         self._add_consumers(families, reading)
+
+    def _add_topics(self, families: Families, reading: Reading) -> None:
+        """Add what is not published, by topic: what is parked is part of it."""
+        database = self.database
+        late = {name: Share(share.backlog, share.oldest) for name, share in reading.status.topics.items()}
+        for each in reading.kept.parked:
+            late.setdefault(each.topic, Share()).add(each.messages, each.oldest)
+        shown = _topics(late)
+        for topic, share in shown.items():
+            families.add("outbox_backlog_messages", database, topic, value=share.backlog)
+            families.add("outbox_backlog_oldest_age_seconds", database, topic, value=share.oldest or 0.0)
+        parked: Counter[tuple[str, str]] = Counter()
+        for each in reading.kept.parked:
+            parked[each.topic if each.topic in shown else OTHERS, each.reason] += each.messages
+        for (topic, why), messages in parked.items():
+            families.add("outbox_parked_messages", database, topic, why, value=messages)
+
+    def _add_space(self, families: Families, reading: Reading) -> None:
+        partitions, kept_ = reading.status.partitions, reading.kept
+        # Ids are given out until the last one that a partition takes.
+        left = partitions.seconds_until(partitions.newest_id + partitions.ids_left)
+        if left is not None:
+            families.add("outbox_ids_left_seconds", self.database, value=left)
+        for name, value in (
+            ("outbox_alarms_unsent_seconds", kept_.unsent),
+            ("outbox_history_bytes", sum(one.size for one in partitions.all)),
+            ("outbox_history_oldest_age_seconds", kept_.oldest),
+            ("outbox_inbox_bytes", kept_.inbox_bytes),
+            ("outbox_inbox_oldest_age_seconds", kept_.inbox_oldest),
+        ):
+            families.add(name, self.database, value=value)
 
     def _add_status(self, families: Families, status: Status) -> None:
         database = self.database
-        for topic, share in _topics(status.topics).items():
-            families.add("outbox_backlog_messages", database, topic, value=share.backlog)
-            families.add("outbox_backlog_oldest_age_seconds", database, topic, value=share.oldest or 0.0)
         for lane in status.lanes:
             if lane.stopped_error is not None:
                 error = lane.stopped_error.partition(":")[0][:40]

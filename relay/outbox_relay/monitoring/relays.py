@@ -48,6 +48,7 @@ def _add(families: Families, database: str, vitals: Vitals) -> None:
         ("outbox_unacknowledged_messages", vitals.unacknowledged),
         ("outbox_leases_lost", vitals.leases_lost),
         ("outbox_sessions_failed", vitals.failed),
+        ("outbox_unrecorded_messages", vitals.unrecorded),
         ("outbox_loop_silent_seconds", vitals.silent),
     ):
         families.add(name, database, value=value)

@@ -115,7 +115,8 @@ class AsideLanes:
             # Nothing of the lane was on the wire when the drain began, so it is the first.
             self._give_up_drain(lane, reason)
             return
-        if reason.code in TOPICS_FAULT and self._park_unacknowledged(lane, reason):
+        if reason.code in TOPICS_FAULT:
+            self._park_unacknowledged(lane, reason)
             return
         with naming_defects():
             done, messages, handed = self._publisher.give_up(lane, reason)
@@ -133,16 +134,14 @@ class AsideLanes:
         self._groups = [group for group in self._groups if group.lanes]
         self._stops.add(done.stops[0], careful=careful)
 
-    def _park_unacknowledged(self, lane: int, reason: Unpublishable) -> bool:
-        """Park the topics that a lane waits for, so that it goes on; return whether there was room. See leaderless.py.
+    def _park_unacknowledged(self, lane: int, reason: Unpublishable) -> None:
+        """Park the topics that a lane waits for, so that it goes on. See leaderless.py.
 
         It goes on when its group is read next. The producer is replaced as soon as nothing else is in flight.
         """
         with naming_defects():
             parts = [divide(batch, lane) for batch in self._publisher.aside[lane]]
             claims = claims_of(self._parked.held, lane, [one for _, left in parts for one in left], reason)
-            if claims is None:
-                return False
             self._note_claims(claims)
             self._recorder.doubts.add(self._publisher.let_go(lane), {})
             batches = [done for done, _ in parts]
@@ -154,7 +153,6 @@ class AsideLanes:
             batches[0].claims = claims
             self._note(batches, self._recorder.commit(batches, self._partitions.bounds()))
         self._burdened |= {lane}
-        return True
 
     def _give_up_drain(self, lane: int, reason: Unpublishable) -> None:
         """End the drain that a lane waits for: its place in the lane is no place to stop at.

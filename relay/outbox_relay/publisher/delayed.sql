@@ -21,7 +21,7 @@ WITH due AS MATERIALIZED (
     WHERE w.reason = 'delayed' AND w.due_at >= %(since)s::timestamptz
         AND w.due_at <= statement_timestamp() AND m.lane = ANY (%(lanes)s::smallint[])
     ORDER BY w.due_at, w.id LIMIT 1000
-    FOR NO KEY UPDATE OF m SKIP LOCKED
+    FOR NO KEY UPDATE OF m SKIP LOCKED FOR UPDATE OF w SKIP LOCKED
 ), released AS (
     DELETE FROM outbox.waiting w USING due WHERE w.id = due.id
     RETURNING w.id, due.state

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import inf
 
+from outbox_relay.publisher import parked
 from outbox_relay.publisher.batch import Batch, Stop
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import BrokenError
@@ -38,6 +39,7 @@ class DrainedKeys(FailedMessages):
     _behind: set[int]
     _burdened: frozenset[int]
     _drain_at = 0.0
+    _count_at = 0.0
     counts: Counts
     _topics_read: dict[str, float]
     """When topics were read again for a drain; many keys of one topic are often requested together."""
@@ -49,15 +51,20 @@ class DrainedKeys(FailedMessages):
 
         The first message of a drain is alone on the wire, because it has failed before.
         """
+        now = time.monotonic()
+        if now >= self._count_at:
+            self._count_at = now + ASK_EVERY_S
+            self._count_again()
+            if self._parked.announced:
+                self._parked.doubt_announced(self._parked.announced)
         if self._drain is None and self._parked.held.is_empty:
             return False
-        now = time.monotonic()
         lanes = self._drainable()
         if self._drain is None:
             if now < self._drain_at or not lanes:
                 return False
             self._drain_at = now + ASK_EVERY_S
-            self._drain = self._open_topic(lanes) or self._parked.requested(lanes, self._unread(lanes))
+            self._drain = self._next_drain(lanes)
         drain = self._drain
         if drain is None:
             return False
@@ -89,6 +96,25 @@ class DrainedKeys(FailedMessages):
         self._publish_held(drain, ids, most)
         return True
 
+    def _next_drain(self, lanes: Collection[int]) -> KeyDrain | None:
+        """Return the drain to begin: of a topic, or of a key; first of a key where a topic has too many of them."""
+        is_limited = bool(self._parked.held.limited)
+        topic = None if is_limited else self._open_topic(lanes)
+        drain = topic or self._parked.requested(lanes, self._unread(lanes), self._waking.open)
+        return drain or (self._open_topic(lanes) if is_limited else None)
+
+    def _count_again(self) -> None:
+        """Count what is held in lanes that may hold no more of a topic: operators may have given some of it up."""
+        counted = self._parked.held.messages_of
+        full = {lane for (lane, _), messages in counted.items() if messages >= parked.MOST_HELD}
+        if full:
+            unrecorded = list(self._publisher.unrecorded())
+            full.difference_update(batch.drain.lane for batch in unrecorded if batch.drain is not None)
+            claims = [claim for batch in unrecorded for claim in batch.claims]
+            full.difference_update(claim.lane for claim in claims if (claim.number or 0) > 0)
+        if full:
+            self._parked.count(full)
+
     def _open_topic(self, lanes: Collection[int]) -> KeyDrain | None:
         """Return the drain of a topic that is parked in one of these lanes, and can be published to again."""
         open_ = self._waking.open
@@ -96,7 +122,9 @@ class DrainedKeys(FailedMessages):
         rows = {
             number: (lane, topic)
             for (lane, topic), number in self._parked.held.topics.items()
-            if topic in open_ and (lane in read or (lane in lanes and self._is_read(lane, topic)))
+            if topic in open_
+            and self._parked.held.messages_of[lane, topic] < parked.MOST_HELD
+            and (lane in read or (lane in lanes and self._is_read(lane, topic)))
         }
         number = self._waking.first(rows)
         return (
@@ -142,8 +170,8 @@ class DrainedKeys(FailedMessages):
         if key is not None:
             self._suspects.pop(number, None)
             self._parked.held.free(key, number)
-            # The lane may have stopped because it held too much.
             self._stops.hurry([key[0]])
+            self._count_at = 0.0  # its topic may have held too much
             what = "topic" if number < 0 else "key"
             log.info(f"{what} is parked no more", topic=key[1], lane=key[0])
 
@@ -188,7 +216,12 @@ class DrainedKeys(FailedMessages):
             for lane, stop in self._stops.now().items()
             if not stop.in_flight and self._recorder.has(stop, unrecorded)
         }
-        return (going - self._behind | stopped) - self._leaving
+        return (
+            (going - self._behind | stopped)
+            - self._leaving
+            - self._parked.announced
+            - self._recorder.unwritten
+        )
 
     def _publish_held(self, drain: KeyDrain, ids: array[int], most: int) -> None:
         """Produce the messages of a key that were announced, and note what becomes of it."""
@@ -296,6 +329,7 @@ class DrainedKeys(FailedMessages):
             self._drain = None
         self._ended = {number: key for number, key in self._ended.items() if key[0] not in lanes}
         self._parked.load(lanes)
+        self._recorder.withheld.restore(self._parked.held, lanes)
         self._behind |= lanes
 
     def _end_drains(self, lanes: frozenset[int]) -> None:

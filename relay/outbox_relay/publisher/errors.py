@@ -9,17 +9,17 @@ from outbox_relay.publisher.snapshot import Snapshot
 REFUSED = frozenset(
     {
         "MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
-        "TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
+        "TOPIC_AUTHORIZATION_FAILED", "UNKNOWN_TOPIC_OR_PART", "TOPIC_EXCEPTION",
         "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "_MSG_SIZE_TOO_LARGE", "UNSUPPORTED_FOR_MESSAGE_FORMAT",
         "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE", "_INVALID_ARG",
     }
 )  # fmt: skip
-"""Errors of Kafka that the same message would cause again: its key or topic is parked, or its lane stops. After any
-other a new producer tries again."""
+"""Errors of Kafka that the same message would cause again: its key or topic is parked. After any other a new producer
+tries again."""
 
 
 class Unpublishable(Exception):
-    """A message that cannot be published as it is; it parks its key, or its lane stops before it.
+    """A message that cannot be published as it is; it parks its key or its topic.
 
     `code` names the reason for people and machines, such as UNKNOWN_TOPIC_OR_PART or MESSAGE_TOO_LARGE.
     """
@@ -53,7 +53,7 @@ class Refused(NamedTuple):
 class DeliveryError(RuntimeError):
     """Kafka refused or lost a message; its producer must not be used any further.
 
-    `refused` is per lane its first message that was refused for good; empty when a new producer may simply try again.
+    `refused` is per lane the last message that may be refused for good; empty when a new producer may simply try again.
     """
 
     def __init__(self, text: str, refused: dict[int, Refused]) -> None:

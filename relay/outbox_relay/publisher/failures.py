@@ -78,7 +78,8 @@ class FailedMessages:
                     self._note_failed(drain, failed)
                 elif drain is not None:
                     self._suspects[drain.number] = one.position
-            elif claim is not None and lane in careful and self._parked.held.no_key(claim) is None:
+            elif claim is not None and lane in careful:
+                claim = self._parked.held.within_limits(claim)
                 self._recorder.claim(claim)
                 log.error(f"{claim.what} parked", lane=lane, message_id=one.message_id, reason=one.reason)
             else:

@@ -13,13 +13,8 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('cursor_tuple_fraction', '1', false),
        set_config('synchronous_commit', 'on', false),
        set_config('client_min_messages', 'warning', false),
-       set_config('timezone', 'UTC', false),
-       set_config('datestyle', 'ISO', false),
-       set_config('default_transaction_isolation', 'read committed', false),
-       set_config('statement_timeout', '0', false),
        set_config('lock_timeout', '0', false),
-       set_config('idle_in_transaction_session_timeout', %(lease_ms)s, false),
-       set_config('idle_session_timeout', '0', false)
+       set_config('idle_in_transaction_session_timeout', %(lease_ms)s, false)
 
 -- name: still_prepared
 -- Which of these statements the session still has.

@@ -1,10 +1,11 @@
-"""What a publisher does with messages that it does not give to Kafka: they are held, or their lane stops.
+"""What a publisher does with messages that it does not give to Kafka: they are held.
 
 What becomes of it is written with the batch; see parked.py.
 """
 
 from __future__ import annotations
 
+from outbox_relay.publisher import parked
 from outbox_relay.publisher.batch import Batch, Stop, just_before
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.finder import ID, LANE, MESSAGE_ID, POSITION, TOPIC, RawRow
@@ -20,23 +21,23 @@ class HoldingKeys(OnTheWire):
     held: Held
     topics: TopicBook
 
-    def _hold(self, batch: Batch, running: set[int], row: RawRow, number: int) -> None:
-        """Hold a message behind the one that parked its key, or its topic; stop its lane if a key holds too many.
+    def _hold(self, batch: Batch, row: RawRow, number: int) -> None:
+        """Hold a message behind the one that parked its key, or its topic.
 
         What the drain of a topic moves to a key has its row in the database already, and counts only for newer ones. It
-        parks its topic if that cannot be published to: there may be no other message, and topics know no limit.
+        parks its topic if that cannot be published to, or if its key holds too many: topics know no limit.
         """
-        is_new = number > 0 and batch.drain is None
-        of_topic = claim_of_closed(row, self.topics.closed(row[TOPIC])) if is_new else None
-        if of_topic is not None and self.held.no_key(of_topic) is None:
-            self._claim(batch, of_topic, row[TOPIC])
-            return
-        no_room = self.held.no_room(row[LANE], row[TOPIC]) if is_new else None
-        if no_room is not None:
-            self._stop_lane(batch, running, row, Unpublishable("TOO_MANY_HELD", no_room))
-            return
-        claim = Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, None)
-        self._claim(batch, claim, row[TOPIC])
+        topic = row[TOPIC]
+        if number > 0 and batch.drain is None:
+            closed = self.topics.closed(topic)
+            if self.held.messages_of[row[LANE], topic] >= parked.MOST_HELD:
+                closed = self.held.full(row[LANE], topic)
+                self.held.limited.add((row[LANE], topic))
+            of_topic = claim_of_closed(row, closed)
+            if of_topic is not None:
+                self._claim(batch, of_topic, topic)
+                return
+        self._claim(batch, Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, None), topic)
 
     def _claim(self, batch: Batch, claim: Claim, topic: str) -> None:
         batch.claims.append(claim)
@@ -49,12 +50,12 @@ class HoldingKeys(OnTheWire):
     def _put_off_drain(self, batch: Batch, running: set[int], claim: Claim) -> None:
         """Put a key's drain off until its topic can be published to; the message is sound, and stays with its key.
 
-        The topic is parked, if it is not yet: with no message of its own its drain is one empty page. Its row counts
-        towards no limit here, because the request would be tried again at once without it.
+        The topic is parked, if it is not yet: with no message of its own its drain is one empty page.
         """
         assert batch.drain is not None  # noqa: S101  (the caller has asked)
         running.discard(claim.lane)
         batch.drain.is_put_off = True
+        self.held.limited.discard((claim.lane, batch.drain.key[1]))
         if (claim.lane, batch.drain.key[1]) not in self.held.topics:
             self._claim(batch, claim, batch.drain.key[1])
 

@@ -48,7 +48,7 @@ class LaneRows:
         self._conn = conn
         self._doubts = doubts
         self._epoch = lease.epoch
-        self._locked = LockedRows(conn)
+        self.locked = LockedRows(conn)
         self._try_at = 0.0
         self.unwritten: dict[int, Change] = {}
         """By lane: what its row does not hold yet."""
@@ -86,4 +86,4 @@ class LaneRows:
                 self.unwritten[change.lane] = change
         if self.unwritten:
             self._try_at = time.monotonic() + LOCK_WAIT_S
-            self._locked.report(self.unwritten, "writing that the lane stopped, or goes on")
+            self.locked.report(self.unwritten, "writing that the lane stopped, or goes on")

@@ -99,31 +99,48 @@ SELECT current_setting('outbox.relay_epoch', true)
 -- Which cluster this is: xids mean nothing in another one.
 SELECT system_identifier FROM pg_control_system()
 
+-- name: is_copied
+-- Whether the rows of this database were copied into it since lanes were last taken: a dump was restored, into this cluster or another one.
+-- outbox.origin states the transaction that wrote it, and so does a publication where no relay of this version has taken lanes; a copy
+-- has that number as data, and the restore's as its xmin. Vacuums, VACUUM FULL and pg_upgrade keep both.
+SELECT coalesce((SELECT o.xmin <> o.xid::xid FROM outbox.origin o WHERE o.xid IS NOT NULL),
+                (SELECT b.xmin <> b.xid::xid FROM outbox.publication b ORDER BY b.epoch DESC, b.batch DESC, b.lo DESC LIMIT 1),
+                false)
+
+-- name: note_origin
+-- The lanes are taken here: from now on the rows are this database's own.
+UPDATE outbox.origin SET xid = pg_current_xact_id()
+
+-- name: leave_timeline
+-- After a restore into the same cluster no lane has been taken on this server: whoever takes one finds it left by another one. A lane
+-- whose row another session holds is missing in what is returned.
+UPDATE outbox.lane SET timeline = CASE WHEN timeline IS NULL OR system_identifier <> %(system_identifier)s THEN timeline ELSE 0 END
+WHERE lane IN (SELECT l.lane FROM outbox.lane l FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING lane
+
 -- name: has_foreign_xids
--- Whether a COMMITTED row carries an xid that this cluster has not issued: it was restored from another one.
-SELECT EXISTS (SELECT FROM outbox.message
+-- Whether rows carry the xids of another cluster: they were copied and lanes were last taken there, or a COMMITTED one has an xid that
+-- this cluster has not issued.
+SELECT (%(is_copied)s AND EXISTS (SELECT FROM outbox.lane l WHERE l.system_identifier <> %(system_identifier)s))
+    OR EXISTS (SELECT FROM outbox.message
                WHERE state = 'COMMITTED' AND xid >= pg_snapshot_xmax(pg_current_snapshot()))
 
 -- name: take_over_unpublished
--- After such a restore, what was not published is committed anew, in the order that it had: xids of another cluster
--- would hide it, or show it again at every poll. The positions are taken in a step of their own, because a join may
--- turn the order round.
-WITH placed AS MATERIALIZED (
-    SELECT o.id, nextval('outbox.position') AS position
-    FROM (SELECT m.id FROM outbox.message m
-          WHERE m.state = 'COMMITTED' AND pg_current_xact_id() IS NOT NULL
-              AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
-                              WHERE p.position = m.position)
-              AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
-          ORDER BY m.position) o
-)
-UPDATE outbox.message m SET xid = pg_current_xact_id(), position = p.position
-FROM placed p WHERE m.id = p.id
+-- After such a restore, what was not published is committed anew, at its old position: xids of another cluster would hide it, or
+-- show it again at every poll. Producers that have taken a position already stay behind it.
+UPDATE outbox.message m SET xid = pg_current_xact_id()
+WHERE m.state = 'COMMITTED'
+    AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
+                    WHERE p.position = m.position)
+    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
 
 -- name: take_over_published
--- And what was published, or waits, gets the oldest xid there is.
-UPDATE outbox.message SET xid = '3'
-WHERE state = 'COMMITTED' AND xid >= pg_snapshot_xmax(pg_current_snapshot()) AND xid <> pg_current_xact_id()
+-- And what was published, or waits, gets the oldest xid there is, unless its xid is older than every transaction that runs here: it would
+-- be found again when the one with its number ends.
+UPDATE outbox.message m SET xid = '3'
+WHERE m.state = 'COMMITTED' AND m.xid >= pg_snapshot_xmin(pg_current_snapshot())
+    AND (EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p WHERE p.position = m.position)
+         OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id))
 
 -- name: progress
 -- How far each lane is published: by the last publication of its epoch that speaks for it, unless it is stopped.

@@ -82,10 +82,8 @@ def without(drain: KeyDrain | None, left: Collection[int]) -> KeyDrain | None:
     return replace(drain, done=done, is_all=False, failed=None)
 
 
-def claims_of(
-    held: Held, lane: int, left: Iterable[Unacknowledged], reason: Unpublishable
-) -> list[Claim] | None:
-    """Park the topics of messages in a lane; return the messages' claims, or None where there is no room.
+def claims_of(held: Held, lane: int, left: Iterable[Unacknowledged], reason: Unpublishable) -> list[Claim]:
+    """Park the topics of messages in a lane; return the messages' claims.
 
     Args:
         held: what is parked; the topics are added to it.
@@ -106,8 +104,6 @@ def claims_of(
         if head is not None:
             heads[topic] = claim
         claims.append(claim)
-    if any(held.no_key(claim) is not None for claim in heads.values()):
-        return None
     for claim in heads.values():
         if claim.head is not None and claim.number is not None:
             held.park(claim.head.key, claim.number)

@@ -31,6 +31,8 @@ from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.logs import Log
 
 STATEMENTS = Statements("outbox_relay/publisher/lanes.sql")
+ROW_WAIT_MS = 50
+"""How long the publishing loop waits for rows that another session holds: of outbox.waiting, or of topics."""
 LOCK_WAIT_S = 1.0
 """When a row of outbox.lane that another session holds is tried again."""
 TAKE_WAIT_S = 0.1
@@ -141,7 +143,8 @@ class Lease:
 
     def _take(self, conn: psycopg.Connection[Any], lanes: Iterable[int], batch: int) -> Taken:
         mine = {"owner": self.owner, "epoch": self.epoch}
-        with conn.transaction():
+        taken = Taken()
+        with conn.transaction() as transaction:
             conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{TAKE_WAIT_S * 1000:.0f}"})
             # Frozen here, this process keeps other relays from renewing: it loses its session before they lose lanes.
             conn.execute(STATEMENTS["idle_timeout"], {"ms": _idle_ms(self.seconds)})
@@ -153,16 +156,22 @@ class Lease:
             free = frozenset(lane for (lane,) in rows)
             if not free:
                 return Taken()
-            restored = _one(conn, "has_foreign_xids")
+            system_identifier = _one(conn, "cluster")
+            here = {"system_identifier": system_identifier}
+            is_copied = _one(conn, "is_copied")
+            if is_copied:
+                log.warning("a dump was restored into this database", system_identifier=system_identifier)
+                if conn.execute(STATEMENTS["leave_timeline"], here).rowcount != LANES:
+                    raise psycopg.Rollback(transaction)  # somebody holds a lane's row: again in a moment
+            restored = _one(conn, "has_foreign_xids", {**here, "is_copied": is_copied})
             if restored:
                 if conn.execute(STATEMENTS["others"], {"owner": self.owner}).fetchone() != (0,):
                     log.warning(
                         "messages of another cluster are not published while other relays have lanes",
                         repair="stop the other relays of this database; one that runs alone publishes them",
                     )
-                    return Taken()
+                    raise psycopg.Rollback(transaction)
                 _take_over_restored(conn)
-            system_identifier = _one(conn, "cluster")
             taken = _left_behind(conn, free, system_identifier, restored=restored)
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
@@ -179,6 +188,7 @@ class Lease:
                         **columns(known),
                     },
                 )
+            conn.execute(STATEMENTS["note_origin"])
             conn.execute(STATEMENTS["clear"], {"epoch": self.epoch})
         return taken
 
@@ -320,9 +330,8 @@ def _note_failover(conn: psycopg.Connection[Any], lanes: frozenset[int]) -> None
 def _take_over_restored(conn: psycopg.Connection[Any]) -> None:
     """Make messages of another cluster, restored into this one, visible to the finder, each once and in order.
 
-    Part of taking the lanes: it is done as a whole or not at all, and no relay publishes meanwhile. Producers go
-    on; what they write has higher positions than what is taken over only if they begin afterwards, so a restored
-    database should have its relay started first.
+    Part of taking the lanes: it is done as a whole or not at all, and no relay publishes meanwhile. Producers go on:
+    what is taken over keeps its positions, and theirs are higher.
     """
     again = conn.execute(STATEMENTS["take_over_unpublished"]).rowcount
     old = conn.execute(STATEMENTS["take_over_published"]).rowcount
@@ -351,7 +360,7 @@ def read_progress(
     return Progress(Snapshot.parse(snapshot), known, after, is_partial)
 
 
-def _one(conn: psycopg.Connection[Any], name: str) -> Any:
-    row = conn.execute(STATEMENTS[name]).fetchone()
+def _one(conn: psycopg.Connection[Any], name: str, values: Mapping[str, Any] | None = None) -> Any:
+    row = conn.execute(STATEMENTS[name], values).fetchone()
     assert row is not None  # noqa: S101  (a SELECT of one value)
     return row[0]

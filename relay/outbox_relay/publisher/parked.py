@@ -19,8 +19,7 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
 - A drain begins when nothing is on the wire: all claims of the key are written. It is announced in the key's row, and
   committed, with the statement that lists the messages; so does each of its pages. An operator who gives up one of them
   locks that row: see outbox.leave_lane. The owner is paused after that statement, and its lanes are taken: its
-  successor finds the announcement, and all that was listed is in doubt from then on. What joined the key later was not
-  listed.
+  successor finds the announcement, and all that was listed is in doubt from then on; not what joined the key later.
 - A message with a lower position than one that was drained joins the key (its transaction committed late): each page
   begins at the lowest place, and only what was listed and produced is deleted. So it is published by a later page.
 - A message that has expired is a claim without a key. It holds no other and is not published from then on. Without its
@@ -46,14 +45,11 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
 - Another session holds the key's row (a message is being given up): the drain is put off for a second. If it locks the
   row while a drain is on the wire, what was published is recorded, and the key stays parked, with its request: what is
   read next is held, and drained once the row is free. Only the lock at the last record keeps the key; one between two
-  pages has no effect. A new claim only adds rows, and waits for none of them. `FOR KEY SHARE` waits only for a session
-  that takes the lane, or that locks its row FOR UPDATE by hand; the record of a drain waits for one that locks rows of
-  outbox.waiting by hand. If such a statement is cancelled, the session ends, as if it had died.
+  pages has no effect. A new claim only adds rows, and waits for none of them. Where another session holds the row of
+  the lane, nothing is announced; what is to be written waits by itself: see withheld.py.
 - A standby is promoted, or a backup restored: what waits there may have been drained by the other server's relay.
   Nothing of it becomes DEAD until a relay has taken the lane here, and then it is in doubt (lanes.sql, doubt_held).
-- A lane that holds too much, or has too many parked keys, stops at the next message, as for a fault of its topic. When
-  it is tried again, what waits is counted again: messages that were given up meanwhile count no more. Its
-  progress is recorded with the stop, and nothing of it is on the wire, so its keys can be drained meanwhile.
+- A topic with too much held, or too many parked keys, in a lane is parked there. Its keys are drained before it then.
 
 A message of a topic that skips ahead parks alone, as one without key and queue: no other is held behind it.
 
@@ -61,8 +57,8 @@ A whole topic that Kafka does not take, that is paused, or that has no leader (l
 way in each lane, and drained when it can be published to again. All of the above holds for it. Its messages are held
 for the topic even if their key is parked, too; as the drain of the topic comes to them they are claimed for the key,
 in the transaction that records the drain; what is in front of all that waits for the key is published (ADR 122). So
-they stay in order whichever of the two is drained first. That has no limit: the drains of the keys wait for the topic,
-so a topic that waited for room among its keys would wait for ever. Further schedules: docs/adr/0094.
+they stay in order whichever of the two is drained first. The row of a topic has no limit. Further
+schedules: docs/adr/0094.
 """
 
 from __future__ import annotations
@@ -79,6 +75,7 @@ import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements, array_text
+from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
 from outbox_relay.publisher.lease import Lease
 from outbox_relay.text.logs import Log
@@ -88,23 +85,24 @@ STATEMENTS = Statements("outbox_relay/publisher/parked.sql")
 OWN_FAULT = frozenset(
     {
         "MESSAGE_TOO_LARGE", "QUEUE_OUT_OF_RANGE", "SELECTOR_FAILED", "MALFORMED", "MSG_SIZE_TOO_LARGE",
-        "_MSG_SIZE_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_ARG",
+        "_MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_RECORD", "POLICY_VIOLATION",
+        "_INVALID_ARG",
     }
 )  # fmt: skip
-"""Errors of a message, not of its topic or lane: it parks its own key."""
 TOPICS_FAULT = frozenset(
     {
-        "TOPIC_PAUSED", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION", "TOPIC_AUTHORIZATION_FAILED",
-        "PARTITIONS_MISSING", "LEADER_NOT_AVAILABLE",
+        "TOPIC_PAUSED", "TOPIC_LOCKED", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION",
+        "TOPIC_AUTHORIZATION_FAILED", "PARTITIONS_MISSING", "LEADER_NOT_AVAILABLE", "_UNKNOWN_PARTITION",
+        "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "INVALID_TIMESTAMP", "TOO_MANY_HELD",
+        "TOO_MANY_PARKED",
     }
 )  # fmt: skip
-"""Errors that every message of the topic has: it parks the topic in its lane."""
-MOST_KEYS = 10_000
-"""Parked keys of one lane, which its owner keeps in memory (some 2 MB, at most 10 MB). A message that would park one
-more stops the lane: so many are no longer the faults of single messages."""
+"""Errors of one message, which parks its key, and of every message of a topic: it parks the topic in its lane."""
+UNNAMED = "…"
+"""The end of the topic under which a message parks that has none which Kafka could have."""
+MOST_KEYS = 1_000
 MOST_HELD = 100_000 // LANES
-"""Messages of one topic that one lane holds; the next one stops the lane. Each is a row of outbox.waiting: 100,000 of
-a topic take some 10 MB. An eighth of that for each lane, because its owner does not know what the others hold."""
+"""Parked keys of a topic in a lane, and messages held behind them: at the next one the topic is parked there."""
 DRAIN_PAGE = 10_000
 """Messages of a key that are drained at a time: more than a page, so that a drain ends while newer ones are held."""
 TOPIC_PAGE = 2_000
@@ -217,10 +215,12 @@ class Held:
     """Topics that are parked as a whole, by lane: the number of each."""
     topics_changed: int = 0
     """How often that has changed."""
+    limited: set[tuple[int, str]] = field(default_factory=set)
+    """Those that hold, or parked, too much while they could be published to: their keys are drained before them."""
     first_of: dict[int, int] = field(default_factory=dict)
     """By the number of a key: a place in front of which nothing waits for it; see `is_in_front`."""
-    keys_of: Counter[int] = field(default_factory=Counter)
-    """Parked keys by lane; a message without queue and order key counts as one."""
+    keys_of: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """Parked keys by lane and topic; a message without queue and order key counts as one."""
     messages_of: Counter[tuple[int, str]] = field(default_factory=Counter)
     """Messages that wait, by lane and topic; those that fail included."""
     drained: dict[int, int] = field(default_factory=dict)
@@ -250,18 +250,13 @@ class Held:
         return claim if number is None else claim._replace(number=number, head=None)
 
     def park(self, key: Key, number: int, first: int = 0) -> None:
-        """Hold the messages of a key from now on.
-
-        Args:
-            key: the key, or the topic.
-            number: its number.
-            first: the lowest place of what waits for the key.
-        """
-        self.keys_of[key[0]] += 1
+        """Hold the messages of a key, or topic, from now on; `first` is the lowest place of what waits for the key."""
         if number < 0:
             self.topics[key[:2]] = number
             self.topics_changed += 1
-        elif key[2:] != (None, None):
+            return
+        self.keys_of[key[:2]] += 1
+        if key[2:] != (None, None):
             self.keys[key] = number
             self.first_of[number] = first
 
@@ -269,43 +264,48 @@ class Held:
         """Hold the messages of a key, or of a topic, no more."""
         if number < 0:
             self.topics.pop(key[:2], None)
+            self.limited.discard(key[:2])
             self.topics_changed += 1
         else:
             self.keys.pop(key, None)
             self.first_of.pop(number, None)
-        self.keys_of[key[0]] -= 1
+            self.keys_of[key[:2]] -= 1
 
     @property
     def is_empty(self) -> bool:
         """Whether no key is parked."""
-        return not any(self.keys_of.values())
+        return not self.topics and not any(self.keys_of.values())
 
     def drop(self, lanes: Collection[int]) -> None:
         """Forget the keys of lanes."""
         for key in [key for key in self.keys if key[0] in lanes]:
             self.first_of.pop(self.keys.pop(key), None)
         for one in [one for one in self.topics if one[0] in lanes]:
-            del self.topics[one]
-            self.topics_changed += 1
-        for lane in lanes:
-            del self.keys_of[lane]
-        for known in [known for known in self.messages_of if known[0] in lanes]:
-            del self.messages_of[known]
+            self.free((*one, None, None), self.topics[one])
+        for counted in (self.keys_of, self.messages_of):
+            for known in [known for known in counted if known[0] in lanes]:
+                del counted[known]
 
-    def no_room(self, lane: int, topic: str) -> str | None:
-        """Return why a lane may hold no further message of a topic, or None if it may."""
-        if self.messages_of[lane, topic] < MOST_HELD:
-            return None
-        return f"lane {lane} holds {MOST_HELD:,} messages of topic {topic!r} behind others that cannot be published"
+    def full(self, lane: int, topic: str) -> Unpublishable | None:
+        """Return why a topic may hold nothing more in a lane, and park no further key there; None: it may."""
+        if self.messages_of[lane, topic] >= MOST_HELD:
+            text = f"lane {lane} holds {MOST_HELD:,} messages of topic {topic!r} behind others that cannot be published"
+            return Unpublishable("TOO_MANY_HELD", text)
+        if self.keys_of[lane, topic] >= MOST_KEYS:
+            text = f"lane {lane} has {MOST_KEYS:,} parked keys of topic {topic!r}; the next one failed, too"
+            return Unpublishable("TOO_MANY_PARKED", text)
+        return None
 
-    def no_key(self, claim: Claim) -> str | None:
-        """Return why a lane may not park the key, or the topic, of a message that fails, or None if it may."""
-        lane = claim.lane
-        if self.keys_of[lane] >= MOST_KEYS:
-            return f"lane {lane} has {MOST_KEYS:,} parked keys"
+    def within_limits(self, claim: Claim) -> Claim:
+        """Return the claim of a message that fails: it parks the whole topic where that may park no further key."""
         if claim.is_of_topic or claim.head is None:
-            return None
-        return self.no_room(lane, claim.head.key[1])
+            return claim
+        lane, topic, *_ = claim.head.key
+        if (full := self.full(lane, topic)) is None or topic.endswith(UNNAMED):
+            return claim
+        self.limited.add((lane, topic))
+        error = f"{full}: {claim.head.error}"
+        return claim._replace(number=-claim.id, head=Head((lane, topic, None, None), None, error))
 
 
 @dataclass(slots=True)
@@ -315,6 +315,8 @@ class ParkedKeys:
     conn: psycopg.Connection[Any]
     lease: Lease
     held: Held = field(default_factory=Held)
+    announced: frozenset[int] = frozenset()
+    """Lanes with drains of before that Kafka may have; another session holds their rows. No key of them is drained."""
 
     def load(self, lanes: Collection[int]) -> None:
         """Read the keys of lanes; drains that did not end leave their messages in doubt.
@@ -331,7 +333,8 @@ class ParkedKeys:
     def doubt_announced(self, lanes: Collection[int]) -> None:
         """Note that Kafka may have what was announced in lanes and is not recorded; the requests stay."""
         values = {"epoch": self.lease.epoch, "owner": self.lease.owner, "lanes": array_text(lanes)}
-        self.conn.execute(STATEMENTS["end_drains"], values)
+        rows = self.conn.execute(STATEMENTS["end_drains"], values).fetchall()
+        self.announced = self.announced.difference(lanes).union(lane for (lane,) in rows)
 
     def count(self, lanes: Collection[int]) -> None:
         """Count what waits in lanes of which nothing is on the wire, without what operators gave up meanwhile."""
@@ -340,9 +343,16 @@ class ParkedKeys:
         for lane, topic, count in self.conn.execute(STATEMENTS["held"], {"lanes": array_text(lanes)}):
             self.held.messages_of[lane, topic] = count
 
-    def requested(self, lanes: Iterable[int], without: Iterable[int] = ()) -> KeyDrain | None:
-        """Return the drain that was asked for first, of these lanes; not of the rows `without`, by their numbers."""
-        values = {"lanes": array_text(lanes), "without": array_text(without), **_KEPT}
+    def requested(
+        self, lanes: Iterable[int], without: Iterable[int] = (), open_: Collection[str] = ()
+    ) -> KeyDrain | None:
+        """Return the drain that was asked for first, of these lanes; not of the rows `without`, by their numbers.
+
+        Of `open_` topics, which are parked and can be published to, those that are full wait for their keys.
+        """
+        full = {topic for lane, topic in self.held.topics if topic in open_ and self.held.full(lane, topic)}
+        full |= {topic for _, topic in self.held.limited}
+        values = {"lanes": array_text(lanes), "without": array_text(without), "full": [*full], **_KEPT}
         row = self.conn.execute(STATEMENTS["requested"], values, prepare=True).fetchone()
         return None if row is None else KeyDrain(row[1], row[0], row[1:5], time.monotonic() - row[5])
 
@@ -383,5 +393,6 @@ class ParkedKeys:
 
     def withdraw(self, lanes: Collection[int]) -> None:
         """End the announcements of lanes; nothing of them is on the wire, and all is recorded."""
+        lanes = frozenset(lanes) - self.announced
         values = {"epoch": self.lease.epoch, "owner": self.lease.owner, "lanes": array_text(lanes)}
         self.conn.execute(STATEMENTS["withdraw"], values)

@@ -8,7 +8,7 @@
 WITH owned AS MATERIALIZED (
     SELECT l.lane FROM outbox.lane l
     WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::smallint[])
-        AND EXISTS (SELECT FROM outbox.parked_key k WHERE k.lane = l.lane AND k.draining_at IS NOT NULL) FOR KEY SHARE OF l
+        AND EXISTS (SELECT FROM outbox.parked_key k WHERE k.lane = l.lane AND k.draining_at IS NOT NULL) FOR KEY SHARE OF l SKIP LOCKED
 ), announced AS MATERIALIZED (
     SELECT k.number, k.draining_to FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane
     WHERE k.draining_at IS NOT NULL
@@ -16,8 +16,13 @@ WITH owned AS MATERIALIZED (
     UPDATE outbox.parked_key SET draining_at = NULL
     WHERE number IN (SELECT k.number FROM announced a JOIN outbox.parked_key k ON k.number = a.number
                      FOR NO KEY UPDATE OF k SKIP LOCKED)
+), doubted AS (
+    UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number AND w.place <= a.draining_to
 )
-UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number AND w.place <= a.draining_to
+SELECT l.lane FROM outbox.lane l
+WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::smallint[])
+    AND EXISTS (SELECT FROM outbox.parked_key k WHERE k.lane = l.lane AND k.draining_at IS NOT NULL)
+    AND l.lane NOT IN (SELECT o.lane FROM owned o)
 
 -- name: keys
 -- The parked keys of lanes that were taken, each with the lowest place of what waits for it. Of a long key its first bytes
@@ -40,7 +45,7 @@ WHERE k.lane = ANY (%(lanes)s::smallint[]) AND NOT k.is_topic GROUP BY k.lane, k
 
 -- name: requested
 -- The key whose drain was requested first, and how many seconds ago. One that is locked (a message of it is being given up)
--- is left for later, and so is one whose topic is parked. Those that the relay cannot drain now are left out: else the
+-- is left for later, and so is one whose topic is parked, unless the topic is open, and full: it waits for its keys. Those that the relay cannot drain now are left out: else the
 -- oldest of them would be the answer each time, and keep all others waiting.
 SELECT number, lane, topic, queue,
        CASE WHEN octet_length(order_key) > %(longest)s::integer
@@ -49,7 +54,7 @@ SELECT number, lane, topic, queue,
 FROM outbox.parked_key
 WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL
     AND number <> ALL (%(without)s::bigint[])
-    AND (is_topic OR NOT EXISTS (SELECT FROM outbox.parked_key t
+    AND (is_topic OR topic = ANY (%(full)s::text[]) OR NOT EXISTS (SELECT FROM outbox.parked_key t
                                  WHERE t.lane = parked_key.lane AND t.topic = parked_key.topic AND t.is_topic))
 ORDER BY requested_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 
@@ -62,7 +67,7 @@ ORDER BY requested_at LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
 -- not ours.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
-    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = %(lane)s FOR KEY SHARE
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = %(lane)s FOR KEY SHARE SKIP LOCKED
 ), listed AS MATERIALIZED (
     SELECT w.id, w.place FROM outbox.waiting w
     WHERE w.parked = %(number)s AND w.place >= %(since)s ORDER BY w.place LIMIT %(most)s
@@ -81,7 +86,7 @@ SELECT number, ARRAY(SELECT l.id FROM listed l ORDER BY l.place), (SELECT max(l.
 -- the announcement stays.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
-    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(lanes)s::smallint[]) FOR KEY SHARE
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(lanes)s::smallint[]) FOR KEY SHARE SKIP LOCKED
 )
 UPDATE outbox.parked_key SET draining_at = NULL
 WHERE number IN (SELECT k.number FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane

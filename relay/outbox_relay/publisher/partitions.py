@@ -1,15 +1,18 @@
 """Live partitions: those that can still hold a row to publish, and so are named in the finder's statement.
 
 Why: each named partition costs every poll 20 microseconds or more, and there may be hundreds. A partition leaves
-in three steps, each of which needs what the previous one made true:
+in two steps, of which the second needs what the first one made true:
 
 1. The newest position is beyond it, and S1 is a snapshot taken after that was read, with an xmax above every xid given
    out by then. A position is taken only by a transaction that already has an xid, so every insert into the partition
    is by one below the xmax of S1. (A snapshot's xmax alone is not enough: it is the newest xid that has ended, plus
    one, and a transaction that runs may have a higher one.)
-2. Every lane's floor has seen all of S1 end: no insert into it can appear any more. Then S2 is taken, in which
-   the partition holds nothing undecided, dead or waiting: nothing in it can become COMMITTED after S2.
-3. Every lane's floor has seen all of S2 end: whatever was COMMITTED in it has been published.
+2. Every lane's floor has seen all of S1 end: no insert into it can appear any more. One statement then finds in it
+   nothing undecided, dead or waiting, and nothing COMMITTED that one of the floors does not see. So each COMMITTED
+   message in it has been read, and it is published, because it does not wait; and none can become COMMITTED again.
+
+Both parts of step 2 are asked in one snapshot, at the moment of leaving. Asked before, the answer would not hold: a
+message that was committed and unread then can fail, become DEAD, and be retried when no poll names its partition.
 
 A process that dies in between starts with all partitions again.
 
@@ -20,14 +23,14 @@ What is dropped held nothing to publish.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
-from outbox.statements import Statements
+from outbox.statements import Statements, array_text
 from outbox_relay.publisher.snapshot import Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/partitions.sql")
@@ -41,7 +44,6 @@ class Partition:
     lower: int
     upper: int
     full_at: Snapshot | None = None
-    settled_at: Snapshot | None = None
 
 
 class LivePartitions:
@@ -121,25 +123,24 @@ class LivePartitions:
                 partition.full_at = now
             if not all(floor.sees_all_of(partition.full_at) for floor in floors):
                 continue
-            if partition.settled_at is None:
-                try:
-                    partition.settled_at = self._settled(partition)
-                except psycopg.errors.UndefinedTable:
-                    left.append(partition.table)  # dropped, so there is nothing in it
-                    continue
-            if partition.settled_at is not None and all(f.sees_all_of(partition.settled_at) for f in floors):
-                left.append(partition.table)
+            try:
+                if self._is_done(partition, floors):
+                    left.append(partition.table)
+            except psycopg.errors.UndefinedTable:
+                left.append(partition.table)  # dropped, so there is nothing in it
         if left:
             self._dropped.update(left)
             self.live = [p for p in self.live if p.table not in self._dropped]
         return left
 
-    def _settled(self, partition: Partition) -> Snapshot | None:
+    def _is_done(self, partition: Partition, floors: Collection[Snapshot]) -> bool:
         statement = sql.SQL(STATEMENTS["unsettled"]).format(
             partition=sql.Identifier("outbox", partition.table)
         )
-        bounds = {"lower": partition.lower, "upper": partition.upper}
-        row = self._conn.execute(statement, bounds).fetchone()
-        if row is None or row[1]:
-            return None
-        return Snapshot.parse(row[0])
+        values = {
+            "lower": partition.lower,
+            "upper": partition.upper,
+            "xmax": str(min(floor.xmax for floor in floors)),
+            "xip": array_text({xid for floor in floors for xid in floor.xip}),
+        }
+        return self._conn.execute(statement, values).fetchone() == (False,)

@@ -11,13 +11,14 @@ FROM outbox.partition p JOIN pg_class c ON c.oid = p.name
 ORDER BY p.lower
 
 -- name: unsettled
--- Whether a partition holds anything that may still become COMMITTED, with the snapshot that says so. The
--- snapshot is taken before the rows are read, in the same statement.
-SELECT pg_current_snapshot()::text,
-       EXISTS (SELECT FROM {partition} WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD'))
-           OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id >= %(lower)s AND w.id < %(upper)s)
-           -- A message of a parked key keeps its position, and so needs the partition of its publication.
-           OR EXISTS (SELECT FROM outbox.waiting w WHERE w.place >= %(lower)s AND w.place < %(upper)s)
+-- Whether a partition holds anything that may still become COMMITTED, or is COMMITTED and not read: the oldest lane has not
+-- seen its transaction end.
+SELECT EXISTS (SELECT FROM {partition} WHERE state IN ('UNKNOWN', 'EXHAUSTED', 'DEAD'))
+    OR EXISTS (SELECT FROM {partition} WHERE state = 'COMMITTED' AND xid >= %(xmax)s::xid8)
+    OR EXISTS (SELECT FROM {partition} WHERE state = 'COMMITTED' AND xid = ANY (%(xip)s::xid8[]))
+    OR EXISTS (SELECT FROM outbox.waiting w WHERE w.id >= %(lower)s AND w.id < %(upper)s)
+    -- A message of a parked key keeps its position, and so needs the partition of its publication.
+    OR EXISTS (SELECT FROM outbox.waiting w WHERE w.place >= %(lower)s AND w.place < %(upper)s)
 
 -- name: still_there
 -- Which of these tables exist, whether they are partitions or not: one that is being dropped may still be put back.

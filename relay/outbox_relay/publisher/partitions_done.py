@@ -31,21 +31,33 @@ class PartitionsDone:
     def _retire(self) -> None:
         """Leave partitions out of the statement that hold nothing to publish any more."""
         newest = self._reader.newest
+        if self._recorder.withheld.lanes:
+            return  # what is claimed of them waits in no row
         if self._pages or not self._partitions.live or self._partitions.live[0].upper > newest:
             # Pages that are read and not published still need their partitions.
             return
         floors = [group.progress.floor for group in self._groups]
         floors += [progress.floor for progress in self._stops.progress()]
-        if self._publisher.in_flight or self._publisher.aside:
-            # A batch is recorded in one row per partition, so its partitions must still be known then.
-            floors += [known.floor for known in self._recorder.recorded.values()]
+        read = {lane for group in self._groups for lane in group.lanes}
+        on_the_wire = self._publisher.in_flight or self._publisher.aside
+        # A batch is recorded in one row per partition, so its partitions must still be known then. A lane that no group
+        # reads may be on its way to another relay, and be kept after all.
+        floors += [
+            known.floor
+            for lane, known in self._recorder.recorded.items()
+            if on_the_wire or (lane not in read and lane not in self._stops)
+        ]
         left = self._partitions.retire(newest, self._reader.here(), floors)
         if left:
             log.info("partitions done", tables=left, live=list(self._partitions.tables))
 
     def _mark(self) -> None:
         """Tell the sweep which lanes are recorded as published up to one snapshot."""
-        levels = {lane: known for lane, known in self._recorder.recorded.items() if lane not in self._stops}
+        levels = {
+            lane: known
+            for lane, known in self._recorder.recorded.items()
+            if lane not in self._stops and lane not in self._recorder.withheld.lanes
+        }
         mark = mark_of(levels, self._partitions.live, of=len(self._lease.lanes))
         if mark is not None:
             self._upkeep.mark(mark)

@@ -36,6 +36,7 @@ from outbox_relay.publisher.records import (
     claim_of_failure,
     decode_headers,
     expiry_of,
+    keyless,
     reason_of,
     select,
     too_large,
@@ -108,7 +109,7 @@ class Publisher(HoldingKeys):
         *,
         seen: Snapshot | None = None,
     ) -> Batch:
-        """Give rows to Kafka, in order; park keys, or stop lanes, at messages that cannot be published.
+        """Give rows to Kafka, in order; park keys and topics at messages that cannot be published.
 
         Args:
             rows: one page, in position order; those of other lanes than `lanes` are left out.
@@ -160,7 +161,7 @@ class Publisher(HoldingKeys):
                     if known is not None and drain is not None and self.held.is_in_front(known, position):
                         known = None
                 if known is not None:
-                    self._hold(batch, running, row, known)
+                    self._hold(batch, row, known)
                     continue
             try:
                 if name is None:
@@ -172,6 +173,8 @@ class Publisher(HoldingKeys):
                     produce = self._producers.of(name, topic.max_message_bytes).produce
                 if withheld is not None:
                     raise too_large(withheld)
+                if key is None and topic.needs_key:
+                    raise keyless(topic)
                 if queue is None and selector is None and topic.selector is None and arg is not None:
                     cached = topic.cache.get(arg)
                     partition = topic.hash(arg) if cached is None else cached
@@ -270,34 +273,33 @@ class Publisher(HoldingKeys):
     def _stop(
         self, batch: Batch, running: set[int], row: RawRow, topic: Topic | None, error: Exception
     ) -> None:
-        """Park the key, or the topic, of a message that cannot be built or handed over, or stop its lane before it.
+        """Park the key, or the topic, of a message that cannot be built or handed over.
 
         This is the one place where an error of a single record is judged. Whatever it is, it concerns that message: its
-        key or topic is parked, or its lane stops; the others flow. What is not the message's fault ends the producer
-        (DeliveryError).
+        key or topic is parked; the others flow. What is not the message's fault ends the producer (DeliveryError).
         """
         if isinstance(error, KafkaException) and error.args[0].name() not in REFUSED:
             # The producer, not the message: after a refused message it takes nothing more (_FATAL).
             self._raise_end(error.args[0])
         reason = reason_of(error)
         claim = claim_of_failure(row, reason, alone=topic is not None and topic.skip_ahead)
-        if batch.drain is not None and (claim is None or not batch.drain.takes(claim)):
-            if claim is not None and batch.drain.waits_for(claim):
-                self._put_off_drain(batch, running, claim)
-            else:
-                self._end_drain(batch, running, row, reason)
+        drain = batch.drain
+        if claim is not None and drain is not None and drain.waits_for(claim):
+            self._put_off_drain(batch, running, claim)
             return
-        if claim is not None:
-            claim = self.held.behind(claim)
-            # No limit for a drain: a topic that stayed parked here would keep those of its keys from beginning.
-            no_key = None if batch.drain is not None else self.held.no_key(claim)
-            if no_key is None:
-                self._claim(batch, claim, row[TOPIC])
+        if claim is not None and (drain is None or drain.takes(claim)):
+            known = self.held.behind(claim)
+            claim = self.held.within_limits(known)
+            if drain is None or claim is known:
+                self._claim(batch, claim, row[TOPIC] if claim.head is None else claim.head.key[1])
                 return
-            text = f"{str(reason).partition(': ')[2]}; its {claim.what} is not parked: {no_key}"
-            reason = Unpublishable(reason.code, text)
+            # The topic has no room for the key: it stays parked, until it has.
+            reason = Unpublishable("TOO_MANY_PARKED", str(reason))
+        if drain is not None:
+            self._end_drain(batch, running, row, reason)
+            return
         self._stop_lane(batch, running, row, reason)
-        if topic is not None and batch.drain is None:
+        if topic is not None:
             # What is known may be what is wrong: it is read again at the retry.
             self.topics.doubt(topic.name)
 
@@ -349,23 +351,38 @@ class Publisher(HoldingKeys):
                 break
             self._producers.poll(0.02)
         slot, error = self._failure
-        refused: dict[int, Refused] = {}
-        if error.name() in REFUSED:
-            for batch in self.unrecorded():
-                if slot in batch.slots.values() and len(slot.offsets) < len(slot.indexes):
-                    index = slot.indexes[len(slot.offsets)]
-                    refused[batch.row_lanes[index]] = Refused(
-                        batch.positions[index],
-                        batch.message_ids[index],
-                        slot.topic,
-                        f"{error.name()}: topic {slot.topic!r}, partition {slot.partition}: {error.str()}",
-                        batch.alone,
-                        of_drain=batch.drain is not None,
-                        seen=batch.seen,
-                    )
-                    break
         text = f"delivery to {slot.topic}[{slot.partition}] failed: {error.name()}: {error.str()}"
-        raise DeliveryError(text, refused)
+        raise DeliveryError(text, self._suspects(slot, error) if error.name() in REFUSED else {})
+
+    def _suspects(self, slot: Slot, error: KafkaError) -> dict[int, Refused]:
+        """Return per lane the last message that may be the one which Kafka refused.
+
+        It refuses a whole request, and librdkafka reports each of its messages by the same error. Up to the last of
+        them the topic goes one by one, so that each is tried alone, once, and one failure finds all.
+        """
+        reason = f"{error.name()}: topic {slot.topic!r}, partition {slot.partition}: {error.str()}"
+        if error.name() == "INVALID_TIMESTAMP":
+            reason += "; records have the time of this relay's host: compare its clock with the broker's"
+        refused = {}
+        for batch in self.unrecorded():
+            part = batch.slots.get((slot.topic, slot.partition))
+            if part is None:
+                continue
+            places = part.refused
+            if part is slot and not places and len(slot.offsets) < len(slot.indexes):
+                places = [len(slot.offsets)]
+            for place in places:
+                index = part.indexes[place]
+                refused[batch.row_lanes[index]] = Refused(
+                    batch.positions[index],
+                    batch.message_ids[index],
+                    slot.topic,
+                    reason,
+                    batch.alone,
+                    of_drain=batch.drain is not None,
+                    seen=batch.seen,
+                )
+        return refused
 
     def _disturbed_until(self) -> float:
         return self._producers.disturbed_until

@@ -25,9 +25,9 @@ SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('m
        pg_conf_load_time(), clock_timestamp() - pg_conf_load_time() > make_interval(secs => %(settled)s)
 
 -- name: record_claims
--- The same with messages that fail, or are held behind one that does, in one statement. The lanes' rows are locked, not only
--- read: a relay that takes a lane has locked its row before it reads which keys are parked, so a claim is written before that, or
--- never. FOR KEY SHARE lets all others write these rows. One that has expired since it was published makes no claim: where
+-- The same with messages that fail, or are held behind one that does, in one statement. The rows of the claims' lanes are
+-- locked, not only read: a relay that takes a lane has locked its row before it reads which keys are parked, so a claim is written
+-- before that, or never. FOR KEY SHARE lets all others write these rows. No row: also where another session holds one of them. One that has expired since it was published makes no claim: where
 -- a relay died before a lane's row said that it goes on, its successor reads what has a publication again.
 -- Does such a one wait for its topic, its row stays as it is: the drain of the topic finds that it has expired.
 -- A message that waits for its whole topic already is taken over by its own key: the drain of the topic has found that it
@@ -35,9 +35,11 @@ SELECT current_setting('synchronous_standby_names') <> '' AND current_setting('m
 -- A claim of a key that has no row, and gets none here, is an error (outbox.refuse_claim): no drain would ever find it.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
-    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(locked)s::smallint[]) FOR KEY SHARE SKIP LOCKED
 ), own AS MATERIALIZED (
-    SELECT 1 AS yes FROM owned HAVING count(*) = cardinality(%(mine)s::smallint[])
+    SELECT 1 AS yes FROM owned HAVING count(*) = cardinality(%(locked)s::smallint[])
+        AND (SELECT count(*) FROM outbox.lane
+             WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[])) = cardinality(%(mine)s::smallint[])
 ), keys AS (
     INSERT INTO outbox.parked_key (number, lane, topic, queue, order_key, head, error)
     SELECT k.number, k.lane, k.topic, k.queue, k.order_key, k.head, k.error
@@ -75,7 +77,7 @@ FROM own
 -- and finds them waiting, or of a parked key.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
-    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE SKIP LOCKED
 ), own AS MATERIALIZED (
     SELECT 1 AS yes FROM owned HAVING count(*) = cardinality(%(mine)s::smallint[])
 ), keys AS (
@@ -110,10 +112,11 @@ SELECT yes FROM own
 -- published any more, and wait no longer; those that have expired leave the key and wait for ever. By their ids: a message that is committed late may be held with a lower place.
 -- Where a message failed, it is the key's new head, and the request is done; else the key is parked no more once it is
 -- empty; the first message of a topic that stays parked goes on waiting as before. What was in doubt stays so: the announcement of an earlier drain is all that is known of it in a lane that is
--- stopped. False: another session holds the key's row, which stays as it is, with its request. No row: the lease is lost.
+-- stopped. False: another session holds the key's row, which stays as it is, with its request. No row: the lease is lost, or
+-- another session holds the lane's row.
 WITH owned AS MATERIALIZED (
     SELECT lane FROM outbox.lane
-    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE SKIP LOCKED
 ), published AS (
     DELETE FROM outbox.waiting w USING owned WHERE w.id = ANY (%(done)s::bigint[])
 ), expired AS (

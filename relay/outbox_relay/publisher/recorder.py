@@ -10,7 +10,8 @@ is read again from the progress recorded last. It dies after publishing and befo
 published again, with the same message ids. PostgreSQL dies before the commit returns: the session ends, its
 successor reads progress again. The commit returns an unknown result (connection lost): as if the session had
 died; a publication that was written twice has its epoch and batch as primary key. Another session holds the row of
-a lane that stops or goes on: the publications are recorded without it; see lane_rows.py.
+a lane that stops or goes on, or of which something is claimed or drained: the publications are recorded without it; see
+lane_rows.py and withheld.py.
 
 In steady state what is to be recorded travels with the next poll, behind it, in one round trip (`send_along`, `land`):
 it commits after the poll has taken its snapshot, so it is the barrier of what that poll finds. Only one publication
@@ -23,8 +24,7 @@ between the record and publishing: as between any barrier and publishing. A chec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import psycopg
@@ -33,43 +33,24 @@ from outbox.statements import Statements, array_text
 from outbox_relay.publisher.batch import Batch, Stop, publications, runs
 from outbox_relay.publisher.doubts import Doubts
 from outbox_relay.publisher.lane_rows import Change, LaneRows, Resumption
+from outbox_relay.publisher.lease import ROW_WAIT_MS, Lease, LeaseLostError, Taken, columns
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.lease import Lease, LeaseLostError, Taken, columns
 from outbox_relay.publisher.parked import Claim, KeyDrain
 from outbox_relay.publisher.prepared import BOOL, INT8, TEXT, Call, Numbered, PreparedStatements, Rider
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.publisher.steps import Plan, Step
+from outbox_relay.publisher.withheld import Kept, RowsHeldError, Withheld, claim_values
 
 STATEMENTS = Statements("outbox_relay/publisher/publications.sql")
 
 TOGETHER = 5_000
 """Messages of small batches that are recorded in one row, when several were acknowledged meanwhile."""
 
-Step = tuple[str, dict[str, Any]]
-"""A statement and its values. Each carries the lease check: it touches no row if the lanes are not ours any more."""
-
 _NUMBERS = ("epoch", "batch", "lo", "hi", "after")
 _TYPES = {**dict.fromkeys(_NUMBERS, INT8), "owner": TEXT, "is_partial": BOOL}
 _PREPARED = {STATEMENTS[name]: Numbered.of(STATEMENTS[name], _TYPES) for name in ("record", "barrier")}
 """The statements of most turns."""
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What there is to write."""
-
-    steps: list[Step] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    messages: int = 0
-    done: list[Batch] = field(default_factory=list)
-    resumed: set[int] = field(default_factory=set)
-    is_barrier: bool = False
-    """Whether a step checks the ownership of all lanes."""
-
-    @property
-    def is_one_record(self) -> bool:
-        """Whether it is one publication and nothing else."""
-        return len(self.steps) == 1 and self.steps[0][0] == STATEMENTS["record"] and not self.changes
 
 
 class Recorder:
@@ -81,9 +62,10 @@ class Recorder:
         self._replication = replication
         self.statements = PreparedStatements(conn, self._has_session)
         """Prepared on the loop's connection; the finder's polls are, too, so that records can travel with them."""
-        self._along: tuple[Rider | None, _Plan] | None = None
+        self._along: tuple[Rider | None, Plan] | None = None
         self.doubts = Doubts()
         self._rows = LaneRows(conn, lease, self.doubts)
+        self.withheld = Withheld()
         self._number = 0
         self.resuming: set[int] = set()
         """Lanes that were stopped and go on, of which nothing was recorded since."""
@@ -94,7 +76,7 @@ class Recorder:
         without a message, at an earlier progress with nothing to publish in between; of `unwritten` lanes, earlier."""
 
     def _has_session(self) -> bool:
-        """Return whether the session is the one in which the lease began, with the settings that were made there."""
+        """Return whether the session is that in which the lease began, with its settings."""
         return self._conn.execute(LANE_STATEMENTS["session_mark"]).fetchone() == (str(self._lease.epoch),)
 
     @property
@@ -116,18 +98,18 @@ class Recorder:
         for lane in lanes:
             del self.recorded[lane]
             self.doubts.end(lane)
+            self.withheld.end(lane)
             self.resuming.discard(lane)
 
     @property
-    def unwritten(self) -> Collection[int]:
-        """The lanes whose rows are held by another session, and do not record yet that they stopped or go on."""
-        return self._rows.unwritten.keys()
+    def unwritten(self) -> set[int]:
+        """The lanes with rows that another session holds: their stops, claims or drains are not written."""
+        return {*self._rows.unwritten, *self.withheld.lanes}
 
     def has(self, stop: Stop, unrecorded: Iterable[Batch]) -> bool:
         """Return whether a stop is written, and nothing of its lane is to be recorded."""
-        pending = any(stop.lane in batch.speaks_for for batch in unrecorded)
-        known = stop.lane not in self.unwritten
-        return not pending and known and self.recorded[stop.lane] == stop.progress
+        pending = any(stop.lane in batch.speaks_for for batch in unrecorded) or stop.lane in self.unwritten
+        return not pending and self.recorded[stop.lane] == stop.progress
 
     def resume(self, lane: int) -> None:
         """Let a stopped lane's progress be in publications again, from its next batch on."""
@@ -141,7 +123,9 @@ class Recorder:
             self.resuming.difference_update(lanes)
 
     def write_changes(self, *, now: bool = False) -> list[int]:
-        """Write what rows of lanes do not hold yet, once a second or `now`; return the lanes that still do not."""
+        """Write what is not written of lanes, once a second or `now`; return the lanes that still have some."""
+        for lane in self.withheld.due(now=now):
+            self._write_withheld(lane)
         changes = self._rows.due(now=now)
         if changes:
             self._run([self._barrier()], changes)
@@ -164,22 +148,55 @@ class Recorder:
         Raises:
             LeaseLostError: another relay owns lanes of ours; nothing was written.
         """
-        plan = self._plan(acknowledged, bounds, is_barrier=barrier)
-        if (barrier and not plan.is_barrier) or (plan.changes and not plan.steps):
-            plan.steps.append(self._barrier())
-        self._run(plan.steps, plan.changes)
-        return self._note(plan)
+        batches = list(acknowledged)
+        return self._note(self._write(lambda: self._plan(batches, bounds, is_barrier=barrier), barrier))
 
-    def _plan(self, acknowledged: Iterable[Batch], bounds: list[int], *, is_barrier: bool) -> _Plan:
+    def _write(self, make: Callable[[], Plan], is_barrier: bool = False) -> Plan:
+        """Make a plan and write it; without the claims and drains of lanes whose rows are held."""
+        while True:
+            plan = make()
+            if (is_barrier and not plan.is_barrier) or (plan.changes and not plan.steps):
+                plan.steps.append(self._barrier())
+            try:
+                self._run(plan.steps, plan.changes)
+            except RowsHeldError as held:
+                self._withhold(held.lanes)
+            else:
+                return plan
+
+    def _withhold(self, lanes: Collection[int]) -> None:
+        """Keep what lanes claim and drain until their rows are free.
+
+        Raises:
+            LeaseLostError: they are not ours any more.
+        """
+        self._execute(self._barrier())
+        self.withheld.begin(lanes)
+        self._rows.locked.report(lanes, "recording what fails, is held, or was drained")
+
+    def _write_withheld(self, lane: int) -> None:
+        steps = [self._step_of(kept) for kept in self.withheld.parts(lane, TOGETHER)]
+        try:
+            self._run([self._barrier(), *steps], is_bounded=True)
+        except RowsHeldError:
+            self._withhold([lane])
+        else:
+            self.withheld.end(lane)
+
+    def _step_of(self, kept: list[Claim] | KeyDrain) -> Step:
+        return self._drained(kept) if isinstance(kept, KeyDrain) else self._claims(kept)
+
+    def _plan(self, acknowledged: Iterable[Batch], bounds: list[int], *, is_barrier: bool) -> Plan:
         """Return what there is to write; with `is_barrier` a record checks the ownership of all lanes."""
-        plan = _Plan()
+        plan = Plan()
         mine = self._lease.lanes
         for run in runs(acknowledged, TOGETHER):
             self._number += 1
-            published, others = self._steps(run, bounds, mine if is_barrier else frozenset())
+            published, others, kept = self._steps(run, bounds, mine if is_barrier else frozenset())
+            plan.kept += kept
             plan.steps += published + others
             # A drain, or claims, check the ownership of their own lanes only: they lock the rows.
-            plan.is_barrier |= any(text == STATEMENTS["record"] for text, _ in published) and is_barrier
+            plan.is_barrier |= any(step.text == STATEMENTS["record"] for step in published) and is_barrier
             if published:
                 going = (self.resuming - plan.resumed) & set(run[-1].lanes)
                 plan.changes += [Resumption(lane, self._number) for lane in going]
@@ -189,11 +206,12 @@ class Recorder:
             plan.done += run
         return plan
 
-    def _note(self, plan: _Plan) -> int:
+    def _note(self, plan: Plan) -> int:
         for batch in plan.done:
             self.recorded.update(dict.fromkeys(batch.lanes, batch.progress))
             self.recorded.update({stop.lane: stop.progress for stop in batch.stops})
         self.resuming -= plan.resumed
+        self.withheld.add(plan.kept)
         return plan.messages
 
     @property
@@ -210,13 +228,12 @@ class Recorder:
         Where it takes more than one statement, or there is nothing, they are written now, and None is returned.
         """
         plan = self._plan(acknowledged, bounds, is_barrier=True)
-        if plan.is_one_record and plan.is_barrier:
-            text, values = plan.steps[0]
+        if plan.is_only(STATEMENTS["record"]) and plan.is_barrier:
+            text, values, _ = plan.steps[0]
             rider = Rider(Call(_PREPARED[text], _PREPARED[text].bind(values)))
         else:
-            if plan.changes and not plan.steps:
-                plan.steps.append(self._barrier())
-            self._run(plan.steps, plan.changes)
+            plans = iter([plan])
+            plan = self._write(lambda: next(plans, None) or self._plan(acknowledged, bounds, is_barrier=True))
             rider = None
         self._along = rider, plan
         return rider
@@ -246,21 +263,29 @@ class Recorder:
         self.doubts.add_everything(self.recorded, row[0])
 
     def _barrier(self) -> Step:
-        return STATEMENTS["barrier"], self._lease.ownership(self._lease.lanes)
+        return Step(STATEMENTS["barrier"], self._lease.ownership(self._lease.lanes))
 
     def claim(self, claim: Claim) -> None:
         """Write that a message fails, outside a batch; all in front of it must be recorded."""
-        self._run([self._claims([claim])])
+        self._write_alone(claim, [claim])
 
     def drained(self, drain: KeyDrain) -> None:
         """Write what became of a drain of which nothing is to be recorded."""
-        self._run([self._drained(drain)])
+        self._write_alone(drain, drain)
+
+    def _write_alone(self, one: Kept, part: list[Claim] | KeyDrain) -> None:
+        if one.lane not in self.withheld.lanes:
+            try:
+                self._run([self._step_of(part)], is_bounded=True)
+            except RowsHeldError as held:
+                self._withhold(held.lanes)
+            else:
+                return
+        self.withheld.add([one])
 
     def _claims(self, claims: list[Claim]) -> Step:
-        return STATEMENTS["claim"], {
-            **self._lease.ownership(frozenset(claim.lane for claim in claims)),
-            **self._claimed(claims),
-        }
+        lanes = frozenset(claim.lane for claim in claims)
+        return Step(STATEMENTS["claim"], {**self._lease.ownership(lanes), **self._claimed(claims)}, lanes)
 
     def _claimed(self, claims: list[Claim]) -> dict[str, Any]:
         covers = self.doubts.covers
@@ -270,7 +295,7 @@ class Recorder:
 
     def _drained(self, drain: KeyDrain) -> Step:
         failed = drain.failed
-        return STATEMENTS["drained"], {
+        values = {
             **self._lease.ownership([drain.lane]),
             "number": drain.number,
             "done": array_text(drain.done),
@@ -281,22 +306,23 @@ class Recorder:
             "in_doubt": failed is not None
             and self.doubts.covers(failed.lane, failed.position, failed.message_id),
         }
+        return Step(STATEMENTS["drained"], values, frozenset([drain.lane]))
 
     def _steps(
         self, run: list[Batch], bounds: list[int], lanes: frozenset[int]
-    ) -> tuple[list[Step], list[Step]]:
-        """Return the steps that write publications, the first with claims, and others.
+    ) -> tuple[list[Step], list[Step], list[Kept]]:
+        """Return the steps that write publications, the first with claims, others, and what is not written now.
 
         Args:
             run: what is recorded together.
             bounds: upper bounds of the live partitions.
             lanes: those whose ownership a publication checks besides those of the run.
         """
-        batch = run[-1]
+        batch, held = run[-1], self.withheld.lanes
         speaks_for = frozenset[int]().union(*(each.speaks_for for each in run))
         ownership = self._lease.ownership(speaks_for | lanes)
         steps = [
-            (
+            Step(
                 STATEMENTS["record"],
                 {
                     **ownership,
@@ -304,7 +330,7 @@ class Recorder:
                     "batch": self._number,
                     "lo": part.positions[0],
                     "hi": part.positions[-1],
-                    "lanes": array_text(batch.lanes),
+                    "lanes": array_text(lane for lane in batch.lanes if lane not in held),
                     "positions": array_text(part.positions),
                     "partitions": array_text(part.partitions),
                     "offsets": array_text(part.offsets),
@@ -312,20 +338,24 @@ class Recorder:
             )
             for part in publications(run, bounds)
         ]
-        others = [] if batch.drain is None else [self._drained(batch.drain)]
-        claims = [claim for each in run for claim in each.claims]
+        drains = [] if batch.drain is None else [batch.drain]
+        others = [self._drained(drain) for drain in drains if drain.lane not in held]
+        kept: list[Kept] = [claim for each in run for claim in each.claims if claim.lane in held]
+        kept += [drain for drain in drains if drain.lane in held]
+        claims = [claim for each in run for claim in each.claims if claim.lane not in held]
         if claims and steps:
-            own = self._lease.ownership(speaks_for)
-            steps[0] = STATEMENTS["record_claims"], {**steps[0][1], **own, **self._claimed(claims)}
+            values = {**steps[0].values, **self._lease.ownership(speaks_for), **self._claimed(claims)}
+            steps[0] = Step(STATEMENTS["record_claims"], values, frozenset(claim.lane for claim in claims))
         elif claims:
             others.append(self._claims(claims))
-        return steps, others
+        return steps, others, kept
 
-    def _run(self, steps: list[Step], changes: Collection[Change] = ()) -> None:
-        if len(steps) == 1 and not changes:
-            freed = [self._execute(*steps[0])]
+    def _run(self, steps: list[Step], changes: Collection[Change] = (), *, is_bounded: bool = False) -> None:
+        is_bounded |= any(step.text == STATEMENTS["drained"] for step in steps)
+        if len(steps) == 1 and not changes and not is_bounded:
+            freed = [self._execute(steps[0])]
         elif steps:
-            freed, tried = self.statements.redo(lambda: self._in_one_commit(steps, changes))
+            freed, tried = self.statements.redo(lambda: self._in_one_commit(steps, changes, is_bounded))
             self._rows.settle(tried)
         else:
             return
@@ -334,22 +364,33 @@ class Recorder:
                 self.freed(number)
 
     def _in_one_commit(
-        self, steps: list[Step], changes: Collection[Change]
+        self, steps: list[Step], changes: Collection[Change], is_bounded: bool
     ) -> tuple[list[int | None], list[tuple[Change, bool]]]:
-        with self._conn.transaction():
-            freed = [self._execute(*step) for step in steps]
-            return freed, [(change, self._rows.write(change)) for change in changes]
+        held = self.withheld.lanes
+        try:
+            with self._conn.transaction():
+                if is_bounded:
+                    self._conn.execute(LANE_STATEMENTS["lock_timeout"], {"ms": str(ROW_WAIT_MS)})
+                freed = [self._execute(step) for step in steps]
+                return freed, [(one, one.lane not in held and self._rows.write(one)) for one in changes]
+        except psycopg.errors.LockNotAvailable as error:
+            locks = frozenset[int]().union(*(step.locks for step in steps))
+            if not is_bounded or not locks:
+                raise
+            raise RowsHeldError(str(error), locks) from error
 
-    def _execute(self, statement: str, values: dict[str, Any]) -> int | None:
-        """Run one step; return the number of the parked key whose row it deleted, if it did."""
-        if (prepared := _PREPARED.get(statement)) is not None:
-            call = Call(prepared, prepared.bind(values))
+    def _execute(self, step: Step) -> int | None:
+        """Run one step; return the number of the parked key whose row it deleted."""
+        if (prepared := _PREPARED.get(step.text)) is not None:
+            call = Call(prepared, prepared.bind(step.values))
             self._require_a_row(self.statements.run(call).command_tuples)
             return None
-        done = self._conn.execute(statement, values, prepare=True)
+        done = self._conn.execute(step.text, step.values, prepare=True)
+        if step.locks and not done.rowcount:
+            raise RowsHeldError("a lane's row is held", step.locks)
         self._require_a_row(done.rowcount)
-        if statement == STATEMENTS["drained"] and done.fetchone() == (True,) and values["is_whole"]:
-            return int(values["number"])
+        if step.text == STATEMENTS["drained"] and done.fetchone() == (True,) and step.values["is_whole"]:
+            return int(step.values["number"])
         return None
 
     def _require_a_row(self, rows: int | None) -> None:
@@ -357,28 +398,3 @@ class Recorder:
             raise LeaseLostError(
                 f"another relay has taken lanes from {self._lease.owner} (epoch {self._lease.epoch})"
             )
-
-
-def claim_values(claims: Collection[Claim], doubtful: Mapping[int, bool]) -> dict[str, Any]:
-    """Return claims as the arrays that `claim` and `record_claims` take.
-
-    Args:
-        claims: those of a batch, or of several.
-        doubtful: by id, whether Kafka may have the message.
-    """
-    heads = [(claim, claim.head) for claim in claims if claim.head is not None]
-    return {
-        "ids": array_text(claim.id for claim in claims),
-        "message_ids": [claim.message_id for claim in claims],
-        "reasons": [claim.reason for claim in claims],
-        "numbers": [claim.number for claim in claims],
-        "places": array_text(claim.position for claim in claims),
-        "doubtful": [doubtful[claim.id] for claim in claims],
-        "head_numbers": array_text(claim.number or 0 for claim, _ in heads),
-        "heads": array_text(claim.id for claim, _ in heads),
-        "head_lanes": array_text(claim.lane for claim, _ in heads),
-        "topics": [head.key[1] for _, head in heads],
-        "queues": [head.key[2] for _, head in heads],
-        "order_keys": [head.order_key for _, head in heads],
-        "errors": [head.error for _, head in heads],
-    }

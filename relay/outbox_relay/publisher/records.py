@@ -29,7 +29,7 @@ from outbox_relay.publisher.finder import (
     RawRow,
 )
 from outbox_relay.publisher.kept_keys import LONGEST_TOPIC, kept
-from outbox_relay.publisher.parked import OWN_FAULT, TOPICS_FAULT, Claim, Head
+from outbox_relay.publisher.parked import OWN_FAULT, TOPICS_FAULT, UNNAMED, Claim, Head
 from outbox_relay.publisher.topic import Topic
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -120,27 +120,38 @@ def reason_of(error: Exception) -> Unpublishable:
 
 
 def too_large(size: int) -> Unpublishable:
-    """Return why a row stops its lane that was not brought for its size."""
+    """Return why a row is refused that was not brought for its size."""
     return Unpublishable("MESSAGE_TOO_LARGE", f"{size} bytes; no topic takes more than {ROW_BYTES}")
 
 
-def can_park(row: RawRow, reason: Unpublishable) -> bool:
-    """Return whether a message that cannot be published parks its key, or itself alone.
+def keyless(topic: Topic) -> Unpublishable:
+    """Return why a compacted topic does not take a message without a key."""
+    text = f"topic {topic.name!r} is compacted (cleanup.policy) and takes no message without a key; send it with one"
+    return Unpublishable("INVALID_RECORD", text)
 
-    It does not if the fault is not its own, or if its key is not known.
-    """
-    return row[TOPIC] is not None and reason.code in OWN_FAULT
+
+def is_named(row: RawRow) -> bool:
+    """Return whether the topic of a message is known, and may be one of Kafka's."""
+    return row[TOPIC] is not None and len(row[TOPIC]) <= LONGEST_TOPIC
+
+
+def can_park(row: RawRow, reason: Unpublishable) -> bool:
+    """Return whether a message that cannot be published parks its key, or itself alone."""
+    return reason.code in OWN_FAULT or not is_named(row)
 
 
 def parks_topic(row: RawRow, reason: Unpublishable) -> bool:
     """Return whether a message that cannot be published parks its whole topic in its lane."""
-    return row[TOPIC] is not None and reason.code in TOPICS_FAULT and len(row[TOPIC]) <= LONGEST_TOPIC
+    return reason.code in TOPICS_FAULT and is_named(row)
 
 
 def claim_of_failure(row: RawRow, reason: Unpublishable, *, alone: bool = False) -> Claim | None:
-    """Return the claim by which a message parks its key or its topic; None: it does neither, and its lane stops.
+    """Return the claim by which a message parks its topic, or its key; None: it does neither, and its lane stops.
 
-    `alone`: of a topic that skips ahead. It parks as one without a key does, and holds no other.
+    Args:
+        row: the message.
+        reason: why it cannot be published.
+        alone: it is of a topic that skips ahead. It parks as one without a key does, and holds no other.
     """
     if parks_topic(row, reason):
         head = Head((row[LANE], row[TOPIC], None, None), None, str(reason))
@@ -154,12 +165,17 @@ def claim_of_closed(row: RawRow, reason: Unpublishable | None) -> Claim | None:
 
 
 def claim_of(row: RawRow, number: int, reason: Unpublishable, *, alone: bool = False) -> Claim:
-    """Return the claim of a message that cannot be published: it is the head of the parked key `number`."""
+    """Return the claim of a message that cannot be published: it is the head of the parked key `number`.
+
+    One without a name that Kafka could have parks alone: no other can be published in its place.
+    """
+    alone = alone or not is_named(row)
     order_key = row[KEY] if row[ORDER_KEY] is None else row[ORDER_KEY]
     queue = None if alone else row[QUEUE]
     if alone or queue is not None:
         order_key = None
-    head = Head((row[LANE], row[TOPIC], queue, kept(order_key)), order_key, str(reason))
+    topic = row[TOPIC] if is_named(row) else (row[TOPIC] or "")[: LONGEST_TOPIC - 1] + UNNAMED
+    head = Head((row[LANE], topic, queue, kept(order_key)), order_key, str(reason))
     return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, head)
 
 

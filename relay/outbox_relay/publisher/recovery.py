@@ -17,6 +17,7 @@ from outbox_relay.publisher.errors import (
     BrokenError,
     DeliveryError,
     KafkaUnavailableError,
+    OutOfOrderError,
     Refused,
     Unpublishable,
 )
@@ -146,14 +147,19 @@ class Recovery:
     def _start_over(self, error: DeliveryError) -> None:
         """Replace the producer after a failed delivery, and go back to what is recorded.
 
-        What was acknowledged in front of the failed message is recorded first. A lane whose message was refused
-        goes on carefully, one message at a time, so that its progress is exact when it meets that message again,
-        and then stops before it. Until then nothing of it overtakes the message: librdkafka has stopped.
+        What was acknowledged in front of the failed message is recorded first. A lane with a message that may have
+        been refused goes on carefully, one message at a time: what is refused alone parks. Until then nothing of it
+        overtakes the message: librdkafka has stopped.
         """
         now = time.monotonic()
         if now >= self._calm_at:
             self._backoff.reset()
-        pause = self._backoff.next(BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S)
+        if error.refused and not isinstance(error, OutOfOrderError):
+            pause = PAUSE_FIRST_S  # it names messages, which is progress, and all others wait
+        else:
+            pause = self._backoff.next(
+                BROKEN_PAUSE_LAST_S if isinstance(error, BrokenError) else PAUSE_LAST_S
+            )
         self._calm_at = now + pause + CALM_S
         log.error("delivery failed", text=str(error), next_try_in_s=pause)
         self._discard(error)

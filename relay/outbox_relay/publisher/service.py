@@ -25,9 +25,11 @@ import psycopg
 from confluent_kafka import KafkaException
 
 from outbox.backoff import Backoff
+from outbox.errors import error_name
 from outbox_relay.database.connections import DatabaseUnreachableError, connect
 from outbox_relay.database.partitions_ahead import ensure_at_start
 from outbox_relay.database.reasons import is_away, is_divided, may_heal, reason
+from outbox_relay.database.rights import needing
 from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.publisher import lease
 from outbox_relay.publisher.errors import KafkaUnavailableError
@@ -58,6 +60,8 @@ LAST_PAUSE_REPEATING_S = 60.0
 """The longest pause after sessions that published what they could not record: each repeats those messages."""
 QUIET_S = 10.0
 """A session that lasted so long and left nothing unrecorded has made progress, even if there was nothing to do."""
+FAILING_SESSIONS = 2
+"""So many sessions that failed in a row: the relay is ready again when one has recorded something, or has lasted."""
 BUSY_S = 1.0
 KAFKA_AWAY = "Kafka is away"
 POLL_FACTOR = 1.5
@@ -117,6 +121,7 @@ class Relay:
         self._published = 0
         self._held_since: float | None = None
         self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
+        self._failed_in_a_row = 0
         self.vitals = Vitals()
         self.on_turn: Callable[[Session], None] | None = None
 
@@ -136,6 +141,10 @@ class Relay:
 
     def run(self) -> None:
         """Run until stopped."""
+        with needing("outbox_relay", self._options.dsn):
+            self._run_sessions()
+
+    def _run_sessions(self) -> None:
         while not self._stopping:
             self._recorded, self._held_since = False, None
             try:
@@ -172,6 +181,8 @@ class Relay:
         longest = LAST_PAUSE_REPEATING_S if self._unsettled else LAST_PAUSE_S
         if self._made_progress():
             self._backoff.reset()
+            self._failed_in_a_row = 0
+        self._failed_in_a_row += 1
         pause = self._backoff.next(longest)
         fields = reason(error)
         self.vitals.failed += 1
@@ -181,7 +192,8 @@ class Relay:
             event = "lanes lost, joining again"
         else:
             event = "PostgreSQL is away" if is_away(error) else "PostgreSQL refused, trying again"
-        self.vitals.trouble = event
+        refused = isinstance(error, psycopg.Error) and not is_away(error)
+        self.vitals.trouble = f"{event}: {error_name(error)}" if refused else event
         log.warning(event, **fields, unrecorded=self._unsettled, next_try_in_s=pause)
         self._sleep(pause)
 
@@ -189,6 +201,11 @@ class Relay:
         """Return whether the session that ended recorded something, or was quiet for a while."""
         quiet = self._held_since is not None and time.monotonic() - self._held_since >= QUIET_S
         return self._recorded or (quiet and not self._unsettled)
+
+    def _does_better(self, session: Session, now: float) -> bool:
+        """Return whether a session gets further than those before it, each of which ended with an error."""
+        quiet = self._held_since is not None and now - self._held_since >= QUIET_S
+        return session.counts.recorded > 0 or (quiet and not session.unsettled)
 
     def _connect(self) -> psycopg.Connection[Any]:
         return self._connect_as("outbox relay")
@@ -257,6 +274,7 @@ class Relay:
             left = session.finish(self._options.shutdown_timeout)
         except BaseException:
             self._unsettled = session.unsettled
+            self.vitals.unrecorded += self._unsettled
             session.abandon()
             raise
         finally:
@@ -306,8 +324,9 @@ class Relay:
                 self.vitals.trouble = KAFKA_AWAY
                 self._sleep(FIRST_PAUSE_S)
                 continue
-            self.vitals.trouble = None
             now = time.monotonic()
+            if self._failed_in_a_row < FAILING_SESSIONS or self._does_better(session, now):
+                self.vitals.trouble = None
             if found or now - session.counts.last_found < BUSY_S:
                 polling.reset()
             wait = polling.next()

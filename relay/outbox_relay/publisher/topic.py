@@ -23,6 +23,8 @@ class Topic:
     """The smaller of what is registered and what Kafka takes, so that no batch of several is refused."""
     skip_ahead: bool = False
     """Whether a message that cannot be published parks alone."""
+    needs_key: bool = False
+    """Whether it is compacted, so that Kafka refuses a record without a key."""
     leaderless: frozenset[int] = frozenset()
     """The partitions that had no leader when it was read."""
     used_at: float = field(default_factory=time.monotonic)

@@ -14,6 +14,8 @@ from outbox.statements import Statements
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.kafka import readable
+from outbox_relay.publisher.lease import ROW_WAIT_MS
+from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 
@@ -45,6 +47,13 @@ class _InKafka(NamedTuple):
 
     partitions: int
     leaderless: frozenset[int]
+
+
+class _Configured(NamedTuple):
+    """What the configuration of a topic in Kafka refuses: record batches of more bytes, and records without a key."""
+
+    limit: int
+    needs_key: bool
 
 
 class TopicLookup:
@@ -97,9 +106,13 @@ class TopicLookup:
                 found[name] = seen
         if not partitions:
             return found
-        limits = self._limits_in_kafka(admin, partitions)
-        registered = self._registered(conn, partitions, limits)
+        settings = self._settings_in_kafka(admin, partitions)
+        registered = self._registered(
+            conn, partitions, {name: known.limit for name, known in settings.items()}
+        )
         self._note_counts(conn, partitions, registered)
+        for name in partitions.keys() - registered.keys():
+            found[name] = _locked(name)
         for name, (pinned, selector, limit, _, pause, skip_ahead) in registered.items():
             if pause is not None:
                 text = f"topic {name!r} is {pause}; to go on: outbox topic resume {name}"
@@ -111,26 +124,30 @@ class TopicLookup:
                     f"add partitions in Kafka, or see: outbox topic alter --help",
                 )
             else:
-                in_kafka = limits.get(name, DEFAULT_MAX_MESSAGE_BYTES)
+                in_kafka = settings.get(name, _Configured(DEFAULT_MAX_MESSAGE_BYTES, needs_key=False))
                 found[name] = Topic(
                     name,
                     pinned,
                     selector,
-                    min(limit, in_kafka),
+                    min(limit, in_kafka.limit),
                     skip_ahead,
+                    needs_key=in_kafka.needs_key,
                     leaderless=leaderless[name],
                 )
         return found
 
-    def _limits_in_kafka(self, admin: AdminClient, names: Iterable[str]) -> dict[str, int]:
-        limits: dict[str, int] = {}
+    def _settings_in_kafka(self, admin: AdminClient, names: Iterable[str]) -> dict[str, _Configured]:
+        settings: dict[str, _Configured] = {}
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         timeout = METADATA_TIMEOUT_S + LIMIT_TIMEOUT_S * len(resources)
         answers = admin.describe_configs(resources, request_timeout=timeout)
         for resource, answer in answers.items():
             name = str(resource.name)
             try:
-                limits[name] = int(answer.result(2 * timeout)["max.message.bytes"].value)
+                entries = answer.result(2 * timeout)
+                # A batch that is larger than a segment is refused as well: RECORD_LIST_TOO_LARGE.
+                limit = min(int(entries[key].value) for key in ("max.message.bytes", "segment.bytes"))
+                settings[name] = _Configured(limit, "compact" in entries["cleanup.policy"].value)
             except (KafkaException, KeyError, ValueError, TimeoutError) as error:
                 if _is_no_answer(error):
                     # A new topic would be registered with a limit that nobody gave it.
@@ -138,8 +155,8 @@ class TopicLookup:
                 # Not every relay may describe configurations.
                 if name not in self._unreadable:
                     self._unreadable.add(name)
-                    log.warning("size limit of a topic is not readable", topic=name, error=readable(error))
-        return limits
+                    log.warning("configuration of a topic is not readable", topic=name, error=readable(error))
+        return settings
 
     def _registered(
         self, conn: psycopg.Connection[Any], partitions: dict[str, int], limits: dict[str, int]
@@ -150,8 +167,11 @@ class TopicLookup:
         if missing := [name for name in names if name not in known]:
             counts = [partitions[name] for name in missing]
             taken = [limits.get(name, DEFAULT_MAX_MESSAGE_BYTES) for name in missing]
-            conn.execute(STATEMENTS["pin"], {"names": missing, "partitions": counts, "limits": taken})
-            for name, count, limit in zip(missing, counts, taken, strict=True):
+            rows = list(zip(missing, counts, taken, strict=True))
+            if not _pin(conn, rows):
+                # One of them is being registered: the others do not wait for it.
+                rows = [row for row in rows if _pin(conn, [row])]
+            for name, count, limit in rows:
                 log.info("topic registered", topic=name, partitions=count, max_message_bytes=limit)
             known |= _rows(conn, missing)
         return known
@@ -168,7 +188,7 @@ class TopicLookup:
         if not changed:
             return
         counts = [partitions[name] for name in changed]
-        conn.execute(STATEMENTS["seen"], {"names": changed, "partitions": counts})
+        _change(conn, "seen", {"names": changed, "partitions": counts})  # else at the next look-up
         for name in changed:
             if partitions[name] > registered[name].pinned:
                 log.warning(
@@ -185,15 +205,15 @@ def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, _InK
         try:
             described = answer.result(2 * METADATA_TIMEOUT_S)
             listed = described.partitions
-            leaderless = frozenset(one.id for one in listed if one.leader is None)
-            seen[name] = (
-                _InKafka(len(listed), leaderless)
-                if _may_write(described.authorized_operations)
-                else Unpublishable(
-                    "TOPIC_AUTHORIZATION_FAILED",
-                    f"topic {name!r}: the relay's Kafka user may not write to it; grant it the operation Write",
-                )
-            )
+            if described.is_internal:
+                text = f"topic {name!r} is Kafka's own; send to a topic that is not"
+                seen[name] = Unpublishable("TOPIC_EXCEPTION", text)
+            elif _may_write(described.authorized_operations):
+                leaderless = frozenset(one.id for one in listed if one.leader is None)
+                seen[name] = _InKafka(len(listed), leaderless)
+            else:
+                text = f"topic {name!r}: the relay's Kafka user may not write to it; grant it the operation Write"
+                seen[name] = Unpublishable("TOPIC_AUTHORIZATION_FAILED", text)
         except (KafkaException, TimeoutError) as failure:
             if _is_no_answer(failure):
                 raise KafkaUnavailableError(f"no metadata of topics: {readable(failure)}") from failure
@@ -220,6 +240,34 @@ def _is_no_answer(error: Exception) -> bool:
 def _rows(conn: psycopg.Connection[Any], names: list[str]) -> dict[str, _Registered]:
     rows = conn.execute(STATEMENTS["topics"], {"names": names}, prepare=True).fetchall()
     return {name: _Registered(*row) for name, *row in rows}
+
+
+def _change(conn: psycopg.Connection[Any], statement: str, values: dict[str, Any]) -> bool:
+    """Write to outbox.topic; return False if an open transaction of somebody else holds what it needs.
+
+    A change of a topic holds the row of outbox.topic_generation to the end of its transaction, which may be hours.
+    """
+    try:
+        with conn.transaction():
+            conn.execute(LANE_STATEMENTS["lock_timeout"], {"ms": str(ROW_WAIT_MS)})
+            conn.execute(STATEMENTS[statement], values)
+    except psycopg.errors.LockNotAvailable:
+        log.info("topics are locked by another transaction", topics=values["names"])
+        return False
+    return True
+
+
+def _pin(conn: psycopg.Connection[Any], rows: list[tuple[str, int, int]]) -> bool:
+    names, counts, limits = map(list, zip(*rows, strict=True))
+    return _change(conn, "pin", {"names": names, "partitions": counts, "limits": limits})
+
+
+def _locked(name: str) -> Unpublishable:
+    text = (
+        f"topic {name!r} cannot be registered while another transaction changes outbox.topic; "
+        "end that transaction: COMMIT, or pg_terminate_backend(pid)"
+    )
+    return Unpublishable("TOPIC_LOCKED", text)
 
 
 def _illegal(name: str) -> Unpublishable:

@@ -77,8 +77,7 @@ class Upkeep:
     ) -> None:
         self._lock = threading.Lock()
         self._mark: Mark | None = None
-        self._swept = BEGINNING
-        self._swept_lanes: frozenset[int] = frozenset()
+        self._swept: Mark | None = None
         self._lost: list[tuple[int, int]] = []
         self._periodic = Periodic(
             connect,
@@ -119,18 +118,24 @@ class Upkeep:
         return [id_ for id_, lane in lost if lane in lanes]
 
     def sweep(self, conn: psycopg.Connection[Any]) -> bool:
-        """Find messages recorded as published that have no publication."""
+        """Find messages recorded as published that have no publication.
+
+        The first sweep reads live partitions, a later one those that have left as well: all that is new to it was
+        given an xid since.
+        """
         with self._lock:
-            mark, since = self._mark, self._swept
+            mark, swept = self._mark, self._swept
         if mark is None:
             return False
-        if not mark.lanes <= self._swept_lanes:
-            since = BEGINNING
-        conn.execute(SWEEP["settings"])
+        if swept is not None and not mark.lanes <= swept.lanes:
+            swept = None
+        since = BEGINNING if swept is None else swept.snapshot
+        conn.execute(SWEEP["settings"], {"seqscan": "on" if swept is None else "off"})
         rows = conn.execute(
             SWEEP["lost"],
             {
-                "lowest": mark.lowest,
+                "lowest": mark.lowest if swept is None else 0,
+                "lowest_publication": (swept or mark).lowest,
                 "lanes": f"{{{','.join(map(str, mark.lanes))}}}",
                 "xmax": str(mark.snapshot.xmax),
                 "xip": mark.snapshot.xip_array,
@@ -144,7 +149,7 @@ class Upkeep:
             self._lost = list(rows)
             # Lanes that were not level stay to be swept: only a mark of all lanes moves the beginning.
             if not rows and mark.is_whole:
-                self._swept, self._swept_lanes = mark.snapshot, mark.lanes
+                self._swept = mark
         return len(rows) < AT_ONCE
 
 

@@ -26,6 +26,8 @@ class Vitals:
     def __init__(self) -> None:
         self.failed = 0
         """Sessions that ended with an error."""
+        self.unrecorded = 0
+        """Messages on the wire at the ends of these sessions."""
         self.leases_lost = 0
         self.trouble: str | None = "it starts"
         """Why the relay could not publish now; None: it could."""
@@ -46,7 +48,6 @@ class Vitals:
         session.counts.ack, session.counts.age = self.ack, self.age
         self._counted = self._counted[0], session.counts
         self._session, self._renewal = session, renewal
-        self.trouble = None
         self.sign()
 
     def end(self) -> None:

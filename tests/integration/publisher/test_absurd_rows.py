@@ -102,18 +102,19 @@ def test_a_row_larger_than_any_topic_takes_parks_its_key_only(
     assert values == [f"{key}:{version}".encode() for version in range(2)]
 
 
-def test_a_row_whose_order_key_is_too_long_to_be_brought_stops_its_lane_only(
+def test_a_row_whose_order_key_is_too_long_to_be_brought_parks_alone(
     database: str, bootstrap_servers: str, conn: Connection, topic: str
 ) -> None:
-    """Whom it would hold up is known to the database only."""
+    """No topic takes it, so nothing can wait for it."""
     same_lane, other_lane = keys_of_lanes(conn, topic, LANE, 5)
     with RelayProcess(database, bootstrap_servers) as process:
         process.wait_until_running()
         large = insert_many_bytes(conn, topic, b"k" * (LONGEST_KEY + 1))
         insert(conn, topic, same_lane, f"{same_lane}:0")
         insert(conn, topic, other_lane, f"{other_lane}:0")
-        wait_until(lambda: conn.execute(STOPPED, [LANE]).fetchone() == (large,), "the lane stops")
-        wait_until(lambda: conn.execute(UNPUBLISHED).fetchone() == (2,), "the other lane is published")
+        process.wait_for("key parked", message_id=large)
+        wait_until(lambda: conn.execute(UNPUBLISHED).fetchone() == (1,), "all others are published")
+        assert conn.execute(STOPPED, [LANE]).fetchone() is None
 
 
 def test_the_key_of_such_a_row_does_not_matter_if_it_states_another_order_key(

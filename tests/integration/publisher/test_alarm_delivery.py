@@ -121,9 +121,9 @@ def test_one_process_observes_at_a_time(conn: Connection, database: str) -> None
         raised = "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('shop', 'silent', 'x')"
         conn.execute(raised)
         with connect(database) as second:
-            assert not observe(second, None), "the first one's session holds the lock"
+            assert not observe(second, None), "the first one's session has the turn"
         assert standing(conn) == []
-    wait_until(lambda: _observes(database), "its end gives the lock back")
+    wait_until(lambda: _observes(database), "its end gives the turn back")
     assert standing(conn) == [("group_silent", "group shop", False)]
 
 

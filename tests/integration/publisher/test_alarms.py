@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support import relay_stopping_lanes
 from tests.support.alarm_receiver import Receiver
 from tests.support.callback_peer import SECRET
 from tests.support.plain_inserts import Connection, insert, insert_unchecked, wait_published
-from tests.support.relay_process import RelayProcess
+from tests.support.relay_process import ENTRY, RelayProcess
 from tests.support.stopped_lanes import set_aside
 from tests.support.waiting import wait_until
 
@@ -24,17 +25,20 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def relay(database: str, bootstrap_servers: str, receiver: Receiver, *options: str) -> RelayProcess:
+def relay(
+    database: str, bootstrap_servers: str, receiver: Receiver, *options: str, stops_lanes: bool = False
+) -> RelayProcess:
     return RelayProcess(
         database,
         bootstrap_servers,
         *("--alarm-webhook", receiver.url, *OPTIONS, *options),
         variables={"OUTBOX_ALARM_SECRET": SECRET},
+        entry=[relay_stopping_lanes.__file__ if stops_lanes else str(ENTRY)],
     )
 
 
 def stop_a_lane(conn: Connection, topic: str) -> None:
-    """By a message that the relay does not read for its size, whose key is too long to be parked unread."""
+    """By a message that the relay does not read for its size, whose key is too long to be read: see `stops_lanes`."""
     insert_unchecked(conn, topic, "k" * 1_001, BODY * (70_000_000 // len(BODY)), lane=3)
 
 
@@ -49,7 +53,7 @@ def test_a_stopped_lane_is_sent_once_signed_and_without_its_body(
     conn: Connection, database: str, bootstrap_servers: str, topic: str, receiver: Receiver
 ) -> None:
     stop_a_lane(conn, topic)
-    with relay(database, bootstrap_servers, receiver) as process:
+    with relay(database, bootstrap_servers, receiver, stops_lanes=True) as process:
         receiver.wait("lane_stopped", ["raised"])
         process.stop()
     question = receiver.taken[0]
@@ -140,7 +144,8 @@ def test_a_late_backlog_is_an_alarm_until_it_is_published(
 ) -> None:
     conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 4)", [topic])
     stop_a_lane(conn, topic)
-    with relay(database, bootstrap_servers, receiver, "--alarm-backlog-age", "1s") as process:
+    age = ("--alarm-backlog-age", "1s")
+    with relay(database, bootstrap_servers, receiver, *age, stops_lanes=True) as process:
         receiver.wait("backlog", ["raised"])
         late = receiver.taken[-1].json
         conn.execute("UPDATE outbox.message SET body = 'small'")

@@ -22,9 +22,8 @@ KIND = "half_message_exhausted"
 OPTIONS = ("--alarm-every", "200ms", "--alarm-allow-network", "127.0.0.0/8")
 NOTICE = "SELECT raise_sent_at, claim, tries, send_after FROM outbox.notice"
 BLOCKED = """
-    SELECT FROM pg_stat_activity a JOIN pg_locks l USING (pid)
-    WHERE a.application_name = 'outbox relay alarms' AND a.datname = current_database() AND l.locktype = 'advisory'
-        AND l.granted AND a.wait_event_type = 'Lock'
+    SELECT FROM pg_stat_activity a JOIN outbox.turn t USING (pid)
+    WHERE a.application_name = 'outbox relay alarms' AND a.datname = current_database() AND a.wait_event_type = 'Lock'
 """
 
 
@@ -97,7 +96,7 @@ def test_a_relay_that_is_paused_while_it_observes_stops_nobody_and_clears_nothin
         )
         first.pause()
         holder.rollback()
-        # It has the lock for as long as its session lasts, which is what a second relay waits for.
+        # It has the turn for as long as its session lasts, which is what a second relay waits for.
         raise_group_alarm(conn, "parcels", "silent")
         with relay(database, bootstrap_servers, receiver) as second:
             receiver.wait("group_silent", ["raised"])

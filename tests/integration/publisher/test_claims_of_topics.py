@@ -9,7 +9,8 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher.parked import Claim, Head
-from outbox_relay.publisher.recorder import STATEMENTS, claim_values
+from outbox_relay.publisher.recorder import STATEMENTS
+from outbox_relay.publisher.withheld import claim_values
 from tests.support.plain_inserts import Connection, connect
 from tests.support.publications import own_lanes, record, snapshot
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from outbox_relay.publisher import draining, parked
+from outbox_relay.publisher import draining, records
 from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.finder import QUEUE
 from outbox_relay.publisher.lease import LeaseLostError
 from outbox_relay.publisher.parked import KeyDrain
 from tests.support.kafka_records import read_topic
@@ -18,6 +19,8 @@ from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
 
 UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
+GIVE_UP = "UPDATE outbox.message SET state = 'DEAD', remark = 'by hand' WHERE message_id = %s"
+STOPPED = "SELECT FROM outbox.lane WHERE stopped_message = %s AND retrying_at IS NULL"
 END_LEASE = "UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 second'"
 
 
@@ -133,18 +136,23 @@ def test_a_lane_that_goes_on_after_a_stop_is_read_before_its_keys_are_drained(
     database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it claims meanwhile is recorded as read when it has caught up."""
-    monkeypatch.setattr(parked, "MOST_HELD", 8)
+    can_park = records.can_park
+    monkeypatch.setattr(records, "can_park", lambda row, reason: row[QUEUE] != 99 and can_park(row, reason))
     with relay(database, bootstrap_servers) as session:
         session._finder.page_size = 1
         for key, last in ((parking.bad, 1), (parking.good, 5)):
             parking.send(key, 0, poison=True)
             parking.send(key, *range(1, last + 1))
         parking.settle(session)
+        stops_it = insert(parking.conn, parking.topic, None, b"stops its lane", lane=3, queue=99)
         parking.send(parking.bad, *range(2, 6))
         turn_until(
-            session, lambda: bool(session.stopped) and len(parking.reasons) == 8, "the lane stops at 2"
+            session,
+            lambda: parking.conn.execute(STOPPED, [stops_it]).rowcount == 1 and len(parking.reasons) == 8,
+            "the lane stops in front of 2",
         )
         parking.repair()
+        parking.conn.execute(GIVE_UP, [stops_it])
         for key in (parking.good, parking.bad):
             parking.conn.execute(REQUEST + " WHERE order_key = %s", [key.encode()])
         session._drain_at = 0.0

@@ -72,7 +72,7 @@ def test_a_key_that_was_parked_by_a_page_that_is_given_up_is_drained_in_order(
                 assert held.messages_of[LANE, topics.sick] == 2, (
                     "what is in front is published with the topic"
                 )
-                assert held.keys_of[LANE] == 1
+                assert held.keys_of[LANE, topics.sick] == 1
         insert(conn, topics.sick, bad, f"{bad}:4", lane=LANE)
         conn.execute(LIMIT, [1_000_000, topics.sick])
         with relay_session(database, bootstrap_servers) as successor:

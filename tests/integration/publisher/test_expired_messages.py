@@ -67,6 +67,7 @@ def _expected(parking: Parking, *versions: int) -> list[bytes]:
     return [f"{parking.bad}:{version}".encode() for version in versions]
 
 
+@pytest.mark.feature("H-18")
 def test_an_expired_message_is_not_published_and_holds_nobody(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
@@ -187,6 +188,7 @@ def test_a_delayed_message_that_is_released_too_late_expires(
     assert _bodies(bootstrap_servers, parking) == _expected(parking, 1)
 
 
+@pytest.mark.feature("H-18")
 def test_a_half_message_expires_when_it_is_committed_too_late(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:

@@ -55,6 +55,7 @@ def found(bootstrap_servers: str, topic: str) -> Findings:
     return compare(records, [("first", 0), *numbered(BACKLOG)])
 
 
+@pytest.mark.feature("H-12")
 def test_a_message_is_published_before_the_older_backlog_of_another_topic(
     database: str, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
 ) -> None:
@@ -104,6 +105,7 @@ def test_a_lane_that_stops_beside_a_backlog_repeats_nothing_when_it_goes_on(
     assert not findings.duplicate_records
 
 
+@pytest.mark.feature("H-12")
 def test_a_failed_delivery_beside_a_backlog_loses_and_reorders_nothing(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
@@ -159,6 +161,7 @@ def test_lanes_that_another_relay_takes_beside_a_backlog_repeat_nothing(
     assert not findings.duplicate_records
 
 
+@pytest.mark.feature("H-12")
 @pytest.mark.parametrize("clean", [True, False], ids=["stops", "dies"])
 def test_a_successor_goes_on_with_the_rest_of_a_backlog(
     database: str, bootstrap_servers: str, topic: str, conn: Connection, *, clean: bool

@@ -15,8 +15,9 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from psycopg.errors import CheckViolation
 
 from outbox_local.stack.api import Stack
-from outbox_relay.publisher import lease
+from outbox_relay.publisher import lease, records
 from outbox_relay.publisher.session import Session
+from tests.support import relay_stopping_lanes
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import take
 from tests.support.locks import holding
@@ -26,6 +27,7 @@ from tests.support.plain_inserts import Connection, connect, insert, keys_of_lan
 from tests.support.publications import value
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_stopping_lanes import NO_NAME
 from tests.support.relay_thread import RelayThread
 from tests.support.second_broker import SecondBroker
 from tests.support.servers import MakeTopic
@@ -33,8 +35,6 @@ from tests.support.waiting import wait_until
 
 CHANGE = "UPDATE outbox.message SET state = %s, remark = 'by hand' WHERE message_id = %s"
 SPOIL = "UPDATE outbox.message SET queue = 99 WHERE message_id = %s"
-NO_NAME = "x" * 250
-"""Kafka has no topic with so long a name, and none is parked: a message of it stops its lane."""
 SPOIL_TOPIC = "UPDATE outbox.message SET topic = repeat('x', 250) WHERE message_id = %s"
 STOPPED = """
     SELECT stopped_message::text, stopped_in_doubt FROM outbox.lane
@@ -50,6 +50,13 @@ LOSE_RELAY = """
     WHERE datname = current_database() AND application_name LIKE 'outbox relay%'
 """
 LANE, OTHER, THIRD = 5, 2, 3
+pytestmark = pytest.mark.usefixtures("may_not_describe_configs", "lanes_stop")
+
+
+@pytest.fixture
+def lanes_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes stop at messages without a topic that Kafka could have."""
+    monkeypatch.setattr(records, "can_park", relay_stopping_lanes.can_park)
 
 
 def status(conn: Connection, message_id: str) -> str:
@@ -187,7 +194,7 @@ def test_what_a_killed_relay_may_have_published_does_not_become_dead(
     elsewhere = topic if failed is parked else NO_NAME
     with connect(database) as conn:
         key, other, third = keys_of_lanes(conn, topic, LANE, OTHER, THIRD)
-        with RelayProcess(database, bootstrap_servers) as relay:
+        with RelayProcess(database, bootstrap_servers, entry=[relay_stopping_lanes.__file__]) as relay:
             relay.wait_until_running()
             certain = insert(conn, elsewhere, third, b"x", lane=THIRD, **one)
             wait_until(lambda: failed(conn, THIRD) == (certain, False), "one fails before")

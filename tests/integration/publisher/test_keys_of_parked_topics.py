@@ -34,7 +34,7 @@ class Keys:
         """Repair the cause, and let the relay publish what is parked."""
         self.topics.conn.execute(SET_LIMIT, [1_000_000, self.topics.sick])
         self.topics.conn.execute(REQUEST)
-        turn_until(session, lambda: not self.topics.of_keys, "the keys are drained")
+        turn_until(session, lambda: not self.topics.reasons, "the keys are drained")
         self.topics.settle(session)
         assert self.topics.reasons == []
 
@@ -43,8 +43,8 @@ class Keys:
 def test_a_topic_goes_on_although_its_keys_hold_as_much_as_a_lane_may(
     database: str, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch, *, parked_first: bool
 ) -> None:
-    """Its keys are drained after it. Were its drain to wait for room among them, both would wait for ever."""
-    monkeypatch.setattr(parked, "MOST_HELD", 3)
+    """Its keys are drained before it then, if it is open; else both would wait for ever."""
+    monkeypatch.setattr(parked, "MOST_HELD", 8)
     monkeypatch.setattr(parked, "MOST_KEYS", 2 if parked_first else 1)
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
         topics = TopicParking(conn, bootstrap_servers)
@@ -62,11 +62,18 @@ def test_a_topic_goes_on_although_its_keys_hold_as_much_as_a_lane_may(
         topics.settle(session)
         assert len(topics.parked) == 1
         topics.resume()
-        turn_until(session, lambda: not topics.parked, "the topic is drained")
-        topics.settle(session)
-        assert sorted(topics.reasons) == ["failed"] * 2 + ["held"] * 8
+        if parked_first:
+            turn_until(session, lambda: not topics.parked, "the topic is drained")
+            topics.settle(session)
+            assert sorted(topics.reasons) == ["failed"] * 2 + ["held"] * 8
+        else:
+            full = [(LANES[0], topics.sick, "TOO_MANY_PARKED")]
+            turn_until(session, lambda: topics.parked == full, "there is room for one key only")
         assert not session.stopped
         keys.publish(session)
+        turn_until(session, lambda: not topics.parked, "the topic follows its keys")
+        topics.settle(session)
+        assert not topics.reasons
     expected = [(keys.bad, version) for version in range(6)] + [(keys.other, version) for version in range(4)]
     topics.check(topics.sick, (), also=expected)
 

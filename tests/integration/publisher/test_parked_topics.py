@@ -26,6 +26,7 @@ def policy(bootstrap_servers: str, topic: str, cleanup: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(15)
 
 
+@pytest.mark.feature("H-19")
 @pytest.mark.feature("S-38")
 def test_a_paused_topic_parks_itself_only_and_goes_on_in_order(database: str, bootstrap_servers: str) -> None:
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
@@ -270,6 +271,7 @@ def test_the_messages_of_a_topic_that_is_gone_for_good_can_be_given_up(
         assert topics.reasons == []
 
 
+@pytest.mark.usefixtures("may_not_describe_configs")
 def test_a_topic_whose_messages_are_refused_at_each_try_repeats_nothing_of_others(
     database: str, bootstrap_servers: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -293,6 +293,7 @@ def test_releasing_what_is_due_reads_what_is_due(conn: Connection) -> None:
 
 SWEEP_TYPES = {
     "lowest": "bigint",
+    "lowest_publication": "bigint",
     "lanes": "smallint[]",
     "xmax": "xid8",
     "xip": "xid8[]",
@@ -326,6 +327,7 @@ def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connecti
     watched = Prepared(conn, SWEEP["lost"], SWEEP_TYPES)
     bounds = {
         "lowest": 1,
+        "lowest_publication": 1,
         "lanes": ALL_LANES,
         "xmax": str(now.xmax),
         "xip": now.xip_array,

@@ -56,8 +56,8 @@ def watch(conn: Connection, statement: str, types: dict[str, str], values: dict[
 
 @pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "requested")
 def test_requests_are_read_without_reading_all_keys(conn: Connection) -> None:
-    values = {"lanes": "{4,5}", "without": "{}", **LONG}
-    types = {"lanes": "smallint[]", "without": "bigint[]", **dict.fromkeys(LONG, "integer")}
+    values = {"lanes": "{4,5}", "without": "{}", "full": "{}", **LONG}
+    types = {"lanes": "smallint[]", "without": "bigint[]", "full": "text[]", **dict.fromkeys(LONG, "integer")}
     watched = watch(conn, PARKED["requested"], types, values)
     conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE number IN (500, 505)")
     plan = watched.explain(values)
@@ -172,11 +172,13 @@ def test_claims_read_lanes_only(conn: Connection, name: str) -> None:
     }  # fmt: skip
     if name == "record_claims":
         types |= {
+            "locked": "smallint[]",
             "batch": "bigint", "lo": "bigint", "hi": "bigint", "lanes": "smallint[]", "base": "pg_snapshot",
             "snapshot": "pg_snapshot", "after": "bigint", "is_partial": "boolean", "positions": "bigint[]",
             "partitions": "integer[]", "offsets": "bigint[]",
         }  # fmt: skip
         values |= {
+            "locked": "{4}",
             "batch": 9, "lo": 3, "hi": 3, "lanes": "{4}", "base": None, "snapshot": "1:1:", "after": None,
             "is_partial": True, "positions": [3], "partitions": [0], "offsets": [5],
         }  # fmt: skip
@@ -220,17 +222,20 @@ def test_a_doubtful_claim_of_an_expired_message_reads_what_spans_it(conn: Connec
     assert expired == [(20_007, None), (110_000, None)], "the first was published before it expired"
 
 
-@pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "next_expired")
-def test_what_has_expired_is_found_without_what_is_held(conn: Connection) -> None:
-    values = {"topic": None, "in_doubt": False, "after": 0}
+@pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "next_to_give_up")
+@pytest.mark.parametrize("waiting", ["expired", "failed"])
+def test_what_is_to_be_given_up_is_found_without_what_is_held(conn: Connection, waiting: str) -> None:
+    values = {"waiting": waiting, "topic": None, "in_doubt": False, "after": 0}
     watched = watch(
         conn,
-        DEAD_LETTERS["next_expired"],
-        {"topic": "text", "in_doubt": "boolean", "after": "bigint"},
+        DEAD_LETTERS["next_to_give_up"],
+        {"waiting": "text", "topic": "text", "in_doubt": "boolean", "after": "bigint"},
         values,
     )
     conn.execute(
         "UPDATE outbox.waiting SET reason = 'expired', parked = NULL, place = NULL WHERE id % 100 = 1"
+        if waiting == "expired"
+        else "UPDATE outbox.waiting SET reason = 'failed' WHERE id % 100 = 1"
     )
     assert rows_read(watched.explain(values), "waiting") == KEYS * EACH // 100
 

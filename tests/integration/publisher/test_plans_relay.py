@@ -161,11 +161,25 @@ def test_progress_is_read_from_the_last_publications_however_many_there_are(conn
 
 @pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "has_foreign_xids")
 def test_foreign_xids_are_looked_for_at_the_end_of_the_index(conn: Connection) -> None:
-    watched = early(conn, LANES["has_foreign_xids"], {}, {})
+    values = {"is_copied": False, "system_identifier": 1}
+    watched = early(
+        conn, LANES["has_foreign_xids"], {"is_copied": "boolean", "system_identifier": "bigint"}, values
+    )
     fill(conn)
-    plan = watched.explain({})
+    plan = watched.explain(values)
     no_table_is_read_through(plan)
     assert rows_read(plan, "message_p") == 0
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "is_copied")
+def test_whether_a_database_is_a_copy_is_asked_of_its_newest_publication(conn: Connection) -> None:
+    watched = early(conn, LANES["is_copied"], {}, {})
+    fill(conn)
+    done, seen = positions(conn), snapshot(conn)
+    for batch in range(0, len(done), 50):
+        record(conn, done[batch : batch + 50], epoch=EPOCH, batch=batch // 50, seen=seen)
+    plan = watched.explain({})
+    assert rows_read(plan, "publication_p") <= COUNT, "the newest of each partition at most"
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/delayed.sql", "next_due")
@@ -195,15 +209,18 @@ def test_a_repair_reads_what_it_repairs(conn: Connection) -> None:
     assert row is not None
     plan = row[0][0]["Plan"]
     no_table_is_read_through(plan)
-    assert rows_read(plan, "message_p") == len(ids)
+    assert rows_read(plan, "message_p") == 2 * len(ids), (
+        "to lock those that no other session holds, and to write"
+    )
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/partitions.sql", "unsettled")
 def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
     table = sql.Identifier("outbox", "message_p000000000002001")
     statement = sql.SQL(PARTITIONS["unsettled"]).format(partition=table)
-    bounds = {"lower": 2_001, "upper": 3_001}
-    watched = early(conn, statement, {"lower": "bigint", "upper": "bigint"}, bounds)
+    bounds = {"lower": 2_001, "upper": 3_001, "xmax": str(1 << 62), "xip": "{3}"}
+    types = {"lower": "bigint", "upper": "bigint", "xmax": "xid8", "xip": "xid8[]"}
+    watched = early(conn, statement, types, bounds)
     fill(conn)
     conn.execute(
         "INSERT INTO outbox.waiting (id, message_id, reason) "
@@ -223,7 +240,7 @@ def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
             "VALUES (%s, gen_random_uuid(), 'expired', CASE WHEN %s::bigint IS NOT NULL THEN -9 END, %s)",
             [id_, place, place],
         )
-        assert watched.run(bounds)[0][1], "by its message, or by its place"
+        assert watched.run(bounds)[0][0], "by its message, or by its place"
         conn.execute("DELETE FROM outbox.waiting WHERE id = %s", [id_])
 
 

@@ -16,6 +16,8 @@ from tests.support.plain_inserts import Connection, connect, insert, insert_numb
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
 
+pytestmark = pytest.mark.usefixtures("may_not_describe_configs")
+
 PAGE = 100
 BACKLOG = 4_000
 LANE = 5

@@ -7,6 +7,8 @@ from datetime import timedelta
 import psycopg
 import pytest
 
+from outbox.partitioning.lanes import LANES
+from outbox_relay.publisher.delayed import Delayed
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import (
     Connection,
@@ -119,3 +121,29 @@ def test_a_delayed_message_that_is_cancelled_is_never_published(
         wait_published(conn)
         relay.stop()
     assert [record.value for record in read_topic(bootstrap_servers, topic)] == [b"after"]
+
+
+@pytest.mark.feature("H-05")
+def test_a_release_takes_nothing_that_is_due_after_it(database: str, topic: str) -> None:
+    """One message after the other falls due, every 5 ms; PostgreSQL tells when the release began."""
+    with connect(database) as conn, connect(database) as session:
+        conn.execute(
+            "INSERT INTO outbox.message (topic, key, body, deliver_at) "
+            "SELECT %s, 'k', 'x', clock_timestamp() + interval '1 hour' FROM generate_series(1, 2000)",
+            [topic],
+        )
+        conn.execute(
+            "UPDATE outbox.waiting w SET due_at = t.now + o.place * interval '5 ms' "
+            "FROM (SELECT clock_timestamp() AS now) t, "
+            "(SELECT id, row_number() OVER (ORDER BY id) - 1 AS place FROM outbox.waiting) o WHERE o.id = w.id"
+        )
+        due = dict(conn.execute("SELECT id, due_at FROM outbox.waiting").fetchall())
+        assert Delayed(session).release(range(LANES)) > 0
+        began = conn.execute(
+            "SELECT query_start FROM pg_stat_activity WHERE pid = %s", [session.info.backend_pid]
+        ).fetchone()
+        assert began is not None
+        for (id_,) in conn.execute("SELECT id FROM outbox.waiting").fetchall():
+            del due[id_]
+    assert due, "what is due is released"
+    assert max(due.values()) <= began[0], "never early"

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime
 
+import psycopg
 import pytest
 
+from outbox import Message, Outbox
 from outbox.partitioning.murmur2 import murmur2
 from tests.support.kafka_records import by_key_and_version, compare, message_ids, read_topic
 from tests.support.plain_inserts import connect, insert, insert_numbered, numbered, wait_published
@@ -99,6 +101,26 @@ def test_a_record_carries_the_outbox_headers_and_then_the_users(
         "nothing": None,
         "名字": "值".encode(),
     }
+
+
+@pytest.mark.feature("H-09")
+def test_a_half_message_carries_its_check_headers_once_it_is_committed(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    outbox = Outbox(producer_group="payments")
+    message = Message(topic, key="p-7", checker="payment", biz_type="payment", biz_id="p-7")
+    with psycopg.connect(database) as conn, RelayProcess(database, bootstrap_servers):
+        half = outbox.prepare(conn, message.with_check_headers())
+        plain = outbox.prepare(conn, message)
+        for one in (half, plain):
+            outbox.commit(conn, one)
+        conn.commit()
+        wait_published(conn)
+    records = {record.message_id: dict(record.headers) for record in read_topic(bootstrap_servers, topic)}
+    expected = {"checker": b"payment", "biz-type": b"payment", "biz-id": b"p-7"}
+    carried, bare = records[str(half.message_id)], records[str(plain.message_id)]
+    assert {name: carried[name] for name in expected} == expected
+    assert not expected.keys() & bare.keys()
 
 
 def test_a_delayed_message_carries_the_time_at_which_it_was_due(

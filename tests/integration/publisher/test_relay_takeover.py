@@ -11,6 +11,7 @@ import pytest
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
+from tests.support.relay_session import relay_session, turn_until
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -89,6 +90,43 @@ def test_messages_restored_from_another_cluster_are_published_once_and_in_order(
         send(conn, topic, 5, first=50)
     run_relay(database, bootstrap_servers, page=7)
     assert values(bootstrap_servers, topic) == list(range(55))
+
+
+def test_a_transaction_open_across_a_restore_stays_behind_older_messages_of_its_key(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as conn, psycopg.connect(database) as producer:
+        send(conn, topic, 20)
+        conn.execute("UPDATE outbox.message SET xid = (xid::text::bigint + 1000000000)::text::xid8")
+        conn.execute("UPDATE outbox.lane SET system_identifier = 1, timeline = 1, owner = NULL")
+        send(producer, topic, 5, first=20)  # has its positions, and commits after the lanes were taken
+        with relay_session(database, bootstrap_servers) as session:
+            producer.commit()
+            turn_until(session, lambda: session.counts.recorded >= 25, "all is published")
+    assert values(bootstrap_servers, topic) == list(range(25))
+
+
+def test_what_is_published_with_the_xid_of_a_running_transaction_stays_published(
+    database: str, bootstrap_servers: str, topic: str
+) -> None:
+    with psycopg.connect(database, autocommit=True) as conn, psycopg.connect(database) as producer:
+        send(conn, topic, 20)
+        run_relay(database, bootstrap_servers)
+        send(producer, topic, 1, first=20)
+        row = producer.execute("SELECT pg_current_xact_id()::text").fetchone()
+        assert row is not None
+        # A restore from another cluster: the xids that came with it are data, and one of them runs here just now.
+        conn.execute("UPDATE outbox.message SET xid = %s::text::xid8", [row[0]])
+        conn.execute("UPDATE outbox.lane SET system_identifier = 1, timeline = 1, owner = NULL")
+        conn.execute("UPDATE outbox.origin SET xid = '3'")
+        with relay_session(database, bootstrap_servers) as session:
+            for _ in range(20):
+                session.run_once(0.005)
+            producer.commit()
+            turn_until(session, lambda: session.counts.recorded >= 1, "the new one is published")
+            for _ in range(20):
+                session.run_once(0.005)
+    assert values(bootstrap_servers, topic) == list(range(21))
 
 
 def test_the_sweep_publishes_what_was_only_recorded(

@@ -44,6 +44,7 @@ def places(make_database: MakeDatabase, make_topic: MakeTopic) -> list[tuple[str
     return [(make_database(), make_topic()) for _ in range(2)]
 
 
+@pytest.mark.feature("H-20")
 def test_one_database_goes_away_and_comes_back_while_the_other_flows(
     places: list[tuple[str, str]], bootstrap_servers: str, tmp_path: Path
 ) -> None:
@@ -118,6 +119,7 @@ def test_one_database_is_served_by_one_relay_without_threads_around_it(
     assert (ran.code, served) == (0, [dsn])
 
 
+@pytest.mark.feature("H-20")
 def test_two_databases_may_publish_to_one_topic_each_in_its_order(
     make_database: MakeDatabase, bootstrap_servers: str, topic: str
 ) -> None:

@@ -61,6 +61,7 @@ def test_a_message_that_cannot_be_published_parks_alone_and_comes_later_on_reque
     assert versions(bootstrap_servers, skipping, skipping.bad) == [0, 4, 5, 2, 3]
 
 
+@pytest.mark.usefixtures("may_not_describe_configs")
 def test_a_message_that_the_broker_refuses_parks_alone(
     database: str, bootstrap_servers: str, make_topic: MakeTopic, skipping: Parking
 ) -> None:

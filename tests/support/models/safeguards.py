@@ -109,7 +109,7 @@ PARKING: Tests = {
         f"{_LOCKS}test_a_stopped_lane_waits_for_the_last_page_of_a_drain_of_its_keys",
     ),
     "a time-out that leaves nothing in doubt": (
-        f"{_LOCKS}test_a_drain_whose_record_is_cancelled_is_done_again_by_the_next_session",
+        f"{_LOCKS}test_a_drain_whose_record_is_withheld_is_done_again_by_the_next_session",
     ),
     "a drain that leaves nothing in doubt": (
         f"{_DRAINED}test_a_drain_that_fails_leaves_what_was_in_doubt_in_doubt",

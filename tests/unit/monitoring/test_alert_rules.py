@@ -88,7 +88,7 @@ def test_the_rule_file_is_yaml_with_every_rule() -> None:
     assert [rule["alert"] for rule in group["rules"]] == [rule.name for rule in ALERTS]
     for made, rule in zip(group["rules"], ALERTS, strict=True):
         assert made["expr"] == rule.expression
-        assert re.fullmatch(r"\d+m", made["for"])
+        assert re.fullmatch(r"\d+[mh]", made["for"])
         assert made["labels"]["severity"] in {"page", "ticket"}
         assert made["annotations"]["summary"] == rule.summary
 

@@ -9,11 +9,20 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.errors import DeliveryError, Refused, Unpublishable
+from outbox_relay.publisher.errors import REFUSED, DeliveryError, Refused, Unpublishable
 from outbox_relay.publisher.finder import FIELDS, RawRow
 from outbox_relay.publisher.lane_groups import Care, Group
-from outbox_relay.publisher.parked import MOST_HELD, MOST_KEYS, Claim, Held, KeyDrain
+from outbox_relay.publisher.parked import (
+    MOST_HELD,
+    MOST_KEYS,
+    OWN_FAULT,
+    TOPICS_FAULT,
+    Claim,
+    Held,
+    KeyDrain,
+)
 from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.records import claim_of_failure
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.topic import Topic
@@ -40,9 +49,9 @@ def row(number: int) -> RawRow:
 
 
 def full() -> Held:
-    """Return a lane that can park no further key, and hold no further message."""
+    """Return a lane that may park no further key of the topic, and hold no further message."""
     held = Held()
-    held.keys_of[LANE], held.messages_of[LANE, TOPIC] = MOST_KEYS, MOST_HELD
+    held.keys_of[LANE, TOPIC], held.messages_of[LANE, TOPIC] = MOST_KEYS, MOST_HELD
     return held
 
 
@@ -52,7 +61,7 @@ def hold(held: Held, closed: Unpublishable | None, *, drain: KeyDrain | None = N
     publisher.held = held
     publisher.topics = cast("Any", SimpleNamespace(closed=lambda name: closed))
     batch = Batch((LANE,), LEVEL, LEVEL, drain=drain)
-    publisher._hold(batch, {LANE}, row(5), 1)
+    publisher._hold(batch, row(5), 1)
     return batch
 
 
@@ -75,10 +84,47 @@ def test_a_message_of_a_parked_key_is_held_for_it_while_its_topic_parks_nothing(
     assert held.messages_of[LANE, TOPIC] == 1
 
 
-def test_a_message_is_held_for_its_key_where_the_lane_can_park_no_topic() -> None:
+def test_a_message_parks_its_topic_where_its_lane_holds_too_many_of_it() -> None:
+    held = full()
+    (claim,) = hold(held, None).claims
+    assert (claim.number, claim.reason) == (-5, "parked")
+    assert claim.head is not None
+    assert claim.head.error.startswith("TOO_MANY_HELD")
+    assert held.messages_of[LANE, TOPIC] == MOST_HELD
+
+
+def test_every_code_of_a_refusal_is_of_the_message_or_its_topic() -> None:
+    assert not OWN_FAULT & TOPICS_FAULT
+    for code in sorted(REFUSED | OWN_FAULT | TOPICS_FAULT):
+        claim = claim_of_failure(row(5), Unpublishable(code, "why"))
+        assert claim is not None, f"{code} stops a lane"
+        assert claim.is_of_topic is (code in TOPICS_FAULT)
+
+
+@pytest.mark.parametrize("topic", [None, "t" * 250, "t" * 40_000])
+@pytest.mark.parametrize("code", ["MESSAGE_TOO_LARGE", "TOPIC_EXCEPTION", "some other"])
+def test_a_message_without_a_name_that_kafka_could_have_parks_alone(topic: str | None, code: str) -> None:
+    values = list(row(5))
+    values[FIELDS.index("topic")] = topic
+    claim = claim_of_failure(tuple(values), Unpublishable(code, "why"))
+    assert claim is not None
+    assert claim.head is not None
+    assert (claim.number, claim.head.key[0], claim.head.key[2:]) == (5, LANE, (None, None))
+    assert len(claim.head.key[1]) <= 249
+
+
+def test_the_next_message_that_fails_in_a_full_topic_parks_the_topic() -> None:
     held = Held()
-    held.keys_of[LANE] = MOST_KEYS
-    assert [claim.number for claim in hold(held, PAUSED).claims] == [1]
+    held.keys_of[LANE, TOPIC] = MOST_KEYS
+    claim = claim_of_failure(row(5), Unpublishable("MALFORMED", "why"))
+    assert claim is not None
+    wide = held.within_limits(claim)
+    assert wide.head is not None
+    assert (wide.number, wide.head.key) == (-5, (LANE, TOPIC, None, None))
+    assert wide.head.error.startswith("TOO_MANY_PARKED")
+    assert wide.head.error.endswith("MALFORMED: why")
+    held.keys_of[LANE, "another"], held.keys_of[LANE, TOPIC] = MOST_KEYS, MOST_KEYS - 1
+    assert held.within_limits(claim) is claim
 
 
 def test_what_the_drain_of_a_topic_moves_to_a_key_stays_with_it() -> None:
@@ -159,9 +205,11 @@ def test_of_a_page_of_a_drain_nothing_fails_before_it_is_alone() -> None:
     assert not refusal.ended
 
 
-def test_a_refused_message_parks_its_key_when_it_was_alone_and_there_is_room() -> None:
+def test_a_refused_message_parks_its_key_when_it_was_alone() -> None:
     assert Refusal(Held()).park(TOO_LARGE) == []
-    assert Refusal(full()).park(TOO_LARGE) == [LANE]
+    refusal = Refusal(full())
+    assert refusal.park(TOO_LARGE) == []
+    assert refusal.numbers == [-5], "or its topic, where that is full"
     assert Refusal(Held(), careful=False).park(TOO_LARGE) == [LANE]
     assert Refusal(Held()).park(TOO_LARGE, alone=False) == [LANE]
 

@@ -55,7 +55,6 @@ def test_what_is_not_acknowledged_waits_for_its_topic_in_order() -> None:
     held = Held()
     _, left = divide(batch((1, "sick", 3), (2, "late", 3), (3, "sick", 3), acknowledged={}), LANE)
     claims = claims_of(held, LANE, left, REASON)
-    assert claims is not None
     assert [(one.position, one.number, one.reason) for one in claims] == [
         (1, -1_001, "parked"),
         (2, -1_002, "parked"),
@@ -73,17 +72,8 @@ def test_what_is_not_acknowledged_joins_a_topic_that_was_parked_meanwhile() -> N
     held.following, held.lowest = -77, 50
     _, left = divide(batch((1, "sick", 3), acknowledged={}), LANE)
     claims = claims_of(held, LANE, left, REASON)
-    assert claims is not None
     assert [(one.number, one.head) for one in claims] == [(-77, None)]
     assert held.lowest == 1, "the next page of its drain begins there"
-
-
-def test_a_lane_without_room_for_another_parked_topic_parks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parked, "MOST_KEYS", 0)
-    held = Held()
-    _, left = divide(batch((1, "sick", 3), acknowledged={}), LANE)
-    assert claims_of(held, LANE, left, REASON) is None
-    assert held.is_empty
 
 
 @pytest.mark.parametrize("has_leader", [True, False])

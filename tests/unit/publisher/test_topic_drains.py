@@ -32,7 +32,13 @@ def session_of(*groups: Group) -> Session:
     held = Held()
     held.park((LANE, TOPIC, None, None), NUMBER)
     withdrawn: list[list[int]] = []
-    session._parked = cast("Any", SimpleNamespace(held=held, withdraw=withdrawn.append, withdrawn=withdrawn))
+    session._parked = cast(
+        "Any",
+        SimpleNamespace(
+            held=held, withdraw=withdrawn.append, withdrawn=withdrawn, announced=frozenset[int]()
+        ),
+    )
+    session._recorder = cast("Any", SimpleNamespace(unwritten=set[int]()))
     session._waking = Waking(open={TOPIC})
     session._stops = cast("Any", SimpleNamespace(now=dict))
     session._finder = cast("Any", SimpleNamespace(hash_of_topic=lambda topic: HASH))
@@ -104,7 +110,7 @@ def test_a_request_for_a_topic_that_is_not_drained_yet_keeps_no_other_waiting(na
     session._waking.open.clear()
     asked: list[list[int]] = []
 
-    def requested(lanes: Iterable[int], without: Iterable[int]) -> None:
+    def requested(lanes: Iterable[int], without: Iterable[int], open_: Iterable[str]) -> None:
         asked.append([*without])
 
     cast("Any", session._parked).requested = requested
