@@ -6,9 +6,11 @@ nothing but the standard library may be imported before the packages are known t
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 
 # The packages an operator meets first, by import name, and the extra that brings each.
 EXTRAS = {
@@ -25,6 +27,10 @@ EXTRAS = {
 }
 
 
+CALLED_AS = "OUTBOX_CALLED_AS"
+"""The variable with which `manage.py outbox` states what usage lines begin with."""
+
+
 def main() -> None:
     """Run the command line.
 
@@ -36,7 +42,7 @@ def main() -> None:
     try:
         from outbox_relay.cli.main import main as command_line  # noqa: PLC0415 - it imports click
 
-        command_line()
+        command_line(prog_name=os.environ.get(CALLED_AS) or "outbox")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -44,8 +50,16 @@ def main() -> None:
         extra = EXTRAS[package]
         sys.exit(
             f"outbox: this command needs the package {package}, which is not installed\n"
-            f"run: pip install 'outbox-kafka[{extra}]'"
+            f"run: {_install_line(extra)}"
         )
+
+
+def _install_line(extra: str) -> str:
+    """Return what `outbox.extras` has for it, without importing the library, which needs a psycopg that works."""
+    spec = find_spec("outbox")
+    assert spec is not None and spec.origin is not None  # noqa: S101, PT018  (see require_own_library)
+    line: str = run_path(str(Path(spec.origin).with_name("extras.py")))["install_line"](extra)
+    return line
 
 
 def require_own_library() -> None:
@@ -63,7 +77,7 @@ def require_own_library() -> None:
         f"outbox: another package is imported as `outbox`: {place}\n"
         "expected the library of outbox-kafka\n"
         "start the command in another directory, remove that place from PYTHONPATH, or rename the package; if pip "
-        "installed it: pip uninstall outbox, then pip install --force-reinstall --no-deps outbox-kafka"
+        "installed it: pip uninstall outbox, then install outbox-kafka again with --force-reinstall --no-deps"
     )
 
 

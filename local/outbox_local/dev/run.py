@@ -95,7 +95,14 @@ def _environment(servers: Servers) -> dict[str, str]:
 def _for_processes(session: Session, environment: dict[str, str]) -> dict[str, str]:
     networks = (os.environ.get("OUTBOX_ALLOW_NETWORK", ""), *LOOPBACK_NETWORKS)
     config = {} if session.config is None else {"OUTBOX_CONFIG": str(session.config)}
-    return {**environment, **config, "OUTBOX_ALLOW_NETWORK": " ".join(networks).strip()}
+    # These are servers of one developer: registered queries may run by the same login.
+    queries = os.environ.get("OUTBOX_CALLBACK_DSN") or environment["OUTBOX_DSN"]
+    return {
+        **environment,
+        **config,
+        "OUTBOX_ALLOW_NETWORK": " ".join(networks).strip(),
+        "OUTBOX_CALLBACK_DSN": queries,
+    }
 
 
 def _commands(session: Session, screen: Screen) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ import socket
 
 import psycopg
 
+from outbox import sessions
 from outbox_relay.downloads.errors import StackError
 from outbox_relay.text.masking import mask_text
 
@@ -17,7 +18,7 @@ _KAFKA_PORT = 9092
 def check_postgres(dsn: str) -> None:
     """Open a session and close it. Raises StackError, with the driver's reason and no password, when that fails."""
     try:
-        psycopg.connect(dsn, connect_timeout=LIMIT).close()
+        sessions.connect(dsn, connect_timeout=LIMIT).close()
     except psycopg.Error as error:
         problem = mask_text(str(error).strip())
         raise StackError(f"the given PostgreSQL (--dsn, OUTBOX_DSN) does not answer: {problem}") from None

@@ -12,6 +12,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
+from outbox import sessions
 from outbox_local.stack.ports import LOOPBACK, Reservation
 from outbox_local.stack.process import spawn
 from outbox_local.stack.server import EmbeddedServer, fresh
@@ -92,7 +93,7 @@ class Postgres(EmbeddedServer):
     def ready(self) -> bool:
         """Return whether sessions are accepted, and make the database if this is the first time."""
         try:
-            with psycopg.connect(self.dsn("postgres"), autocommit=True, connect_timeout=5) as connection:
+            with sessions.connect(self.dsn("postgres"), connect_timeout=5) as connection:
                 there = connection.execute(
                     "select from pg_database where datname = %s", [DATABASE]
                 ).fetchone()

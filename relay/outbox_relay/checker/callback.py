@@ -19,7 +19,8 @@ PARAMETERS = ("message_id", "topic", "key", "biz_type", "biz_id", "transaction_i
 
 _FIELDS = {"http": {"kind", "url"}, "sql": {"kind", "query", "dsn_env", "role"}}
 _PLACEHOLDER = re.compile(r"%(?:%|\((?P<name>[^)]*)\)(?P<form>.)?|(?P<bare>.|$))", re.DOTALL)
-_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_VARIABLE = re.compile(r"OUTBOX_CALLBACK_DSN_[A-Z0-9_]+")
+"""What a row may name of the checker's environment: what was put there for queries, and nothing else."""
 
 
 class CallbackError(ValueError):
@@ -115,10 +116,9 @@ def _sql_problems(callback: Mapping[str, Any]) -> list[str]:
     dsn_env = callback.get("dsn_env")
     if dsn_env is not None and (not isinstance(dsn_env, str) or not _VARIABLE.fullmatch(dsn_env)):
         problems.append(
-            "dsn_env must be the name of an environment variable of the checker, such as SHOP_DSN"
+            "dsn_env must name a variable of the checker's environment that begins with OUTBOX_CALLBACK_DSN_, such as "
+            "OUTBOX_CALLBACK_DSN_SHOP"
         )
-    elif dsn_env is not None and dsn_env.startswith("OUTBOX_CALLBACK_SECRET"):
-        problems.append("dsn_env names a secret of callbacks, not a database")
     role = callback.get("role")
     if role is not None and (not isinstance(role, str) or not role):
         problems.append("role must be the name of a role that the checker's user may take on")

@@ -52,6 +52,8 @@ class CheckedGroup:
         """The same, and nothing is out."""
         self.failures = 0
         """Turns that failed in a row."""
+        self.trouble: str | None = None
+        """The name of what failed the last turn; None: it did not fail, or there was none yet."""
         self.backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         """The pauses after them."""
         self._askers, self._wake = askers, wake

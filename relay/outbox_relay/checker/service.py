@@ -22,18 +22,20 @@ from outbox.checking.describing import error_text
 from outbox.checking.finding import groups as groups_plan
 from outbox.checking.rounds import ConnectionContext
 from outbox.checking.transaction import transaction
+from outbox.errors import error_name
 from outbox.statements import Statements
 from outbox_relay.checker.askers.registered import Askers, Registration
 from outbox_relay.checker.connection import KeptConnection
 from outbox_relay.checker.group import CheckedGroup
 from outbox_relay.checker.schedule import Schedule
+from outbox_relay.database import rights
 from outbox_relay.database.connections import DatabaseUnreachableError, connect
 from outbox_relay.database.partitions_ahead import keep_ahead
 from outbox_relay.database.periodic import Periodic, Task
 from outbox_relay.database.reasons import reason
 from outbox_relay.database.schema import require_current
 from outbox_relay.text.errors import OperatorError
-from outbox_relay.text.logs import Log
+from outbox_relay.text.logs import Log, inheriting
 
 STATEMENTS = Statements("outbox_relay/checker/registered.sql")
 
@@ -87,6 +89,8 @@ class Checker:
         self._found = False
         self.found_at: float | None = None
         """When the groups were last read, as of `time.monotonic()`; None: not yet."""
+        self.trouble: str | None = None
+        """Why the last read of them failed; None: it did not."""
         self.tried_at = time.monotonic()
         """When it last tried to read them."""
 
@@ -102,7 +106,7 @@ class Checker:
     def run(self) -> None:
         """Run until stopped, then settle what was asked."""
         threads = [
-            threading.Thread(target=self._work, name=f"outbox-checker-{number}", daemon=True)
+            threading.Thread(target=inheriting(self._work), name=f"outbox-checker-{number}", daemon=True)
             for number in range(self._options.connections)
         ]
         for thread in threads:
@@ -130,19 +134,20 @@ class Checker:
             self.tried_at = began
             try:
                 self._find()
-                self._away, self.found_at = False, time.monotonic()
+                self._away, self.found_at, self.trouble = False, time.monotonic(), None
                 if not self._found:
                     self._found = True
                     self._periodic.start()
                 pause = max(FIND_GROUPS_EVERY_S, (time.monotonic() - began) / LOOK_SHARE)
                 away = Backoff(pause, LAST_PAUSE_S)
             except AWAY as error:
-                self._away = True
+                self._away, self.trouble = True, "PostgreSQL is away"
                 pause = away.next()
                 log.warning("PostgreSQL is away", **reason(error), next_try_in_s=pause)
                 self._stopping.wait(pause)
                 continue
             except psycopg.Error as error:
+                self.trouble = f"the groups were not read: {error_name(error)}"
                 pause = away.next()
                 log.error("groups were not read", **reason(error), next_try_in_s=pause)
             if time.monotonic() >= report_at:
@@ -200,18 +205,21 @@ class Checker:
         try:
             pause = group.turn(connection)
         except AWAY as error:
+            group.trouble = error_name(error)
             # While PostgreSQL is away, the look for groups tells it once for all of them.
             if not self._away and group.failures >= TOLD_FROM:
                 log.warning("turn failed, trying again", group=group.name, **reason(error))
         except Exception as error:  # noqa: BLE001  (one group's trouble must not end the others')
+            group.trouble = error_name(error)
             log.error(
                 "turn failed",
                 group=group.name,
                 exception=None if isinstance(error, (psycopg.Error, OperatorError)) else error,
                 reason=error_text(error),
+                **({"hint": repair} if (repair := rights.repair(error)) else {}),
             )
         else:
-            group.failures = 0
+            group.failures, group.trouble = 0, None
             group.backoff.reset()
             return pause
         group.failures += 1

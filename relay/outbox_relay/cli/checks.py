@@ -22,7 +22,9 @@ def show_and_exit(dsn: str, found: Sequence[Check], *, as_json: bool) -> NoRetur
     else:
         click.echo(connections.place(dsn))
         output.table(
-            ["check", "result", "found"], [(check.name, check.level, check.found) for check in found]
+            ["check", "result", "found"],
+            [(check.name, check.level, check.found) for check in found],
+            text=("found",),
         )
         for check in found:
             if check.repair:

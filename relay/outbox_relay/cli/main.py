@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
+import importlib.util
 import json
 import os
 import sys
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn
 
 import click
 
-from outbox_relay.cli import configuration
+from outbox_relay.cli import configuration, roles, streams
 
 DOCUMENTATION = "README.md and docs/ of the project; docs/reference/cli.md describes every command"
 
@@ -129,31 +129,46 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands in the order in which a newcomer needs them."""
-        return list(self.sources)
+        return [name for name in self.sources if self._is_here(name)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the command, or None without one of that name."""
-        if cmd_name not in self.sources:
+        if cmd_name not in self.sources or not self._is_here(cmd_name):
             return None
         module, _, attribute = self.sources[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        roles.name_roles(command, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands from the table above, importing none of them."""
         for title, commands in self.sections.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, text) for name, (_, text) in commands.items()], col_max=12)
+            if here := [(name, text) for name, (_, text) in commands.items() if self._is_here(name)]:
+                with formatter.section(title):
+                    formatter.write_dl(here, col_max=12)
+
+    def _is_here(self, name: str) -> bool:
+        """Return whether the package of a command is installed: the container image has no servers and examples."""
+        return importlib.util.find_spec(self.sources[name][0].partition(".")[0]) is not None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Turn an unknown command into an error that names the nearest one."""
+        """Turn `help COMMAND` into its `--help`, and an unknown command into an error that names the nearest one."""
+        if args[0] == "help":
+            if not args[1:]:
+                click.echo(ctx.get_help())
+                ctx.exit()
+            args = [*args[1:], "--help"]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError:
-            near = difflib.get_close_matches(args[0], self.sources, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(self.sources)}."
+            if args[0] in self.sources:
+                text = f"{args[0]!r} runs servers and examples on a developer's machine; this image leaves it out."
+                raise click.UsageError(text, ctx) from None
+            here = self.list_commands(ctx)
+            near = difflib.get_close_matches(args[0], here, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(here)}."
             raise click.UsageError(f"No such command {args[0]!r}.{hint}", ctx) from None
 
     def main(
@@ -170,19 +185,19 @@ class LazyGroup(click.Group):
             SystemExit: with the exit code: 0 done, 1 refused or failed, 2 wrong options or values.
         """
         given = list(sys.argv[1:] if args is None else args)
-        if not standalone_mode or not _wants_json(given):
+        if not standalone_mode:
             return super().main(given, prog_name, complete_var, standalone_mode, **extra)
-        try:
-            code = super().main(given, prog_name, complete_var, False, **extra)
-        except click.ClickException as error:
-            _fail(error.format_message(), "usage" if error.exit_code == 2 else "failed", error.exit_code)
-        except click.Abort:
-            _fail("aborted", "failed", 1)
-        except OSError as error:
-            if error.errno != errno.EPIPE:
-                raise
-            sys.exit(1)
-        sys.exit(code if isinstance(code, int) else 0)
+        if not _wants_json(given):
+            with streams.complete_output(lambda text: click.echo(f"Error: {text}", err=True)):
+                return super().main(given, prog_name, complete_var, standalone_mode, **extra)
+        with streams.complete_output(lambda text: _fail(text, "failed", 1)):
+            try:
+                code = super().main(given, prog_name, complete_var, False, **extra)
+            except click.ClickException as error:
+                _fail(error.format_message(), "usage" if error.exit_code == 2 else "failed", error.exit_code)
+            except click.Abort:
+                _fail("aborted", "failed", 1)
+            sys.exit(code if isinstance(code, int) else 0)
 
 
 def _wants_json(args: Sequence[str]) -> bool:
@@ -198,7 +213,7 @@ def _wants_json(args: Sequence[str]) -> bool:
 
 
 def _fail(text: str, kind: str, code: int) -> NoReturn:
-    click.echo(json.dumps({"error": text, "kind": kind}, ensure_ascii=False), err=True)
+    click.echo(json.dumps({"error": text, "kind": kind}, ensure_ascii=not streams.takes_any_text()), err=True)
     sys.exit(code)
 
 

@@ -1,12 +1,15 @@
-"""The option `--http` of commands that run for long."""
+"""The options `--http` and `--livez` of commands that run for long."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import click
+
+from outbox_relay.monitoring.server import Monitoring, MonitoringServer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,14 +44,41 @@ class Address(click.ParamType[Any]):
         return (found["host"] or LOOPBACK).strip("[]"), int(found["port"])
 
 
-def http_option(*, required: bool = False) -> Callable[[F], F]:
-    """Add `--http`: where monitoring systems read."""
-    return click.option(
-        "--http",
-        type=Address(),
-        required=required,
-        envvar="OUTBOX_HTTP",
-        show_envvar=True,
-        metavar="[HOST:]PORT",
-        help=f"Serve /livez, /readyz and /metrics here; without HOST on {LOOPBACK} only.",
-    )
+def http_options(*, required: bool = False) -> Callable[[F], F]:
+    """Add `--http`, where monitoring systems read, and `--livez`, where an orchestrator asks."""
+
+    def add(command: F) -> F:
+        command = click.option(
+            "--livez",
+            type=Address(),
+            envvar="OUTBOX_LIVEZ",
+            show_envvar=True,
+            metavar="[HOST:]PORT",
+            help="With --http: serve /livez here too, by a listener of its own, which no other client reaches.",
+        )(command)
+        return click.option(
+            "--http",
+            type=Address(),
+            required=required,
+            envvar="OUTBOX_HTTP",
+            show_envvar=True,
+            metavar="[HOST:]PORT",
+            help=f"Serve /livez, /readyz and /metrics here; without HOST on {LOOPBACK} only.",
+        )(command)
+
+    return add
+
+
+def serve(
+    stack: ExitStack, monitoring: Monitoring, http: tuple[str, int] | None, livez: tuple[str, int] | None
+) -> None:
+    """Serve what the options ask for, until the stack is closed.
+
+    Raises:
+        click.UsageError: `--livez` without `--http`.
+        AddressError: an address is taken, or not of this machine.
+    """
+    if http is not None:
+        stack.enter_context(MonitoringServer(*http, monitoring, livez=livez))
+    elif livez is not None:
+        raise click.UsageError("--livez is a second listener; it needs --http, where the other pages are")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import click
 
-from outbox_relay.cli import configuration
+from outbox_relay.cli import configuration, roles
 from outbox_relay.cli.types import Number, check_brokers
 from outbox_relay.text.errors import OperatorError, OptionError
 from outbox_relay.text.masking import mask_text
+from outbox_relay.text.waiting import TELL
 
 NO_DATABASE = (
     'no database given: use --dsn, or set OUTBOX_DSN, or start a local one: outbox up; eval "$(outbox env)"'
@@ -58,6 +59,12 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; turn what a user can repair into an error message."""
+        if "log_format" not in ctx.params:
+            TELL.set(_once())
+        with roles.needed(ctx):
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -69,6 +76,18 @@ class Command(click.Command):
             if isinstance(error, OptionError):
                 raise click.UsageError(text, ctx) from error
             raise click.ClickException(text) from error
+
+
+def _once() -> Callable[[str], None]:
+    """Return what shows a line on standard error, and not again."""
+    shown: set[str] = set()
+
+    def tell(text: str) -> None:
+        if text not in shown:
+            shown.add(text)
+            click.echo(text, err=True)
+
+    return tell
 
 
 def _undecodable(value: Any) -> bool:
@@ -86,9 +105,15 @@ class CommandGroup(click.Group):
     command_class = Command
     group_class = type
 
-    def __init__(self, *args: Any, first: tuple[str, ...] = (), **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        first: tuple[str, ...] = (),
+        absent: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._first = first
+        self._first, self._absent = first, absent or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Name the commands, those named by `first` before the others."""
@@ -116,6 +141,8 @@ class CommandGroup(click.Group):
         except click.NoSuchOption:
             raise
         except click.UsageError:
+            if args[0] in self._absent:
+                raise click.UsageError(f"No such command {args[0]!r}: {self._absent[args[0]]}", ctx) from None
             near = difflib.get_close_matches(args[0], self.commands, n=1)
             hint = f"Did you mean {near[0]!r}?" if near else f"Commands: {', '.join(self.commands)}."
             raise click.UsageError(f"No such command {args[0]!r}. {hint}", ctx) from None
@@ -130,8 +157,11 @@ def advice(error: Exception) -> str | None:
     # By name, so that `outbox env` does not load the driver to ask.
     if type(error).__module__.partition(".")[0] == "psycopg":
         sqlstate = getattr(error, "sqlstate", None)
-        return f"PostgreSQL: {mask_text(str(error).strip())}" + (
-            f" (SQLSTATE {sqlstate})" if sqlstate else ""
+        repair = roles.repair(error)
+        return (
+            f"PostgreSQL: {mask_text(str(error).strip())}"
+            + (f" (SQLSTATE {sqlstate})" if sqlstate else "")
+            + (f"\n{repair}" if repair else "")
         )
     return None
 

@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import Any
 
 import click
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from outbox_relay.cli import layout, streams
 from outbox_relay.text.formatting import NOTHING, bytes_for_json, cell, rfc3339
 
 WIDE = 120
@@ -23,17 +22,17 @@ WIDE = 120
 
 def is_wide() -> bool:
     """Whether a list shows all its columns: in a wide terminal, and in a pipe."""
-    return not sys.stdout.isatty() or shutil.get_terminal_size().columns >= WIDE
+    return not is_terminal() or shutil.get_terminal_size().columns >= WIDE
 
 
 def emit_json(value: Any) -> None:
     """Print one JSON document."""
-    click.echo(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
+    click.echo(json.dumps(value, ensure_ascii=not streams.takes_any_text(), indent=2, default=_plain))
 
 
 def emit_json_line(value: Any) -> None:
     """Print one JSON document on one line, for commands that print many."""
-    click.echo(json.dumps(value, ensure_ascii=False, default=_plain))
+    click.echo(json.dumps(value, ensure_ascii=not streams.takes_any_text(), default=_plain))
 
 
 def _plain(value: Any) -> Any:
@@ -44,28 +43,51 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def is_terminal() -> bool:
+    """Whether a person reads standard output."""
+    return sys.stdout.isatty()
+
+
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, right: Collection[str] = (), title: str = ""
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    right: Collection[str] = (),
+    keep: Collection[str] | None = None,
+    text: Collection[str] = (),
 ) -> None:
-    """Print a table; `right` names the columns of numbers."""
+    """Print a table; a terminal that is too narrow for it gets fewer columns, or a pair of name and value on each line.
+
+    Args:
+        columns: the heads.
+        rows: a value for each column.
+        right: columns of numbers.
+        keep: columns that the list needs; of the others, the last are dropped first. None: all.
+        text: columns of prose, which may be folded; ids and numbers never are.
+    """
     cells = [[cell(value) for value in row] for row in rows]
-    if not sys.stdout.isatty():
-        click.echo(plain_table(columns, cells, right=right, title=title))
+    if not is_terminal():
+        click.echo(plain_table(columns, cells, right=right))
         return
-    shown = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        title=title or None,
-        title_justify="left",
-        title_style="bold",
-    )
-    for column in columns:
-        # In capitals, as in a pipe: what a page of the documentation shows is what a terminal shows.
-        shown.add_column(column.upper(), justify="right" if column in right else "left", overflow="fold")
-    for row in cells:
-        shown.add_row(*(Text(value, style=STYLES.get(value, "")) for value in row))
-    Console(highlight=False).print(shown)
+    width = shutil.get_terminal_size().columns
+    shown = layout.fitting(columns, cells, width, columns if keep is None else keep, text)
+    if shown is None:
+        for number, row in enumerate(cells):
+            if number:
+                click.echo()
+            pairs(zip(columns, row, strict=True))
+        return
+    console = Console(highlight=False)
+    chosen = [[row[number] for number in shown] for row in cells]
+    lines = layout.lines_of([columns[number] for number in shown], chosen, right, text, width)
+    for number, line in enumerate(lines):
+        parts = [(each, "bold" if number == 0 else STYLES.get(each.strip(), "")) for each in line]
+        written = Text()
+        for place, part in enumerate(parts):
+            written.append(" " * layout.GAP if place else "")
+            written.append(*part)
+        written.rstrip()
+        console.print(written, soft_wrap=True)
 
 
 STYLES = {
@@ -83,20 +105,10 @@ STYLES = {
 }
 
 
-def plain_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = (), title: str = ""
-) -> str:
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
     """Align a table with spaces; the header is in capitals, no line has trailing space."""
-    heads = [column.upper() for column in columns]
-    widths = [max(map(len, texts)) for texts in zip(heads, *rows, strict=True)]
-    lines = [
-        "  ".join(
-            text.rjust(width) if column in right else text.ljust(width)
-            for column, text, width in zip(columns, row, widths, strict=True)
-        ).rstrip()
-        for row in [heads, *rows]
-    ]
-    return "\n".join([title, *lines] if title else lines)
+    gap = " " * layout.GAP
+    return "\n".join(gap.join(line).rstrip() for line in layout.lines_of(columns, rows, right))
 
 
 def pairs(rows: Iterable[tuple[str, Any]]) -> None:

@@ -28,6 +28,7 @@ from outbox_relay.operations.messages import Row
 from outbox_relay.operations.tail import new_reader
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.waiting import announced
 
 KAFKA_TIMEOUT_S = 10.0
 SPEC: Any = OffsetSpec
@@ -75,7 +76,8 @@ class KafkaOffsets:
             OperatorError: no broker replies.
         """
         try:
-            metadata = self.admin.list_topics(timeout=KAFKA_TIMEOUT_S)
+            with announced(f"Kafka at {self.bootstrap_servers}"):
+                metadata = self.admin.list_topics(timeout=KAFKA_TIMEOUT_S)
             names = sorted(name for name in topics if name in metadata.topics)
             places = [
                 TopicPartition(name, part) for name in names for part in metadata.topics[name].partitions

@@ -30,6 +30,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Ka
 from outbox_relay.operations import consumers, filters
 from outbox_relay.operations.consumer_lag import KAFKA_TIMEOUT_S, SPEC, KafkaOffsets, TopicOffsets
 from outbox_relay.operations.messages import Row
+from outbox_relay.operations.names import require_known
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.errors import OperatorError, OptionError
 
@@ -89,10 +90,13 @@ def plan(
         OperatorError: The group runs, or it has no position in the topic, or Kafka has no such topic.
         OptionError: `to` cannot be read, or an offset is not one of the partition's.
     """
+    if to not in {"first", "last"} and not (to.isascii() and to.isdigit()):
+        filters.read_moment("--to", to)  # a wrong option is refused before anything is looked up
     consumers.find(conn, group)
     _require_no_member(consumers.members(conn, group), group)
     offsets = kafka.read([topic]).get(topic)
     if offsets is None:
+        require_known(conn, topic=topic)
         raise OperatorError(f"Kafka at {kafka.bootstrap_servers} has no topic {topic!r}")
     listed = _positions(conn, group, offsets.kafka_id)
     if not listed:

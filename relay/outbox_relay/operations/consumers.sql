@@ -1,6 +1,11 @@
 -- Consumer groups: what `outbox consumers` lists and resets, and what `outbox status` counts. The rows are the consumers'; see
 -- outbox/sql/inbox_groups.sql for what they do with them.
 
+-- name: apply_policies
+-- Lets the policies of consumer groups choose the rows of this session, or (%(local)s) of this transaction: with row_security = off
+-- each statement that they concern would be an error.
+SELECT set_config('row_security', 'on', %(local)s);
+
 -- name: groups
 -- Consumer groups and the topics that they have a position or a parked message in, with what is parked of each. A member that
 -- was not seen for a minute does not run; one that has read no partition for a minute is idle. Kafka's id differs between topics that had the same name one after the other.
@@ -19,7 +24,7 @@ WITH parked AS (
 ), known AS (
     SELECT group_id, topic_id FROM positions UNION SELECT group_id, topic_id FROM parked
 )
-SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, g.orderly,
+SELECT g.name AS consumer_group, t.name AS topic, t.kafka_id, g.orderly, g.role::text AS role,
     (SELECT count(*) FROM outbox.consumer_member m
      WHERE m.group_id = g.id AND m.seen_at > clock_timestamp() - interval '60 seconds') AS members,
     (SELECT count(*) FROM outbox.consumer_member m
@@ -51,8 +56,28 @@ ORDER BY g.name, t.name, t.id, p.part;
 
 -- name: group
 -- One consumer group by its name.
-SELECT g.name AS consumer_group, g.orderly, g.subscription, g.registered_at
+SELECT g.name AS consumer_group, g.orderly, g.subscription, g.registered_at, g.role::text AS role
 FROM outbox.consumer_group g WHERE g.name = %(group)s;
+
+-- name: hidden_by
+-- The role of a group that this user does not see, and the user.
+SELECT outbox.role_of_consumer_group(%(group)s)::text, current_user::text;
+
+-- name: roles
+-- The roles of this server.
+SELECT r.rolname::text FROM pg_catalog.pg_roles r ORDER BY 1;
+
+-- name: bind
+-- Binds a group to a role. A group whose first member has not run yet is registered; that member states how it reads. Returns
+-- whether it is new.
+INSERT INTO outbox.consumer_group (name, subscription, orderly, role)
+VALUES (%(group)s, '{}', false, %(role)s)
+ON CONFLICT (name) DO UPDATE SET role = excluded.role
+RETURNING xmax = 0;
+
+-- name: unbind
+-- Leaves a group to all consumers again.
+UPDATE outbox.consumer_group g SET role = NULL WHERE g.name = %(group)s;
 
 -- name: members
 -- The members of a group, and whether each runs: it was seen within a minute.

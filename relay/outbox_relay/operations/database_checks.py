@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
-from outbox_relay.database import schema
+from outbox_relay.database import rights, schema
 from outbox_relay.operations import partitions
 from outbox_relay.text.formatting import count, seconds
 
@@ -24,7 +24,10 @@ ROLES = (
     "outbox_etl",
     "outbox_reader",
     "outbox_operator",
+    "outbox_trusted_producer",
 )
+SHOWN = 5
+"""Objects that a finding names at most."""
 SOON_S = 86_400.0
 
 Level = Literal["ok", "warning", "FAILED"]
@@ -49,14 +52,32 @@ def _checks(conn: psycopg.Connection[Any]) -> Iterator[Check]:
     with conn.cursor(row_factory=dict_row) as cursor:
         server = cursor.execute(STATEMENTS["server"]).fetchone() or {}
     yield _version(server["version"])
+    yield _encoding(server["encoding"])
     yield _primary(server)
     yield from _durability(server, conn.info.dbname)
-    current = _schema(conn)
+    current = allowed("schema", lambda: _schema(conn))
     yield current
     if current.level == "ok":
-        yield _partitions(conn)
-        yield _no_default(conn)
-    yield _roles(conn, upgraded=current.level == "ok")
+        yield allowed("partitions", lambda: _partitions(partitions.read(conn)))
+        yield allowed("ids", lambda: _ids(partitions.read(conn)))
+        yield allowed("default partition", lambda: _no_default(conn))
+        yield allowed("owner", lambda: _owner(conn))
+        yield allowed("functions", lambda: _functions(conn))
+        yield allowed("row security", lambda: _row_security(conn))
+    yield roles(conn, upgraded=current.level == "ok")
+
+
+def allowed(name: str, check: Callable[[], Check]) -> Check:
+    """Return what a check finds; where the login may not read it, a failed one that names the right."""
+    try:
+        return check()
+    except psycopg.errors.InsufficientPrivilege as error:
+        return denied(name, error)
+
+
+def denied(name: str, error: psycopg.Error) -> Check:
+    """Return the check that failed because the login may not read what it checks."""
+    return Check(name, "FAILED", error.diag.message_primary or str(error), rights.repair(error))
 
 
 def _version(version: int) -> Check:
@@ -65,6 +86,18 @@ def _version(version: int) -> Check:
         return Check("server", "ok", found)
     return Check(
         "server", "FAILED", f"{found}: the outbox needs 14 or newer", "upgrade the server (pg_upgrade)"
+    )
+
+
+def _encoding(encoding: str) -> Check:
+    if encoding == "UTF8":
+        return Check("encoding", "ok", encoding)
+    return Check(
+        "encoding",
+        "FAILED",
+        f"{encoding}; expected UTF8, in which keys, headers and names can be stored",
+        "make a database that has it, and restore a dump of this one there: "
+        "CREATE DATABASE … TEMPLATE template0 ENCODING 'UTF8'",
     )
 
 
@@ -128,8 +161,7 @@ def _schema(conn: psycopg.Connection[Any]) -> Check:
     return Check("schema", "ok", f"revision {schema.REVISION}")
 
 
-def _partitions(conn: psycopg.Connection[Any]) -> Check:
-    found = partitions.read(conn)
+def _partitions(found: partitions.Partitions) -> Check:
     repair = "outbox db partitions --ensure 7"
     left = found.seconds_until(found.newest_id + found.ids_left)
     room = f"{found.ahead} ahead, room for {count(found.ids_left)} ids" + (
@@ -144,6 +176,18 @@ def _partitions(conn: psycopg.Connection[Any]) -> Check:
     return Check("partitions", "ok", room)
 
 
+def _ids(found: partitions.Partitions) -> Check:
+    if not found.taken:
+        return Check("ids", "ok", f"{count(found.newest_id)} given out")
+    return Check(
+        "ids",
+        "warning",
+        f"{count(found.taken)} ids of the current partition were taken without a message: "
+        "large inserts were rolled back, or a login calls nextval('outbox.position')",
+        "find it among the members of outbox_producer: SELECT usename, query FROM pg_stat_activity",
+    )
+
+
 def _no_default(conn: psycopg.Connection[Any]) -> Check:
     row = conn.execute(partitions.STATEMENTS["has_default"]).fetchone()
     if row and row[0]:
@@ -156,17 +200,79 @@ def _no_default(conn: psycopg.Connection[Any]) -> Check:
     return Check("default partition", "ok", "none")
 
 
-def _roles(conn: psycopg.Connection[Any], *, upgraded: bool) -> Check:
+def owner(conn: psycopg.Connection[Any]) -> str | None:
+    """Return the owner of the schema, or None if there is no schema."""
+    row = conn.execute(STATEMENTS["owner"]).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _owner(conn: psycopg.Connection[Any]) -> Check:
+    its_owner = owner(conn)
+    found = conn.execute(STATEMENTS["others_objects"]).fetchall()
+    if not found:
+        return Check("owner", "ok", f"{its_owner} owns the schema and all that is in it")
+    named = [f"{name} belongs to {other}" for name, other in found if name is not None]
+    named += [f"{other} may add to it" for name, other in found if name is None]
+    return Check(
+        "owner",
+        "FAILED",
+        f"the schema belongs to {its_owner}, but {_some(named)}: who owns an object can replace and drop it",
+        f'as a superuser: ALTER … OWNER TO "{its_owner}" for each, or drop it; '
+        "REVOKE CREATE ON SCHEMA outbox FROM who may add to it",
+    )
+
+
+def _functions(conn: psycopg.Connection[Any]) -> Check:
+    found = conn.execute(STATEMENTS["strangers_functions"]).fetchall()
+    if not found:
+        return Check("functions", "ok", "none of strangers is called")
+    return Check(
+        "functions",
+        "FAILED",
+        f"{_some([f'{name} calls {called} of {owner}' for name, called, owner in found])}: "
+        "it runs with the rights of each user who sends or decides, and of the owner",
+        "drop what you did not make; a schema before 0004 is mended by: outbox db upgrade",
+    )
+
+
+def _row_security(conn: psycopg.Connection[Any]) -> Check:
+    hidden = [name for (name,) in conn.execute(STATEMENTS["hidden_rows"]).fetchall()]
+    if not hidden:
+        return Check("row security", "ok", "hides no messages")
+    return Check(
+        "row security",
+        "FAILED",
+        f"set on {_some(hidden)} by somebody else than the outbox: processes fail, or pass over rows",
+        f"ALTER TABLE {hidden[0]} DISABLE ROW LEVEL SECURITY, NO FORCE ROW LEVEL SECURITY",
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {count(more)} more" if more > 0 else "")
+
+
+def roles(conn: psycopg.Connection[Any], *, upgraded: bool) -> Check:
+    """Check that the roles are there, and that the schema's owner may grant them to logins."""
     missing = [
         name for (name,) in conn.execute(STATEMENTS["missing_roles"], {"roles": list(ROLES)}).fetchall()
     ]
-    if not missing:
-        return Check("roles", "ok", "all there")
-    return Check(
-        "roles",
-        "warning",
-        f"missing: {', '.join(missing)}",
-        'as a user who may create roles: outbox db sql --roles | psql -v ON_ERROR_STOP=1 "$OUTBOX_DSN"'
-        if upgraded
-        else "outbox db upgrade makes them, as a user who may create roles",
-    )
+    if missing:
+        return Check(
+            "roles",
+            "warning",
+            f"missing: {', '.join(missing)}",
+            'as a user who may create roles: outbox db sql --roles | psql -v ON_ERROR_STOP=1 "$OUTBOX_DSN"'
+            if upgraded
+            else "outbox db upgrade makes them, as a user who may create roles",
+        )
+    unusable = conn.execute(STATEMENTS["unusable_roles"], {"roles": list(ROLES)}).fetchall()
+    if unusable:
+        names, owner = ", ".join(name for name, _ in unusable), unusable[0][1]
+        return Check(
+            "roles",
+            "warning",
+            f"{owner} may not grant {names} to logins: another owner in this cluster made them",
+            f'as that owner or a superuser: GRANT {names} TO "{owner}" WITH ADMIN OPTION',
+        )
+    return Check("roles", "ok", "all there")

@@ -112,20 +112,29 @@ def act(
     return DecisionResult(message, "refused", _cannot(action, message, before), state)
 
 
-def skip_expired(
-    conn: psycopg.Connection[Any], topic: str | None, reason: str, wait: float, *, in_doubt: bool
+def skip_all(
+    conn: psycopg.Connection[Any],
+    waiting: str,
+    topic: str | None,
+    reason: str,
+    wait: float,
+    *,
+    in_doubt: bool,
 ) -> Iterator[DecisionResult]:
-    """Give up the messages that have expired, each in a transaction of its own; yield what became of each.
+    """Give up all messages that failed, or have expired, each in a transaction of its own; yield what became of each.
+
+    What was held behind one that failed is published then; those of it that fail are not given up by this call.
 
     Args:
         conn: an autocommit connection that is in no transaction.
+        waiting: "failed" or "expired".
         topic: of this topic only; None: of all.
         reason: as for `act`.
         wait: as for `act`.
         in_doubt: those that may be in Kafka already; else those that certainly are not.
     """
-    values: dict[str, Any] = {"topic": topic, "in_doubt": in_doubt, "after": 0}
-    while ids := [row[0] for row in conn.execute(STATEMENTS["next_expired"], values)]:
+    values: dict[str, Any] = {"waiting": waiting, "topic": topic, "in_doubt": in_doubt, "after": 0}
+    while ids := [row[0] for row in conn.execute(STATEMENTS["next_to_give_up"], values)]:
         for id_ in ids:
             yield act(conn, "skip in doubt" if in_doubt else "skip", (id_, None), reason, wait)
         values["after"] = ids[-1]

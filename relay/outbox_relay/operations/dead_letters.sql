@@ -28,9 +28,9 @@ FROM outbox.waiting w
 WHERE w.id = %(id)s AND w.message_id = %(message_id)s AND k.number = w.parked AND k.draining_at IS NULL
 RETURNING k.requested_by, k.requested_at
 
--- name: next_expired
--- Messages that have expired, by id: of one topic or of all, in doubt or certain. An index holds those that failed or have expired.
+-- name: next_to_give_up
+-- Messages that failed, or that have expired, by id: of one topic or of all, in doubt or certain. An index holds both.
 SELECT w.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
-WHERE w.reason IN ('failed', 'expired') AND w.reason = 'expired' AND w.in_doubt = %(in_doubt)s AND w.id > %(after)s
+WHERE w.reason IN ('failed', 'expired') AND w.reason = %(waiting)s AND w.in_doubt = %(in_doubt)s AND w.id > %(after)s
     AND (%(topic)s::text IS NULL OR m.topic = %(topic)s)
 ORDER BY w.id LIMIT 1000

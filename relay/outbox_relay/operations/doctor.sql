@@ -48,7 +48,10 @@ ORDER BY held.seconds DESC NULLS LAST, held.name LIMIT 20
 SELECT 'ROLLBACK'
 
 -- name: tested
--- What became of the half message of the test, and who decided it: both by the message's id.
+-- What became of the half message of the test, and who decided it: both by the message's id. A checker that finds it and
+-- was given no login for queries raises an alarm instead.
 SELECT m.state, (SELECT e.actor FROM outbox.event e
-                 WHERE e.id = m.id AND e.kind = 'transition' AND e.to_state = m.state LIMIT 1) AS by
+                 WHERE e.id = m.id AND e.kind = 'transition' AND e.to_state = m.state LIMIT 1) AS by,
+       (SELECT a.detail FROM outbox.alarm a WHERE a.producer_group = m.producer_group AND a.kind = 'no_checker'
+            AND a.seen_at > m.born_at AND strpos(a.detail, '--callback-dsn') > 0) AS unable
 FROM outbox.message m WHERE m.id = %(id)s

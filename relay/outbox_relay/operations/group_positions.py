@@ -30,7 +30,8 @@ from confluent_kafka import (
 )
 
 from outbox_relay.operations.consumer_lag import KAFKA_TIMEOUT_S, SPEC, KafkaOffsets
-from outbox_relay.operations.topic_errors import TopicError, did_you_mean
+from outbox_relay.operations.names import did_you_mean
+from outbox_relay.operations.topic_errors import TopicError
 from outbox_relay.text.formatting import count, many, printable
 
 

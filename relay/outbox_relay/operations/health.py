@@ -85,7 +85,7 @@ def _parked(status: Status) -> Iterator[Problem]:
     if parked:
         yield Problem(
             "topic_parked",
-            f"{many(parked, 'message')} wait for topics that are paused, or that Kafka does not take",
+            f"{many(parked, 'message')} held by topics that are paused, or that Kafka does not take",
             "outbox lane ls",
         )
 

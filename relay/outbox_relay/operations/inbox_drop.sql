@@ -7,11 +7,11 @@ FROM pg_class c WHERE c.oid = 'outbox.inbox'::regclass;
 
 -- name: only_one
 -- One drop at a time in this database, until the session ends.
-SELECT pg_try_advisory_lock(hashtextextended('outbox.inbox', 0));
+SELECT outbox.take_turn('inbox');
 
 -- name: another_may
--- The next drop may begin. A session that is closed has its lock for a moment longer.
-SELECT pg_advisory_unlock(hashtextextended('outbox.inbox', 0));
+-- The next drop may begin. A session that is closed has its turn for a moment longer.
+SELECT outbox.give_turn_back('inbox');
 
 -- name: raise_floor
 -- From here on messages of these groups that were born up to this day are set aside, unless their rows refuse them.

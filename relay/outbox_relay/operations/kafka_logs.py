@@ -20,6 +20,7 @@ from confluent_kafka.admin._resource import ResourceType
 from outbox_relay.operations.kafka_admin import admin_of_command
 from outbox_relay.operations.topic_errors import TopicError
 from outbox_relay.publisher.kafka import readable
+from outbox_relay.text.waiting import announced
 
 TIMEOUT_S = 10.0
 T = TypeVar("T")
@@ -88,7 +89,8 @@ class KafkaLogs:
             TopicError: no broker replies, or one refuses.
         """
         topics = list(topics)
-        cluster = str(self._reply(self._admin.describe_cluster(request_timeout=TIMEOUT_S)).cluster_id)
+        with announced(f"Kafka at {self._servers}"):
+            cluster = str(self._reply(self._admin.describe_cluster(request_timeout=TIMEOUT_S)).cluster_id)
         unreadable: dict[int, str] = {}
         self._here = {}
         for topic in topics:

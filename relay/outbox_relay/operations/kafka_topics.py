@@ -12,8 +12,10 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from outbox_relay.operations.kafka_admin import admin_of_command
-from outbox_relay.operations.topic_errors import TopicError, did_you_mean
+from outbox_relay.operations.names import did_you_mean
+from outbox_relay.operations.topic_errors import TopicError
 from outbox_relay.publisher.kafka import readable
+from outbox_relay.text.waiting import announced
 
 TIMEOUT_S = 10.0
 
@@ -48,7 +50,8 @@ class KafkaTopics:
             KafkaUnreachableError: no broker replies.
         """
         try:
-            known = self._admin.list_topics(timeout=TIMEOUT_S).topics
+            with announced(f"Kafka at {self.bootstrap_servers}"):
+                known = self._admin.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as error:
             raise KafkaUnreachableError(
                 f"cannot reach Kafka at {self.bootstrap_servers} within {TIMEOUT_S:.0f} s: "

@@ -30,9 +30,11 @@ from confluent_kafka.admin import TopicMetadata
 
 from outbox import wire
 from outbox.statements import Statements
+from outbox_relay.operations.names import did_you_mean
 from outbox_relay.operations.tail import NEVER_READABLE, READ_TIMEOUT_S, headers_of, moment_of, new_reader
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.errors import OperatorError
+from outbox_relay.text.waiting import announced
 
 STATEMENTS = Statements("outbox_relay/operations/lost_messages.sql")
 SILENT_S = 30.0
@@ -138,7 +140,8 @@ class Scan:
 
     def _assign(self, consumer: Consumer) -> dict[tuple[str, int], int]:
         """Begin each partition at the time; return the ends of those that have records since then."""
-        known = consumer.list_topics(timeout=READ_TIMEOUT_S).topics
+        with announced(f"Kafka at {self.bootstrap_servers}"):
+            known = consumer.list_topics(timeout=READ_TIMEOUT_S).topics
         places: list[tuple[TopicPartition, int]] = []
         missing = []
         for topic in self.topics:
@@ -149,7 +152,8 @@ class Scan:
                 places += found
         if missing and self.are_named:
             raise OperatorError(
-                f"Kafka at {self.bootstrap_servers} has no topic {', '.join(map(repr, missing))}\n"
+                f"Kafka at {self.bootstrap_servers} has no topic {', '.join(map(repr, missing))}. "
+                f"{did_you_mean(missing[0], known)}\n"
                 "name the topics to read: outbox failover scan --topic NAME"
             )
         self.counts.missing = missing

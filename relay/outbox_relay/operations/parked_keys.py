@@ -79,6 +79,8 @@ class ParkedKey:
             if self.error.startswith("TOPIC_PAUSED"):
                 return [f"let it go on: outbox topic resume {self.topic}"]
             name = printable(self.topic)
+            if self.error.startswith("UNKNOWN_TOPIC_OR_PART"):
+                return [f"create it, and the relay goes on within a minute: outbox topic create {name}"]
             is_led = not self.error.startswith("LEADER_NOT_AVAILABLE")
             repair = "repair the topic" if is_led else "start a broker that has the partition"
             return [f"{repair}; the relay asks again within a minute, or now: outbox topic register {name}"]

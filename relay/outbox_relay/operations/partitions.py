@@ -22,6 +22,12 @@ class PartitionsBusyError(OperatorError):
     """Partitions cannot be added now because another session holds a conflicting lock; nothing was changed."""
 
 
+RESERVE = 1_000_000_000
+"""A partition with so many ids is a reserve, as `outbox.is_reserve` has it."""
+MANY_IDS, TAKEN = 5_000_000, 10
+"""With so many ids used up, and ten times as many as there are messages, somebody takes ids without sending."""
+
+
 @dataclass(frozen=True)
 class PartitionUsage:
     """One partition: ids from lower (inclusive) to upper (exclusive), rows estimated, size in bytes."""
@@ -62,10 +68,19 @@ class Partitions:
             return None
         return max(id - self.newest_id, 0) / self.per_second
 
+    @property
+    def taken(self) -> int:
+        """How many ids of the current partition were taken without a message, if nearly all were; else 0."""
+        for partition in self.all:
+            ids = self.newest_id - partition.lower
+            if self.place(partition) == "current" and ids >= MANY_IDS and partition.rows < ids / TAKEN:
+                return ids - partition.rows
+        return 0
+
     def place(self, partition: PartitionUsage) -> str:
-        """Return where the partition is on the way: full, current or ahead."""
+        """Return where the partition is on the way: full, current, ahead or, at the end, the reserve."""
         if partition.lower > self.newest_id:
-            return "ahead"
+            return "reserve" if partition.upper - partition.lower >= RESERVE else "ahead"
         return "full" if partition.upper <= self.newest_id + 1 else "current"
 
 

@@ -15,6 +15,7 @@ from outbox.inbox.messages import Source
 from outbox.inbox.tags import EVERYTHING, TagExpression
 from outbox.statements import Statements
 from outbox_relay.operations import consumers
+from outbox_relay.operations.names import require_known
 from outbox_relay.operations.replay_source import Chosen
 from outbox_relay.text.errors import OperatorError
 
@@ -100,6 +101,7 @@ def target(conn: psycopg.Connection[Any], group: str, topic: str) -> Target:
     with conn.cursor(row_factory=class_row(_Read)) as cursor:
         row = cursor.execute(STATEMENTS["topic"], {"group": group, "topic": topic}).fetchone()
     if row is None or row.subscribed is None:
+        require_known(conn, topic=topic)
         raise OperatorError(
             f"group {group!r} does not read topic {topic!r}, so no listener of it takes its messages; what it reads: "
             f"outbox consumers show {group}"

@@ -33,6 +33,9 @@ REPAIRS = {
     "TOPIC_EXCEPTION": "Kafka allows no topic of that name; send the message again to another topic",
     "MALFORMED": "no Kafka record can be made of it; send it again without the fault",
     "TOO_MANY_HELD": "publish or give up what fails: outbox lane ls",
+    "TOO_MANY_PARKED": "publish or give up what fails: outbox lane ls",
+    "INVALID_TIMESTAMP": "correct the clock of the relay's host; the topic goes on by itself",
+    "TOPIC_LOCKED": "end the transaction that changes outbox.topic; the topic goes on by itself",
     "LEADER_NOT_AVAILABLE": "start a broker that has the partition, then: outbox lane retry {lane}",
     "PARTITION_UNAVAILABLE": "bring the partition back, then: outbox lane retry {lane}",
 }

@@ -16,9 +16,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Record
 
 from outbox import wire
-from outbox_relay.operations.topic_errors import did_you_mean
+from outbox_relay.operations.names import did_you_mean
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.text.errors import OperatorError, OptionError
+from outbox_relay.text.waiting import announced
 
 READ_TIMEOUT_S = 10.0
 POLL_S = 0.2
@@ -103,7 +104,8 @@ class Tail:
 
     def _assign(self, bootstrap_servers: str, topic: str, *, from_beginning: bool) -> int:
         # All topics: asking for one by name can make a broker create it.
-        known = self._consumer.list_topics(timeout=READ_TIMEOUT_S).topics
+        with announced(f"Kafka at {bootstrap_servers}"):
+            known = self._consumer.list_topics(timeout=READ_TIMEOUT_S).topics
         if topic not in known:
             names = [name for name in known if not name.startswith("__")]
             raise OperatorError(

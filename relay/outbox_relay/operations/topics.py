@@ -19,7 +19,8 @@ from outbox.drivers import psycopg_sync
 from outbox.errors import InvalidTopicError
 from outbox.operations import topics
 from outbox.statements import Statements
-from outbox_relay.operations.topic_errors import TopicError, did_you_mean
+from outbox_relay.operations.names import did_you_mean
+from outbox_relay.operations.topic_errors import TopicError
 
 STATEMENTS = Statements("outbox_relay/operations/topics.sql")
 

@@ -3,9 +3,7 @@
 
 -- name: settings
 -- Deciding is in no hurry: it takes no parallel workers from the business, and compiles nothing.
-SELECT set_config('max_parallel_workers_per_gather', '0', false), set_config('jit', 'off', false),
-       set_config('statement_timeout', '0', false), set_config('timezone', 'UTC', false),
-       set_config('default_transaction_isolation', 'read committed', false)
+SELECT set_config('max_parallel_workers_per_gather', '0', false), set_config('jit', 'off', false)
 
 -- name: newest
 -- The newest position given out. It is read before "ahead", in a statement of its own.

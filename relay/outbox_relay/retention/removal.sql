@@ -2,11 +2,11 @@
 
 -- name: only_one
 -- One removal at a time in this database, until the next statement or the end of the session.
-SELECT pg_try_advisory_lock(hashtextextended('outbox.history', 0))
+SELECT outbox.take_turn('history')
 
 -- name: another_may
--- The next removal may begin. A session that is closed has its lock for a moment longer.
-SELECT pg_advisory_unlock(hashtextextended('outbox.history', 0))
+-- The next removal may begin. A session that is closed has its turn for a moment longer.
+SELECT outbox.give_turn_back('history')
 
 -- name: may
 -- Who owns the tables, whether this user may act as the owner, and whether somebody has added a DEFAULT partition.

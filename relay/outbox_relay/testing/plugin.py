@@ -50,11 +50,10 @@ def outbox_bootstrap_servers(pytestconfig: pytest.Config) -> str:
 @pytest.fixture
 def outbox_sent(outbox_dsn: str) -> Iterator[SentMessages]:
     """What is sent during the test, and committed."""
-    import psycopg  # noqa: PLC0415  (only where a test uses it)
-
+    from outbox.sessions import connect  # noqa: PLC0415  (only where a test uses it)
     from outbox.testing import SentMessages  # noqa: PLC0415
 
-    with psycopg.connect(outbox_dsn, autocommit=True) as conn:
+    with connect(outbox_dsn, "outbox testing") as conn:
         yield SentMessages(conn)
 
 

@@ -24,7 +24,9 @@ ROOT = "outbox"
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 _CONTEXT: ContextVar[dict[str, Any]] = ContextVar("log context", default={})  # noqa: B039  (never changed in place)
-_PLAIN = re.compile(r"^[^\s\"=]+$")
+_PLAIN = re.compile(r"^[^\s\"=\x00-\x1f\x7f-\x9f]+$")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+"""What moves a terminal's cursor, or begins a line that looks like another event."""
 
 
 class Log:
@@ -142,9 +144,15 @@ class TextFormatter(logging.Formatter):
         tail = parts.pop("traceback", None)
         line = f"{parts.pop('time')} {parts.pop('level')} {parts.pop('logger')}: {parts.pop('event')}"
         line = " ".join(
-            [line.replace("\n", " "), *(f"{name}={_logfmt(value)}" for name, value in parts.items())]
+            [
+                _escaped(line.replace("\n", " ")),
+                *(f"{name}={_logfmt(value)}" for name, value in parts.items()),
+            ]
         )
-        return line if tail is None else f"{line}\n{tail}"
+        # Each line of a traceback is indented: none of an exception's own looks like an event.
+        return (
+            line if tail is None else "\n".join([line, *(f"  {_escaped(each)}" for each in tail.split("\n"))])
+        )
 
 
 class JsonFormatter(logging.Formatter):
@@ -152,7 +160,12 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one event."""
-        return json.dumps(_parts(record), ensure_ascii=False)
+        return _escaped(json.dumps(_parts(record), ensure_ascii=False))
+
+
+def _escaped(text: str) -> str:
+    """Return a text with its control characters as JSON writes them."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _logfmt(value: Any) -> str:
@@ -161,4 +174,4 @@ def _logfmt(value: Any) -> str:
     if isinstance(value, list):
         value = ",".join(str(item) for item in value)
     text = str(value)
-    return text if _PLAIN.match(text) else json.dumps(text, ensure_ascii=False)
+    return text if _PLAIN.match(text) else _escaped(json.dumps(text, ensure_ascii=False))

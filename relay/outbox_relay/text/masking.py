@@ -14,6 +14,13 @@ _PAIR_SECRET = re.compile(
     rf"(?i)\b((?:{'|'.join(sorted(SECRETS))}|sasl\.password|ssl\.key\.password)[\"']?\s*[=:]\s*)"
     r"('(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&,;]+)"
 )
+# Settings of librdkafka, Spark and Iceberg: ssl.key.pem, sasl.oauthbearer.client.secret, fs.s3a.secret.key
+_SETTING_SECRET = re.compile(
+    r"(?i)(?<![\w.-])([\w.-]*(?:password|passphrase|secret|(?:secret|access|private)[._-]key|[.]pem|token|jaas[.]config"
+    r"|oauthbearer[.]config|auth[.]user[.]info)(?:\s*=\s*|[\"']\s*[:=]\s*))"
+    r"('(?:[^'\\]|\\.)*'|\"[^\"]*\"|[^\s&,;]+)"
+)
+_PRIVATE_KEY = re.compile(r"-----BEGIN ([A-Z ]*PRIVATE KEY)-----.*?(?:-----END \1-----|\Z)", re.DOTALL)
 
 
 def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
@@ -26,7 +33,8 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
     # The longest first: a shorter one may be a part of it.
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
         text = text.replace(secret, MASK)
-    return _PAIR_SECRET.sub(rf"\1{MASK}", _URL_SECRET.sub(rf"\1{MASK}\2", text))
+    text = _URL_SECRET.sub(rf"\1{MASK}\2", _PRIVATE_KEY.sub(MASK, text))
+    return _SETTING_SECRET.sub(rf"\1{MASK}", _PAIR_SECRET.sub(rf"\1{MASK}", text))
 
 
 def mask_url(url: str) -> str:

@@ -7,13 +7,14 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from outbox.extras import install_line
 from outbox_relay.downloads import wheels
 from outbox_relay.downloads.java import find_java
 from outbox_relay.warehouse.errors import EtlError
 from outbox_relay.warehouse.jars import etl_jars
 from outbox_relay.warehouse.runtime import fetched_home
 
-EXTRA = "pip install 'outbox-kafka[etl]'"
+EXTRA = install_line("etl")
 _PACKAGES = {
     "pyspark": "the warehouse job runs on Spark, and pyspark is not installed here",
     "maven_artifact": "the job's jars are fetched by maven-artifact, which is not installed here",

@@ -73,7 +73,7 @@ def test_migrate_makes_the_schema_of_the_command(
     empty = make_database(migrated=False)
     ran = manage("migrate", "--no-color", default=alias_of(empty))
     assert ran.returncode == 0, ran.stderr
-    assert "Applying outbox_kafka.0003_admission... OK" in ran.stdout
+    assert "Applying outbox_kafka.0004_isolation... OK" in ran.stdout
     catalogue = (
         "SELECT relkind::text, relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace ORDER BY 2"
     )
@@ -191,10 +191,10 @@ def settings_of_outbox(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]
         ("DROP SCHEMA outbox CASCADE", "outbox.W003 The outbox schema in DATABASES['default'] is missing"),
         (
             "UPDATE outbox.schema_version SET version_num = '0001'",
-            "is 0001, this version needs 0003. Run: manage.py",
+            "is 0001, this version needs 0004. Run: manage.py",
         ),
-        ("UPDATE outbox.schema_version SET version_num = '0004', oldest_software = '0004'", "outbox.E003"),
-        ("UPDATE outbox.schema_version SET version_num = '0004'", None),
+        ("UPDATE outbox.schema_version SET version_num = '0005', oldest_software = '0005'", "outbox.E003"),
+        ("UPDATE outbox.schema_version SET version_num = '0005'", None),
     ],
 )
 def test_a_schema_of_another_revision_is_found(database: str, damage: str, expected: str | None) -> None:

@@ -245,15 +245,22 @@ def test_a_connection_that_was_cut_off_as_its_answer_came_is_not_used_again(
 
 def test_another_database_is_named_by_a_variable(database: str, shop: psycopg.Connection[Any]) -> None:
     query = "SELECT state = 'paid' FROM payment WHERE id = %(biz_id)s"
-    asker = make_asker("host=127.0.0.1 port=1", query, {"SHOP_DSN": database}, dsn_env="SHOP_DSN")
+    asker = make_asker(
+        "host=127.0.0.1 port=1",
+        query,
+        {"OUTBOX_CALLBACK_DSN_SHOP": database},
+        dsn_env="OUTBOX_CALLBACK_DSN_SHOP",
+    )
     assert asker.missing(a_view()) is None
     assert ask(asker).state is COMMIT
-    assert "set SHOP_DSN" in (make_asker(database, query, dsn_env="SHOP_DSN").missing(a_view()) or "")
+    assert "set OUTBOX_CALLBACK_DSN_SHOP" in (
+        make_asker(database, query, dsn_env="OUTBOX_CALLBACK_DSN_SHOP").missing(a_view()) or ""
+    )
 
 
 def test_an_unreachable_database_is_unknown_and_its_password_is_not_told() -> None:
-    variables = {"SHOP_DSN": "postgresql://shop:top-secret@127.0.0.1:1/shop"}
-    answer = ask(make_asker("", "SELECT true", variables, dsn_env="SHOP_DSN"))
+    variables = {"OUTBOX_CALLBACK_DSN_SHOP": "postgresql://shop:top-secret@127.0.0.1:1/shop"}
+    answer = ask(make_asker("", "SELECT true", variables, dsn_env="OUTBOX_CALLBACK_DSN_SHOP"))
     assert answer.state is UNKNOWN
     assert "cannot reach" in (answer.remark or "")
     assert "top-secret" not in (answer.remark or "")

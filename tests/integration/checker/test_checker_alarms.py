@@ -41,7 +41,10 @@ def test_nobody_registered_raises_an_alarm_and_uses_up_no_check(database: str, g
     [
         ({"kind": "http", "url": "https://shop.example.com/"}, "OUTBOX_CALLBACK_SECRET_SHOP"),
         ({"kind": "http", "url": "ftp://shop.example.com/"}, "scheme 'ftp'"),
-        ({"kind": "sql", "query": "SELECT true", "dsn_env": "NO_SUCH_DSN"}, "set NO_SUCH_DSN"),
+        (
+            {"kind": "sql", "query": "SELECT true", "dsn_env": "OUTBOX_CALLBACK_DSN_NONE"},
+            "set OUTBOX_CALLBACK_DSN_NONE",
+        ),
         ({"kind": "sql", "query": "DELETE FROM outbox.message"}, "must begin with SELECT"),
     ],
 )

@@ -21,14 +21,14 @@ AHEAD = "SELECT count(*) FROM outbox.partition WHERE lower > (SELECT last_value 
 def test_the_checker_makes_partitions_with_no_more_than_its_role_permits(database: str) -> None:
     dsn = make_conninfo(database, options="-c role=outbox_checker")
     checker = Checker(
-        CheckerOptions(dsn, partitions_every=0.05), Askers(dsn, AllowList.read((), ()), {}, trust(None))
+        CheckerOptions(dsn, partitions_every=0.05), Askers(None, AllowList.read((), ()), {}, trust(None))
     )
     thread = threading.Thread(target=checker.run)
     with connect(database) as conn:
         conn.execute("SELECT setval('outbox.position', (SELECT max(upper) - 1 FROM outbox.partition))")
         thread.start()
         try:
-            wait_until(lambda: conn.execute(AHEAD).fetchone() == (2,), "partitions are ahead again")
+            wait_until(lambda: conn.execute(AHEAD).fetchone() == (3,), "partitions are ahead again")
             assert insert(conn, "orders", "k", "b")
         finally:
             checker.stop()
@@ -41,7 +41,7 @@ def test_a_lock_in_the_way_of_partitions_stops_no_checker_and_is_logged(
 ) -> None:
     checker = Checker(
         CheckerOptions(database, partitions_every=0.05),
-        Askers(database, AllowList.read((), ()), {}, trust(None)),
+        Askers(None, AllowList.read((), ()), {}, trust(None)),
     )
     thread = threading.Thread(target=checker.run)
     with connect(database) as conn, caplog.at_level(logging.INFO, "outbox"):
@@ -50,7 +50,7 @@ def test_a_lock_in_the_way_of_partitions_stops_no_checker_and_is_logged(
             with holding(database, "LOCK TABLE outbox.message IN SHARE UPDATE EXCLUSIVE MODE"):
                 thread.start()
                 wait_until(lambda: "partitions not made" in caplog.text, "it says so")
-            wait_until(lambda: conn.execute(AHEAD).fetchone() == (2,), "partitions are ahead again")
+            wait_until(lambda: conn.execute(AHEAD).fetchone() == (3,), "partitions are ahead again")
         finally:
             checker.stop()
             thread.join(60)

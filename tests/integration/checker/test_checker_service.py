@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import ExitStack
+from functools import partial
 
 import psycopg
 import pytest
@@ -15,6 +16,7 @@ from outbox.callbacks import CallbackReceiver, Secrets
 from outbox.checking import Listeners
 from tests.support.callback_peer import SECRET, Line, Peer, Question, answering, reply
 from tests.support.checker_process import CheckerProcess, Groups
+from tests.support.logins import Logins
 from tests.support.outbox_command import outbox as command
 from tests.support.waiting import wait_until
 
@@ -130,7 +132,9 @@ def test_the_role_of_a_checker_suffices(database: str, groups: Groups) -> None:
             groups.register("query", {"kind": "sql", "query": "SELECT true"})
             groups.prepare("query", 3)
             groups.wait_for("query", {"COMMITTED": 3})
-            groups.register("nobody", {"kind": "sql", "query": "SELECT true", "dsn_env": "NO_SUCH_DSN"})
+            groups.register(
+                "nobody", {"kind": "sql", "query": "SELECT true", "dsn_env": "OUTBOX_CALLBACK_DSN_NONE"}
+            )
             groups.prepare("nobody", 3)
             wait_until(lambda: groups.alarm("nobody", "no_checker"), "the alarm is raised")
     finally:
@@ -191,7 +195,10 @@ def test_check_tells_whether_each_group_can_be_asked(database: str, groups: Grou
     groups.register("good", {"kind": "http", "url": "http://127.0.0.1:8000/x"})
     groups.register("query", {"kind": "sql", "query": "SELECT true FROM pg_am WHERE amname = %(biz_id)s"})
     groups.register("wrong", {"kind": "sql", "query": "SELECT state FROM payment WHERE id = %(biz_id)s"})
-    allowed = ("--allow-callback", "127.0.0.1:8000", "--allow-network", "127.0.0.0/8")
+    allowed = (
+        *("--allow-callback", "127.0.0.1:8000", "--allow-network", "127.0.0.0/8"),
+        *("--callback-dsn", database),
+    )
     ran = command("checker", "check", *allowed, "--json", OUTBOX_DSN=database, OUTBOX_CALLBACK_SECRET=SECRET)
     assert ran.code == 1
     assert [(one["group"], one["kind"], one["problem"] is None) for one in ran.json] == [
@@ -242,3 +249,46 @@ def test_the_receiver_and_the_checker_fit_together(database: str, groups: Groups
         groups.wait_for("shop", {"COMMITTED": 1, "ROLLED_BACK": 1})
         groups.prepare("shop", 1, checker="nobody")
         wait_until(lambda: groups.alarm("shop", "no_checker"), "the alarm is raised")
+
+
+def test_an_operator_reads_no_body_with_the_rights_of_the_checker(
+    database: str, groups: Groups, logins: Logins
+) -> None:
+    """Rows name queries, roles and variables; which login runs them is the process's to say."""
+    groups.conn.execute(
+        "CREATE TABLE payment (id text PRIMARY KEY, state text); GRANT SELECT ON payment TO PUBLIC"
+    )
+    groups.conn.execute("INSERT INTO payment VALUES ('0', 'paid')")
+    groups.conn.execute("INSERT INTO outbox.message (topic, key, body) VALUES ('salaries', 'k', 'secret')")
+    spying = "SELECT convert_from(body, 'UTF8') FROM outbox.message WHERE topic = 'salaries'"
+    deeper = f"SELECT set_config('role', 'none', true) || ({spying})"
+    groups.register(
+        "shop", {"kind": "sql", "query": "SELECT state = 'paid' FROM payment WHERE id = %(biz_id)s"}
+    )
+    groups.register("plain", {"kind": "sql", "query": spying})
+    groups.register("role", {"kind": "sql", "query": deeper, "role": "outbox_checker"})
+    groups.register("variable", {"kind": "sql", "query": spying, "dsn_env": "OUTBOX_DSN"})
+    groups.register("other", {"kind": "sql", "query": spying, "dsn_env": "DATABASE_URL"})
+    spies = ("plain", "role", "variable", "other")
+    for name in ("shop", *spies):
+        groups.prepare(name)
+    checker, asks = logins.make("outbox_checker"), logins.make("pg_monitor")
+    variables = {"DATABASE_URL": checker}
+    with CheckerProcess(checker, variables={"OUTBOX_CALLBACK_DSN": "", **variables}):
+        for name in ("shop", "plain", "role"):
+            wait_until(partial(groups.alarm, name, "no_checker"), f"{name} cannot be asked")
+            assert "--callback-dsn" in (groups.alarm(name, "no_checker") or "")
+    with CheckerProcess(checker, variables={"OUTBOX_CALLBACK_DSN": asks, **variables}):
+        groups.wait_for("shop", {"COMMITTED": 1})
+        for name in spies[:2]:
+            wait_until(partial(groups.checks, name), f"{name} was asked about")
+        for name in spies[2:]:
+            wait_until(partial(groups.alarm, name, "no_checker"), f"{name} cannot be asked")
+            assert "OUTBOX_CALLBACK_DSN_" in (groups.alarm(name, "no_checker") or "")
+    said = groups.conn.execute(
+        "SELECT remark FROM outbox.pending_check UNION SELECT reason FROM outbox.event "
+        "UNION SELECT detail FROM outbox.alarm"
+    ).fetchall()
+    assert any("permission denied" in str(row[0]) or "InsufficientPrivilege" in str(row[0]) for row in said)
+    assert not [row for row in said if "text" in str(row[0]) or "secret" in str(row[0])]
+    assert groups.states("plain") == groups.states("role") == groups.states("other") == {"UNKNOWN": 1}

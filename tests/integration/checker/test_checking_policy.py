@@ -17,7 +17,7 @@ from tests.support.checked_half_messages import GROUP, CheckStage
 from tests.support.locks import see_blocked
 from tests.support.plain_inserts import connect
 
-GIVEN = "unnest($1::text[]) AS g (id)"
+GIVEN = "pg_catalog.unnest($1::text[]) AS g (id)"
 STALLED = (
     "(SELECT u.id FROM (SELECT pg_advisory_xact_lock(7)) AS gate, unnest($1::text[]) AS u (id)) AS g (id)"
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -323,4 +324,21 @@ def test_the_policy_waits_for_an_answer_that_is_on_its_way(stage: CheckStage) ->
         assert transaction(conn, "two", expire(group, [half.id])).ended == (), "and so does the policy"
         reply = Reply(half.id, claimed.claim, 0, Answer(COMMIT))
         assert transaction(conn, "one", settle(group, [reply])).decided == 1
+    assert stage.state(half) == "COMMITTED"
+
+
+@pytest.mark.feature("S-51")
+def test_fewer_checks_than_were_made_end_no_check_that_is_on_its_way(stage: CheckStage) -> None:
+    """An operator lowers max_checks while somebody is asked for the second time: the answer counts, not the policy."""
+    half = stage.half()
+    stage.check(Script(UNKNOWN))
+    stage.make_due()
+    with stage.connection() as conn:
+        group = transaction(conn, "one", settings(GROUP)).settings
+        claimed = transaction(conn, "one", claim(group, "one", 10))
+        assert [view.id for view in claimed.views] == [half.id]
+        fewer = replace(group, max_checks=1)
+        assert transaction(conn, "two", expire(fewer, [half.id])).ended == (), "somebody is asking"
+        reply = Reply(half.id, claimed.claim, 0, Answer(COMMIT))
+        assert transaction(conn, "one", settle(fewer, [reply])).decided == 1
     assert stage.state(half) == "COMMITTED"

@@ -17,6 +17,7 @@ def warnings_only(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "outbox")
 
 
+@pytest.mark.feature("H-11")
 def test_a_check_that_rolls_back_is_logged_with_its_reason(
     stage: CheckStage, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -38,6 +39,7 @@ def test_a_check_that_commits_or_does_not_know_yet_is_not_logged(
     assert caplog.messages == []
 
 
+@pytest.mark.feature("H-11")
 @pytest.mark.parametrize(
     ("policy", "became"), [("ROLLBACK", "rolled back"), ("EXHAUSTED", "EXHAUSTED, an operator decides")]
 )

@@ -44,7 +44,7 @@ def durable(make_private_database: MakeDatabase) -> str:
 def test_upgrade_says_from_where_to_where_and_what_partitions_it_made(empty: str) -> None:
     found = succeed("db", "upgrade", "--json", OUTBOX_DSN=empty).json
     assert (found["from"], found["to"]) == (None, schema.REVISION)
-    assert found["partitions"] == found["partitions_added"] == 3
+    assert found["partitions"] == found["partitions_added"] == 4
     again = succeed("db", "upgrade", OUTBOX_DSN=empty).out
     assert f"{schema.REVISION}, nothing to do" in again
     assert "0 made now" in again
@@ -127,12 +127,17 @@ def test_check_passes_on_a_fresh_database_and_exits_with_1_on_an_empty_one(
     assert {check["name"] for check in good["checks"]} == {
         *(
             "server",
+            "encoding",
             "primary",
             "fsync",
             "synchronous_commit",
             "schema",
             "partitions",
+            "ids",
             "default partition",
+            "owner",
+            "functions",
+            "row security",
             "roles",
         )
     }

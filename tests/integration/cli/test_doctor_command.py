@@ -40,6 +40,14 @@ def test_a_checker_finds_the_half_message_of_the_test(database: str) -> None:
     assert "checker:outbox-doctor@" in check["found"]
 
 
+def test_a_checker_without_a_login_for_queries_is_found_too(database: str) -> None:
+    with CheckerProcess(database, variables={"OUTBOX_CALLBACK_DSN": ""}):
+        (check,) = examined(database, "--half-message", "120")["half message"]
+    assert (check["level"], "no --callback-dsn" in check["found"]) == ("ok", True)
+    with connect(database) as conn:
+        assert conn.execute("SELECT state FROM outbox.message").fetchall() == [("ROLLED_BACK",)]
+
+
 @pytest.mark.feature("S-54")
 def test_without_a_checker_the_test_fails_and_leaves_nothing_undecided(database: str) -> None:
     (check,) = examined(database, "--half-message", "1")["half message"]

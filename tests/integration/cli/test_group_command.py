@@ -21,6 +21,7 @@ def test_the_defaults_of_a_group_that_is_not_registered_are_the_tables(
         assert registered.registered
         assert registered == RegisteredGroup(ProducerGroup("g"), registered_at=registered.registered_at)
         assert not groups.find(operator, "other").registered
+    insert(conn, "orders", "k", "b", producer_group="other")
     assert "not registered: defaults" in succeed("group", "show", "other", OUTBOX_DSN=database).out
 
 
@@ -88,7 +89,7 @@ def test_a_groups_type_never_changes(database: str, conn: Connection) -> None:
         (["--policy", "KEEP"], "--policy"),
         (["--callback-url", "https://a/", "--callback-sql", "SELECT 1"], "contradict"),
         (["--callback-url", "https://a/", "--no-callback"], "contradict"),
-        (["--callback-dsn-env", "SHOP_DSN"], "--callback-sql"),
+        (["--callback-dsn-env", "OUTBOX_CALLBACK_DSN_SHOP"], "--callback-sql"),
         (["--callback-url", "ftp://a/"], "scheme"),
         (["--callback-url", "https://user:hidden@a/"], "password"),
         (["--callback-sql", "DELETE FROM p"], "SELECT"),
@@ -110,16 +111,23 @@ def test_a_callback_is_set_changed_and_removed(database: str, conn: Connection) 
     succeed("group", "set", "shop", "--callback-url", "https://pay.internal/check", OUTBOX_DSN=database)
     assert value(conn, callback) == {"kind": "http", "url": "https://pay.internal/check"}
     query = "SELECT 'COMMIT' FROM p WHERE id = %(biz_id)s"
-    options = ["--callback-sql", query, "--callback-dsn-env", "SHOP_DSN", "--callback-role", "shop_reader"]
+    options = [
+        "--callback-sql",
+        query,
+        "--callback-dsn-env",
+        "OUTBOX_CALLBACK_DSN_SHOP",
+        "--callback-role",
+        "shop_reader",
+    ]
     shown = succeed("group", "set", "shop", *options, OUTBOX_DSN=database).out
     assert value(conn, callback) == {
         "kind": "sql",
         "query": query,
-        "dsn_env": "SHOP_DSN",
+        "dsn_env": "OUTBOX_CALLBACK_DSN_SHOP",
         "role": "shop_reader",
     }
     assert query in shown
-    assert "of $SHOP_DSN" in shown
+    assert "of $OUTBOX_CALLBACK_DSN_SHOP" in shown
     succeed("group", "set", "shop", "--workers", "2", OUTBOX_DSN=database)
     assert value(conn, callback) is not None
     succeed("group", "set", "shop", "--no-callback", OUTBOX_DSN=database)

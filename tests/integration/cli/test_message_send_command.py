@@ -55,7 +55,9 @@ def test_what_is_printed_names_the_next_commands(database: str, conn: Connection
 
 @pytest.mark.usefixtures("orders")
 def test_a_missing_relay_is_warned_about_and_a_running_one_is_not(database: str, conn: Connection) -> None:
-    assert "no relay runs, so it is not published yet: outbox relay run" in send(database).err
+    told = send(database).err
+    assert "no relay has taken lanes yet: one that was just started does so within seconds" in told
+    assert "to start one: outbox relay run" in told
     assert send(database, "--json").json["relay_runs"] is False
     own_lanes(conn)
     assert send(database).err == ""

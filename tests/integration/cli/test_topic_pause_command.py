@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from tests.support.locks import holding
 from tests.support.logins import Logins
 from tests.support.outbox_command import outbox, succeed
@@ -13,6 +15,7 @@ from tests.support.relay_session import relay_session, turn_until
 from tests.support.topic_parking import TopicParking
 
 
+@pytest.mark.feature("H-19")
 def test_a_topic_is_paused_once_all_relays_have_stated_it_and_goes_on(
     database: str, conn: Connection, bootstrap_servers: str
 ) -> None:

@@ -291,10 +291,11 @@ def test_only_the_owner_may_drop_and_anybody_who_reads_may_look(history: History
 
 def test_one_run_at_a_time(history: History) -> None:
     with connect(history.dsn) as other:
-        other.execute("SELECT pg_advisory_lock(hashtextextended('outbox.history', 0))")
+        other.execute("SELECT outbox.take_turn('history')")
         ran = drop(history)
         assert ran.code == 1
         assert "another `outbox history drop` is at work" in ran.err
+    wait_until(lambda: "is at work" not in drop(history).err, "a turn ends with its session")
 
 
 def test_a_default_partition_forbids_it_and_is_named(history: History) -> None:

@@ -182,7 +182,7 @@ def gone(history: History, number: int = 0) -> None:
 
 def lost_to_the_sweep(history: History) -> list[Any]:
     snapshot = value(history.conn, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
-    values = {"lowest": 1, "lanes": list(range(8)), "xmax": snapshot, "xip": "{}"}
+    values = {"lowest": 1, "lowest_publication": 1, "lanes": list(range(8)), "xmax": snapshot, "xip": "{}"}
     values |= {"since_xmin": "3", "since_xmax": "3", "since_xip": "{}", "most": 100}
     return history.conn.execute(SWEEP["lost"], values).fetchall()
 

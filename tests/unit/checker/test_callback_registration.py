@@ -60,9 +60,13 @@ def test_a_url_is_read_into_its_parts() -> None:
         ({"kind": "sql", "query": "SELECT %(biz_id)d"}, "without s"),
         (
             {"kind": "sql", "query": QUERY, "dsn_env": "postgresql://u:p@h/d"},
-            "name of an environment variable",
+            "begins with OUTBOX_CALLBACK_DSN_",
         ),
-        ({"kind": "sql", "query": QUERY, "dsn_env": "OUTBOX_CALLBACK_SECRET"}, "a secret of callbacks"),
+        (
+            {"kind": "sql", "query": QUERY, "dsn_env": "OUTBOX_CALLBACK_SECRET"},
+            "such as OUTBOX_CALLBACK_DSN_SHOP",
+        ),
+        ({"kind": "sql", "query": QUERY, "dsn_env": "OUTBOX_DSN"}, "such as OUTBOX_CALLBACK_DSN_SHOP"),
         ({"kind": "sql", "query": QUERY, "role": ""}, "role must be"),
         ({"kind": "sql", "query": QUERY, "url": "https://h/"}, "url is not a field"),
     ],
@@ -90,8 +94,8 @@ def test_a_callback_that_cannot_work_is_refused_with_the_reason(
 def test_a_query_may_be_any_reading_statement(query: str) -> None:
     assert validate_callback({"kind": "sql", "query": query}) == []
     assert read_callback(
-        {"kind": "sql", "query": query, "dsn_env": "SHOP_DSN", "role": "reader"}
-    ) == SqlCallback(query, "SHOP_DSN", "reader")
+        {"kind": "sql", "query": query, "dsn_env": "OUTBOX_CALLBACK_DSN_SHOP", "role": "reader"}
+    ) == SqlCallback(query, "OUTBOX_CALLBACK_DSN_SHOP", "reader")
 
 
 @pytest.mark.parametrize(

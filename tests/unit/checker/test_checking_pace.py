@@ -7,7 +7,7 @@ import pytest
 from outbox.checking.alarms import AGAIN, Alarms
 from outbox.checking.breaker import FAILURES, FIRST_BREAK, LONGEST_BREAK, Breaker
 from outbox.checking.finding import Found
-from outbox.checking.group_alarms import FLOOD, GroupAlarms
+from outbox.checking.group_alarms import FLOOD, MOST_STRETCH, GroupAlarms, stretch_of
 from outbox.checking.group_settings import GroupSettings
 from outbox.checking.scan import REST, SHORT_PAUSE, WHOLE_PAUSE, Overview, Scan
 
@@ -39,6 +39,12 @@ def test_pauses_follow_the_group_s_settings() -> None:
     assert [group.pause_after(checks) for checks in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 3.0]
     assert not group.used_up(1)
     assert group.used_up(2)
+
+
+@pytest.mark.feature("S-55")
+def test_a_flood_makes_pauses_up_to_ten_times_as_long() -> None:
+    assert MOST_STRETCH == 10
+    assert [stretch_of(FLOOD * part // 2) for part in (0, 1, 2, 3, 10, 11, 1_000)] == [1, 1, 2, 3, 10, 10, 10]
 
 
 def test_the_first_scan_is_over_the_whole_group() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pytest
 
 from outbox_relay.cli.main import main
 from outbox_relay.cli.options import Command
+from tests.support.command_tree import leaves
 from tests.support.outbox_command import outbox, succeed
-from tests.unit.cli.test_cli_reference import leaves
 
 WriteFile = Callable[[str], str]
 
@@ -125,3 +126,30 @@ def test_without_a_file_or_a_command_the_error_names_what_is_expected() -> None:
 def test_every_command_takes_options_from_the_file() -> None:
     without = [" ".join(path) for path, command in leaves(main) if not isinstance(command, Command)]
     assert not without
+
+
+def test_only_settings_that_are_known_to_be_harmless_are_shown(tmp_path: Path) -> None:
+    hidden = [
+        "ssl.key.pem=-----BEGIN PRIVATE KEY-----s3cr3t",
+        "sasl.oauthbearer.client.secret=s3cr3t",
+        "sasl.oauthbearer.assertion.private.key.passphrase=s3cr3t",
+        "sasl.oauthbearer.assertion.private.key.pem=s3cr3t",
+        "sasl.oauthbearer.config=principal=x secret_key=s3cr3t",
+        "ssl.keystore.password=s3cr3t",
+        "a.setting.of.tomorrow=s3cr3t",
+    ]
+    shown = ["security.protocol=SASL_SSL", "linger.ms=5", "ssl.ca.location=/tls/ca.pem"]
+    file = tmp_path / "outbox.toml"
+    file.write_text(
+        f'dsn = "postgresql://relay:s3cr3t@db/x"\nkafka-config = {json.dumps(hidden + shown)}\n'
+        '[etl.run]\nspark = ["spark.hadoop.fs.s3a.secret.key=s3cr3t", "spark.executor.memory=4g"]\n'
+        'catalog-option = ["credential=id:s3cr3t"]\n[checker.run]\ncallback-dsn = "host=h password=s3cr3t"\n'
+    )
+    for command in ("relay run", "etl run", "checker run"):
+        for form in ((), ("--json",)):
+            ran = succeed("--config", str(file), "config", "show", *command.split(), *form)
+            assert "s3cr3t" not in ran.out
+    said = succeed("--config", str(file), "config", "show", "relay", "run", "--json").out
+    for setting in (*shown, *(f"{each.partition('=')[0]}=***" for each in hidden)):
+        assert setting in said
+    assert "spark.executor.memory=4g" in succeed("--config", str(file), "config", "show", "etl", "run").out

@@ -136,3 +136,22 @@ def test_fields_of_a_block_are_in_its_lines_and_in_those_of_threads_that_inherit
         ("pool", "shop", None),
         ("after", None, None),
     ]
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_control_character_reaches_a_terminal_and_no_line_is_forged(log_format: str) -> None:
+    out = io.StringIO()
+    logs.setup(log_format, "info", out)
+    forged = "2026-11-27T00:00:00.000Z info relay: everything is fine"
+    logs.Log("relay").error("refused", remark="\x1b[2J\x1b]0;owned\x07", c1="\x9b31m", many=["\x1b[1m", "x"])
+    logs.Log("relay").info(f"event \x1b[31m with escapes\r{forged}\n{forged}\u2028{forged}")
+    try:
+        raise ValueError(f"\x1b[31mx\r\n{forged}\x07")
+    except ValueError as error:
+        logs.Log("relay").error("failed", exception=error)
+    logging.getLogger("outbox.callbacks").warning("refused with %d: %s", 401, "\x1b]52;c;ZXZpbA==\x07")
+    said = out.getvalue()
+    assert not [letter for letter in said if letter != "\n" and (letter < " " or "\x7f" <= letter <= "\x9f")]
+    assert not [line for line in said.splitlines() if line.startswith(forged)]
+    assert "owned" in said
+    assert "\\u001b" in said

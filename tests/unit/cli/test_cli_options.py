@@ -12,7 +12,7 @@ import pytest
 from outbox_relay.cli.main import main
 from outbox_relay.cli.options import Command, CommandGroup, advice
 from outbox_relay.text.errors import OperatorError
-from tests.support.outbox_command import outbox
+from tests.support.outbox_command import outbox, succeed
 
 
 def commands(
@@ -144,3 +144,14 @@ def test_an_error_that_a_user_cannot_repair_is_not_explained_away() -> None:
 
 def test_no_help_shows_a_mark_of_its_formatting() -> None:
     assert not [path for path, command in commands(main) if "\\b" in outbox(*path, "--help").out]
+
+
+def test_help_is_a_command_too() -> None:
+    assert succeed("help").out == succeed("--help").out
+    assert succeed("help", "topic", "create").out == succeed("topic", "create", "--help").out
+    assert "Did you mean 'topic'?" in outbox("help", "topci").err
+
+
+def test_a_downgrade_is_not_taken_for_an_upgrade() -> None:
+    ran = outbox("db", "downgrade")
+    assert (ran.code, "a schema is not taken back" in ran.err, "upgrade'?" in ran.err) == (2, True, False)

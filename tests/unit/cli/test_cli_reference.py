@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from outbox_relay.cli.main import main
+from tests.support.command_tree import leaves
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 SAID_BY_HELP = {"demo"}
 """Commands whose options are left to their --help."""
-
-
-def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command that does something, with the words that call it."""
-    for name in group.list_commands(click.Context(group)):
-        command = group.get_command(click.Context(group), name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from leaves(command, (*path, name))
-        else:
-            yield (*path, name), command
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import click
 import psycopg
 import pytest
 
+from outbox_relay.cli.relay.databases import chosen
+from outbox_relay.database import connections
 from outbox_relay.database.connections import DsnError, connect, masked, parameters, place, unreachable
 from outbox_relay.text.masking import mask_text
 
@@ -63,6 +66,18 @@ def test_a_connection_string_that_cannot_be_read_is_not_repeated(dsn: str) -> No
         f'{{"password": "{SECRET}"}}',
         f"sasl.password={SECRET}",
         f"user=u&password={SECRET}&x=1",
+        f"sasl.oauthbearer.client.secret={SECRET}",
+        f"'sasl.oauthbearer.client.secret': '{SECRET}'",
+        f"ssl.key.pem=-----BEGIN PRIVATE KEY-----\nMII {SECRET}\n-----END PRIVATE KEY-----",
+        f"-----BEGIN ENCRYPTED PRIVATE KEY-----\n{SECRET}",
+        f"ssl.certificate.pem={SECRET}",
+        f"sasl.oauthbearer.assertion.private.key.passphrase = {SECRET}",
+        f"sasl.oauthbearer.config=principal=x secret_key={SECRET}",
+        f"sasl.jaas.config='org.apache Login required {SECRET}'",
+        f"ssl.keystore.password={SECRET}",
+        f"spark.hadoop.fs.s3a.secret.key={SECRET}",
+        f"s3.access-key={SECRET}",
+        f"credential-token={SECRET}",
     ],
 )
 def test_text_that_looks_like_a_password_is_masked_anywhere(text: str) -> None:
@@ -121,3 +136,25 @@ def test_a_failed_connection_names_the_place_and_the_next_step(reason: str, step
 def test_an_unreadable_connection_string_is_reported_before_a_server_is_contacted() -> None:
     with pytest.raises(DsnError, match="neither a URL"):
         connect(f"host=h password=a {SECRET}")
+
+
+@pytest.mark.parametrize(
+    ("dsn", "label"),
+    [
+        ("postgresql://outbox@db1:5432/shop", "shop"),
+        ("host=db1 dbname=parcels", "parcels"),
+        ("host=db1 user=outbox", "outbox"),
+    ],
+)
+def test_metrics_label_a_database_by_its_name_alone(
+    dsn: str, label: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGDATABASE", raising=False)
+    assert connections.name(dsn) == label
+
+
+def test_databases_of_one_name_are_told_apart_by_their_addresses() -> None:
+    two = ("postgresql://db1/shop", "postgresql://db2/shop")
+    with click.Context(click.Command("run")):
+        assert sorted(chosen(two, None)) == ['database "shop" at db1:5432', 'database "shop" at db2:5432']
+        assert sorted(chosen((two[0], "postgresql://db1/parcels"), None)) == ["parcels", "shop"]

@@ -13,6 +13,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from outbox_relay.cli.main import main
 from outbox_relay.cli.types import Number, check_brokers
+from outbox_relay.database import connections
 from outbox_relay.publisher.kafka import KafkaSettingError, new_producer, producer_settings, readable
 from tests.support.outbox_command import outbox
 from tests.unit.cli.test_cli_options import commands
@@ -218,3 +219,13 @@ def test_a_file_given_to_an_option_may_have_any_name(tmp_path: Path) -> None:
     ran = outbox("env", "--state", str(missing))
     assert ran.code == 1
     assert "no stack was started in" in ran.err
+
+
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgres+asyncpg", "postgresql+psycopg2"])
+def test_a_url_of_sqlalchemy_is_refused_with_what_it_has_too_much(scheme: str) -> None:
+    driver = scheme.partition("+")[2]
+    with pytest.raises(
+        connections.DsnError, match=rf"leave out \+{driver}, which SQLAlchemy's URLs have"
+    ) as told:
+        connections.parameters(f"{scheme}://user:secret@host/shop")
+    assert "secret" not in str(told.value)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from outbox.extras import install_line
 from outbox_relay.__main__ import EXTRAS, main
 from tests.support.features import ROOT
 
@@ -21,7 +22,7 @@ def test_missing_package_names_the_extra_that_brings_it(monkeypatch: pytest.Monk
         main()
     assert str(exit_.value).splitlines() == [
         "outbox: this command needs the package click, which is not installed",
-        "run: pip install 'outbox-kafka[relay]'",
+        f"run: {install_line('relay')}",
     ]
 
 

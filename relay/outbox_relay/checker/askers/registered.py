@@ -84,16 +84,20 @@ class Askers:
     """Makes askers.
 
     Args:
-        dsn: the outbox's database, which queries run in unless they name another.
+        callback_dsn: the login by which queries run that name no variable; None: they are refused.
         allowed: hosts and networks that may be called.
         environment: where secrets and the addresses of other databases are found.
         tls: how servers are verified.
     """
 
     def __init__(
-        self, dsn: str, allowed: AllowList, environment: Mapping[str, str], tls: ssl.SSLContext
+        self,
+        callback_dsn: str | None,
+        allowed: AllowList,
+        environment: Mapping[str, str],
+        tls: ssl.SSLContext,
     ) -> None:
-        self._dsn, self._allowed, self._environment, self._tls = dsn, allowed, environment, tls
+        self._dsn, self._allowed, self._environment, self._tls = callback_dsn, allowed, environment, tls
 
     def make(self, group: str, registration: Registration) -> RegisteredAsker | None:
         """Make a group's asker; None: the group is not asked from here."""

@@ -4,6 +4,9 @@ The query runs in a READ ONLY transaction that is always rolled back, through a 
 one query, of which two rows are read at most), and with the message's names bound as parameters: nothing of a message
 ever becomes part of its text. What a query may leave behind in its session (advisory locks, prepared statements) is
 taken away after each question, with the rollback.
+
+A user who may register a query is not trusted with the checker's rights, by which bodies can be read. So it runs by a
+login that the process was given for this, never by the checker's own; a row names OUTBOX_CALLBACK_DSN_… only.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from outbox import sessions
 from outbox.checking import Answer, FailedAnswer, LocalTransactionState
 from outbox.checking.answers import answer_of
 from outbox.checking.describing import error_text
@@ -27,11 +31,12 @@ from outbox.records import MessageView
 from outbox.statements import Statements
 from outbox_relay.calls.deadline import Bounded, DeadlineError, Watch, Watchdog, left
 from outbox_relay.checker.callback import PARAMETERS, SqlCallback
-from outbox_relay.database.connections import Connection, connect
+from outbox_relay.database.connections import Connection, connect_for_queries
 from outbox_relay.text.errors import OperatorError
 
 STATEMENTS = Statements("outbox_relay/checker/askers/query.sql")
 
+DSN = "OUTBOX_CALLBACK_DSN"
 CURSOR = "outbox_check"
 LONGEST_LIFE_S = 300.0
 """Seconds after which a connection is opened again."""
@@ -42,16 +47,16 @@ class SqlAsker:
 
     Args:
         callback: the query, and where it runs.
-        own_dsn: the outbox's database, asked when the callback names no other.
+        dsn: the login for queries that name no variable; None: the process was given none.
         environment: where `dsn_env` is read.
         connections: questions at once, and idle connections kept, at most.
     """
 
     def __init__(
-        self, callback: SqlCallback, own_dsn: str, environment: Mapping[str, str], *, connections: int = 4
+        self, callback: SqlCallback, dsn: str | None, environment: Mapping[str, str], *, connections: int = 4
     ) -> None:
         self._callback = callback
-        self._dsn = environment.get(callback.dsn_env, "").strip() if callback.dsn_env else own_dsn
+        self._dsn = environment.get(callback.dsn_env, "").strip() if callback.dsn_env else dsn or ""
         self._connections = connections
         self._opening: Bounded[Connection] = Bounded(connections, discard=lambda late: late.close())
         self._watchdog = Watchdog()
@@ -62,9 +67,7 @@ class SqlAsker:
     @property
     def place(self) -> str:
         """Where it asks, for people."""
-        return (
-            f"the database in {self._callback.dsn_env}" if self._callback.dsn_env else "the outbox's database"
-        )
+        return f"the database in {self._callback.dsn_env or DSN}"
 
     def problem(self, deadline: float) -> str | None:
         """Return why this group cannot be asked from here, or None; plans the query, and runs nothing."""
@@ -86,7 +89,11 @@ class SqlAsker:
 
     def unable(self) -> str | None:
         """Return why this process can ask about no message of the group, or None: it lacks the database's address."""
-        return None if self._dsn else f"no database for its query: set {self._callback.dsn_env}"
+        if self._dsn:
+            return None
+        if self._callback.dsn_env:
+            return f"no database for its query: set {self._callback.dsn_env}"
+        return f"no login for its query: give the checker --callback-dsn ({DSN}), of a user that may read just that"
 
     def missing(self, view: MessageView) -> str | None:
         """Return why no listener can be asked about this message, or None."""
@@ -135,7 +142,8 @@ class SqlAsker:
             self._give_back(opened, conn)
 
     def _open(self) -> Connection:
-        conn = connect(self._dsn, application_name="outbox checker query", autocommit=False)
+        conn = connect_for_queries(self._dsn, application_name="outbox checker query")
+        sessions.set_all(conn, _limits(conn))
         conn.read_only = True
         conn.prepare_threshold = None  # what is prepared is forgotten after each question
         return conn
@@ -173,10 +181,15 @@ class SqlAsker:
         conn.close()
 
 
+def _limits(conn: Connection) -> str:
+    """The statement without which a limit of the role may end the session while it is kept."""
+    return sessions.statement(sessions.limits(conn.info.server_version))
+
+
 def _leave_nothing(conn: Connection) -> None:
     """Roll back, and free the session of what outlives a rollback; a connection that cannot is closed."""
     try:
-        conn.execute(STATEMENTS["leave_nothing"])
+        conn.execute(f"{STATEMENTS['leave_nothing']}; {_limits(conn)}")
     except psycopg.Error:  # lost; the error told is the first one
         conn.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -16,13 +16,14 @@ from outbox_relay.checker.askers.registered import Askers, trust
 from outbox_relay.checker.inspect import Finding, inspect
 from outbox_relay.checker.service import Checker, CheckerOptions
 from outbox_relay.cli import output
-from outbox_relay.cli.monitoring import http_option
+from outbox_relay.cli.monitoring import http_options, serve
 from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, log_options
 from outbox_relay.cli.types import Number
-from outbox_relay.database.connections import connect, place
+from outbox_relay.database.connections import connect, name
 from outbox_relay.database.schema import require_current
 from outbox_relay.monitoring.checkers import observe_checker
-from outbox_relay.monitoring.server import Monitoring, MonitoringServer
+from outbox_relay.monitoring.server import Monitoring
+from outbox_relay.operations.names import require_known
 from outbox_relay.text import logs
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,7 +35,15 @@ def checker() -> None:
 
 
 def callback_options(command: F) -> F:
-    """Add what the operator permits callbacks: hosts, networks, certificate authorities."""
+    """Add what the operator permits callbacks: a login for queries, hosts, networks, certificate authorities."""
+    command = click.option(
+        "--callback-dsn",
+        envvar="OUTBOX_CALLBACK_DSN",
+        show_envvar=True,
+        metavar="DSN",
+        help="Login by which registered queries run, of a user that may read just what they need: never the checker's "
+        "own, which may read messages. Without it queries are refused.",
+    )(command)
     command = click.option(
         "--callback-ca",
         type=click.Path(exists=True, dir_okay=False),
@@ -78,7 +87,9 @@ def group_option(command: F) -> F:
     )(command)
 
 
-def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callback_ca: str | None) -> Askers:
+def _askers(
+    callback_dsn: str | None, hosts: tuple[str, ...], networks: tuple[str, ...], callback_ca: str | None
+) -> Askers:
     try:
         allowed = AllowList.read(hosts, networks)
     except ValueError as error:
@@ -87,7 +98,7 @@ def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callbac
         tls = trust(callback_ca)
     except OSError as error:
         raise click.UsageError(f"--callback-ca {callback_ca}: no usable certificates: {error}") from error
-    return Askers(dsn, allowed, os.environ, tls)
+    return Askers(callback_dsn, allowed, os.environ, tls)
 
 
 @checker.command()
@@ -114,11 +125,12 @@ def _askers(dsn: str, hosts: tuple[str, ...], networks: tuple[str, ...], callbac
     metavar="SECONDS",
     help="How long to wait for replies after SIGTERM.",
 )
-@http_option()
+@http_options()
 @log_options
 def run(
     *,
     dsn: str,
+    callback_dsn: str | None,
     hosts: tuple[str, ...],
     networks: tuple[str, ...],
     callback_ca: str | None,
@@ -126,6 +138,7 @@ def run(
     connections: int,
     shutdown_timeout: float,
     http: tuple[str, int] | None,
+    livez: tuple[str, int] | None,
     log_format: str,
     log_level: str,
 ) -> None:
@@ -139,11 +152,12 @@ def run(
     \b
     Examples:
       outbox checker run --allow-callback shop.example.com
+      outbox checker run --callback-dsn postgresql://asks@db1/shop
       outbox checker run --allow-callback shop.internal:8443 --allow-network 10.20.0.0/16 --log-format json
       outbox checker run --group payments --group orders
     """
     logs.setup(log_format, log_level)
-    askers = _askers(dsn, hosts, networks, callback_ca)
+    askers = _askers(callback_dsn, hosts, networks, callback_ca)
     service = Checker(CheckerOptions(dsn, groups, connections, shutdown_timeout), askers)
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -152,8 +166,9 @@ def run(
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     monitoring = Monitoring()
-    observe_checker(monitoring, place(dsn), service)
-    with MonitoringServer(*http, monitoring) if http else nullcontext():
+    observe_checker(monitoring, name(dsn), service)
+    with ExitStack() as stack:
+        serve(stack, monitoring, http, livez)
         service.run()
 
 
@@ -165,6 +180,7 @@ def run(
 def check(
     *,
     dsn: str,
+    callback_dsn: str | None,
     hosts: tuple[str, ...],
     networks: tuple[str, ...],
     callback_ca: str | None,
@@ -180,14 +196,16 @@ def check(
     Example:
       outbox checker check --allow-callback shop.example.com
     """
-    askers = _askers(dsn, hosts, networks, callback_ca)
+    askers = _askers(callback_dsn, hosts, networks, callback_ca)
     with connect(dsn, application_name="outbox checker check") as conn:
         require_current(conn)
+        for name in groups:
+            require_known(conn, producer_group=name)
         findings = inspect(conn, askers, groups)
     if as_json:
         output.emit_json([finding._asdict() for finding in findings])
     elif findings:
-        output.table(Finding._fields, findings)
+        output.table(Finding._fields, findings, text=("problem",))
     else:
         click.echo("No group has a callback: register one with outbox group set.")
     if any(finding.problem for finding in findings):

@@ -11,10 +11,50 @@ from click.core import ParameterSource
 
 from outbox_relay.cli import configuration, output
 from outbox_relay.cli.options import CommandGroup, json_option
+from outbox_relay.database.connections import masked
 from outbox_relay.text.masking import MASK, mask_text, mask_url
 
-HIDDEN = ("secret", "password", "token")
-"""Options and settings with such a name are never shown."""
+HIDDEN = ("secret", "password", "token", "body", "master-key")
+"""Options with such a name are never shown, unless they name a file."""
+SHOWN = {
+    *(
+        "acks",
+        "client.id",
+        "client.rack",
+        "debug",
+        "linger.ms",
+        "partitioner",
+        "retries",
+        "log_level",
+        "cleanup.policy",
+    ),
+    *(
+        "batch.size",
+        "compression.codec",
+        "compression.level",
+        "compression.type",
+        "enable.idempotence",
+        "max.in.flight",
+    ),
+    *(
+        "security.protocol",
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        "sasl.username",
+        "sasl.kerberos.service.name",
+    ),
+    *(
+        "sasl.oauthbearer.method",
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.scope",
+        "min.insync.replicas",
+    ),
+    *("enable.ssl.certificate.verification", "ssl.endpoint.identification.algorithm", "ssl.cipher.suites"),
+    *("broker.address.family", "socket.keepalive.enable", "socket.nagle.disable", "group.instance.id"),
+    *("spark.driver.memory", "spark.executor.memory", "spark.executor.cores", "spark.executor.instances"),
+}
+NUMBERS_AND_PATHS = (".ms", ".bytes", ".kbytes", ".messages", ".location", ".partitions")
+"""Settings of the form NAME=VALUE that hold no secret, and ends of such names; no other value is shown."""
 
 
 @click.group(cls=CommandGroup)
@@ -36,7 +76,8 @@ def config() -> None:
 def show(ctx: click.Context, *, command: tuple[str, ...], as_json: bool) -> None:
     """Show the options that a command would run with now, and the origin of each.
 
-    Passwords and secrets are hidden.
+    Of settings such as --kafka-config NAME=VALUE only values that are known to be harmless are shown; others, passwords
+    and secrets are shown as asterisks.
 
     \b
     Examples:
@@ -48,7 +89,9 @@ def show(ctx: click.Context, *, command: tuple[str, ...], as_json: bool) -> None
         output.emit_json(rows)
         return
     output.table(
-        ("option", "value", "origin"), [(row["option"], row["value"], row["origin"]) for row in rows]
+        ("option", "value", "origin"),
+        [(row["option"], row["value"], row["origin"]) for row in rows],
+        text=("value", "origin"),
     )
 
 
@@ -126,9 +169,13 @@ def _shown(name: str, value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(_shown(name, f"{key}={each}") for key, each in value.items())
     text = str(value)
-    key, equals, _ = text.partition("=")
     if any(word in name for word in HIDDEN) and not name.endswith("-file"):
         return MASK
-    if name == "--kafka-config" and equals and any(word in key.lower() for word in (*HIDDEN, "sasl.jaas")):
-        return f"{key}={MASK}"
+    if name.endswith(("dsn", "--source")):
+        return masked(text)
+    key, equals, _ = text.partition("=")
+    if equals:
+        known = key.strip().lower()
+        is_harmless = known in SHOWN or known.endswith(NUMBERS_AND_PATHS)
+        return mask_text(text) if is_harmless else f"{key}={MASK}"
     return mask_url(text) if "webhook" in name else mask_text(text)

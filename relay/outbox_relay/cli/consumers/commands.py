@@ -46,6 +46,7 @@ def ls(*, dsn: str, bootstrap_servers: str | None, kafka: dict[str, str], as_jso
     held     order keys with such a message
     oldest   how long ago the oldest message that is not consumed was published
     lag      how many offsets Kafka is ahead: its last stable offset minus the position
+    role     whose members alone see the group; shown if a group has one
 
     \b
     Examples:
@@ -90,6 +91,49 @@ def show(
         output.emit_json({**found, "members": members, "topics": parked, "partitions": positions})
     else:
         render.group(found, members, positions, has_lag=bool(bootstrap_servers))
+
+
+@consumers.command()
+@click.argument("group")
+@click.argument("role")
+@dsn_option
+@json_option
+def bind(*, group: str, role: str, dsn: str, as_json: bool) -> None:
+    """Bind a group to a database role: only its members, and operators, see and change what the group has.
+
+    Other users with the role outbox_consumer find no inbox, position, parked message, dead letter or subscription of
+    it, and can write none. A member that runs as such a user ends within about ten seconds and loses nothing. A group
+    can be bound before its first member runs. Needs the role outbox_operator.
+
+    \b
+    Examples:
+      outbox consumers bind billing billing_app
+      outbox consumers unbind billing
+    """
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        is_new = registry.bind(conn, group, role)
+    if as_json:
+        output.emit_json({"consumer_group": group, "role": role, "is_new": is_new})
+    else:
+        click.echo(
+            f"bound group {group} to the role {role}" + ("; no member of it has run yet" if is_new else "")
+        )
+
+
+@consumers.command()
+@click.argument("group")
+@dsn_option
+@json_option
+def unbind(*, group: str, dsn: str, as_json: bool) -> None:
+    """Leave a group to every user with the role outbox_consumer again. Needs the role outbox_operator."""
+    with connections.connect(dsn) as conn:
+        schema.require_current(conn)
+        registry.unbind(conn, group)
+    if as_json:
+        output.emit_json({"consumer_group": group, "role": None})
+    else:
+        click.echo(f"group {group} is bound to no role")
 
 
 @consumers.command()
@@ -142,6 +186,7 @@ def reset(
     client = KafkaOffsets(bootstrap_servers, kafka)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
+        registry.apply_policies(conn)
         planned = consumer_reset.plan(conn, client, group, topic, to=to, partitions=partitions)
         if not as_json:
             render.reset(planned)

@@ -31,14 +31,29 @@ def groups(found: Sequence[Row], *, has_lag: bool) -> None:
     if not found:
         click.echo("no consumer group")
         return
-    columns = [*list(COLUMNS)[:5], "kind", *list(COLUMNS)[5:], *(("oldest", "lag") if has_lag else ())]
+    bound = ["role"] if any(row["role"] for row in found) else []
+    columns = [
+        *list(COLUMNS)[:5],
+        "kind",
+        *list(COLUMNS)[5:],
+        *(("oldest", "lag") if has_lag else ()),
+        *bound,
+    ]
     rows = []
     for row in found:
-        cells = {column: row[name] for column, name in COLUMNS.items()} | {"kind": kind(row)}
+        cells = {column: row[name] for column, name in COLUMNS.items()} | {
+            "kind": kind(row),
+            "role": row["role"],
+        }
         if has_lag:
             cells |= {"oldest": formatting.seconds(row["oldest_age_seconds"]), "lag": row["lag"]}
         rows.append([cells[column] for column in columns])
-    output.table(columns, rows, right=set(columns) - {"group", "topic", "kind"})
+    output.table(
+        columns,
+        rows,
+        right=set(columns) - {"group", "topic", "kind", "role"},
+        keep=("group", "topic", "held", "dead", "oldest", "lag"),
+    )
     if not has_lag:
         click.echo(HOW_TO_GET_LAG, err=True)
 
@@ -50,6 +65,7 @@ def group(found: Row, members: Sequence[Row], positions: Sequence[Row], *, has_l
         ("group", found["consumer_group"]),
         ("kind", kind(found)),
         ("subscription", tags),
+        ("role", found["role"] or "none: every consumer of this database"),
         ("registered", found["registered_at"]),
     ]
     for member in members:
@@ -65,6 +81,7 @@ def group(found: Row, members: Sequence[Row], positions: Sequence[Row], *, has_l
         [column.replace("_at", "") for column in columns],
         [[row[column] for column in columns] for row in positions],
         right={"partition", "position", "end", "lag"},
+        keep=("topic", "partition", "position", "lag"),
     )
     if not has_lag:
         click.echo(HOW_TO_GET_LAG, err=True)

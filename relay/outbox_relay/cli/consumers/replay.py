@@ -15,7 +15,7 @@ from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, json_option
 from outbox_relay.cli.types import Number
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import filters, replay_plan, replays
+from outbox_relay.operations import consumers, filters, replay_plan, replays
 from outbox_relay.operations.replay_file import ExportedMessages
 from outbox_relay.operations.replay_plan import MEANINGS, Preview
 from outbox_relay.operations.replay_source import Chosen, History, ReplaySource, Selection
@@ -75,6 +75,7 @@ def replay(*, group: str, dsn: str, as_json: bool, **options: Any) -> None:
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
+        consumers.apply_policies(conn)
         if options["cancel"]:
             _cancel(conn, group, as_json=as_json)
             return
@@ -204,7 +205,12 @@ def _selection(options: dict[str, Any]) -> Selection:
 
 def _show(preview: Preview) -> None:
     rows = [(count, MEANINGS[name]) for name in MEANINGS if (count := preview.counts.get(name))]
-    output.table(["messages", "what becomes of them"], rows or [(0, "fit")], right={"messages"})
+    output.table(
+        ["messages", "what becomes of them"],
+        rows or [(0, "fit")],
+        right={"messages"},
+        text=("what becomes of them",),
+    )
     if preview.first is not None and preview.last is not None:
         first, last = (
             datetime.fromtimestamp(each.born / 1000, UTC) for each in (preview.first, preview.last)

@@ -15,10 +15,21 @@ from outbox_relay.operations import database_checks, debezium, partitions
 from outbox_relay.text import formatting
 
 DAYS = 7
-ROLES = ("0001_roles.sql", "0001_inbox_roles.sql", "0001_subject_key_roles.sql")
+ROLES = (
+    "0001_roles.sql",
+    "0001_inbox_roles.sql",
+    "0001_subject_key_roles.sql",
+    "0004_consumer_group_roles.sql",
+    "0004_grants.sql",
+)
 
 
-@click.group(cls=CommandGroup)
+@click.group(
+    cls=CommandGroup,
+    absent={
+        "downgrade": "a schema is not taken back; check whether earlier software works with it: outbox db check"
+    },
+)
 def db() -> None:
     """Create, upgrade and check the schema.
 
@@ -34,7 +45,7 @@ def upgrade(dsn: str, as_json: bool) -> None:
     """Bring the schema to this version, and make partitions for the coming days.
 
     One transaction: after a failure nothing has changed. Two upgrades at once do the work once. Run it before
-    starting a new version of the relay.
+    starting a new version of the relay. What belongs to others than the schema's owner is refused.
 
     \b
       outbox db upgrade --dsn postgresql://owner@host/shop
@@ -43,11 +54,17 @@ def upgrade(dsn: str, as_json: bool) -> None:
         _refuse_newer(conn)
     try:
         before = api.upgrade(dsn)
-    except (api.UnsupportedServerError, api.UnknownRevisionError, api.UpgradeBlockedError) as error:
+    except (
+        api.UnsupportedServerError,
+        api.UnknownRevisionError,
+        api.UpgradeBlockedError,
+        api.UpgradeRefusedError,
+    ) as error:
         raise click.ClickException(str(error)) from None
     with connections.connect(dsn) as conn:
         added = partitions.ensure(conn, DAYS)
         found = partitions.read(conn)
+        owner, roles = database_checks.owner(conn), database_checks.roles(conn, upgraded=True)
     if before.current is None:
         added = len(found.all)
     result = {
@@ -57,6 +74,8 @@ def upgrade(dsn: str, as_json: bool) -> None:
         "partitions_added": added,
         "partitions": len(found.all),
         "last_id": found.all[-1].upper - 1,
+        "owner": owner,
+        "roles": roles.found,
     }
     if as_json:
         output.emit_json(result)
@@ -69,6 +88,9 @@ def upgrade(dsn: str, as_json: bool) -> None:
     click.echo(
         f"partitions  {len(found.all)}, {added} made now; room for {formatting.count(found.ids_left)} more messages"
     )
+    click.echo(f"owner       {owner}")
+    if roles.repair:
+        click.echo(f"roles       {roles.found}\n{roles.repair}")
 
 
 def _refuse_newer(conn: connections.Connection) -> None:
@@ -82,8 +104,9 @@ def _refuse_newer(conn: connections.Connection) -> None:
 def check(dsn: str, as_json: bool) -> None:
     """Report whether the database is fit for the outbox; exit with 1 when it is not.
 
-    Checks the server's version, role and settings, the schema's version, the partitions ahead and the roles.
-    Each finding comes with the command that repairs it. A warning does not fail the check.
+    Checks the server's version, encoding, role and settings, the schema's version and owner, functions of strangers
+    that it calls, the partitions ahead and the roles. Each finding comes with the command that repairs it. A
+    warning does not fail the check.
     """
     with connections.connect(dsn) as conn:
         found = database_checks.run(conn)
@@ -102,7 +125,7 @@ def sql(from_revision: str | None, roles: bool) -> None:
     """
     try:
         if roles:
-            click.echo("\n".join(map(sql_files.text, ROLES)), nl=False)
+            click.echo(api.as_transaction(map(sql_files.text, ("settings.sql", *ROLES))), nl=False)
         else:
             click.echo(api.sql(from_revision), nl=False)
     except api.UnknownRevisionError as error:
@@ -176,6 +199,7 @@ def partitions_(dsn: str, days: int | None, as_json: bool) -> None:
             for p in found.all
         ],
         right=("from id", "to id", "rows ~", "size", "full in"),
+        keep=("place", "from id", "to id"),
     )
     if found.ahead < 1:
         click.echo("ALARM: the next partition is missing. run: outbox db partitions --ensure 7", err=True)

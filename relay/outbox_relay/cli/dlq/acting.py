@@ -12,6 +12,7 @@ import psycopg
 from outbox_relay.cli import output
 from outbox_relay.cli.options import advice
 from outbox_relay.database import connections, schema
+from outbox_relay.operations import consumers, names
 from outbox_relay.operations import dlq as letters
 from outbox_relay.operations.dlq import Changes, DeadLetterFilter, ListedLetter
 from outbox_relay.operations.messages import Row
@@ -72,7 +73,10 @@ def act(action: Action, options: dict[str, Any], which: DeadLetterFilter) -> Non
         raise click.UsageError("name dead letters by ids or filters, or give --all")
     with connections.connect(options["dsn"]) as conn:
         schema.require_current(conn)
+        consumers.apply_policies(conn)
         found = [row for page in letters.pages(conn, which) for row in page]
+        if not found:
+            names.require_known(conn, consumer_group=which.group, topic=which.topic)
         chosen = [ListedLetter(row["id"], row["failed_at"]) for row in found if ids or action.takes(row)]
         taken = {letter.id for letter in chosen}
         left_out = [_left_out(row["id"], MAY_BE_APPLIED) for row in found if row["id"] not in taken]

@@ -12,8 +12,8 @@ from outbox_relay.cli import output
 from outbox_relay.cli.dlq import acting
 from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option, limit_option
 from outbox_relay.database import connections, schema
+from outbox_relay.operations import consumers, filters, names
 from outbox_relay.operations import dlq as letters
-from outbox_relay.operations import filters
 from outbox_relay.operations.dlq import DeadLetterFilter
 from outbox_relay.text import formatting
 from outbox_relay.text.errors import OperatorError
@@ -69,7 +69,12 @@ def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        found = [row for page in letters.pages(conn, _filter(options), limit) for row in page]
+        consumers.apply_policies(conn)
+        chosen = _filter(options)
+        found = [row for page in letters.pages(conn, chosen, limit) for row in page]
+        if not found:
+            names.require_known(conn, consumer_group=chosen.group, topic=chosen.topic)
+        retrying = _retrying(conn, chosen.group, chosen.topic)
     if as_json:
         output.emit_json(found)
     elif not found:
@@ -104,7 +109,11 @@ def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
                 for row in found
             ],
             right=("id", "partition", "offset", "attempts", "waiting"),
+            keep=("id", "group", "attempts", "failure"),
+            text=("failure",),
         )
+    if not as_json:
+        _tell_retries(retrying)
 
 
 @dlq.command()
@@ -120,7 +129,10 @@ def summary(*, group: str | None, dsn: str, as_json: bool) -> None:
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
+        consumers.apply_policies(conn)
         found = letters.summary(conn, group)
+        if not found:
+            names.require_known(conn, consumer_group=group)
     if as_json:
         output.emit_json(found)
     elif not found:
@@ -141,6 +153,8 @@ def summary(*, group: str | None, dsn: str, as_json: bool) -> None:
                 for row in found
             ],
             right=("messages", "example"),
+            keep=("group", "messages", "example", "failure"),
+            text=("topics", "failure"),
         )
 
 
@@ -153,6 +167,7 @@ def show(*, id_: int, body: bool, dsn: str, as_json: bool) -> None:
     """Show one dead letter, or a message that waits for its retry, with its error."""
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
+        consumers.apply_policies(conn)
         row = letters.show(conn, id_)
         if row is None:
             raise OperatorError(f"no parked message has the id {id_}; list them: outbox dlq ls")
@@ -183,11 +198,16 @@ def export(*, dsn: str, **options: Any) -> None:
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        for page in letters.pages(conn, _filter(options)):
+        consumers.apply_policies(conn)
+        chosen, count = _filter(options), 0
+        for page in letters.pages(conn, chosen):
             found = letters.contents(conn, [row["id"] for row in page])
+            count += len(page)
             for row in page:
                 if row["id"] in found:
                     output.emit_json_line({**row, **found[row["id"]]})
+        if not count:
+            names.require_known(conn, consumer_group=chosen.group, topic=chosen.topic)
 
 
 @dlq.command()
@@ -235,6 +255,7 @@ def hold(*, dsn: str, as_json: bool) -> None:
     """
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
+        consumers.apply_policies(conn)
         found = letters.hold(conn)
     if as_json:
         output.emit_json(found)
@@ -243,6 +264,23 @@ def hold(*, dsn: str, as_json: bool) -> None:
     else:
         columns = ["consumer_group", "topic", "key"]
         output.table(["group", "topic", "key"], [[row[name] for name in columns] for row in found])
+
+
+def _retrying(conn: connections.Connection, group: str | None, topic: str | None) -> int:
+    """Count messages that failed and are tried again."""
+    return sum(
+        row["retries_due"] + row["retries_later"]
+        for row in consumers.groups(conn)
+        if group in (None, row["consumer_group"]) and topic in (None, row["topic"])
+    )
+
+
+def _tell_retries(count: int) -> None:
+    if count:
+        click.echo(
+            f"{formatting.many(count, 'message')} failed and will be tried again, by group: outbox consumers ls",
+            err=True,
+        )
 
 
 def _filter(options: dict[str, Any]) -> DeadLetterFilter:

@@ -12,6 +12,7 @@ import click
 from outbox_etl.options.settings import REBASE
 from outbox_etl.reconcile import request
 from outbox_etl.warehouse import maintain_request
+from outbox_relay.cli import streams
 from outbox_relay.cli.etl import render
 from outbox_relay.cli.etl.options import arguments, etl_options, secrets
 from outbox_relay.cli.etl.progress import ProgressDisplay
@@ -28,10 +29,9 @@ from outbox_relay.warehouse import child, prepare
 
 @click.group(cls=CommandGroup)
 def etl() -> None:
-    """Export the history of every message into a warehouse, and prove it complete.
+    """Export the history of every message into a warehouse, and prove it complete; needs the extra `etl`.
 
     \b
-      pip install 'outbox-kafka[etl]'
       outbox etl run --warehouse /data/warehouse         what is new since the last run
       outbox etl reconcile --warehouse /data/warehouse   PostgreSQL, Kafka and warehouse agree
       outbox etl maintain --warehouse /data/warehouse    once a week: few large files, no old ones
@@ -138,7 +138,7 @@ def _work(command: str, given: dict[str, Any], *, as_json: bool) -> None:
     if "error" in answer:
         answer["error"] = progress.masked(str(answer["error"]))
     if as_json:
-        click.echo(json.dumps(answer, sort_keys=True, ensure_ascii=False))
+        click.echo(json.dumps(answer, sort_keys=True, ensure_ascii=not streams.takes_any_text()))
     elif "error" not in answer:
         render.show(command, answer)
     elif answer["error"] != progress.last:

@@ -30,6 +30,7 @@ def servers(found: list[Failover]) -> None:
             for one in found
         ],
         right=("timeline", "timeline before", "lost"),
+        keep=("timeline", "server", "lost"),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from outbox.operations.groups import MOST_CHECKS, MOST_WORKERS
-from outbox_relay.checker.askers.sql import SqlAsker
+from outbox_relay.checker.askers.sql import DSN, SqlAsker
 from outbox_relay.checker.callback import CallbackError, SqlCallback, read_callback
 from outbox_relay.cli import output
 from outbox_relay.cli.group import render
@@ -18,6 +18,7 @@ from outbox_relay.cli.options import CommandGroup, dsn_option, json_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import groups as registry
+from outbox_relay.operations import names
 from outbox_relay.operations.groups import POLICIES, TYPES, HalfMessageCounts, ProducerGroup, RegisteredGroup
 
 PLANNED_WITHIN_S = 5.0
@@ -68,7 +69,10 @@ def show(name: str, dsn: str, as_json: bool) -> None:
     """Show one group: settings, alarms, and how much of it is undecided."""
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        _show(conn, registry.find(conn, name), as_json)
+        found = registry.find(conn, name)
+        if not found.registered:
+            names.require_known(conn, producer_group=name)
+        _show(conn, found, as_json)
 
 
 def _show(conn: connections.Connection, found: RegisteredGroup, as_json: bool, said: str = "") -> None:
@@ -88,7 +92,7 @@ def _warn_of_query(found: RegisteredGroup, dsn: str) -> None:
         return
     if not isinstance(callback, SqlCallback) or (callback.dsn_env and callback.dsn_env not in os.environ):
         return
-    asker = SqlAsker(callback, dsn, os.environ, connections=1)
+    asker = SqlAsker(callback, os.environ.get(DSN) or dsn, os.environ, connections=1)
     try:
         problem = asker.problem(time.monotonic() + PLANNED_WITHIN_S)
     finally:
@@ -143,8 +147,8 @@ def _warn_of_query(found: RegisteredGroup, dsn: str) -> None:
 @click.option(
     "--callback-dsn-env",
     metavar="NAME",
-    help="Variable in the checker's environment that holds the connection string for the query. [default: the outbox's "
-    "own database]",
+    help="Variable in the checker's environment, whose name begins with OUTBOX_CALLBACK_DSN and an underscore, that "
+    "holds the connection string of the query. [default: its --callback-dsn]",
 )
 @click.option("--callback-role", metavar="NAME", help="Database role that the query runs as.")
 @click.option(

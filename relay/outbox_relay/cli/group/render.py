@@ -78,7 +78,12 @@ def show_list(
                 group_callbacks.brief(group.callback),
             ]
         rows.append(cells)
-    output.table(columns, rows, right=("undecided", "overdue", "EXHAUSTED", "checks"))
+    output.table(
+        columns,
+        rows,
+        right=("undecided", "overdue", "EXHAUSTED", "checks"),
+        keep=("group", "undecided", "overdue", "EXHAUSTED"),
+    )
     show_alarms(alarms)
 
 

@@ -220,6 +220,8 @@ def _table(found: list[RangeResult]) -> None:
             for outcome in found
         ],
         right=("from id", "to id", "messages", "size"),
+        keep=("partition", "messages", "outcome", "why"),
+        text=("why",),
     )
 
 

@@ -20,6 +20,7 @@ from outbox_relay.cli.options import (
     optional_bootstrap_servers_option,
 )
 from outbox_relay.database import connections, schema
+from outbox_relay.operations import consumers
 from outbox_relay.operations.inbox_days import DayRules
 from outbox_relay.operations.inbox_drop import DayResult, InboxDropping, only_drop, preview
 from outbox_relay.operations.kafka_logs import KafkaLogs
@@ -90,6 +91,7 @@ def ls(
     logs = _kafka(bootstrap_servers, kafka, without_kafka=without_kafka)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
+        consumers.apply_policies(conn)
         found = list(preview(conn, DayRules(conn, age=age, kafka=logs, by_age=without_kafka)))
     if as_json:
         output.emit_json({"days": [render.fields(each) for each in found]})
@@ -146,6 +148,7 @@ def drop(
     found: list[DayResult] = []
     with connections.connect(dsn, application_name="outbox inbox") as conn:
         schema.require_current(conn)
+        consumers.apply_policies(conn)
         alone = nullcontext() if dry_run else only_drop(conn)
         with alone:
             rules = DayRules(conn, age=age, kafka=logs, by_age=without_kafka)

@@ -45,6 +45,8 @@ def table(found: Sequence[DayResult]) -> None:
             for result in found
         ],
         right=("messages", "groups", "size"),
+        keep=("day", "messages", "outcome", "why"),
+        text=("why",),
     )
 
 

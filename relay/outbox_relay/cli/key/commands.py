@@ -74,6 +74,7 @@ def ls(*, subject: str | None, limit: int, dsn: str, as_json: bool) -> None:
                 )
                 for one in found
             ],
+            keep=("id", "subject", "state"),
         )
 
 

@@ -46,6 +46,15 @@ def ls(dsn: str, as_json: bool) -> None:
             ]
         )
         return
+    for one in lanes:
+        if one.is_stopped:
+            click.secho(f"lane {one.lane}: {formatting.printable(one.error or '')}", fg="red")
+            for line in one.repair():
+                click.echo(f"  {line}")
+    for key in keys:
+        _parked_key(key)
+    if keys or any(one.is_stopped for one in lanes):
+        click.echo()
     output.table(
         ["lane", "condition", "relay", "since", "message", "topic", "error"],
         [
@@ -61,14 +70,8 @@ def ls(dsn: str, as_json: bool) -> None:
             for one in lanes
         ],
         right=("lane",),
+        keep=("lane", "condition", "relay", "topic", "error"),
     )
-    for one in lanes:
-        if one.is_stopped:
-            click.secho(f"lane {one.lane}: {formatting.printable(one.error or '')}", fg="red")
-            for line in one.repair():
-                click.echo(f"  {line}")
-    for key in keys:
-        _parked_key(key)
 
 
 def _parked_key(key: ParkedKey) -> None:

@@ -16,7 +16,7 @@ from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.cli.types import Choice
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import cancel as cancel_operation
-from outbox_relay.operations import filters, messages
+from outbox_relay.operations import filters, messages, names
 from outbox_relay.operations.decide import checked_reason
 from outbox_relay.text.errors import OperatorError
 
@@ -132,6 +132,8 @@ def ls(
         schema.require_current(conn)
         # One more than asked for tells whether there are more.
         rows = messages.search(conn, wanted, limit + 1, Searching().note)
+        if not rows:
+            names.require_known(conn, topic=topic, producer_group=producer_group)
     more = len(rows) > limit
     rows = rows[:limit]
     if as_json:

@@ -8,7 +8,7 @@ from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, json_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import dead_letters, filters
+from outbox_relay.operations import dead_letters, filters, names
 from outbox_relay.operations.decide import DecisionResult, checked_reason
 
 
@@ -57,7 +57,10 @@ def dead(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) ->
 @click.command(cls=Command)
 @click.argument("identity", metavar="[ID]", required=False)
 @click.option("--expired", is_flag=True, help="Instead of ID: every message that has expired.")
-@click.option("--topic", metavar="NAME", help="With --expired: of this topic only.")
+@click.option("--failed", is_flag=True, help="Instead of ID: every message of --topic that parks its key.")
+@click.option(
+    "--topic", metavar="NAME", help="With --expired: of this topic only. With --failed: of this topic."
+)
 @click.option(
     "--may-be-published",
     is_flag=True,
@@ -71,6 +74,7 @@ def skip(
     *,
     identity: str | None,
     expired: bool,
+    failed: bool,
     topic: str | None,
     may_be_published: bool,
     reason: str,
@@ -86,28 +90,35 @@ def skip(
       outbox message skip 4711 --reason "sent again as 4802"
       outbox message skip 4711 --may-be-published --reason "sent again as 4802"
       outbox message skip --expired --topic offers --reason "the offers are over"
+      outbox message skip --failed --topic offers --reason "sent to queues that do not exist"
     """
-    if (identity is None) != expired or (topic is not None and not expired):
+    if (identity is not None) + expired + failed != 1 or (topic is not None and identity is not None):
         raise click.UsageError(
-            "give either the ID of a message, or --expired, with --topic NAME if it is for one topic only"
+            "give either the ID of a message, or --expired, with --topic NAME if it is for one topic only, "
+            "or --failed with --topic NAME"
         )
+    if failed and topic is None:
+        raise click.UsageError("--failed needs --topic NAME: of which topic failing messages are given up")
     if identity is not None:
         _act("skip in doubt" if may_be_published else "skip", identity, reason, wait, dsn, as_json=as_json)
         return
     checked = checked_reason(reason)
-    given_up, failed = 0, []
+    given_up, refused = 0, []
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        for outcome in dead_letters.skip_expired(conn, topic, checked, wait, in_doubt=may_be_published):
+        waiting = "failed" if failed else "expired"
+        for outcome in dead_letters.skip_all(conn, waiting, topic, checked, wait, in_doubt=may_be_published):
             given_up += not outcome.failed
-            failed += [outcome] if outcome.failed else []
+            refused += [outcome] if outcome.failed else []
+        if not given_up and not refused:
+            names.require_known(conn, topic=topic)
     if as_json:
-        output.emit_json({"given_up": given_up, "failed": [one.document() for one in failed]})
+        output.emit_json({"given_up": given_up, "failed": [one.document() for one in refused]})
     else:
-        click.echo(f"expired messages given up: {given_up:,}")
-        for one in failed:
+        click.echo(f"{waiting} messages given up: {given_up:,}")
+        for one in refused:
             click.secho(f"message {one.half['id']} {one.text}", err=True, fg="red")
-    if failed:
+    if refused:
         raise click.exceptions.Exit(1)
 
 

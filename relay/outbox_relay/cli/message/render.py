@@ -48,6 +48,7 @@ def show_list(rows: Sequence[Row], limit: int, more: bool) -> None:
             for row in rows
         ],
         right=("id",),
+        keep=("id", "status", "topic", "key"),
     )
     if more:
         click.echo(f"the newest {limit}; there are more: --limit N, or narrow the search", err=True)

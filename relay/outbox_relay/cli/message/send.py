@@ -15,8 +15,8 @@ from outbox_relay.cli import output
 from outbox_relay.cli.options import Command, dsn_option, json_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import filters, topics
+from outbox_relay.operations.names import did_you_mean
 from outbox_relay.operations.status import STATEMENTS
-from outbox_relay.operations.topic_errors import did_you_mean
 from outbox_relay.text.errors import OperatorError, OptionError
 
 
@@ -87,7 +87,11 @@ def send(**options: Unpack[SendOptions]) -> None:
         click.echo(f"what becomes of it:  outbox message show {receipt.id}")
         click.echo(f"read it from Kafka:  outbox tail {receipt.topic} --from-beginning")
     if runs is False:
-        click.secho("no relay runs, so it is not published yet: outbox relay run", fg="yellow", err=True)
+        click.echo(
+            "no relay has taken lanes yet: one that was just started does so within seconds; to start one: "
+            "outbox relay run",
+            err=True,
+        )
 
 
 def _message(options: SendOptions) -> Message:
@@ -129,7 +133,7 @@ def _body(options: SendOptions) -> bytes:
 
 
 def _require_topic(conn: connections.Connection, name: str) -> None:
-    """Refuse a topic that nobody registered: where Kafka lacks it too, the message would stop its lane.
+    """Refuse a topic that nobody registered: where Kafka lacks it, too, the message would wait for it.
 
     Raises:
         OperatorError: with the nearest names, and the commands that make or register the topic.

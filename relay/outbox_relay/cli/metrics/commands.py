@@ -11,7 +11,8 @@ import click
 
 from outbox.inbox.metrics import METRICS as MEMBER_METRICS
 from outbox_relay.cli import output
-from outbox_relay.cli.monitoring import http_option
+from outbox_relay.cli.monitoring import http_options
+from outbox_relay.cli.monitoring import serve as serve_pages
 from outbox_relay.cli.options import (
     CommandGroup,
     dsn_option,
@@ -26,7 +27,7 @@ from outbox_relay.monitoring import dashboard as grafana
 from outbox_relay.monitoring.alerts import ALERTS, rule_file
 from outbox_relay.monitoring.catalogue import DATABASE, METRICS
 from outbox_relay.monitoring.figures import READ_EVERY_S, Figures, observe_figures
-from outbox_relay.monitoring.server import Monitoring, MonitoringServer
+from outbox_relay.monitoring.server import Monitoring
 from outbox_relay.operations.consumer_lag import KafkaOffsets
 from outbox_relay.text import logs
 
@@ -101,7 +102,7 @@ def dashboard() -> None:
 @dsn_option
 @optional_bootstrap_servers_option
 @kafka_config_option
-@http_option(required=True)
+@http_options(required=True)
 @click.option(
     "--every",
     type=Number(1, 3600),
@@ -119,6 +120,7 @@ def serve(
     bootstrap_servers: str | None,
     kafka: dict[str, str],
     http: tuple[str, int],
+    livez: tuple[str, int] | None,
     every: float,
     log_format: str,
     log_level: str,
@@ -135,7 +137,7 @@ def serve(
     """
     logs.setup(log_format, log_level)
     offsets = KafkaOffsets(bootstrap_servers, kafka) if bootstrap_servers else None
-    figures = Figures(connections.place(dsn), dsn, offsets, every=every)
+    figures = Figures(connections.name(dsn), dsn, offsets, every=every)
     monitoring = Monitoring()
     observe_figures(monitoring, figures, offered=lambda: True)
     monitoring.ready.append(figures.ready)
@@ -147,6 +149,6 @@ def serve(
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     with ExitStack() as stack:
-        stack.enter_context(MonitoringServer(*http, monitoring))
+        serve_pages(stack, monitoring, http, livez)
         stack.enter_context(figures)
         stopping.wait()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from outbox_relay.cli.monitoring import http_option
+from outbox_relay.cli.monitoring import http_options
 from outbox_relay.cli.options import (
     CommandGroup,
     bootstrap_servers_option,
@@ -21,10 +21,11 @@ from outbox_relay.cli.options import (
 from outbox_relay.cli.relay import sharing
 from outbox_relay.cli.relay.alarm import alarm_options, alarm_service
 from outbox_relay.cli.relay.databases import chosen, databases_options
-from outbox_relay.cli.relay.monitored import monitored
+from outbox_relay.cli.relay.monitored import RELAY_ROLE, monitored
 from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.relay.traced import traced, tracing_option
 from outbox_relay.cli.types import Number
+from outbox_relay.database.rights import needing
 from outbox_relay.publisher.kafka import KafkaSettingError
 from outbox_relay.publisher.overdue import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.publisher.replication import PublishAfter
@@ -104,7 +105,7 @@ def relay() -> None:
 @tracing_option
 @retain_options
 @alarm_options
-@http_option()
+@http_options()
 @log_options
 def run(
     *,
@@ -120,6 +121,7 @@ def run(
     publish_after: str,
     tracing: bool,
     http: tuple[str, int] | None,
+    livez: tuple[str, int] | None,
     log_format: str,
     log_level: str,
     **others: Any,
@@ -164,7 +166,10 @@ def run(
         )
     beside = []
     for name, options in databases.items():
-        with logs.context(**({"database": name} if len(databases) > 1 else {})):
+        with (
+            logs.context(**({"database": name} if len(databases) > 1 else {})),
+            needing(RELAY_ROLE, options.dsn),
+        ):
             beside += [retention(options.dsn, others), alarm_service(options.dsn, others)]
     try:
         service = Relays(databases) if len(databases) > 1 else Relay(*databases.values())
@@ -183,8 +188,8 @@ def run(
     gc.set_threshold(7_000, 20, 20)
     try:
         with ExitStack() as stack:
-            if http is not None:
-                monitored(stack, http, databases, service)
+            if http is not None or livez is not None:
+                monitored(stack, http, livez, databases, service)
             for each in beside:
                 stack.enter_context(each)
             service.run()

@@ -80,13 +80,15 @@ def chosen(dsns: tuple[str, ...], config: Path | None) -> dict[str, str]:
             return named
     if not dsns:
         raise click.UsageError(NO_DATABASE)
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for dsn in dsns:
-        name = connections.place(dsn)
-        if name in found:
-            raise click.UsageError(f"{name} is given twice; one relay for each database is expected")
-        found[name] = dsn
-    return found
+        place = connections.place(dsn)
+        if place in places:
+            raise click.UsageError(f"{place} is given twice; one relay for each database is expected")
+        places[place] = dsn
+    named = {connections.name(dsn): dsn for dsn in dsns}
+    # Databases of one name on several servers are told apart by these.
+    return named if len(named) == len(places) else places
 
 
 def _read(config: Path, *, required: bool) -> dict[str, str]:

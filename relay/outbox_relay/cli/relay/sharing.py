@@ -47,6 +47,7 @@ def ls(dsn: str, as_json: bool) -> None:
             for relay in found
         ],
         right=("epoch", "version"),
+        keep=("relay", "condition", "lanes"),
     )
 
 

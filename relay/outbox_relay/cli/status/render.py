@@ -192,6 +192,7 @@ def _topics(status: Status) -> None:
             for name, share in found[:MOST_TOPICS]
         ],
         right=("backlog", "oldest", "published/s ~"),
+        keep=("topic", "backlog", "oldest"),
     )
     if len(found) > MOST_TOPICS:
         click.echo(f"… and {formatting.many(len(found) - MOST_TOPICS, 'more topic')} (--json has all)")
@@ -214,4 +215,5 @@ def _lanes(status: Status) -> None:
             for lane in status.lanes
         ],
         right=("lane", "lease", "backlog", "oldest", "published/s ~"),
+        keep=("lane", "state", "owner"),
     )

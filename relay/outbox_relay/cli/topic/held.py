@@ -21,7 +21,7 @@ ASK_EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
-class Hold:
+class HeldMove:
     """What a move that waits for consumer groups is given."""
 
     conn: psycopg.Connection[Any]

@@ -35,6 +35,7 @@ def show_list(topics: Sequence[Registered]) -> None:
             for one in topics
         ],
         right=("partitions", "max bytes"),
+        keep=("topic", "type", "partitions"),
     )
 
 

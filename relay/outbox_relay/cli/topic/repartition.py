@@ -19,7 +19,7 @@ from outbox_relay.cli.options import (
     timeout_option,
 )
 from outbox_relay.cli.topic import following, missing
-from outbox_relay.cli.topic.held import Hold
+from outbox_relay.cli.topic.held import HeldMove
 from outbox_relay.cli.topic.options import topic_argument
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import held_move, registry_changes
@@ -115,7 +115,9 @@ def repartition(
         found = KafkaTopics(bootstrap_servers, kafka).get(name)
         operation.require_possible(old, found, partitions)
         held_move.require_request(old, partitions, groups)
-        hold = Hold(conn, KafkaOffsets(bootstrap_servers, kafka), partitions, groups, until, is_quiet=as_json)
+        hold = HeldMove(
+            conn, KafkaOffsets(bootstrap_servers, kafka), partitions, groups, until, is_quiet=as_json
+        )
         if dry_run:
             next_one = registry_changes.generation(conn) + (old.partitions != partitions)
             relays = registry_changes.relays(conn, next_one)

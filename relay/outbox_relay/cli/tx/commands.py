@@ -12,7 +12,7 @@ from outbox_relay.cli.options import CommandGroup, dsn_option, json_option, limi
 from outbox_relay.cli.tx import deciding, render, report
 from outbox_relay.cli.tx.options import deciding_options, filter_options, read_filter
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import check_now, filters, half_message_life, half_messages
+from outbox_relay.operations import check_now, filters, half_message_life, half_messages, names
 
 
 @click.group(cls=CommandGroup)
@@ -57,6 +57,8 @@ def ls(*, limit: int, after: int | None, dsn: str, as_json: bool, **options: Any
         # One more than asked for tells whether there are more.
         rows = half_messages.page(conn, chosen, limit + 1)
         now = half_messages.now(conn)
+        if not rows:
+            names.require_known(conn, producer_group=chosen.producer_group, topic=chosen.topic)
     more = len(rows) > limit
     rows = rows[:limit]
     if as_json:

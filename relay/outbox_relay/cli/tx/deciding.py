@@ -18,17 +18,15 @@ from outbox_relay.operations import (
     bulk_decisions,
     decide,
     filters,
-    groups,
     half_message_life,
     half_messages,
     messages,
+    names,
 )
 from outbox_relay.operations.decide import WORDS
 from outbox_relay.operations.half_messages import HalfMessageFilter
 from outbox_relay.operations.messages import Row
-from outbox_relay.operations.topic_errors import did_you_mean
 from outbox_relay.text import formatting
-from outbox_relay.text.errors import OperatorError
 
 OWN = frozenset({"identities", "reason", "everything", "wait", "yes", "dsn", "as_json"})
 MOST_SHOWN = 20
@@ -105,7 +103,7 @@ def _selection(
 ) -> None:
     many = bulk_decisions.count_chosen(conn, chosen)
     if not many.messages:
-        _require_group(conn, str(chosen.producer_group))
+        names.require_known(conn, producer_group=chosen.producer_group, topic=chosen.topic)
         if options["as_json"]:
             output.emit_json({"decided": 0, "held": []})
         else:
@@ -132,17 +130,6 @@ def _selection(
             )
     if done.held:
         raise click.exceptions.Exit(1)
-
-
-def _require_group(conn: connections.Connection, name: str) -> None:
-    """Point out a group that nothing knows: a typing error must not look like finished work.
-
-    Raises:
-        OperatorError: the group is not registered and has no half message to decide; with the nearest names.
-    """
-    known = {group.name for group in groups.everything(conn)} | groups.half_message_counts(conn).keys()
-    if name not in known:
-        raise OperatorError(f"there is no producer group {name!r}. {did_you_mean(name, known)}")
 
 
 class _Progress:

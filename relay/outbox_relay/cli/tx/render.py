@@ -38,7 +38,12 @@ def show_list(rows: Sequence[Row], now: Any) -> None:
     columns = ["id", "state", "group", "age", "checks", "next check", "last answer"]
     if wide:
         columns[3:3] = ["topic", "checker", "business"]
-    output.table(columns, [_cells(row, now, wide=wide) for row in rows], right=("id", "age", "checks"))
+    output.table(
+        columns,
+        [_cells(row, now, wide=wide) for row in rows],
+        right=("id", "age", "checks"),
+        keep=("id", "state", "group"),
+    )
 
 
 def _cells(row: Row, now: Any, *, wide: bool) -> list[Any]:
