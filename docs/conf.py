@@ -6,7 +6,14 @@
 from __future__ import annotations
 
 import logging
+import re
 from importlib.metadata import version as installed
+from typing import Any
+
+from docutils import nodes
+
+# Until the package is on PyPI, pip can install it from a checkout only, as the pages have it: pip install '.[relay]'.
+RELEASED = False
 
 project = "Outbox"
 copyright = "the maintainers"
@@ -26,3 +33,32 @@ smartquotes = False  # in the help of commands, --body would become a dash
 html_theme = "furo"
 html_title = f"Outbox {release}"
 html_copy_source = False
+
+
+def with_install_line(text: str) -> str:
+    """Return a page whose lines that install an extra do so from where the package is."""
+    return (
+        re.sub(r"pip install '\.(\[[a-z,-]+\])'", r"pip install 'outbox-kafka\1'", text) if RELEASED else text
+    )
+
+
+def without_folder(text: str, folder: str) -> str:
+    """Return a listing without the folder in which this site is built, which the heads of differences name."""
+    return text.replace(f"{folder}/", "")
+
+
+def setup(app: Any) -> None:
+    """Let Sphinx pass pages and listings through the functions above."""
+
+    def read(app: Any, name: str, source: list[str]) -> None:
+        source[0] = with_install_line(source[0])
+
+    def listed(app: Any, doctree: nodes.document) -> None:
+        for node in doctree.findall(nodes.literal_block):
+            text = without_folder(node.astext(), str(app.srcdir))
+            if text != node.astext():
+                node.rawsource, node.children = text, []
+                node.append(nodes.Text(text))
+
+    app.connect("source-read", read)
+    app.connect("doctree-read", listed)
