@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-run venv-test demo shop test check types features faults bench scale spark docs lock build clean
+.PHONY: help venv venv-run venv-test demo shop test check types features faults versions mutants burn-in bench scale spark docs lock build clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,15 @@ features: venv-test ## Which rows of docs/features.md are proven, and by which t
 faults: venv-test ## Kill, pause and cut every part, look for lost messages (TIER=quick: the short ones)
 	@$(PYTEST) tests/faults $(if $(filter quick,$(TIER)),-m "not long") --numprocesses $(FAULT_WORKERS) --dist loadgroup $(ARGS)
 
+versions: venv-test ## The way of a message on PostgreSQL 14, 16, 17 and 18 (`make test`: 14 and 18)
+	@OUTBOX_TEST_POSTGRES=14,16,17,18 $(PYTEST) tests/acceptance/test_postgres_versions.py $(ARGS)
+
+mutants: venv-test ## Take away each guard of tests/mutants.toml, and see a test fail (minutes)
+	@$(BIN)/python -m tests.support.mutants $(ARGS)
+
+burn-in: venv-test ## The gate's tests N times, in random order, next to a second load
+	@$(BIN)/python -m tests.support.burn_in --runs $(or $(N),10) $(ARGS)
+
 bench: venv-test ## Measure what the README states (minutes)
 	@$(BIN)/python -m bench $(ARGS)
 
@@ -72,7 +81,9 @@ lock: venv-test ## Write the lock files anew: make lock ARGS=--upgrade
 	@cd requirements && ../$(LOCK) installer.in -o installer.txt
 	@cd requirements && ../$(LOCK) build.in -o build.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop -c build.txt -o run.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra relay --extra consumer -c build.txt -c run.txt -o service.txt
 	@cd requirements && ../$(LOCK) ../pyproject.toml --extra demo --extra shop --extra etl --extra django --extra asyncpg --extra encryption --extra schema-registry -c build.txt -c run.txt test.in -o test.txt
+	@cd requirements && ../$(LOCK) ../pyproject.toml --extra relay --extra consumer --extra etl -c build.txt -c test.txt -o etl.txt
 
 docs: venv-test ## Build the documentation site into build/docs; a broken link fails it
 	@$(BIN)/sphinx-build --fresh-env --fail-on-warning --keep-going --quiet -b html docs build/docs

@@ -8,7 +8,12 @@ from collections.abc import Generator
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ("tests.support.servers", "tests.support.logins")
+pytest_plugins = (
+    "tests.support.servers",
+    "tests.support.logins",
+    "tests.support.failures",
+    "tests.support.older_software",
+)
 
 # How fast examples are drawn and run says something of the machine, not of the code: no test fails for it.
 settings.register_profile("outbox", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -55,8 +55,8 @@ class Scripted:
 class ScriptedAskers(Askers):
     """Makes them for whatever the database says."""
 
-    def __init__(self, dsn: str, check_after: float) -> None:
-        super().__init__(dsn, AllowList.read((), ()), {}, ssl.create_default_context())
+    def __init__(self, check_after: float) -> None:
+        super().__init__(None, AllowList.read((), ()), {}, ssl.create_default_context())
         self._check_after = check_after
         self.delays: array[float] = array("d")
 
@@ -69,7 +69,7 @@ def check(pipe: Connection, dsn: str, check_after: float) -> None:
 
     The delays are seconds from the moment a check was due to the moment it was asked, packed.
     """
-    askers = ScriptedAskers(dsn, check_after)
+    askers = ScriptedAskers(check_after)
     checker = Checker(CheckerOptions(dsn), askers)
     threading.Thread(target=checker.run, daemon=True).start()
     pipe.send("ready")

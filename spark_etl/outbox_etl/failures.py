@@ -201,7 +201,7 @@ def explained(error: BaseException, secrets: Collection[str] = (), *, warehouse:
         return error
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in {"pyspark", "py4j"}:
         return SettingsError(
-            "pyspark is not installed here: pip install 'outbox-kafka[etl]', or run the job by spark-submit"
+            "pyspark is not installed here: pip install 'pyspark>=4.1.3,<4.2', or run the job by spark-submit"
         )
     text = masked("\n".join(_texts(error)), secrets)
     for pattern, kind, text_of in KNOWN:

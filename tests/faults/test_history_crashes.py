@@ -92,7 +92,7 @@ def reach(history: History, expected: list[str]) -> None:
 def lost_to_the_sweep(history: History) -> list[Any]:
     """What a relay would publish again because it sees a message and not its publication."""
     snapshot = value(history.conn, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
-    values = {"lowest": 1, "lanes": list(range(8)), "xmax": snapshot, "xip": "{}"}
+    values = {"lowest": 1, "lowest_publication": 1, "lanes": list(range(8)), "xmax": snapshot, "xip": "{}"}
     values |= {"since_xmin": "3", "since_xmax": "3", "since_xip": "{}", "most": 100}
     rows = history.conn.execute(SWEEP["lost"], values).fetchall()
     return [row[0] for row in rows if row[0] <= WIDTH]

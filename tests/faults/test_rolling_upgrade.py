@@ -13,7 +13,6 @@ stated by the schema, in a row that the upgrade writes in its own transaction: r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +21,7 @@ from tests.support.checker_process import CheckerProcess, Groups
 from tests.support.consumer_process import ConsumerProcess
 from tests.support.inbox_stage import InboxStage
 from tests.support.kafka_records import compare, read_topic
+from tests.support.older_software import BEFORE
 from tests.support.outbox_command import succeed
 from tests.support.plain_inserts import wait_published
 from tests.support.relay_process import RelayProcess
@@ -29,7 +29,6 @@ from tests.support.servers import MakeDatabase
 from tests.support.steady_producers import ASK, ASKED, LOCAL_TRANSACTION, SteadyProducers
 from tests.support.waiting import wait_until
 
-OLDER = (str(Path(__file__).parents[1] / "support" / "older_entry.py"), "0001")
 END_SESSIONS = """
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name ~ '^outbox (relay|checker)'
@@ -40,7 +39,7 @@ END_SESSIONS = """
 def stage(make_database: MakeDatabase, bootstrap_servers: str) -> Iterator[InboxStage]:
     """A database of the revision before, with a consumer's table and a group that the checker asks about."""
     dsn = make_database(migrated=False)
-    api.upgrade(dsn, "0001")
+    api.upgrade(dsn, BEFORE)
     stage = InboxStage(dsn, bootstrap_servers)
     stage.conn.execute(LOCAL_TRANSACTION)
     groups = Groups(dsn)
@@ -50,12 +49,13 @@ def stage(make_database: MakeDatabase, bootstrap_servers: str) -> Iterator[Inbox
     stage.close()
 
 
+@pytest.mark.feature("H-22")
 def test_all_processes_of_the_version_before_go_on_until_they_are_replaced(
-    stage: InboxStage, bootstrap_servers: str, topic: str
+    stage: InboxStage, bootstrap_servers: str, topic: str, older_entry: tuple[str, str]
 ) -> None:
     with (
-        CheckerProcess(stage.dsn, entry=OLDER) as checker,
-        RelayProcess(stage.dsn, bootstrap_servers, entry=OLDER) as relay,
+        CheckerProcess(stage.dsn, entry=older_entry) as checker,
+        RelayProcess(stage.dsn, bootstrap_servers, entry=older_entry) as relay,
         SteadyProducers(stage.dsn, topic, has_checker=True) as producers,
         ConsumerProcess(stage, topic, "a", fails=7) as consumer,
     ):
@@ -63,7 +63,7 @@ def test_all_processes_of_the_version_before_go_on_until_they_are_replaced(
         relay.wait_until_running()
         producers.wait_for(20, *producers.done)
         stage.wait_applied(20)
-        assert succeed("db", "upgrade", "--json", OUTBOX_DSN=stage.dsn).json["from"] == "0001"
+        assert succeed("db", "upgrade", "--json", OUTBOX_DSN=stage.dsn).json["from"] == BEFORE
 
         stage.conn.execute(END_SESSIONS)
         wait_until(lambda: relay.count("lanes taken") >= 2, "the older relay publishes again")
@@ -73,7 +73,7 @@ def test_all_processes_of_the_version_before_go_on_until_they_are_replaced(
         relay.kill()
         checker.stop()
         with (
-            RelayProcess(stage.dsn, bootstrap_servers, entry=OLDER) as restarted,
+            RelayProcess(stage.dsn, bootstrap_servers, entry=older_entry) as restarted,
             RelayProcess(stage.dsn, bootstrap_servers) as new,
             CheckerProcess(stage.dsn) as newer,
         ):

@@ -136,7 +136,7 @@ def test_without_a_java_or_with_an_old_one_it_says_which_one_is_needed(place: st
 
 def test_without_pyspark_it_says_what_to_install(place: str) -> None:
     absent = "import sys; sys.modules['pyspark'] = None\nfrom outbox_etl.main import main; sys.exit(main())"
-    assert "pip install 'outbox-kafka[etl]'" in job("run", "--warehouse", place, script=absent)
+    assert "pip install 'pyspark>=4.1.3,<4.2'" in job("run", "--warehouse", place, script=absent)
 
 
 def test_a_jar_that_is_absent_is_named(place: str) -> None:

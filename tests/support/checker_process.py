@@ -27,7 +27,7 @@ class CheckerProcess(RelayProcess):
         entry: Sequence[str] = (str(ENTRY),),
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """Run on a database; callbacks to these ports of the loopback are allowed."""
+        """Run on a database; callbacks to these ports of the loopback are allowed, and queries by the same login."""
         allowed = [text for port in ports for text in ("--allow-callback", f"127.0.0.1:{port}")]
         super().__init__(
             dsn,
@@ -38,7 +38,7 @@ class CheckerProcess(RelayProcess):
             *options,
             entry=entry,
             service="checker",
-            variables={"OUTBOX_CALLBACK_SECRET": SECRET, **(variables or {})},
+            variables={"OUTBOX_CALLBACK_SECRET": SECRET, "OUTBOX_CALLBACK_DSN": dsn, **(variables or {})},
         )
 
     def wait_until_running(self) -> Self:

@@ -37,6 +37,7 @@ PROCESSES = {
     "relay/outbox_relay/warehouse": "warehouse",
     "spark_etl": "warehouse",
     "relay/outbox_relay/database": "relay, checker",
+    "relay/outbox_relay/monitoring": "relay, checker",
     "relay/outbox_relay/operations": "operator",
     "relay/outbox_relay/cli": "operator",
     "relay/outbox_relay/downloads": "operator",

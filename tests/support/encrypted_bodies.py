@@ -84,7 +84,7 @@ class KeyTable:
                 if subject == params[0] and destroyed is None
             ]
         found = self.rows.get(str(params[0]))
-        return [] if found is None else [found[1:]]
+        return [] if found is None else [found]
 
     def destroy(self) -> None:
         """Destroy all keys."""

@@ -22,11 +22,12 @@ def join_and_take(
 ) -> tuple[Lease, Taken]:
     """Join under a new epoch and take these lanes, all of them or none."""
     wanted = frozenset(lanes)
-    with conn.transaction():
-        held = lease.join(conn, owner, seconds)
-        taken = held.take(conn, wanted)
-        if held.lanes != wanted:
-            raise LanesHeldError(f"{sorted(wanted - held.lanes)} are held")
+    # Each in a transaction of its own, as a relay does: a row of a savepoint does not have the xid of its transaction.
+    held = lease.join(conn, owner, seconds)
+    taken = held.take(conn, wanted)
+    if held.lanes != wanted:
+        held.release(conn, {})
+        raise LanesHeldError(f"{sorted(wanted - held.lanes)} are held")
     return held, taken
 
 

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 WAITING = """
     SELECT pid FROM pg_stat_activity
-    WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE %s
+    WHERE datname = current_database() AND (wait_event_type = 'Lock' OR wait_event = 'PgSleep') AND query LIKE %s
 """
 BLOCKED = "SELECT pg_blocking_pids(%s) <> '{}'"
 LIMIT = 30.0
@@ -31,7 +31,7 @@ def see_blocked(observer: Connection, waiting: Connection, step: Future[Any]) ->
 
 
 def wait_for_waiting(conn: Connection, statement: str) -> int:
-    """Wait until a statement like this waits for a lock; return the process id of its session."""
+    """Wait until a statement like this waits for a lock, or polls for one; return the process id of its session."""
     row = wait_until(lambda: conn.execute(WAITING, [statement]).fetchone(), f"waits: {statement}", seconds=30)
     return int(row[0])
 

@@ -19,6 +19,8 @@ class Logins:
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
         self._made: list[str] = []
+        self.roles: list[str] = []
+        """Roles without login that a test has made."""
 
     def make(self, role: str) -> str:
         """Return a DSN of a new user with this role only."""
@@ -49,7 +51,7 @@ class Logins:
     def drop(self) -> None:
         """Remove the users again: roles belong to the whole cluster."""
         with psycopg.connect(self.dsn, autocommit=True) as admin:
-            for name in self._made:
+            for name in [*self._made, *self.roles]:
                 admin.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(name)))
                 admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 

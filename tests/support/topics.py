@@ -34,7 +34,12 @@ class Topics:
         return name
 
     def make_named(self, name: str, partitions: int, **settings: str) -> None:
-        """Create a topic of this name, as `make` does."""
+        """Create a topic of this name, as `make` does.
+
+        It keeps its records unless told otherwise: tests write some with a time of long ago, which the broker would
+        delete in one of its checks, every five minutes.
+        """
+        settings = {"retention_ms": "-1", **settings}
         config = {key.replace("_", "."): value for key, value in settings.items()}
         topic = NewTopic(name, num_partitions=partitions, replication_factor=1, config=config)
         self._admin.create_topics([topic])[name].result(LIMIT)

@@ -10,17 +10,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class WaitTimeoutError(AssertionError):
+    """What a test waited for did not come true in time; the one failure that may be the machine's."""
+
+
 def wait_until(condition: Callable[[], T | None], what: str, *, seconds: float = 120.0) -> T:
     """Ask again and again until the answer is true, and return it.
 
     The limit is there for a test that fails; one that passes never waits for it, so it may be generous.
 
     Raises:
-        AssertionError: naming what did not come true within `seconds`.
+        WaitTimeoutError: naming what did not come true within `seconds`.
     """
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not (answer := condition()):
-        assert time.monotonic() < deadline, f"did not come true within {seconds:g} s: {what}"
+        if time.monotonic() >= deadline:
+            raise WaitTimeoutError(f"did not come true within {seconds:g} s: {what}")
         pause.wait(0.01)
     return answer

@@ -119,7 +119,7 @@ OPTIONAL = {
     "outbox/adapters/sqlalchemy.py": {"sqlalchemy"},
     "outbox/codecs/encryption.py": {"cryptography"},
     "outbox/codecs/master_keys.py": {"cryptography"},
-    "outbox/codecs/schemas/": {"confluent_kafka"},
+    "outbox/codecs/schemas/": {"confluent_kafka", "referencing"},
     "outbox/drivers/asyncpg_async.py": {"asyncpg"},
     "outbox/inbox/django.py": {"django"},
     "outbox/inbox/kafka_offsets.py": {"confluent_kafka"},

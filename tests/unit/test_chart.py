@@ -33,8 +33,16 @@ EVERYTHING: dict[str, Any] = {
     "tolerations": [{"key": "spot", "operator": "Exists"}],
     "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True},
+    "networkPolicy": {
+        "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    },
 }
-LEAST: dict[str, Any] = {"checker": {"enabled": False}, "migrations": {"enabled": False}, "config": ""}
+LEAST: dict[str, Any] = {
+    "checker": {"enabled": False},
+    "migrations": {"enabled": False},
+    "config": "",
+    "networkPolicy": {"enabled": False},
+}
 VARIANTS = {"as it is": {}, "everything": EVERYTHING, "least": LEAST}
 helm = pytest.mark.skipif(shutil.which("helm") is None, reason="there is no helm")
 
@@ -66,7 +74,7 @@ def shown(*command: str) -> dict[str, str]:
 
 def test_the_parts_are_those_that_values_ask_for() -> None:
     kinds = {name: sorted(each["kind"] for each in rendered(changes)) for name, changes in VARIANTS.items()}
-    base = ["ConfigMap", "Deployment", "Deployment", "Job", "PodDisruptionBudget"]
+    base = ["ConfigMap", "Deployment", "Deployment", "Job", "NetworkPolicy"] + ["PodDisruptionBudget"] * 2
     assert kinds["as it is"] == base
     assert kinds["everything"] == sorted([*base, "PodMonitor", "PrometheusRule"])
     assert kinds["least"] == ["ConfigMap", "Deployment", "PodDisruptionBudget"]
@@ -78,13 +86,33 @@ def test_every_command_exists_and_takes_its_options(objects: list[dict[str, Any]
         assert {arg for arg in args if arg.startswith("--")} <= shown(*args[:2]).keys()
 
 
-def test_two_relays_run_and_one_is_disrupted_at_a_time(objects: list[dict[str, Any]]) -> None:
-    (relay,) = (each for each in of_kind(objects, "Deployment") if each["metadata"]["name"] == "shop-relay")
-    assert relay["spec"]["replicas"] >= 2
-    assert relay["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
-    (budget,) = of_kind(objects, "PodDisruptionBudget")
-    assert budget["spec"]["maxUnavailable"] == 1
-    assert budget["spec"]["selector"] == relay["spec"]["selector"]
+def test_two_of_each_run_and_one_is_disrupted_at_a_time(objects: list[dict[str, Any]]) -> None:
+    budgets = {each["metadata"]["name"]: each["spec"] for each in of_kind(objects, "PodDisruptionBudget")}
+    deployments = of_kind(objects, "Deployment")
+    assert budgets.keys() == {each["metadata"]["name"] for each in deployments}
+    for each in deployments:
+        assert each["spec"]["replicas"] >= 2
+        assert each["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        budget = budgets[each["metadata"]["name"]]
+        assert budget == {"maxUnavailable": 1, "selector": each["spec"]["selector"]}
+
+
+def test_nobody_but_the_node_reaches_the_port_of_liveness(objects: list[dict[str, Any]]) -> None:
+    if not (policies := of_kind(objects, "NetworkPolicy")):
+        return
+    (policy,) = policies
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    for each in of_kind(objects, "Deployment"):
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["from"], "an empty list lets everybody in"
+    assert rule["ports"] == [{"protocol": "TCP", "port": "http"}]
+
+
+def test_without_peers_nobody_reads_the_pages() -> None:
+    (policy,) = of_kind(rendered({"networkPolicy": {"from": []}}), "NetworkPolicy")
+    assert "ingress" not in policy["spec"]
 
 
 def test_selectors_match_the_labels_of_their_own_pods_only(objects: list[dict[str, Any]]) -> None:
@@ -99,13 +127,16 @@ def test_probes_ask_the_port_that_the_command_serves(objects: list[dict[str, Any
     for component, _, container in pods(objects):
         if component == "migrations":
             continue
-        (port,) = container["ports"]
-        at = container["args"].index("--http")
-        assert container["args"][at + 1] == f"0.0.0.0:{port['containerPort']}"
+        ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+        args = container["args"]
+        assert ports == {
+            name: int(args[args.index(option) + 1].removeprefix("0.0.0.0:"))
+            for name, option in (("http", "--http"), ("livez", "--livez"))
+        }
         asked = {
             name: container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")
         }
-        assert {probe["port"] for probe in asked.values()} == {port["name"]}
+        assert [probe["port"] for probe in asked.values()] == ["livez", "livez", "http"]
         assert [probe["path"] for probe in asked.values()] == ["/livez", "/livez", "/readyz"]
 
 

@@ -62,7 +62,7 @@ def test_the_secrets_of_the_page_are_those_that_the_chart_reads() -> None:
 
 def test_the_file_of_options_fits_the_commands(tmp_path: Path) -> None:
     text = listing("toml")
-    assert tomllib.loads(text)["relay"]["run"] == {"http": "9464"}
+    assert tomllib.loads(text)["relay"]["run"] == {"http": "9464", "livez": "9474"}
     file = tmp_path / "outbox.toml"
     file.write_text(text, encoding="utf-8")
     ran = outbox("config", "check", OUTBOX_CONFIG=str(file))

@@ -24,6 +24,7 @@ COMMANDS = {
     "outbox/sql/testing.sql": "asked by tests of applications",
     "relay/outbox_relay/database/partitions_ahead.sql": DB,
     "relay/outbox_relay/database/schema.sql": "asked once at a start, of the catalog",
+    "relay/outbox_relay/monitoring/kept.sql": "figures, every 15 s: what is parked, alarms, one message, the catalog",
     "relay/outbox_relay/operations/check_now.sql": TX,
     "relay/outbox_relay/operations/consumers.sql": "what `outbox consumers` and `outbox status` ask; reads what failed",
     "relay/outbox_relay/operations/database_checks.sql": DB,
@@ -39,6 +40,7 @@ COMMANDS = {
     "relay/outbox_relay/operations/half_message_life.sql": TX,
     "relay/outbox_relay/operations/half_messages.sql": TX,
     "relay/outbox_relay/operations/messages.sql": INSPECT,
+    "relay/outbox_relay/operations/names.sql": "what commands ask once that have found nothing; pages by an index",
     "relay/outbox_relay/operations/parked_keys.sql": INSPECT,
     "relay/outbox_relay/operations/partitions.sql": DB,
     "relay/outbox_relay/operations/relays.sql": "what `outbox relay ls` and `drain` ask; a row per relay",
@@ -71,17 +73,17 @@ EXEMPT: dict[str, dict[str, str]] = {
         "begin": NO_TABLE,
         **dict.fromkeys(["settings", "raise_alarm", "clear_alarm"], REGISTRY),
     },
+    "outbox/sql/keys.sql": {"retire": "one row by its primary key, in a function"},
     "outbox/sql/inbox.sql": {
         **dict.fromkeys(["park", "park_followers"], INSERTS),
-        **dict.fromkeys(
-            ["require_transaction", "require_same_transaction", "is_committed", "limit"], NO_TABLE
-        ),
-        **dict.fromkeys(["before_retry", "take_back", "await_commits"], NO_TABLE),
+        **dict.fromkeys(["require_transaction", "require_same_transaction", "is_committed"], NO_TABLE),
+        **dict.fromkeys(["before_retry", "take_back", "await_commits", "apply_policies"], NO_TABLE),
     },
     "outbox/sql/inbox_leases.sql": dict.fromkeys(
         ["hold_all", "park_all"], "inserts; reads rows of this transaction by their primary keys"
     ),
     "outbox/sql/inbox_groups.sql": {
+        "hidden_by": "one group by its unique name, in a function",
         **dict.fromkeys(
             [
                 "find_group",
@@ -111,6 +113,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["lock_order_keys", "recount_order_keys", "lock_idempotency_key"], NO_TABLE),
     },
     "outbox/sql/topics.sql": {"register_topic": "inserts one row, by the primary key"},
+    "outbox/sql/sessions.sql": {"set": NO_TABLE},
     "outbox/sql/rocketmq.sql": dict.fromkeys(["hurry", "wait_briefly"], NO_TABLE),
     "relay/outbox_relay/alarms/alarms.sql": {
         **dict.fromkeys(["settings", "only_one"], NO_TABLE),
@@ -156,10 +159,10 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(
             ["take", "lock_free", "give_back", "clear", "join", "renew", "release", "stop", "resume"], LANES
         ),
-        "note_failover": LANES,
+        **dict.fromkeys(["note_failover", "leave_timeline"], LANES),
         "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
         **dict.fromkeys(["doubts", "shares", "others", "other_versions", "lane_numbers"], LANES),
-        "topic_generation": "a table of one row",
+        **dict.fromkeys(["topic_generation", "note_origin"], "a table of one row"),
         **dict.fromkeys(["lock_holders", "loop"], "reads what the server knows of its sessions"),
         **dict.fromkeys(
             [

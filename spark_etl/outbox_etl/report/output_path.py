@@ -20,7 +20,7 @@ def check(path: Path) -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise SettingsError(
-            "--report draws with matplotlib, which is not installed here: pip install 'outbox-kafka[etl]'"
+            "--report draws with matplotlib, which is not installed here: pip install matplotlib"
         )
     if path.exists() and not path.is_file():
         raise SettingsError(f"--report {path} is not a file: expected a file name, such as report.html")

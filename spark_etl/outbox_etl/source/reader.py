@@ -182,8 +182,7 @@ class Source:
         """A session in a transaction, which a pooler leaves on one server, and this is the one that is expected."""
         with self.connection() as connection:
             connection.setAutoCommit(False)
-            if self._check:
-                connection.createStatement().execute(self._check)
+            connection.createStatement().execute(";\n".join(self.begin()))
             yield connection
             connection.commit()
 
@@ -253,13 +252,14 @@ class Source:
 
     def copies(self, window: Window, ranges: Sequence[Ids]) -> tuple[tuple[str, ...], list[str]]:
         """The same for a reader of COPY: what begins each transaction, and a query for each range."""
-        held, begin = self.ids(window.top), (self._check, statement(SQL, "joining"))
+        held, begin = self.ids(window.top), (*self.begin(), statement(SQL, "joining"))
         texts = (new_messages(ids, held, window) for ids in ranges)
-        return tuple(filter(None, begin)), [statement(SQL, "copied", messages=text) for text in texts]
+        return begin, [statement(SQL, "copied", messages=text) for text in texts]
 
     def begin(self) -> tuple[str, ...]:
-        """What begins a transaction of a reader of COPY: the check of its server."""
-        return tuple(filter(None, (self._check,)))
+        """What begins each transaction: its settings, and the check of its server."""
+        settings = statement(SQL, "isolation"), statement(SQL, "settings")
+        return (*settings, self._check) if self._check else settings
 
     def few(self, table: str, window: Window, most: int) -> tuple[tuple[str, ...], str]:
         """For a reader of COPY, up to so many of a window's rows of a table of the warehouse but message_history."""
@@ -300,14 +300,14 @@ class Source:
         return f"{self._settings.source.url}&prepareThreshold=-1&tcpKeepAlive=true"
 
     def _properties(self, begin: str = "") -> dict[str, str]:
-        source, first = self._settings.source, ";\n".join(filter(None, (self._check, begin)))
+        source, first = self._settings.source, ";\n".join(filter(None, (*self.begin(), begin)))
         return {
             "driver": DRIVER,
             "user": source.user,
             "password": source.password,
             "fetchsize": str(self._settings.fetch_size),
             # Spark runs it in the transaction of each read.
-            **({"sessionInitStatement": first} if first else {}),
+            "sessionInitStatement": first,
         }
 
 

@@ -12,6 +12,26 @@ SELECT (SELECT s.system_identifier FROM pg_control_system() s)::text AS system_i
        pg_is_in_recovery() AS standby,
        current_setting('server_version_num')::integer AS version
 
+-- name: isolation
+-- Before anything else in a transaction: later statements see what has ended meanwhile, whatever the role's default is.
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED
+
+-- name: settings
+-- What database and role may set otherwise, for one transaction, so that a pooler gives it back as it was: no stranger's
+-- function is found, a row that a policy would hide raises an error, and no time-out of the role ends a long read.
+-- Those of `outbox.sessions`.
+DO $$
+BEGIN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog', true);
+    PERFORM set_config(s.name, s.value, true)
+    FROM (VALUES ('row_security', 'off'), ('client_encoding', 'UTF8'), ('standard_conforming_strings', 'on'),
+                 ('datestyle', 'ISO'), ('intervalstyle', 'postgres'), ('timezone', 'UTC'), ('bytea_output', 'hex'),
+                 ('extra_float_digits', '1'), ('array_nulls', 'on'), ('statement_timeout', '0'), ('lock_timeout', '0'),
+                 ('idle_in_transaction_session_timeout', '0'), ('idle_session_timeout', '0'),
+                 ('transaction_timeout', '0')) s (name, value)
+    WHERE s.name <> 'transaction_timeout' OR current_setting('server_version_num')::integer >= 170000;
+END $$
+
 -- name: same_server
 -- The first statement of a transaction that reads: this is a server of the cluster that the run began with, and every
 -- transaction below "hi" has ended here too. A DSN may lead to several servers (a pooler, a list of hosts, a name with
@@ -65,11 +85,12 @@ SELECT (pg_logical_emit_message(true, 'outbox.etl', '') - '0/0')::bigint AS wal,
 
 -- name: lock
 -- One run at a time per target. Held by a session, so that it ends with the run, however that ends.
-SELECT pg_try_advisory_lock(hashtextextended(?, 0)) AS is_ours
+SELECT pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(?, 0)) AS is_ours,
+       pg_catalog.set_config('idle_session_timeout', '0', false) AS idles
 
 -- name: unlock
 -- A run that has ended lets the next one begin at once.
-SELECT pg_advisory_unlock(hashtextextended(?, 0))
+SELECT pg_catalog.pg_advisory_unlock(pg_catalog.hashtextextended(?, 0))
 
 -- name: partitions
 -- The ranges of ids that exist. Read once per run: a partition made later holds later windows' rows only.

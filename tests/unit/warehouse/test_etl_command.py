@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from outbox.extras import install_line
 from outbox_etl.main import parser
 from outbox_relay.cli.etl.progress import SAID, ProgressDisplay
 from outbox_relay.warehouse import child, jars, prepare
@@ -223,7 +224,7 @@ def test_without_pyspark_it_names_the_extra_to_install(monkeypatch: pytest.Monke
     )
     ran = outbox("etl", "run", *GIVEN)
     assert ran.code == 1
-    assert "pip install 'outbox-kafka[etl]'" in ran.err
+    assert install_line("etl") in ran.err
     assert SECRET not in text(ran)
 
 
