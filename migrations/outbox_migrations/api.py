@@ -210,6 +210,8 @@ def _upgraded(caller: Runner, target: str) -> Revision:
         _refuse(caller)
         before = Revision(_current(caller), head())
         if not _is_done(caller, before.current, goal):
+            caller.run(BOUND)
+            caller.run(sql_files.text("locks.sql"))
             for script in _between(before.current, goal):
                 caller.run(BOUND)
                 caller.run(script)
@@ -246,7 +248,7 @@ def scripts(current: str | None, target: str) -> Iterator[str]:
     """Yield all that an upgrade between two revisions runs in one transaction, for those who run it themselves."""
     yield from (sql_files.text("settings.sql"), sql_files.text("role.sql"))
     yield from (_refusing(), sql_files.text("turn.sql"), _refusing())
-    for script in _between(current, target):
+    for script in (sql_files.text("locks.sql"), *_between(current, target)):
         yield BOUND
         yield script
 

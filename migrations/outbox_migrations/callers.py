@@ -13,7 +13,8 @@ from psycopg.rows import tuple_row
 from outbox_migrations import sql_files
 
 CallersConnection: TypeAlias = psycopg.Connection[Any] | sa.Connection
-LOCK_NOT_AVAILABLE = "55P03"
+NOT_LOCKED = ("55P03", "40P01")
+"""No lock in time, or a deadlock: both have changed nothing, and another attempt may succeed."""
 SETTINGS = (
     "role",
     "search_path",
@@ -139,5 +140,5 @@ def _first(cursor: Any) -> Any:
 
 
 def is_lock_timeout(error: Exception) -> bool:
-    """Whether a driver's error is that a lock was not had in time."""
-    return getattr(error, "sqlstate", None) == LOCK_NOT_AVAILABLE
+    """Whether a driver's error is that a lock was not had in time, or would never have been had."""
+    return getattr(error, "sqlstate", None) in NOT_LOCKED

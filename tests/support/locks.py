@@ -18,6 +18,8 @@ WAITING = """
     WHERE datname = current_database() AND (wait_event_type = 'Lock' OR wait_event = 'PgSleep') AND query LIKE %s
 """
 BLOCKED = "SELECT pg_blocking_pids(%s) <> '{}'"
+UPGRADE_LOCKS = "%Which locks an upgrade takes%"
+"""How an upgrade that waits for a table begins: its script is one query, and PostgreSQL shows 1 KB of it."""
 LIMIT = 30.0
 """Seconds for a step to reach the server."""
 

@@ -1,14 +1,6 @@
 -- Consumer groups that belong to a role. PostgreSQL itself hides the rows of such a group from consumers that are not members of
 -- its role: they cannot be read, changed, deleted or locked, and a row that names the group cannot be inserted. So a foreign
 -- consumer cannot have an inbox, a position, a parked body, a dead letter or a subscription of the group.
---
--- ALTER TABLE … ENABLE ROW LEVEL SECURITY waits for transactions that use the tables, and consumers that come later queue behind it:
--- for 5 s at most, then the upgrade fails and has changed nothing. Run it again, or while no listener runs that takes longer.
-SET LOCAL lock_timeout = '5s';
--- In the order in which consumers use the tables, so that they and the upgrade do not wait for each other in a circle: what
--- takes a message over writes outbox.inbox first, and a dead letter reads its group; members read their group first.
-LOCK TABLE outbox.inbox, outbox.inbox_held_key, outbox.inbox_parked, outbox.inbox_replay, outbox.inbox_position,
-    outbox.consumer_group, outbox.consumer_member IN ACCESS EXCLUSIVE MODE;
 
 ALTER TABLE outbox.consumer_group ADD COLUMN role name;
 COMMENT ON COLUMN outbox.consumer_group.role IS
@@ -84,4 +76,3 @@ BEGIN
         EXECUTE pg_catalog.format('ALTER TABLE outbox.%I ENABLE ROW LEVEL SECURITY', child);
     END LOOP;
 END $$;
-SET LOCAL lock_timeout = DEFAULT;

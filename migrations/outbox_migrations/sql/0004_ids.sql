@@ -147,10 +147,6 @@ BEGIN
     RETURN added;
 END $$;
 
--- Beside senders; it waits for vacuums and for those who add partitions, as the script before this one does.
-SET LOCAL lock_timeout = '5s';
-LOCK TABLE outbox.message, outbox.publication, outbox.event IN SHARE UPDATE EXCLUSIVE MODE;
-SET LOCAL lock_timeout = DEFAULT;
 SELECT outbox.ensure_partitions();
 
 -- The mark of a restore --------------------------------------------------------------------------------------

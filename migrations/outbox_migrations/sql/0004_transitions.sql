@@ -5,12 +5,6 @@
 -- with their owner's rights. There current_user is the stranger, which a trigger with the caller's rights sees. So a transition needs
 -- the permission of both where they differ. A function of a host with its owner's rights (SECURITY DEFINER) decides if its owner may
 -- decide, and whoever calls it.
---
--- To make a trigger, writers of the table are locked out, as 0003_admission.sql does and explains: 5 s for vacuums, 1 s for writers.
-SET LOCAL lock_timeout = '5s';
-LOCK TABLE outbox.message IN SHARE UPDATE EXCLUSIVE MODE;
-SET LOCAL lock_timeout = '1s';
-LOCK TABLE outbox.message IN SHARE ROW EXCLUSIVE MODE;
 
 -- Refuses a current user who may not make the transition. Privileges are asked of current_user as outbox.is_operator(), is_checker() and
 -- may_act_for() ask them of the acting role; a superuser and the owner of the outbox have all of them.

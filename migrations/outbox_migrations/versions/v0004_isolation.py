@@ -14,7 +14,6 @@ def upgrade() -> None:
     """Run one script for each subject, in the transaction of the whole upgrade."""
     run("0004_rebinding.sql")
     run("0004_rebinding_tables.sql")
-    # Before outbox.message is locked: a consumer takes a message over, and then sends.
     run("0004_consumer_groups.sql")
     run("0004_transitions.sql")
     run("0004_ids.sql")

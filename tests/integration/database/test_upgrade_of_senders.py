@@ -1,8 +1,8 @@
 """Revision 0003 replaces the trigger of outbox.message while sessions send, and locks senders out for a moment.
 
-- The upgrade first waits for vacuums, and senders go on. Then it waits for transactions that have sent: for 1 s at the
-  table and at each partition, then it ends and has changed nothing. Those who want to send meanwhile wait behind it, so
-  for no longer.
+- The upgrade first waits for vacuums, and senders go on. Then it waits for transactions that have sent, again and again
+  for half a second, then it ends and has changed nothing. Those who want to send meanwhile wait behind it, so for no
+  longer.
 - It dies at any line before its COMMIT: PostgreSQL rolls back; the trigger before is whole, with its function.
 - It is paused while it has the lock: senders wait until it goes on, or its session is ended; see
   test_upgrade_under_load.py.
@@ -24,7 +24,7 @@ from psycopg import sql
 from outbox import Message, Outbox
 from outbox_migrations import api
 from outbox_relay.database import schema
-from tests.support.locks import holding, wait_for_waiting
+from tests.support.locks import UPGRADE_LOCKS, holding, wait_for_waiting
 from tests.support.logins import Logins
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection, connect
@@ -99,7 +99,7 @@ def test_an_upgrade_gives_up_on_an_open_sender_and_lets_the_next_one_go_on(
     before = conn.execute(GUARDS).fetchall()
     with ThreadPoolExecutor(2) as pool, holding(old, SEND), psycopg.connect(old) as waiting:
         upgrade = pool.submit(outbox, "db", "upgrade", OUTBOX_DSN=old)
-        wait_for_waiting(conn, SCRIPT)
+        wait_for_waiting(conn, UPGRADE_LOCKS)
         waiting.execute("SET lock_timeout = '20s'")
         sent = pool.submit(waiting.execute, SEND)
         ran = upgrade.result()
@@ -120,7 +120,7 @@ def test_senders_go_on_while_an_upgrade_waits_for_a_vacuum(
     conn.execute("SET lock_timeout = '500ms'")
     with holding(old, f"LOCK TABLE {partition[0]} IN SHARE UPDATE EXCLUSIVE MODE"):
         upgrade = pool.submit(api.upgrade, old)
-        wait_for_waiting(conn, SCRIPT)
+        wait_for_waiting(conn, UPGRADE_LOCKS)
         end = monotonic() + 1.5  # more than an upgrade waits for senders
         while monotonic() < end:
             conn.execute(SEND)

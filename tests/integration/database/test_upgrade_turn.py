@@ -14,7 +14,7 @@ import pytest
 
 from outbox_migrations import api, sql_files
 from outbox_relay.database import schema
-from tests.support.locks import holding, wait_for_waiting
+from tests.support.locks import UPGRADE_LOCKS, holding, wait_for_waiting
 from tests.support.outbox_command import outbox
 from tests.support.plain_inserts import Connection, connect
 from tests.support.servers import MakeDatabase
@@ -132,7 +132,7 @@ def test_older_software_waits_for_an_upgrade(empty: str, conn: Connection, pool:
     api.upgrade(empty, "0001")
     with holding(empty, "LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE"):
         newer = pool.submit(api.upgrade, empty)
-        wait_for_waiting(conn, "%CREATE INDEX inbox_parked_dead%")
+        wait_for_waiting(conn, UPGRADE_LOCKS)
         assert conn.execute(f"SELECT pg_try_advisory_lock({KEY})").fetchone() == (False,)
     assert newer.result(LIMIT).current == "0001"
 

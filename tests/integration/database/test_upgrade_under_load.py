@@ -2,9 +2,8 @@
 
 What happens when the upgrade dies between any two of its lines, before its COMMIT: PostgreSQL rolls all of it back, and
 the next upgrade begins again at 0001. After the COMMIT it is done, whether or not the command lives to report it. When
-the command is paused instead, the transaction keeps its locks. From CREATE INDEX on it locks a table of consumers:
-they wait to park a message until it goes on or its session is ended. From the first line of revision 0003 on it may
-lock outbox.message: senders, and relays that write to it, wait as long; see test_upgrade_of_senders.py.
+the command is paused instead, the transaction keeps its locks: consumers, senders, and relays that write to
+outbox.message wait until it goes on or its session is ended; see test_upgrade_locks.py.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pytest
 from outbox_migrations import api
 from outbox_relay.database import schema
 from tests.support.kafka_records import compare, read_topic
-from tests.support.locks import holding, wait_for_waiting
+from tests.support.locks import UPGRADE_LOCKS, holding, wait_for_waiting
 from tests.support.older_software import BEFORE
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection, connect, wait_published
@@ -32,14 +31,14 @@ OBJECTS = """
     WHERE c.relnamespace = 'outbox'::regnamespace ORDER BY 1, 2
 """
 HAS_SESSION = "SELECT FROM pg_stat_activity WHERE pid = %s"
-INDEX, TURN = "%CREATE INDEX inbox_parked_dead%", "%outbox.upgrade%"
+TURN = "%outbox.upgrade%"
 IN_USE = "LOCK TABLE outbox.inbox_parked IN ROW EXCLUSIVE MODE"
 POINTS = {
     "before the schema is read": (
         "LOCK TABLE outbox.schema_version IN SHARE ROW EXCLUSIVE MODE",
         TURN,
     ),
-    "before the index": (IN_USE, INDEX),
+    "before the index": (IN_USE, UPGRADE_LOCKS),
     "between the index and the revision": (
         "SELECT FROM outbox.schema_version FOR UPDATE",
         "%UPDATE outbox.schema_version%",
@@ -85,7 +84,7 @@ def test_producers_and_consumers_go_on_while_the_schema_is_upgraded(
         with psycopg.connect(old) as consumer:
             consumer.execute(PARK, {"n": 1})
             upgrade = pool.submit(succeed, "db", "upgrade", "--json", OUTBOX_DSN=old)
-            wait_for_waiting(conn, INDEX)
+            wait_for_waiting(conn, UPGRADE_LOCKS)
             producers.wait_for(10)
             assert not upgrade.done(), "it waits for the consumer, and producers do not wait for it"
             consumer.commit()
@@ -150,7 +149,7 @@ def test_an_upgrade_that_is_killed_leaves_the_old_schema_and_the_next_one_comple
         holding(old, IN_USE),
         RelayProcess(old, "", service="db", action=("upgrade",)) as command,
     ):
-        session = wait_for_waiting(conn, INDEX)
+        session = wait_for_waiting(conn, UPGRADE_LOCKS)
         command.kill()
         # PostgreSQL notices when it writes the result of a statement: the session still waits for the table.
         assert conn.execute(HAS_SESSION, [session]).fetchone() is not None
@@ -166,7 +165,7 @@ def test_of_two_upgrades_at_once_one_does_the_work(
 ) -> None:
     with holding(old, IN_USE):
         first = pool.submit(api.upgrade, old)
-        wait_for_waiting(conn, INDEX)
+        wait_for_waiting(conn, UPGRADE_LOCKS)
         second = pool.submit(api.upgrade, old)
         wait_for_waiting(conn, TURN)
     assert (first.result().current, second.result().current) == ("0001", schema.REVISION)
