@@ -80,7 +80,9 @@ def test_a_relay_that_dies_with_a_full_queue_leaves_all_to_its_successor(
                 assert relay.wait(60) == -signal.SIGKILL, relay.output()
             finally:
                 private_stack.resume_kafka()
-        recorded = conn.execute("SELECT sum(cardinality(positions))::int FROM outbox.publication").fetchone()
+        recorded = conn.execute(
+            "SELECT sum(pg_catalog.cardinality(positions))::int FROM outbox.publication"
+        ).fetchone()
         assert recorded == (FIRST,), "nothing of the page"
         insert_numbered(conn, private_topic, LATER, start=FIRST + PAGE)
         with RelayProcess(private_database, servers, *options) as relay:

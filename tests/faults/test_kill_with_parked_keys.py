@@ -38,8 +38,8 @@ MUCH = 10_000
 SEND = """
     INSERT INTO outbox.message (topic, key, body, headers, lane)
     SELECT %(topic)s, convert_to('k' || i %% %(keys)s, 'UTF8'),
-           convert_to(format('k%%s:%%s', i %% %(keys)s, i), 'UTF8'),
-           CASE WHEN i %% 37 = 5 THEN jsonb_build_object('much', repeat('x', %(much)s)) END,
+           convert_to(pg_catalog.format('k%%s:%%s', i %% %(keys)s, i), 'UTF8'),
+           CASE WHEN i %% 37 = 5 THEN pg_catalog.jsonb_build_object('much', repeat('x', %(much)s)) END,
            outbox.lane_of(%(topic)s, NULL, convert_to('k' || i %% %(keys)s, 'UTF8'), 0)
     FROM generate_series(%(start)s::bigint, %(start)s::bigint + %(count)s - 1) i
 """
@@ -95,7 +95,7 @@ STATE = {
         WHERE s.status = 'COMMITTED' AND s.published_at IS NULL ORDER BY m.position LIMIT 20
     """,
     "last publications": """
-        SELECT epoch, batch, lo, hi, lanes, base, snapshot, after, cardinality(positions), published_at
+        SELECT epoch, batch, lo, hi, lanes, base, snapshot, after, pg_catalog.cardinality(positions), published_at
         FROM outbox.publication ORDER BY epoch DESC, batch DESC LIMIT 10
     """,
     "now": "SELECT clock_timestamp(), pg_current_snapshot(), (SELECT last_value FROM outbox.position)",

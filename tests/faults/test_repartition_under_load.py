@@ -35,7 +35,7 @@ RELAY = str(RELAY_ENTRY)
 KEYS, BEFORE, AFTER, AT_ONCE = 200, 4, 8, 3
 ALL_KEYS = [f"k{number}".encode() for number in range(KEYS)]
 OPTIONS = ("--lease", "1")
-PUBLISHED = "SELECT coalesce(sum(cardinality(positions)), 0) FROM outbox.publication"
+PUBLISHED = "SELECT coalesce(sum(pg_catalog.cardinality(positions)), 0) FROM outbox.publication"
 UNPUBLISHED = """
     SELECT FROM outbox.message_status m WHERE m.status = 'COMMITTED' AND m.position <= %s LIMIT 1
 """
@@ -78,7 +78,9 @@ def wait_for_more(conn: Connection, more: int) -> None:
     assert row is not None
     goal = row[0] + more
     wait_until(
-        lambda: conn.execute(f"{PUBLISHED} HAVING sum(cardinality(positions)) >= {goal}").fetchone(),
+        lambda: conn.execute(
+            f"{PUBLISHED} HAVING sum(pg_catalog.cardinality(positions)) >= {goal}"
+        ).fetchone(),
         f"{more} more messages are published",
     )
 

@@ -34,7 +34,7 @@ def etl(dsn: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "OUTBOX_DSN": dsn},
+        env={**os.environ, "PGOPTIONS": "", "OUTBOX_DSN": dsn},
     )
     assert done.returncode == code, f"ended with {done.returncode}:\n{done.stdout}{done.stderr}"
     return done
@@ -98,7 +98,7 @@ def test_spark_ends_with_the_command_however_that_ends(
             process = subprocess.Popen(
                 command("run", "--warehouse", str(tmp_path / "warehouse"), *ON_TWO_CORES,
                     "--catalog-option", f"unused.password={secret}"),
-                stdout=log, stderr=log, env={**os.environ, "OUTBOX_DSN": database},
+                stdout=log, stderr=log, env={**os.environ, "PGOPTIONS": "", "OUTBOX_DSN": database},
             )  # fmt: skip
         try:
             waiting = (

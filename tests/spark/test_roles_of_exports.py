@@ -34,7 +34,12 @@ def test_each_command_works_as_the_role_that_its_help_names(
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "OUTBOX_DSN": dsn, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers},
+            env={
+                **os.environ,
+                "PGOPTIONS": "",
+                "OUTBOX_DSN": dsn,
+                "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers,
+            },
         )
         said = done.stdout + done.stderr
         assert (done.returncode, "permission denied" in said) == (0, False), f"{words}:\n{said}"

@@ -204,4 +204,6 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 def is_blocked(observer: Session, pid: int) -> bool:
     """Whether the backend waits for a lock that another one holds."""
-    return bool(observer.execute("SELECT cardinality(pg_blocking_pids(%s)) > 0 AS blocked", [pid])[0][0])
+    return bool(
+        observer.execute("SELECT pg_catalog.cardinality(pg_blocking_pids(%s)) > 0 AS blocked", [pid])[0][0]
+    )

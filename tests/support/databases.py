@@ -18,6 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from outbox_migrations.api import upgrade
 from outbox_relay.downloads.cache import locked
+from tests.support import hostile
 
 
 class Databases:
@@ -63,6 +64,8 @@ class Databases:
                 self._drop(part)
                 self._create(part, "template0")
                 upgrade(with_database(self.admin_dsn, part))
+                with psycopg.connect(with_database(self.admin_dsn, part)) as made:
+                    made.execute(hostile.DOUBLES)
                 admin.execute(
                     sql.SQL("alter database {} rename to {}").format(
                         sql.Identifier(part), sql.Identifier(self.template)
@@ -101,6 +104,16 @@ def spare_the_disk(admin_dsn: str) -> None:
     """
     with psycopg.connect(admin_dsn, autocommit=True) as admin:
         admin.execute("alter system set fsync = off")
+        admin.execute("select pg_reload_conf()")
+
+
+def surprise(admin_dsn: str) -> None:
+    """Set what the sessions of a run begin with to what nobody has in mind; see `tests.support.hostile`."""
+    with psycopg.connect(admin_dsn, autocommit=True) as admin:
+        for name, value in hostile.FOR_EVERYBODY.items():
+            # A list of names is a list, not one quoted name.
+            given = sql.SQL(value) if name == "search_path" else sql.Literal(value)
+            admin.execute(sql.SQL("alter system set {} = ").format(sql.Identifier(name)) + given)
         admin.execute("select pg_reload_conf()")
 
 

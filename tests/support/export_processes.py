@@ -45,7 +45,7 @@ class Run:
                 [sys.executable, "-m", "outbox_relay", "etl", command, *SMALL, *options],
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "OUTBOX_DSN": dsn},
+                env={**os.environ, "PGOPTIONS": "", "OUTBOX_DSN": dsn},
             )
 
     @property

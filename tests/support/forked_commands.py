@@ -31,7 +31,7 @@ def run_all(commands: list[list[str]], place: Path, environment: dict[str, str])
     ran = subprocess.run(
         [sys.executable, __file__, str(place)],
         input=json.dumps(commands),
-        env={**os.environ, **environment},
+        env={**os.environ, "PGOPTIONS": "", **environment},
         capture_output=True,
         text=True,
         encoding="utf-8",

@@ -9,7 +9,12 @@ from click.testing import CliRunner
 
 from outbox_relay.cli.main import main
 
-CLEAN = {"OUTBOX_DSN": None, "OUTBOX_BOOTSTRAP_SERVERS": None, "OUTBOX_JSON": None, "COLUMNS": "200"}
+CLEAN = {
+    "OUTBOX_DSN": None,
+    "OUTBOX_BOOTSTRAP_SERVERS": None,
+    "OUTBOX_JSON": None,
+    "COLUMNS": "200",
+}
 
 
 class Ran(NamedTuple):

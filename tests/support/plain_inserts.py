@@ -65,7 +65,7 @@ def insert_numbered(conn: Connection, topic: str, count: int, *, keys: int = 50,
         """
         INSERT INTO outbox.message (topic, key, body)
         SELECT %(topic)s, convert_to('k' || i %% %(keys)s, 'UTF8'),
-               convert_to(format('k%%s:%%s', i %% %(keys)s, i), 'UTF8')
+               convert_to(pg_catalog.format('k%%s:%%s', i %% %(keys)s, i), 'UTF8')
         FROM generate_series(%(start)s::bigint, %(start)s::bigint + %(count)s - 1) i
         """,
         {"topic": topic, "keys": keys, "start": start, "count": count},
@@ -94,7 +94,7 @@ def fall_due(conn: Connection, *message_ids: str, seconds: float = 0.0) -> datet
     """Let delayed messages be due so many seconds from now, when a test is ready for it; return that time."""
     row = conn.execute(
         """
-        WITH due AS MATERIALIZED (SELECT clock_timestamp() + make_interval(secs => %s) AS at), changed AS (
+        WITH due AS MATERIALIZED (SELECT clock_timestamp() + pg_catalog.make_interval(secs => %s) AS at), changed AS (
             UPDATE outbox.waiting w SET due_at = due.at FROM due, outbox.message m
             WHERE w.id = m.id AND m.message_id = ANY (%s::uuid[]) RETURNING w.id
         )

@@ -41,6 +41,7 @@ class RelayProcess:
         command = [sys.executable, *entry, str(os.getpid()), service, *action, *options]
         environment = {
             **os.environ,
+            "PGOPTIONS": "",
             "OUTBOX_DSN": dsn,
             "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers,
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),

@@ -40,7 +40,7 @@ from outbox_local.stack.process import Identity
 from outbox_local.stack.state import State
 from tests.support import xdist_groups
 from tests.support.containers import Containers, engine_answers
-from tests.support.databases import Databases, hasten_logins, spare_the_disk
+from tests.support.databases import Databases, hasten_logins, spare_the_disk, surprise
 from tests.support.topics import Topics
 
 
@@ -187,6 +187,7 @@ def _shared(request: pytest.FixtureRequest) -> State:
     if started and state.postgres.kind.embedded:
         spare_the_disk(state.postgres.address)
         hasten_logins(state.postgres.address)
+        surprise(state.postgres.address)
     return state
 
 
@@ -204,6 +205,7 @@ def own_postgres(config: pytest.Config, shared: State) -> Iterator[State]:
     try:
         spare_the_disk(state.postgres.address)
         hasten_logins(state.postgres.address)
+        surprise(state.postgres.address)
         yield state
     finally:
         bring_down(directory, with_data=True)

@@ -21,7 +21,7 @@ BEGIN ATOMIC
 END;
 
 -- The headers of a copy: those of the dead letter that a message of the outbox may have, the first of each name, and
--- `dlq-…` with where it came from and why it is dead. The attributes of a CloudEvent are left out if it is not a valid one.
+-- `dlq-...` with where it came from and why it is dead. The attributes of a CloudEvent are left out if it is not a valid one.
 CREATE FUNCTION outbox.dead_letter_headers(letter outbox.inbox_parked, consumer_group text) RETURNS jsonb
     LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 BEGIN ATOMIC

@@ -198,7 +198,7 @@ BEGIN
 END $$;
 
 -- One statement decides, in any language:
---   UPDATE outbox.message SET state = 'COMMITTED', remark = … WHERE id = … AND state = 'UNKNOWN'
+--   UPDATE outbox.message SET state = 'COMMITTED', remark = ... WHERE id = ... AND state = 'UNKNOWN'
 -- The row takes its xid and then its position at that moment, and the audit row is written with it. Two that race
 -- meet at the row's lock; the second then finds it decided and updates nothing.
 -- A cancellation races with the relay, which releases a delayed message when it is due: both lock the message, then

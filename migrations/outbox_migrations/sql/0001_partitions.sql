@@ -1,5 +1,5 @@
 -- Partitions: message, publication and event are split at the same bounds and grow and shrink together.
--- There is no DEFAULT partition: it would forbid DETACH … CONCURRENTLY, and every new partition would have to
+-- There is no DEFAULT partition: it would forbid DETACH ... CONCURRENTLY, and every new partition would have to
 -- wait for a scan of it.
 
 -- What exists, by bounds.
@@ -45,7 +45,7 @@ CREATE TABLE outbox.partition_lock ();
 COMMENT ON TABLE outbox.partition_lock IS 'Locked by the session that adds partitions; holds no rows.';
 
 -- Adds the next partition of the given width. Each table is made apart and then attached: that takes SHARE
--- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE … PARTITION OF would take
+-- UPDATE EXCLUSIVE on the parent, beside which inserts go on, where CREATE TABLE ... PARTITION OF would take
 -- ACCESS EXCLUSIVE and queue every insert behind the oldest open transaction. lock_timeout bounds the wait for
 -- a vacuum or another DDL; the caller tries again later.
 CREATE FUNCTION outbox.add_partition(width bigint) RETURNS text

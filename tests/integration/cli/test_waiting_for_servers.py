@@ -45,7 +45,7 @@ def test_each_command_says_once_that_it_waits_for_kafka(database: str, conn: Con
     conn.execute(
         "INSERT INTO outbox.consumer_group (name, orderly, subscription) VALUES ('points', false, '{}')"
     )
-    environment = {**os.environ, "OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": AWAY}
+    environment = {**os.environ, "PGOPTIONS": "", "OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": AWAY}
     running = {
         words: subprocess.Popen(
             [sys.executable, "-m", "outbox_relay", *words.split(), *more],
@@ -65,7 +65,12 @@ def test_each_command_says_once_that_it_waits_for_kafka(database: str, conn: Con
 def test_a_command_whose_server_replies_says_nothing(database: str, bootstrap_servers: str) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "outbox_relay", "consumers", "ls"],
-        env={**os.environ, "OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers},
+        env={
+            **os.environ,
+            "PGOPTIONS": "",
+            "OUTBOX_DSN": database,
+            "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers,
+        },
         capture_output=True,
         text=True,
         check=True,

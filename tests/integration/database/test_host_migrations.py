@@ -146,6 +146,7 @@ def test_the_filter_leaves_the_outbox_out_of_what_is_compared(database: str, tmp
     on_engine(database, upgrade_host, host(tmp_path, FILTER))
 
 
+@pytest.mark.usefixtures("without_pgoptions")
 @pytest.mark.filterwarnings("ignore:Did not recognize type")
 @pytest.mark.parametrize("path", ["outbox,public", "public,outbox"])
 def test_a_search_path_with_the_outbox_needs_the_lines_of_the_page(
@@ -160,6 +161,7 @@ def test_a_search_path_with_the_outbox_needs_the_lines_of_the_page(
     assert tables(empty) == HOSTS_TABLES
 
 
+@pytest.mark.usefixtures("without_pgoptions")
 def test_a_version_table_of_the_hosts_is_never_ours(empty: str, tmp_path: Path) -> None:
     """Alembic's own name for it would be found in our schema, by way of the path."""
     api.upgrade(empty)

@@ -197,7 +197,7 @@ def test_partitions_leave_no_gap_and_nothing_is_made_when_there_are_enough(datab
 
 
 SHAPE = """
-    SELECT jsonb_build_object(
+    SELECT pg_catalog.jsonb_build_object(
         'indexes', (SELECT jsonb_agg(x ORDER BY x) FROM (
             SELECT replace(pg_get_indexdef(i.indexrelid), %(suffix)s, '') AS x
             FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid) s),
@@ -372,7 +372,9 @@ def test_the_list_shows_bounds_rows_size_and_how_long_they_last(database: str) -
 def test_no_lock_that_a_producer_can_take_keeps_partitions_from_being_made(database: str) -> None:
     with psycopg.connect(database) as producer, psycopg.connect(database, autocommit=True) as owner:
         producer.execute("SET ROLE outbox_producer")
-        producer.execute("SELECT pg_advisory_xact_lock(hashtextextended('outbox.add_partition', 0))")
+        producer.execute(
+            "SELECT pg_advisory_xact_lock(pg_catalog.hashtextextended('outbox.add_partition', 0))"
+        )
         with pytest.raises(psycopg.errors.InsufficientPrivilege), producer.transaction():
             producer.execute("LOCK TABLE outbox.partition_lock IN ACCESS SHARE MODE")
         assert owner.execute("SELECT outbox.add_partition(1000)").fetchone() is not None

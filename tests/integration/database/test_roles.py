@@ -136,5 +136,5 @@ def test_the_relays_role_is_enough_to_publish(
     relay.on_turn = stop_when_done
     relay.run()
     with psycopg.connect(database) as conn:
-        row = conn.execute("SELECT sum(cardinality(positions)) FROM outbox.publication").fetchone()
+        row = conn.execute("SELECT sum(pg_catalog.cardinality(positions)) FROM outbox.publication").fetchone()
     assert row == (50,)

@@ -9,6 +9,7 @@ import pytest
 from psycopg.errors import InsufficientPrivilege
 
 from outbox_relay.alarms.observing import observe
+from outbox_relay.database import connections
 from tests.support.logins import Logins
 from tests.support.outbox_command import succeed
 from tests.support.plain_inserts import Connection, connect
@@ -28,12 +29,12 @@ def test_a_login_without_a_role_that_holds_advisory_locks_stops_nobody_else(
 ) -> None:
     with logins.connect("pg_monitor") as stranger:
         for name in LOCKS:
-            stranger.execute("SELECT pg_advisory_lock(hashtextextended(%s, 0))", [name])
+            stranger.execute("SELECT pg_advisory_lock(pg_catalog.hashtextextended(%s, 0))", [name])
         with connect(database) as conn:
             conn.execute(
                 "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('shop', 'silent', 'x')"
             )
-            with connect(database) as relay:
+            with connections.connect(database) as relay:
                 relay.execute("SET ROLE outbox_relay")
                 assert observe(relay, None)
             assert conn.execute("SELECT kind FROM outbox.notice").fetchall() == [("group_silent",)]

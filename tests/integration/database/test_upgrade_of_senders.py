@@ -179,5 +179,7 @@ def test_printed_ddl_and_an_upgrade_make_the_guards_of_a_new_database(
 ) -> None:
     conn.execute(succeed("db", "sql", "--from", "0002").out)
     with connect(database) as fresh:
+        for each in (conn, fresh):  # what is in it decides how names are written
+            each.execute("SET search_path = pg_catalog")
         assert conn.execute(GUARDS).fetchall() == fresh.execute(GUARDS).fetchall()
     assert schema.revision(conn) == schema.REVISION

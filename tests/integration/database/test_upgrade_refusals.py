@@ -18,7 +18,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outbox_migrations import api, sql_files
-from outbox_relay.database import schema
+from outbox_relay.database import connections, schema
 from outbox_relay.operations import database_checks
 from tests.support.databases import with_database
 from tests.support.outbox_command import outbox, succeed
@@ -241,7 +241,7 @@ def test_a_role_that_may_log_in_is_refused_before_the_first_upgrade(
 
 
 def test_row_level_security_that_the_outbox_did_not_set_is_named(database: str) -> None:
-    with connect(database) as conn:
+    with connections.connect(database) as conn:
         conn.execute("ALTER TABLE outbox.message ENABLE ROW LEVEL SECURITY")
         [check] = [check for check in database_checks.run(conn) if check.name == "row security"]
         assert (check.level, "outbox.message" in check.found) == ("FAILED", True)

@@ -20,7 +20,7 @@ from tests.support.plain_inserts import Connection, connect
 from tests.support.servers import MakeDatabase
 from tests.support.strangers import Stranger, stranger
 
-KEY = "hashtextextended('outbox.upgrade', 0)"
+KEY = "pg_catalog.hashtextextended('outbox.upgrade', 0)"
 OLDER = f"SELECT pg_advisory_xact_lock({KEY})"
 """What software of revision 0003 begins an upgrade with."""
 NEWER = "LOCK TABLE outbox.schema_version IN SHARE ROW EXCLUSIVE MODE"
@@ -28,7 +28,7 @@ TURN = "%outbox.upgrade%"
 LIMIT = 60.0
 """Seconds for an upgrade that waits for nobody; without the mend it waits as long as the stranger wants."""
 READABLE = """
-    SELECT format('LOCK TABLE %I.%I IN ACCESS SHARE MODE', n.nspname, c.relname) FROM pg_class c
+    SELECT pg_catalog.format('LOCK TABLE %I.%I IN ACCESS SHARE MODE', n.nspname, c.relname) FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE c.relkind IN ('r', 'p', 'v') AND n.nspname IN ('pg_catalog', 'outbox')
         AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')

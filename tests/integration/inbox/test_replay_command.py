@@ -261,7 +261,9 @@ def test_a_replay_that_is_killed_goes_on_and_gives_no_message_twice(read: InboxS
     arguments = ("consumers", "replay", read.group, "--topic", topic, "--from", "1h", "--again", "--yes")
     command = [sys.executable, "-m", "outbox_relay.cli.main", *arguments, "--dsn", read.dsn, "--rate", "2"]
     with read.consumer(topic, orderly=True):
-        with subprocess.Popen(command, env=os.environ, stdout=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command, env={**os.environ, "PGOPTIONS": ""}, stdout=subprocess.DEVNULL
+        ) as process:
             wait_until(
                 lambda: read.count("outbox.inbox_replay", "parked BETWEEN 10 AND 20") == 1, "a part is parked"
             )

@@ -23,7 +23,7 @@ UNREQUESTED = "SELECT FROM outbox.parked_key WHERE requested_at IS NULL"
 
 FLOOD = """
     INSERT INTO outbox.message (topic, lane, key, body)
-    SELECT %s, 3, convert_to('k' || i %% 50, 'UTF8'), convert_to(format('k%%s:%%s', i %% 50, i), 'UTF8')
+    SELECT %s, 3, convert_to('k' || i %% 50, 'UTF8'), convert_to(pg_catalog.format('k%%s:%%s', i %% 50, i), 'UTF8')
     FROM generate_series(%s::bigint, %s::bigint) i
 """
 

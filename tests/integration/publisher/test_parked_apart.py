@@ -24,7 +24,7 @@ ROUNDS = 300
 """Messages of either key in the backlog."""
 HELD = 100
 FIRST = "first"
-NEWEST = "SELECT cardinality(lanes) FROM outbox.publication ORDER BY batch DESC LIMIT 1"
+NEWEST = "SELECT pg_catalog.cardinality(lanes) FROM outbox.publication ORDER BY batch DESC LIMIT 1"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
 from tests.support.settled_relay import SettledRelay
 
-RECORDED = "SELECT coalesce(sum(cardinality(positions)), 0)::bigint FROM outbox.publication"
+RECORDED = "SELECT coalesce(sum(pg_catalog.cardinality(positions)), 0)::bigint FROM outbox.publication"
 WAIT_S = 0.015
 """Longer than the rest of a turn that found something."""
 

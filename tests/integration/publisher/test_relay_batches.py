@@ -19,7 +19,7 @@ def test_under_load_one_publication_row_stands_for_fifty_messages_at_least(
             insert_numbered(conn, topic, 100, start=start)
         publish(database, bootstrap_servers, MESSAGES)
         found = conn.execute(
-            "SELECT count(*), sum(cardinality(positions))::int FROM outbox.publication"
+            "SELECT count(*), sum(pg_catalog.cardinality(positions))::int FROM outbox.publication"
         ).fetchone()
     assert found is not None
     rows, messages = found

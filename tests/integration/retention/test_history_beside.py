@@ -155,7 +155,9 @@ def test_a_relay_publishes_on_while_partitions_are_dropped_under_it(
             producers.stop()
         wait_published(history.conn)
         left = value(history.conn, "SELECT count(*) FROM outbox.message")
-        published = value(history.conn, "SELECT sum(cardinality(positions)) FROM outbox.publication")
+        published = value(
+            history.conn, "SELECT sum(pg_catalog.cardinality(positions)) FROM outbox.publication"
+        )
         assert published == left, "everything once: nothing is lost, nothing is published again"
         succeed("status", "--json", OUTBOX_DSN=history.dsn)
         assert outbox("message", "show", "1", OUTBOX_DSN=history.dsn).code == 1
@@ -170,7 +172,7 @@ def test_a_relay_publishes_on_while_partitions_are_dropped_under_it(
         insert(history.conn, topic, "k", b"last")
         wait_published(history.conn)
         relay.stop()
-    published = value(history.conn, "SELECT sum(cardinality(positions)) FROM outbox.publication")
+    published = value(history.conn, "SELECT sum(pg_catalog.cardinality(positions)) FROM outbox.publication")
     assert published == left + 1
 
 
@@ -196,5 +198,5 @@ def test_progress_that_stood_in_a_dropped_publication_brings_nothing_again(
         relay.wait_until_running()
         wait_published(history.conn)
         relay.stop()
-    assert value(history.conn, "SELECT sum(cardinality(positions)) FROM outbox.publication") == 1
+    assert value(history.conn, "SELECT sum(pg_catalog.cardinality(positions)) FROM outbox.publication") == 1
     assert table("message") not in history.tables()

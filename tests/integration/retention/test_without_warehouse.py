@@ -200,7 +200,7 @@ def test_a_relay_drops_what_it_published_and_publishes_on(
         insert(history.conn, topic, "k", b"k:2")
         wait_published(history.conn)
         relay.stop()
-    assert value(history.conn, "SELECT sum(cardinality(positions)) FROM outbox.publication") == 2
+    assert value(history.conn, "SELECT sum(pg_catalog.cardinality(positions)) FROM outbox.publication") == 2
     assert lost_to_the_sweep(history) == []
 
 

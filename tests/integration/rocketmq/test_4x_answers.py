@@ -138,7 +138,7 @@ def test_the_listener_gets_the_message_and_the_arg(make_app: MakeApp) -> None:
 
 STORED = """
     SELECT string_agg(found, ' ') FROM (
-        SELECT query_to_xml(format('SELECT * FROM %s', c.oid::regclass), true, false, '')::text AS found
+        SELECT query_to_xml(pg_catalog.format('SELECT * FROM %s', c.oid::regclass), true, false, '')::text AS found
         FROM pg_class c WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind IN ('r', 'p')
     ) t
 """

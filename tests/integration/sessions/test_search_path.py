@@ -75,12 +75,14 @@ def conn(_shared_databases: object) -> Iterator[psycopg.Connection[tuple[object,
     make: MakeDatabase = _shared_databases.make  # type: ignore[attr-defined]
     symbols = {each for text in STATEMENTS.values() for each in re.findall(r"[-+*/<>=~!@#%^&|]+", text)}
     with psycopg.connect(make(), autocommit=True, prepare_threshold=None) as conn:
+        conn.execute("SET search_path = pg_catalog")
         conn.execute(
             psycopg.ClientCursor(conn).mogrify(
                 OPERATORS, {"types": TYPES.split(), "operators": sorted(symbols - {"=>"})}
             )
         )
-        conn.execute(hostile.DOUBLES)
+        conn.execute(hostile.MORE_DOUBLES)
+        conn.execute("RESET search_path")
         conn.execute("CREATE SCHEMA probed")
         yield conn
 

@@ -23,6 +23,7 @@ from tests.support.waiting import wait_until
 
 __all__ = ["logins"]
 HOSTILE = hostile.EVERYTHING | {"lock_timeout": "1ms"}
+pytestmark = pytest.mark.usefixtures("without_pgoptions")
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ def conn(database: str) -> Iterator[Connection]:
     Nothing is analyzed: a partition that was just made has no statistics, and arrays are of any length.
     """
     with connect(database) as conn:
+        conn.execute("SET search_path = pg_catalog")  # as sessions of the export
         narrow_partitions(conn, width=WIDTH, count=len(HELD))
         for table in ("message", "publication", "event"):
             for ids in HELD:
