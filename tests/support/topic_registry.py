@@ -19,13 +19,12 @@ class Registry:
         self.begun: list[tuple[Future[Found], Found]] = []
         self.wire: set[str] = set()
         self.listed = True
-        self.has_leaders = True
+        self.lost: dict[str, Any] = {}
+        """The partitions that cannot be written to, by attributes of `Topic`."""
 
     def read(self, conn: object, names: Iterable[str]) -> Found:
         return {
-            name: row
-            if isinstance(row, Unpublishable)
-            else Topic(name, row, None, 1_000, leaderless=frozenset(() if self.has_leaders else (0,)))
+            name: row if isinstance(row, Unpublishable) else Topic(name, row, None, 1_000, **self.lost)
             for name in names
             for row in [self.rows[name]]
         }

@@ -17,6 +17,11 @@ from outbox_relay.text.formatting import bytes_for_json, cell, many, printable
 STATEMENTS = Statements("outbox_relay/operations/parked_keys.sql")
 MOST = 100
 """Parked keys that are listed; the oldest first."""
+_REPAIRS = {
+    "LEADER_NOT_AVAILABLE": "start a broker that has the partition",
+    "NOT_ENOUGH_REPLICAS": "start brokers that have replicas of it, or lower its min.insync.replicas",
+}
+"""What makes a topic available again, by the code of its error."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,7 @@ class ParkedKey:
             name = printable(self.topic)
             if self.error.startswith("UNKNOWN_TOPIC_OR_PART"):
                 return [f"create it, and the relay goes on within a minute: outbox topic create {name}"]
-            is_led = not self.error.startswith("LEADER_NOT_AVAILABLE")
-            repair = "repair the topic" if is_led else "start a broker that has the partition"
+            repair = _REPAIRS.get(self.error.partition(":")[0], "repair the topic")
             return [f"{repair}; the relay asks again within a minute, or now: outbox topic register {name}"]
         skip = "--may-be-published " if self.in_doubt else ""
         return [

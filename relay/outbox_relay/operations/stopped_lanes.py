@@ -37,6 +37,7 @@ REPAIRS = {
     "INVALID_TIMESTAMP": "correct the clock of the relay's host; the topic goes on by itself",
     "TOPIC_LOCKED": "end the transaction that changes outbox.topic; the topic goes on by itself",
     "LEADER_NOT_AVAILABLE": "start a broker that has the partition, then: outbox lane retry {lane}",
+    "NOT_ENOUGH_REPLICAS": "start brokers that have replicas of it, then: outbox lane retry {lane}",
     "PARTITION_UNAVAILABLE": "bring the partition back, then: outbox lane retry {lane}",
 }
 GIVE_UP = (

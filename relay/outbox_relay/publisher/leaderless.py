@@ -1,9 +1,10 @@
-"""A partition without a leader: its topic is parked in the lanes that wait for it, and all else of them is recorded.
+"""A partition that cannot be written to: its topic is parked in the lanes that wait for it, and all else is recorded.
 
-What a lane waits for was read, and given to a producer, before its topic was parked. It becomes claims of the topic all
-the same (see parked.py), written in the transaction that records what else of these batches is acknowledged: as if the
-topic had been parked when they were read, but in doubt, because Kafka may have it. From then on everything of the topic
-waits in this lane, until Kafka lists leaders of all its pinned partitions. Then it is drained. Schedules:
+It has no leader, or too few in-sync replicas. What a lane waits for was read, and given to a producer, before its topic
+was parked. It becomes claims of the topic all the same (see parked.py), written in the transaction that records what
+else of these batches is acknowledged: as if the topic had been parked when they were read, but in doubt, because Kafka
+may have it. From then on everything of the topic waits in this lane, until Kafka lists a leader, and enough in-sync
+replicas, of each of its pinned partitions. Then it is drained. Schedules, which are the same for replicas:
 
 - The process dies before that transaction: all of it is read again, from what is recorded. After it: its successor
   finds the topic parked, its messages waiting and in doubt, and passes over them.
@@ -17,7 +18,9 @@ waits in this lane, until Kafka lists leaders of all its pinned partitions. Then
   is read before the topic is drained waits for it, so none overtakes what waits.
 - In front of it another message of the key was acknowledged, and is recorded with the claims, or before them.
 - No broker replies: nothing is parked, because no broker has stated that the partition has no leader (see overdue.py).
-- The leader is lost again while the topic is drained: what was on the wire goes on waiting, in doubt (`_fail_drain`).
+- The leader is lost again while the topic is drained: what was on the wire goes on waiting, in doubt (`_fail_drain`),
+  and the topic is asked about later each time: a partition that comes and goes holds up a lane ever more seldom.
+- Kafka's metadata are old. They show a leader that is lost: as above. They show none that is back: asked again later.
 - What the lane waits for besides, of other topics, parks these as well: without that a lane would wait for ever next
   to a topic whose partitions are lost one after the other. One that can be published to is drained at once.
 """

@@ -1,14 +1,14 @@
 """Partitions that acknowledge nothing: which lanes wait for them, for how long, and why.
 
-librdkafka never gives a message up (`message.timeout.ms = 0`), so a partition without a leader would hold up everything
-behind it. Two steps keep it from that:
+librdkafka never gives a message up (`message.timeout.ms = 0`), so a partition without a leader, or with too few in-sync
+replicas, would hold up everything behind it. Two steps keep it from that:
 
 1. After half a second to a second without an acknowledgement from a partition, the lanes that wait for it are
    set aside: nothing more is read for them, and the other lanes are recorded and go on. Nothing is produced
    again for it; when the acknowledgements come, the lanes join the others.
-2. After `patience` seconds, if the partition has no leader, its topic is parked in these lanes until it has one (see
-   leaderless.py). Else the lanes stop with the partition named in outbox.lane, and are tried again later, one message
-   at first: a leader that is there and silent shows only by such a try that it is back.
+2. After `patience` seconds, if the partition has no leader or too few in-sync replicas, its topic is parked in these
+   lanes until it has them (see leaderless.py). Else the lanes stop with the partition named in outbox.lane, and are
+   tried again later, one message at first: a leader that is there and silent shows only by such a try that it is back.
 
 Step 2 needs a broker that replies. When none does, everything is away, not a partition: the clocks of all lanes
 begin again at every question that fails, and at the first one that is answered, so a lane stops only after `patience`
@@ -130,9 +130,9 @@ class Overdue:
 
     def _reason(self, wait: _Wait) -> Unpublishable:
         topic, number = wait.partition
-        text, has_leader = self._known[wait.partition]
+        text, code = self._known[wait.partition]
         return Unpublishable(
-            "PARTITION_UNAVAILABLE" if has_leader else "LEADER_NOT_AVAILABLE",
+            code,
             f"topic {topic!r}, partition {number}: no acknowledgement for {self._patience:g} s: {text}",
         )
 

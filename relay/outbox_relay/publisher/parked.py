@@ -53,11 +53,11 @@ then on: to find a held message costs nothing in the database. Schedules, betwee
 
 A message of a topic that skips ahead parks alone, as one without key and queue: no other is held behind it.
 
-A whole topic that Kafka does not take, that is paused, or that has no leader (leaderless.py), is parked in the same
-way in each lane, and drained when it can be published to again. All of the above holds for it. Its messages are held
-for the topic even if their key is parked, too; as the drain of the topic comes to them they are claimed for the key,
-in the transaction that records the drain; what is in front of all that waits for the key is published (ADR 122). So
-they stay in order whichever of the two is drained first. The row of a topic has no limit. Further
+A whole topic that Kafka does not take, that is paused, or lacks leaders or replicas (leaderless.py), is parked in the
+same way in each lane, and drained when it can be published to again. All of the above holds for it. Its messages are
+held for the topic even if their key is parked, too; as the drain of the topic comes to them they are claimed for the
+key, in the transaction that records the drain; what is in front of all that waits for the key is published (ADR 122).
+So they stay in order whichever of the two is drained first. The row of a topic has no limit. Further
 schedules: docs/adr/0094.
 """
 
@@ -94,7 +94,7 @@ TOPICS_FAULT = frozenset(
         "TOPIC_PAUSED", "TOPIC_LOCKED", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION",
         "TOPIC_AUTHORIZATION_FAILED", "PARTITIONS_MISSING", "LEADER_NOT_AVAILABLE", "_UNKNOWN_PARTITION",
         "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "INVALID_TIMESTAMP", "TOO_MANY_HELD",
-        "TOO_MANY_PARKED",
+        "TOO_MANY_PARKED", "NOT_ENOUGH_REPLICAS",
     }
 )  # fmt: skip
 """Errors of one message, which parks its key, and of every message of a topic: it parks the topic in its lane."""

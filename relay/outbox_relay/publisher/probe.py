@@ -17,13 +17,26 @@ MOST_UNANSWERED = 5
 """Questions in a row without a reply, one in 3 s, after which a new client asks."""
 
 
+def lacks_replicas(insync: int, replicas: int, least: int | None) -> bool:
+    """Return whether a partition has too few in-sync replicas to be written to with acks=all.
+
+    Kafka requires no more of them than the partition has replicas, whatever its configuration requires.
+
+    Args:
+        insync: how many replicas are in sync.
+        replicas: how many there are.
+        least: min.insync.replicas; None where it may not be read: then one that is missing may be one too few.
+    """
+    return insync < (replicas if least is None else min(least, replicas))
+
+
 class PartitionState(NamedTuple):
     """What the cluster knows of a partition."""
 
     text: str
     """In words."""
-    has_leader: bool = True
-    """Whether a broker that is up leads it; True also where Kafka does not list it."""
+    code: str = "PARTITION_UNAVAILABLE"
+    """Why it acknowledges nothing. LEADER_NOT_AVAILABLE and NOT_ENOUGH_REPLICAS park its topic."""
 
 
 class PartitionProbe:
@@ -78,15 +91,15 @@ class PartitionProbe:
     def _state(self, topic: str, partition: PartitionMetadata, up: set[int]) -> PartitionState:
         replicas = f"replicas on brokers {_list(partition.replicas)}; brokers that are up: {_list(up)}"
         if partition.leader < 0:
-            return PartitionState(f"it has no leader ({replicas})", has_leader=False)
+            return PartitionState(f"it has no leader ({replicas})", "LEADER_NOT_AVAILABLE")
         if partition.leader not in up:
             return PartitionState(
-                f"its leader, broker {partition.leader}, is down ({replicas})", has_leader=False
+                f"its leader, broker {partition.leader}, is down ({replicas})", "LEADER_NOT_AVAILABLE"
             )
-        least = self._min_insync_replicas(topic)
-        if least is not None and len(partition.isrs) < least:
-            text = f"in-sync replicas: {len(partition.isrs)}, min.insync.replicas: {least} ({replicas})"
-            return PartitionState(text)
+        insync, least = len(partition.isrs), self._min_insync_replicas(topic)
+        if lacks_replicas(insync, len(partition.replicas), least):
+            text = f"in-sync replicas: {insync}, min.insync.replicas: {least or 'not readable'} ({replicas})"
+            return PartitionState(text, "NOT_ENOUGH_REPLICAS")
         return PartitionState(f"its leader, broker {partition.leader}, does not acknowledge ({replicas})")
 
     def _min_insync_replicas(self, topic: str) -> int | None:

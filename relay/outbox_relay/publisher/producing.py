@@ -306,11 +306,11 @@ class Publisher(HoldingKeys):
     def _new_slot(self, slots: dict[tuple[str, int], Slot], name: str, partition: int) -> Slot:
         """Return the slot of a partition that the batch in production comes to.
 
-        A drain ends there, or is put off, if the partition has no leader: it would hold up its lane for nothing. Its
-        topic was read for it. What was not drained arrives once there is a leader, so an old answer costs a try only.
+        A drain ends there, or is put off, if the partition lacks a leader or replicas: it would hold up its lane for
+        nothing. Its topic was read for it. What was not drained arrives later, so an old answer costs a try only.
         """
         if self.in_flight and self.in_flight[-1].drain is not None:
-            self.topics.require_leader(name, partition)
+            self.topics.require_available(name, partition)
         slot = slots[(name, partition)] = Slot(name, partition, self._fail)
         return slot
 

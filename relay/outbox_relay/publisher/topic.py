@@ -27,6 +27,10 @@ class Topic:
     """Whether it is compacted, so that Kafka refuses a record without a key."""
     leaderless: frozenset[int] = frozenset()
     """The partitions that had no leader when it was read."""
+    short: frozenset[int] = frozenset()
+    """The partitions that had fewer in-sync replicas than min.insync.replicas then, where that may be read."""
+    missing: int = 0
+    """Where it may not: how many replicas of the pinned partitions were not in sync."""
     used_at: float = field(default_factory=time.monotonic)
     cache: dict[bytes, int] = field(default_factory=dict)
     small: int = 0
@@ -36,9 +40,9 @@ class Topic:
         self.small = max(self.max_message_bytes - ROOM, 0)
 
     @property
-    def is_led(self) -> bool:
-        """Whether each of its pinned partitions had a leader when it was read."""
-        return all(number >= self.partitions for number in self.leaderless)
+    def is_available(self) -> bool:
+        """Whether each of its pinned partitions had a leader, and in-sync replicas, when it was read."""
+        return all(number >= self.partitions for number in self.leaderless | self.short)
 
     def hash(self, key: bytes) -> int:
         """Return the partition of a key by the default selector, and remember it."""

@@ -16,6 +16,7 @@ from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.kafka import readable
 from outbox_relay.publisher.lease import ROW_WAIT_MS
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.publisher.probe import lacks_replicas
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 
@@ -43,17 +44,42 @@ class _Registered(NamedTuple):
 
 
 class _InKafka(NamedTuple):
-    """A topic's partition count in Kafka, and which of its partitions have no leader."""
+    """What Kafka's metadata say of a topic."""
 
     partitions: int
+    """How many it has."""
     leaderless: frozenset[int]
+    """Those of them that have no leader."""
+    reduced: dict[int, tuple[int, int]]
+    """By partition, where not all replicas are in sync: how many are, and how many there are."""
+
+    def short_of(self, least: int | None) -> frozenset[int]:
+        """Return the partitions with fewer in-sync replicas than this; none where it may not be read."""
+        if least is None:
+            return frozenset()
+        return frozenset(number for number, one in self.reduced.items() if lacks_replicas(*one, least))
+
+    def missing(self, pinned: int, least: int | None) -> int:
+        """Return how many replicas of the pinned partitions are not in sync, if the configuration is not readable."""
+        if least is not None:
+            return 0
+        return sum(
+            replicas - insync for number, (insync, replicas) in self.reduced.items() if number < pinned
+        )
 
 
 class _Configured(NamedTuple):
-    """What the configuration of a topic in Kafka refuses: record batches of more bytes, and records without a key."""
+    """What the configuration of a topic in Kafka refuses.
+
+    That is record batches of more bytes, records without a key, and fewer in-sync replicas.
+    """
 
     limit: int
     needs_key: bool
+    least_insync: int | None
+
+
+_UNREADABLE = _Configured(DEFAULT_MAX_MESSAGE_BYTES, needs_key=False, least_insync=None)
 
 
 class TopicLookup:
@@ -98,10 +124,10 @@ class TopicLookup:
     ) -> dict[str, Topic | Unpublishable]:
         found: dict[str, Topic | Unpublishable] = {}
         partitions: dict[str, int] = {}
-        leaderless: dict[str, frozenset[int]] = {}
+        in_kafka: dict[str, _InKafka] = {}
         for name, seen in _partitions_in_kafka(admin, asked).items():
             if isinstance(seen, _InKafka):
-                partitions[name], leaderless[name] = seen
+                partitions[name], in_kafka[name] = seen.partitions, seen
             else:
                 found[name] = seen
         if not partitions:
@@ -124,15 +150,17 @@ class TopicLookup:
                     f"add partitions in Kafka, or see: outbox topic alter --help",
                 )
             else:
-                in_kafka = settings.get(name, _Configured(DEFAULT_MAX_MESSAGE_BYTES, needs_key=False))
+                known = settings.get(name, _UNREADABLE)
                 found[name] = Topic(
                     name,
                     pinned,
                     selector,
-                    min(limit, in_kafka.limit),
+                    min(limit, known.limit),
                     skip_ahead,
-                    needs_key=in_kafka.needs_key,
-                    leaderless=leaderless[name],
+                    needs_key=known.needs_key,
+                    leaderless=in_kafka[name].leaderless,
+                    short=in_kafka[name].short_of(known.least_insync),
+                    missing=in_kafka[name].missing(pinned, known.least_insync),
                 )
         return found
 
@@ -147,7 +175,11 @@ class TopicLookup:
                 entries = answer.result(2 * timeout)
                 # A batch that is larger than a segment is refused as well: RECORD_LIST_TOO_LARGE.
                 limit = min(int(entries[key].value) for key in ("max.message.bytes", "segment.bytes"))
-                settings[name] = _Configured(limit, "compact" in entries["cleanup.policy"].value)
+                settings[name] = _Configured(
+                    limit,
+                    "compact" in entries["cleanup.policy"].value,
+                    int(entries["min.insync.replicas"].value),
+                )
             except (KafkaException, KeyError, ValueError, TimeoutError) as error:
                 if _is_no_answer(error):
                     # A new topic would be registered with a limit that nobody gave it.
@@ -210,7 +242,12 @@ def _partitions_in_kafka(admin: AdminClient, names: list[str]) -> dict[str, _InK
                 seen[name] = Unpublishable("TOPIC_EXCEPTION", text)
             elif _may_write(described.authorized_operations):
                 leaderless = frozenset(one.id for one in listed if one.leader is None)
-                seen[name] = _InKafka(len(listed), leaderless)
+                reduced = {
+                    one.id: (len(one.isr), len(one.replicas))
+                    for one in listed
+                    if len(one.isr) < len(one.replicas)
+                }
+                seen[name] = _InKafka(len(listed), leaderless, reduced)
             else:
                 text = f"topic {name!r}: the relay's Kafka user may not write to it; grant it the operation Write"
                 seen[name] = Unpublishable("TOPIC_AUTHORIZATION_FAILED", text)

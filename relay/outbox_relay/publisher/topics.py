@@ -127,15 +127,20 @@ class TopicBook:
             raise topic
         return topic
 
-    def require_leader(self, name: str, partition: int) -> None:
-        """Refuse a partition of a prepared topic that had no leader when the topic was read.
+    def require_available(self, name: str, partition: int) -> None:
+        """Refuse a partition of a prepared topic that had no leader, or too few replicas, when the topic was read.
 
         Raises:
-            Unpublishable: it had none.
+            Unpublishable: it could not be written to.
         """
-        if partition in self.known(name).leaderless:
-            text = f"topic {name!r}, partition {partition}: Kafka lists no leader of it"
-            raise Unpublishable("LEADER_NOT_AVAILABLE", text)
+        topic = self.known(name)
+        text = f"topic {name!r}, partition {partition}: Kafka lists"
+        if partition in topic.leaderless:
+            raise Unpublishable("LEADER_NOT_AVAILABLE", f"{text} no leader of it")
+        if partition in topic.short:
+            raise Unpublishable(
+                "NOT_ENOUGH_REPLICAS", f"{text} fewer in-sync replicas than min.insync.replicas"
+            )
 
     def closed(self, name: str) -> Unpublishable | None:
         """Return why nothing can be published to a topic, as far as is known."""
@@ -202,8 +207,11 @@ class TopicBook:
                     self.waking.close(name)
             else:
                 self._learn({name: topic for name, topic in found.items() if name not in self._read_since})
-                is_open = {name: isinstance(topic, Topic) and topic.is_led for name, topic in found.items()}
-                self.waking.note(is_open, self._refreshing_for)
+                is_open = {
+                    name: isinstance(topic, Topic) and topic.is_available for name, topic in found.items()
+                }
+                missing = {name: topic.missing for name, topic in found.items() if isinstance(topic, Topic)}
+                self.waking.note(is_open, self._refreshing_for, missing)
                 self._current = self._refreshing_for
         self.use_changes()
         self._refresh()

@@ -3,6 +3,10 @@
 A topic that Kafka does not take is asked about at once, after 2 s, and later each time, up to a minute; also whenever
 the registry has changed, because a paused topic goes on by that. What was asked on a thread decides only that the topic
 is tried: its drain reads it once more, and begins with one message alone.
+
+Where the relay may not read min.insync.replicas, and not all replicas are in sync, only a try shows whether Kafka takes
+messages. It holds up a lane for --ack-timeout, so it is made when more replicas are in sync than before, when the
+registry has changed, and besides after a minute, and later each time, up to an hour.
 """
 
 from __future__ import annotations
@@ -14,11 +18,23 @@ from dataclasses import dataclass, field
 from outbox.backoff import Backoff
 from outbox_relay.publisher.stops import RETRY_FIRST_S, RETRY_LAST_S
 
+TRIAL_FIRST_S = 60.0
+TRIAL_LAST_S = 3600.0
+
 
 @dataclass(slots=True)
 class _NextTry:
     """When a topic is asked about again, in monotonic seconds."""
 
+    at: float
+    backoff: Backoff
+
+
+@dataclass(slots=True)
+class _Trial:
+    """How many replicas of a topic were missing when it was read last, and when it is tried though none came back."""
+
+    missing: int
     at: float
     backoff: Backoff
 
@@ -35,6 +51,8 @@ class Waking:
     _waits: dict[str, _NextTry] = field(default_factory=dict)
     _locked: dict[int, float] = field(default_factory=dict)
     """The rows of lanes and topics that another session held: until when they are passed over, monotonic."""
+    _trials: dict[str, _Trial] = field(default_factory=dict)
+    """Of topics that may lack replicas."""
     _failed: dict[int, int] = field(default_factory=dict)
     """The rows of lanes and topics whose drain failed, by their numbers: which failure that was."""
 
@@ -56,6 +74,7 @@ class Waking:
             return
         self.open &= names
         self._waits = {name: wait for name, wait in self._waits.items() if name in names}
+        self._trials = {name: trial for name, trial in self._trials.items() if name in names}
         for name in names - self._waits.keys():
             # At once: it may be known from another relay, for which it was parked.
             self._waits[name] = _NextTry(time.monotonic(), Backoff(RETRY_FIRST_S, RETRY_LAST_S))
@@ -67,22 +86,44 @@ class Waking:
         """Return the topics to ask about now."""
         return {name for name, wait in self._waits.items() if now >= wait.at and name not in self.open}
 
-    def note(self, found: Mapping[str, bool], generation: int | None) -> None:
+    def note(
+        self, found: Mapping[str, bool], generation: int | None, missing: Mapping[str, int] | None = None
+    ) -> None:
         """Note which topics can be published to, as was read at a generation of the registry.
+
+        `missing`: of topics that perhaps cannot, how many replicas are not in sync.
 
         One that was read before its time, because a new producer reads all topics for example, waits on: each try of a
         topic that refuses its messages ends a producer.
         """
         now = time.monotonic()
         due: Set[str] = self.due(now)
+        is_changed = False
         if generation not in {None, self.generation}:
+            is_changed = self.generation is not None
             self.generation = generation
             due = self._waits.keys()
         for name in due & found.keys():
-            if found[name]:
+            is_worth_it = self._is_worth_a_try(name, 0 if missing is None else missing.get(name, 0), now)
+            if found[name] and (is_changed or is_worth_it):
                 self.open.add(name)
             else:
                 self.close(name)
+
+    def _is_worth_a_try(self, name: str, missing: int, now: float) -> bool:
+        if not missing:
+            self._trials.pop(name, None)
+            return True
+        trial = self._trials.get(name)
+        if trial is None:
+            backoff = Backoff(TRIAL_FIRST_S, TRIAL_LAST_S)
+            self._trials[name] = _Trial(missing, now + backoff.next(), backoff)
+            return False
+        is_better, trial.missing = missing < trial.missing, missing
+        if now >= trial.at:
+            trial.at = now + trial.backoff.next()
+            return True
+        return is_better
 
     def close(self, name: str) -> None:
         """Ask about a topic again later: it could not be published to."""

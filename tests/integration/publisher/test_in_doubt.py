@@ -16,6 +16,7 @@ from psycopg.errors import CheckViolation
 
 from outbox_local.stack.api import Stack
 from outbox_relay.publisher import lease, records
+from outbox_relay.publisher.probe import PartitionProbe, PartitionState
 from outbox_relay.publisher.session import Session
 from tests.support import relay_stopping_lanes
 from tests.support.kafka_records import read_topic
@@ -278,9 +279,10 @@ def test_a_refusal_after_a_lost_connection_proves_nothing(
 
 
 def test_what_an_unavailable_partition_may_have_taken_stays_in_doubt(
-    private_database: str, broker: SecondBroker
+    private_database: str, broker: SecondBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the message behind the one at which the lane stopped: both were in flight. The leader is not lost."""
+    """Also the message behind the one at which the lane stopped: both were in flight. The leader seems silent."""
+    monkeypatch.setattr(PartitionProbe, "_state", lambda *_: PartitionState("it does not acknowledge"))
     topic = broker.make_topic(on=1, also_on=[2], min_insync_replicas="2")
     servers = broker.bootstrap_servers
     with connect(private_database) as conn:

@@ -8,6 +8,10 @@ from confluent_kafka.admin import AdminClient
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.kafka import new_admin
 from outbox_relay.publisher.probe import MOST_UNANSWERED, PartitionProbe
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.topic_lookup import TopicLookup
+from tests.support.plain_inserts import connect, insert, wait_published
+from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
 
 NOBODY = "127.0.0.1:1"
@@ -27,3 +31,17 @@ def test_a_client_that_gives_no_reply_is_replaced(bootstrap_servers: str, make_t
     assert "does not acknowledge" in probe([(topic, 0)])[topic, 0].text
     assert "does not list this partition" in probe([(topic, 1)])[topic, 1].text
     assert servers == [], "a client that replies is kept"
+
+
+def test_kafka_requires_no_more_replicas_than_a_topic_has(
+    database: str, bootstrap_servers: str, make_topic: MakeTopic
+) -> None:
+    """So a topic of one replica is open, whatever the default of its cluster is."""
+    topic = make_topic(partitions=1, min_insync_replicas="2")
+    lookup = TopicLookup(lambda: new_admin({"bootstrap.servers": bootstrap_servers}))
+    with connect(database) as conn, RelayThread(database, bootstrap_servers):
+        insert(conn, topic, "k", b"k:0")
+        wait_published(conn)
+        found = lookup.read(conn, [topic])[topic]
+    assert isinstance(found, Topic)
+    assert (found.is_available, found.short, found.missing) == (True, frozenset(), 0)

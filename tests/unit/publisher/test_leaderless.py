@@ -12,7 +12,7 @@ from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.leaderless import claims_of, divide
 from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.parked import Held
-from outbox_relay.publisher.probe import PartitionState
+from outbox_relay.publisher.probe import PartitionState, lacks_replicas
 from outbox_relay.publisher.snapshot import Progress, Snapshot
 from outbox_relay.publisher.topics import TopicBook
 from tests.support.topic_registry import Registry, look_up
@@ -76,24 +76,49 @@ def test_what_is_not_acknowledged_joins_a_topic_that_was_parked_meanwhile() -> N
     assert held.lowest == 1, "the next page of its drain begins there"
 
 
-@pytest.mark.parametrize("has_leader", [True, False])
-def test_only_a_partition_without_a_leader_parks_its_topic(*, has_leader: bool) -> None:
+@pytest.mark.parametrize(
+    ("code", "parks"),
+    [("LEADER_NOT_AVAILABLE", True), ("NOT_ENOUGH_REPLICAS", True), ("PARTITION_UNAVAILABLE", False)],
+)
+def test_a_partition_without_leader_or_replicas_parks_a_silent_one_does_not(
+    code: str, *, parks: bool
+) -> None:
     overdue = Overdue(cast("Any", None), patience=3.0)
-    overdue._known = {("sick", 0): PartitionState("so it is", has_leader)}
+    overdue._known = {("sick", 0): PartitionState("so it is", code)}
     reason = overdue._reason(cast("Any", type("Wait", (), {"partition": ("sick", 0)})))
     overdue.close()
-    assert (reason.code in parked.TOPICS_FAULT) is not has_leader
-    assert str(reason).endswith("topic 'sick', partition 0: no acknowledgement for 3 s: so it is")
+    assert (reason.code in parked.TOPICS_FAULT) is parks
+    assert str(reason) == f"{code}: topic 'sick', partition 0: no acknowledgement for 3 s: so it is"
 
 
-def test_a_parked_topic_stays_closed_until_its_partitions_have_leaders() -> None:
+@pytest.mark.parametrize(
+    ("insync", "replicas", "least", "lacks"),
+    [
+        (2, 3, 2, False),
+        (1, 3, 2, True),
+        (1, 1, 2, False),  # Kafka requires no more than there are
+        (3, 3, None, False),
+        (2, 3, None, True),
+    ],
+)
+def test_when_a_partition_lacks_replicas(
+    insync: int, replicas: int, least: int | None, *, lacks: bool
+) -> None:
+    assert lacks_replicas(insync, replicas, least) is lacks
+
+
+@pytest.mark.parametrize("lost", ["leaderless", "short"])
+def test_a_parked_topic_stays_closed_until_its_partitions_can_be_written(lost: str) -> None:
     registry = Registry()
     book: TopicBook = registry.book()
     book.waking.follow([(LANE, "t")])
-    registry.has_leaders = False
+    registry.lost = {lost: frozenset((0,))}
     look_up(registry, book, 2)
     assert not book.waking.open
     assert book.known("t").partitions == 4, "in other lanes it is published to"
-    registry.has_leaders = True
+    with pytest.raises(Unpublishable, match="LEADER_NOT" if lost == "leaderless" else "NOT_ENOUGH"):
+        book.require_available("t", 0)
+    book.require_available("t", 1)
+    registry.lost = {lost: frozenset((4,))}
     look_up(registry, book, 3)
-    assert book.waking.open == {"t"}
+    assert book.waking.open == {"t"}, "a partition that is not pinned does not count"

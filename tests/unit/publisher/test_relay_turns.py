@@ -29,7 +29,7 @@ from outbox_relay.publisher.topic_lookup import _refused
 
 BEHIND = Progress(Snapshot(10, 10))
 SEEN, NOW = Snapshot(20, 20), Snapshot(30, 30)
-LEADERLESS = PartitionState("it has no leader", has_leader=False)
+LEADERLESS = PartitionState("it has no leader", "LEADER_NOT_AVAILABLE")
 
 
 def _session(groups: list[Group]) -> Session:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+import pytest
+
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.parked import Held
 from outbox_relay.publisher.waking import Waking
@@ -46,6 +48,50 @@ def test_what_is_read_before_its_time_opens_a_topic_only_after_a_change() -> Non
         assert waking.open == set()
     waking.note({"t": True}, 2)
     assert waking.open == {"t"}
+
+
+def look(waking: Waking, missing: int, *, generation: int = 1) -> bool:
+    """Ask about a topic whose configuration may not be read, at the time for it; return whether it is tried."""
+    waking._waits["t"].at = 0.0
+    waking.note({"t": True}, generation, {"t": missing})
+    is_open = "t" in waking.open
+    waking.close("t")
+    return is_open
+
+
+def test_a_topic_that_may_lack_replicas_is_tried_when_one_comes_back_or_by_request() -> None:
+    waking = parked("t")
+    assert [look(waking, missing) for missing in (2, 2, 1, 1, 2, 1)] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert look(waking, 1, generation=2), "an operator has registered it again"
+    assert not look(waking, 1, generation=2)
+    assert look(waking, 0, generation=2)
+    waking.follow([])
+    waking.follow([(3, "t")])
+    assert not look(waking, 1, generation=2), "what was known of it is forgotten"
+
+
+def test_a_topic_that_may_lack_replicas_is_tried_besides_later_each_time() -> None:
+    waking = parked("t")
+    assert not look(waking, 1)
+    for pause in (60, 120, 240, 480, 960, 1920, 3600, 3600):
+        assert waking._trials["t"].at == pytest.approx(time.monotonic() + pause, abs=1)
+        assert not look(waking, 1)
+        waking._trials["t"].at = 0.0
+        assert look(waking, 1)
+
+
+def test_the_first_look_of_a_session_tries_no_topic_that_may_lack_replicas() -> None:
+    waking = Waking()
+    waking.follow([(3, "t"), (3, "u")])
+    waking.note({"t": True, "u": True}, 7, {"t": 1, "u": 0})
+    assert waking.open == {"u"}
 
 
 def test_a_topic_that_is_parked_no_more_is_forgotten() -> None:
