@@ -25,7 +25,7 @@ WHERE l.lane = ANY (%(lanes)s::smallint[])
 ORDER BY l.lane FOR UPDATE SKIP LOCKED
 
 -- name: lock_holders
--- Who may hold locks of lanes, oldest transaction first: all that have more than read it in a transaction
+-- Who may hold locks of lanes, or of what waits in them, oldest transaction first: all that have more than read it in a transaction
 -- that is open, except those that wait themselves. A barrier only reads it. (A prepared transaction has no process;
 -- of another user's session only the process and the user's name are shown.)
 SELECT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
@@ -33,7 +33,7 @@ SELECT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
                         a.usename, coalesce(a.state, 'state unknown'),
                         round(extract(epoch FROM clock_timestamp() - a.state_change))) END
 FROM (SELECT DISTINCT pid FROM pg_locks
-      WHERE relation IN ('outbox.lane'::regclass, 'outbox.lease'::regclass) AND granted AND mode <> 'AccessShareLock'
+      WHERE relation IN ('outbox.lane'::regclass, 'outbox.lease'::regclass, 'outbox.waiting'::regclass) AND granted AND mode <> 'AccessShareLock'
           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
           AND pid IS DISTINCT FROM pg_backend_pid()) l
 LEFT JOIN pg_stat_activity a ON a.pid = l.pid
@@ -206,13 +206,20 @@ WHERE NOT EXISTS (SELECT FROM outbox.lane x
 RETURNING from_system_identifier, from_timeline, system_identifier, timeline
 
 -- name: doubt_held
--- The relay of another server may have published what this one shows as waiting behind a parked key.
-UPDATE outbox.waiting w SET in_doubt = true
-FROM outbox.lane l, outbox.parked_key k
-WHERE l.lane = ANY (%(lanes)s::smallint[]) AND k.lane = l.lane AND w.parked = k.number
-    AND (%(restored)s OR (l.system_identifier, l.timeline)
-        <> ((SELECT c.system_identifier FROM pg_control_system() c),
-            ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer))
+-- The relay of another server may have published what this one shows as waiting behind a parked key. Returned are the lanes
+-- with such a row that another session holds: nothing waits for it, and the lane is not taken before all of it is marked.
+WITH due AS MATERIALIZED (
+    SELECT w.id, l.lane FROM outbox.lane l JOIN outbox.parked_key k ON k.lane = l.lane JOIN outbox.waiting w ON w.parked = k.number
+    WHERE l.lane = ANY (%(lanes)s::smallint[]) AND NOT w.in_doubt
+        AND (%(restored)s OR (l.system_identifier, l.timeline)
+            <> ((SELECT c.system_identifier FROM pg_control_system() c),
+                ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer))
+), free AS MATERIALIZED (
+    SELECT w.id FROM outbox.waiting w WHERE w.id IN (SELECT d.id FROM due d) FOR NO KEY UPDATE SKIP LOCKED
+), marked AS (
+    UPDATE outbox.waiting SET in_doubt = true WHERE id IN (SELECT f.id FROM free f)
+)
+SELECT DISTINCT d.lane FROM due d WHERE NOT EXISTS (SELECT FROM free f WHERE f.id = d.id)
 
 -- name: take
 -- Take a lane, with the progress that it starts from; publications of this epoch speak for it from this batch on.
@@ -226,11 +233,14 @@ WHERE lane = %(lane)s
 
 -- name: clear
 -- Leases that have ended are of no further use, once all their lanes are taken. A relay whose lease goes this way joins
--- again.
-DELETE FROM outbox.lease e
-WHERE e.epoch <> %(epoch)s
-    AND (e.leased_until <= clock_timestamp() OR e.backend_pid NOT IN (SELECT a.pid FROM pg_stat_activity a))
-    AND NOT EXISTS (SELECT FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner)
+-- again. A row that another session holds stays for whoever takes lanes next.
+DELETE FROM outbox.lease
+WHERE epoch IN (
+    SELECT e.epoch FROM outbox.lease e
+    WHERE e.epoch <> %(epoch)s
+        AND (e.leased_until <= clock_timestamp() OR e.backend_pid NOT IN (SELECT a.pid FROM pg_stat_activity a))
+        AND NOT EXISTS (SELECT FROM outbox.lane l WHERE l.epoch = e.epoch AND l.owner = e.owner)
+    FOR UPDATE SKIP LOCKED)
 
 -- name: renew
 -- Extend the lease, and state which change of topics the relay publishes by; no row: it has ended, and every lane of it is
@@ -268,8 +278,10 @@ RETURNING f.lane
 -- Give the lanes back on a clean stop, so that the next relay need not wait. Without its lease a relay owns nothing; the
 -- owner's name only stays in a lane whose row somebody holds, since a stop waits for nobody. An epoch without a lease has
 -- given its lanes back: all that Kafka may have of them has a publication, or a position up to doubted_until. Where that
--- could not be written, the lease ends, and stays.
-WITH freed AS (
+-- could not be written, the lease ends, and stays; so does a lease whose row somebody holds, until it runs out.
+WITH mine AS MATERIALIZED (
+    SELECT e.epoch FROM outbox.lease e WHERE e.epoch = %(epoch)s AND e.owner = %(owner)s FOR UPDATE SKIP LOCKED
+), freed AS (
     UPDATE outbox.lane f SET owner = NULL, doubted_until = greatest(f.doubted_until, (
         SELECT d.until FROM unnest(%(lanes)s::smallint[], %(until)s::bigint[]) d (lane, until) WHERE d.lane = f.lane))
     WHERE f.lane IN (SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s
@@ -281,10 +293,10 @@ WITH freed AS (
         AND l.lane NOT IN (SELECT f.lane FROM freed f)
 ), ended AS (
     UPDATE outbox.lease SET leased_until = clock_timestamp()
-    WHERE epoch = %(epoch)s AND owner = %(owner)s AND EXISTS (SELECT FROM unwritten)
+    WHERE epoch IN (SELECT m.epoch FROM mine m) AND EXISTS (SELECT FROM unwritten)
 )
 DELETE FROM outbox.lease
-WHERE epoch = %(epoch)s AND owner = %(owner)s AND NOT EXISTS (SELECT FROM unwritten)
+WHERE epoch IN (SELECT m.epoch FROM mine m) AND NOT EXISTS (SELECT FROM unwritten)
 
 -- name: stop
 -- A lane stops at a message that cannot be published: its progress is written here from now on. Nothing of it is on the

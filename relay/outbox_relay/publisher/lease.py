@@ -149,8 +149,8 @@ class Lease:
             # Frozen here, this process keeps other relays from renewing: it loses its session before they lose lanes.
             conn.execute(STATEMENTS["idle_timeout"], {"ms": _idle_ms(self.seconds)})
             conn.execute(STATEMENTS["lock"])
-            # What follows works under this lock; a wait for a producer's row lock must not undo it.
-            conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
+            # What follows works under this lock, and others renew their leases behind it.
+            conn.execute(STATEMENTS["lock_timeout"], {"ms": str(ROW_WAIT_MS)})
             self.renew(conn)
             rows = conn.execute(STATEMENTS["lock_free"], {**mine, "lanes": array_text(lanes)}).fetchall()
             free = frozenset(lane for (lane,) in rows)
@@ -164,18 +164,23 @@ class Lease:
                 if conn.execute(STATEMENTS["leave_timeline"], here).rowcount != LANES:
                     raise psycopg.Rollback(transaction)  # somebody holds a lane's row: again in a moment
             restored = _one(conn, "has_foreign_xids", {**here, "is_copied": is_copied})
+            if restored and conn.execute(STATEMENTS["others"], {"owner": self.owner}).fetchone() != (0,):
+                log.warning(
+                    "messages of another cluster are not published while other relays have lanes",
+                    repair="stop the other relays of this database; one that runs alone publishes them",
+                )
+                raise psycopg.Rollback(transaction)
+            held = _not_marked(conn, free, restored=restored)
+            free -= held
+            if not free or (restored and held):
+                return Taken()  # once restored messages are taken over nothing shows any more that they were
             if restored:
-                if conn.execute(STATEMENTS["others"], {"owner": self.owner}).fetchone() != (0,):
-                    log.warning(
-                        "messages of another cluster are not published while other relays have lanes",
-                        repair="stop the other relays of this database; one that runs alone publishes them",
-                    )
-                    raise psycopg.Rollback(transaction)
+                # No other relay has lanes, and a wait for a producer's row lock must not undo it.
+                conn.execute(STATEMENTS["lock_timeout"], {"ms": "0"})
                 _take_over_restored(conn)
             taken = _left_behind(conn, free, system_identifier, restored=restored)
             # In the transaction that writes where the lanes are: it is noted, or the next taker finds it again.
             _note_failover(conn, free)
-            conn.execute(STATEMENTS["doubt_held"], {"lanes": array_text(free), "restored": restored})
             for lane, known in taken.progress.items():
                 conn.execute(
                     STATEMENTS["take"],
@@ -207,13 +212,18 @@ class Lease:
         return given
 
     def release(self, conn: psycopg.Connection[Any], doubted: Mapping[int, int] | None = None) -> None:
-        """Give all lanes back and end the lease.
+        """Give all lanes back and end the lease; leave them as if we had died where somebody locks their tables.
 
         Args:
             conn: the loop's connection.
             doubted: per lane up to which position Kafka may have what is not recorded.
         """
-        conn.execute(STATEMENTS["release"], self._noted(doubted or {}))
+        try:
+            with conn.transaction():
+                conn.execute(STATEMENTS["lock_timeout"], {"ms": f"{LOCK_WAIT_S * 1000:.0f}"})
+                conn.execute(STATEMENTS["release"], self._noted(doubted or {}))
+        except psycopg.errors.LockNotAvailable:
+            log.warning("lanes not given back", lanes=sorted(self.lanes), held_by=lock_holders(conn))
         self.lanes = frozenset()
 
     def ownership(self, lanes: Iterable[int]) -> dict[str, Any]:
@@ -312,6 +322,12 @@ def _left_behind(
         refused={lane: message_id for lane, _, message_id, _ in doubts if message_id is not None},
         left=frozenset(lane for lane, _, _, is_left in doubts if is_left),
     )
+
+
+def _not_marked(conn: psycopg.Connection[Any], lanes: frozenset[int], *, restored: bool) -> frozenset[int]:
+    """Mark what waits in lanes that were another server's as in doubt; return those that hold a locked row of it."""
+    rows = conn.execute(STATEMENTS["doubt_held"], {"lanes": array_text(lanes), "restored": restored})
+    return frozenset(lane for (lane,) in rows)
 
 
 def _note_failover(conn: psycopg.Connection[Any], lanes: frozenset[int]) -> None:
