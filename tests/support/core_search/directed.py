@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from outbox_relay.publisher.core.values import Page, Row, Scope
+from outbox_relay.publisher.core.values import Limits, Page, Row, Scope
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from tests.support.core_search.actions import Action, do, possible
 from tests.support.core_search.checks import turn
@@ -20,11 +21,11 @@ RNG = random.Random(0)
 Flags = frozenset[str]
 
 
-def _core(made: Any, holds: Mapping[Scope, int] | None = None) -> Any:
+def _core(made: Any, holds: Mapping[Scope, int] | None = None, limits: Limits = SMALL) -> Any:
     counts = {"a": 2, "b": 1, "s": 1} | {f"t{number}": 1 for number in range(12)}
     skip_ahead = frozenset("s")
     return made(
-        BEGINNING, holds or {}, counts, partition_of, skip_ahead=skip_ahead, limits=SMALL, is_unclean=False
+        BEGINNING, holds or {}, counts, partition_of, skip_ahead=skip_ahead, limits=limits, is_unclean=False
     )
 
 
@@ -64,6 +65,33 @@ def a_claim_waits_for_what_is_on_the_wire(made: Any, _: Flags) -> bool:
     core.to_send()
     write = core.next_write()
     return write is None or not write.claims
+
+
+def what_is_behind_a_refused_message_waits_with_it(made: Any, _: Flags) -> bool:
+    """4 is alone on the wire, 5 behind it. 6 fails; its topic has too many holds, and is held. Then 4 is refused."""
+    core = _core(made, {Scope("message", "b", 1): 1}, replace(SMALL, holds=1))
+    _page(core, "tail", _row(4), _row(5))
+    (first, producer), _second = core.to_send()
+    core.refused(first, producer)
+    [(first, producer)] = core.to_send()
+    _page(core, "tail", _row(6, is_faulty=True))
+    core.refused(first, producer)
+    return not core.to_send() and set(core.holds.claims) == {4, 5, 6}
+
+
+def what_is_behind_a_refused_message_waits_for_its_key(made: Any, _: Flags) -> bool:
+    """The hold of a key is nearly empty, and new messages pass: 5 is on the wire, 6 behind it. Then 7 and 5 fail."""
+    core = _core(made, {KEY: 1})
+    core.holds.release(KEY)
+    _write(core)
+    _page(core, "drain", _row(1))
+    [(first, producer)] = core.to_send()
+    _page(core, "tail", _row(5), _row(6))
+    core.acknowledged([first], producer)
+    [(item, producer)] = core.to_send()
+    _page(core, "tail", _row(7, is_faulty=True))
+    core.refused(item, producer)
+    return not core.to_send() and set(core.holds.claims) == {5, 6, 7}
 
 
 def a_hold_waits_for_its_claims(made: Any, _: Flags) -> bool:
@@ -224,6 +252,8 @@ SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
     for script in (
         a_stop_keeps_what_is_in_front_of_doubt,
         a_claim_waits_for_what_is_on_the_wire,
+        what_is_behind_a_refused_message_waits_with_it,
+        what_is_behind_a_refused_message_waits_for_its_key,
         a_hold_waits_for_its_claims,
         a_late_refusal_ends_its_producer,
         the_floor_stays_at_the_tail,

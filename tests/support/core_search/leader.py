@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import EXPIRED_SCOPE, Item, Page, Read, Row, Scope, Write
 from outbox_relay.publisher.snapshot import BEGINNING
+from tests.support.core_search.overtaking import overtakes
 from tests.support.core_search.tables import DELAYED, Msg, Wait
 from tests.support.core_search.world import ALL, KEYS, Name
 
@@ -269,7 +270,10 @@ class Leader:
     def send(self) -> None:
         """Give the producers what the core returns."""
         db = self.w.postgres.db
-        for item, producer in self.core.to_send():
+        sent = self.core.to_send()
+        if overtakes(self, [item for item, _ in sent]):
+            self.w.faults.append("OVERTAKEN")
+        for item, producer in sent:
             name = (item.row.topic, item.partition)
             known = db.messages.get(item.row.id)
             is_same = known is None or known.uid == item.row.content

@@ -164,8 +164,14 @@ class Core:
 
     def _accuse(self, item: Item) -> None:
         """Hold a message for a fault of its own, and what is behind it for its key."""
-        scope = self.holds.own_scope(item.row)
-        self.holds.claim(item, scope, is_failed=True)
+        self._hold(item, self.holds.own_scope(item.row), is_failed=True)
+
+    def _hold(self, item: Item, scope: Scope, *, is_failed: bool = False) -> None:
+        """Let a message of a stream wait, and what is behind it there.
+
+        The hold may have begun behind messages that were queued: they went on while the one in front of them did (R2).
+        """
+        self.holds.claim(item, scope, is_failed=is_failed)
         if scope.kind != "message":
             self._take(scope)
 
@@ -198,7 +204,7 @@ class Core:
             return  # others were on the wire with it, or a wider hold has it since
         scope = self.holds.scope_of(item.row, item.partition, item.taken_from)
         if scope is not None:
-            self.holds.claim(item, scope)  # it fails again when that hold is drained
+            self._hold(item, scope)  # it fails again when that hold is drained
         else:
             self._accuse(item)
 
