@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import time
 from collections import Counter
@@ -28,6 +29,8 @@ def main() -> int:
     args = options.parse_args()
     if args.variants is not None:
         return search_variants(args.variants, args.schedules)
+    gc.freeze()
+    gc.set_threshold(50_000)  # the worlds are many small objects, and each one ends soon
     counts: Counter[str] = Counter()
     began, number = time.monotonic(), args.first
     for number in range(args.first, args.first + args.schedules):

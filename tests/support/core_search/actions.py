@@ -51,7 +51,9 @@ def _of_leader(w: World, number: int, leader: Leader) -> list[Action]:
         found.append(("end_write", number))
     if not leader.is_alive:
         return found
-    found += [("read", number), ("send", number), ("signals", number)]
+    found += [("read", number), ("signals", number)]
+    if any(stream.queued for stream in leader.core.streams.by_name.values()):
+        found.append(("send", number))
     if leader.travelling is None:
         found += [("write", number), ("begin_write", number)]
     if may_fail:

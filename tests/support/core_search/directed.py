@@ -151,6 +151,18 @@ def a_topic_rests_while_a_write_moves_it(made: Any, _: Flags) -> bool:
     return is_resting and len(core.to_send()) == 1
 
 
+def a_topic_is_held_whole_while_a_write_moves_it(made: Any, _: Flags) -> bool:
+    """Partition 0 loses its leader while a write moves its topic: the key is in partition 2 then, and 2 waits."""
+    core = _core(made)
+    _page(core, "tail", _row(1, "a", "a1"))
+    core.set_count("a", 3)
+    write = core.next_write()
+    core.unavailable("a", 0, 0.0)
+    core.written(write)
+    _page(core, "tail", _row(2, "a", "a1"))
+    return not core.to_send()
+
+
 def silence_repeats_nothing_of_others(made: Any, _: Flags) -> bool:
     """One partition is silent: what another one has on the wire stays there, and is published when acknowledged."""
     core = _core(made)
@@ -261,6 +273,7 @@ SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
         a_flood_leaves_room_for_others,
         bytes_are_bounded,
         a_topic_rests_while_a_write_moves_it,
+        a_topic_is_held_whole_while_a_write_moves_it,
         silence_repeats_nothing_of_others,
         what_is_announced_is_in_doubt_for_a_successor,
         operators_wait_for_a_leader_of_a_new_server,

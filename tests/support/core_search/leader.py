@@ -187,9 +187,9 @@ class Leader:
             return
         db, tail = w.postgres.db, sources.tail.snapshot
         for msg in db.messages.values():
-            is_new = msg.topic not in sources.catch_ups and not tail.has_ended(msg.xid)
-            is_left = msg.id not in db.waiting and w.postgres.is_unpublished(msg) and msg.state == "COMMITTED"
-            if is_new and is_left:
+            if msg.position in db.publication or tail.has_ended(msg.xid) or msg.topic in sources.catch_ups:
+                continue
+            if msg.id not in db.waiting and msg.state == "COMMITTED":
                 self._age(msg.uid, TAIL_WAIT)
         full = self.core.memory.full()
         for topic, one in sources.catch_ups.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -64,10 +65,10 @@ class Tables:
 
     def copy(self) -> Tables:
         """Return a copy that shares nothing that changes."""
-        other = replace(self)
-        for name, value in self.__dict__.items():
-            if isinstance(value, dict):
-                setattr(other, name, dict(value))
+        other = copy(self)
+        other.messages, other.publication = dict(self.messages), dict(self.publication)
+        other.waiting, other.holds = dict(self.waiting), dict(self.holds)
+        other.topics, other.asked = dict(self.topics), dict(self.asked)
         return other
 
 
@@ -169,19 +170,18 @@ class Postgres:
 
     def found(self, topics: Iterable[str], base: Snapshot, *, compare: bool) -> list[Msg]:
         """Return the committed rows that `base` does not see and that do not wait, by position."""
-        chosen = set(topics)
-        return sorted(
-            (
-                msg
-                for msg in self.db.messages.values()
-                if msg.topic in chosen
-                and msg.state == "COMMITTED"
-                and not base.has_ended(msg.xid)
-                and msg.id not in self.db.waiting
-                and not (compare and not self.is_unpublished(msg))
-            ),
-            key=lambda msg: msg.position,
-        )
+        chosen, db = set(topics), self.db
+        found = [
+            msg
+            for msg in db.messages.values()
+            if msg.topic in chosen
+            and not base.has_ended(msg.xid)
+            and msg.state == "COMMITTED"
+            and msg.id not in db.waiting
+            and not (compare and msg.position in db.publication)
+        ]
+        found.sort(key=lambda msg: msg.position)
+        return found
 
     def change(self, id_: int, **what: object) -> None:
         """Change a row of outbox.message."""
