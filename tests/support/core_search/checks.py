@@ -1,29 +1,32 @@
-"""What must be true at the end of every schedule, after a recovery; and how far bystanders may wait."""
+"""What must be true at the end of every schedule, after a recovery."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 
 from outbox_relay.publisher.core.values import EXPIRED_SCOPE
 from tests.support.core_search.actions import Action, do
-from tests.support.core_search.leader import Leader, partition_of
-from tests.support.core_search.tables import DELAYED, Draft, Msg
-from tests.support.core_search.world import ALL, KEYS, World
+from tests.support.core_search.leader import Leader
+from tests.support.core_search.tables import DELAYED, Msg
+from tests.support.core_search.world import ALL, World
 
-BYSTANDER_ROUNDS = 14
-"""Turns of the loop within which a topic that nothing is wrong with publishes a new message."""
 QUIET = 30
 """Turns without a change after which none comes: a turn takes four units of time at least, the longest pause 64."""
 
 
-def turn(w: World, rng: random.Random) -> None:
-    """Let the last leader take one turn of the loop, and let Kafka take what it can."""
+def turn(w: World, rng: random.Random, *noticed: str) -> None:
+    """Let the last leader take one turn of the loop, and let Kafka take what it can.
+
+    Args:
+        w: the world.
+        rng: for its choices.
+        noticed: what the leader notices after it has sent.
+    """
     leader = w.last
     assert leader is not None
     number = len(w.leaders) - 1
-    for name in ("end_write", "signals", "read", "write", "send"):
+    for name in ("end_write", "signals", "read", "write", "send", *noticed):
         if leader.is_alive:
             do(w, (name, number), rng)
     for action in _deliveries(w):
@@ -117,79 +120,6 @@ def _is_done(w: World, leader: Leader) -> bool:
         not w.postgres.is_unpublished(msg) or msg.state != "COMMITTED" or msg.id in db.waiting
         for msg in db.messages.values()
     )
-
-
-def bystanders(w: World, rng: random.Random) -> None:
-    """One topic misbehaves as much as it can; the others publish new messages within a few turns."""
-    leader = w.last
-    if leader is None or not leader.is_alive or leader.core.is_stopping or not leader.leads():
-        return
-    postgres = w.postgres
-    for xid in list(postgres.active):
-        do(w, ("commit", xid, True), rng)
-    turns(w, BYSTANDER_ROUNDS, rng, until_done=False)
-    if not w.leaders[-1].is_alive:
-        return
-    healthy = [topic for topic in KEYS if topic != "n" and _is_healthy(w, leader, topic)]
-    if len(healthy) < 2:
-        return
-    sick = rng.choice([topic for topic in healthy if topic != "s"] or healthy)
-    kind = rng.choice(("flood", "poison", "fault", "stuck", "unknown", "partition"))
-    others = [Draft(each, KEYS[each][0]) for each in healthy if each != sick]
-    bad = [Draft(sick, key) for key in KEYS[sick]]
-    if kind == "unknown":
-        bad = [Draft("n", "n1")]
-    elif kind in ("poison", "fault"):
-        bad = [replace(one, kind="poison" if kind == "poison" else "fault") for one in bad]
-    elif kind == "stuck":
-        w.stuck |= {(sick, partition) for partition in range(leader.core.topics.counts[sick])}
-    elif kind == "partition" and sick == "a":  # the topic's other key is a bystander, too
-        w.stuck.add(_place(leader, "a", "a1"))
-        bad = bad[:1]
-        others += [Draft("a", "a2")] if not w.stuck & {_place(leader, "a", "a2")} else []
-    new: list[Msg] = []
-    for number in range(2 * BYSTANDER_ROUNDS):
-        if number == BYSTANDER_ROUNDS:
-            new = _insert(w, others)
-        many = {"flood": 4, "stuck": 4, "partition": (number + 1) % 2}.get(kind, 2)
-        _insert(w, [rng.choice(bad) for _ in range(many)])
-        turn(w, rng)
-        if kind == "partition" and number % 3 == 2:
-            do(w, ("silent", len(w.leaders) - 1), rng)
-    late = [msg.topic for msg in new if postgres.is_unpublished(msg)]
-    if late:
-        w.faults.append(f"BYSTANDER of {kind}")
-
-
-def _place(leader: Leader, topic: str, key: str) -> tuple[str, int]:
-    return topic, partition_of(topic, key, 0, leader.core.topics.counts[topic])
-
-
-def _is_healthy(w: World, leader: Leader, topic: str) -> bool:
-    """Return whether nothing is wrong with a topic, and all of it is published."""
-    db = w.postgres.db
-    scopes = [*leader.core.holds.by_scope, *db.holds]
-    return (
-        topic not in db.paused
-        and all(name[0] != topic for name in w.stuck)
-        and all(scope.topic != topic for scope in scopes)
-        and topic not in leader.core.topics.moving
-        and topic not in leader.core.sources.catch_ups
-        and topic not in leader.core.streams.probation
-        and all(
-            not w.postgres.is_unpublished(msg) or msg.state != "COMMITTED"
-            for msg in db.messages.values()
-            if msg.topic == topic
-        )
-    )
-
-
-def _insert(w: World, drafts: list[Draft]) -> list[Msg]:
-    xid = w.postgres.db.next_xid
-    w.postgres.begin_insert(drafts)
-    new = list(w.postgres.active[xid])
-    w.postgres.commit(xid, is_synchronous=True)
-    return new
 
 
 def check(w: World) -> set[str]:

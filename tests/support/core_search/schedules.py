@@ -9,7 +9,8 @@ from typing import Any
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Limits
 from tests.support.core_search.actions import Action, do, possible
-from tests.support.core_search.checks import bystanders, check, check_step, recover
+from tests.support.core_search.bystanders import bystanders
+from tests.support.core_search.checks import check, check_step, recover
 from tests.support.core_search.world import Setting, World
 
 WEIGHT = {
@@ -34,6 +35,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     "late": ("insert", "commit", "read", "write", "send", "stick", "unstick", "silent"),
     "crashes": ("crash", "write", "send", "deliver", "read"),
     "bystanders": ("insert", "commit", "read", "write"),
+    "crowds": ("insert", "commit", "deliver", "retry", "stick", "unstick", "silent"),
 }
 """Each schedule favours some actions."""
 BUDGET = {"insert": 12, "fault": 4, "take": 3, "operator": 1, "server": 2, "lag": 0}
@@ -82,6 +84,8 @@ def setting_of(rng: random.Random, theme: str) -> Setting:
     setting.kinds = rng.choice(((20, 3, 2, 2, 1), (20, 0, 0, 1, 0), (10, 6, 2, 0, 0), (10, 0, 0, 5, 5)))
     if theme in ("sick", "operators", "doubt", "restores") or (theme == "hand-overs" and rng.random() < 0.5):
         setting.kinds = (10, 5, 2, 0, 0)
+    elif theme == "crowds":  # more failed messages than a topic may have holds
+        setting.limits, setting.kinds = FEW, (10, 5, 4, 0, 0)
     elif theme == "backlogs":
         setting.kinds = (20, 0, 3, 0, 0)
     elif theme == "bystanders":
@@ -135,6 +139,9 @@ def _run(rng: random.Random, theme: str, length: int, core: Any, flags: frozense
         check_step(w)
     bystanders(w, rng)
     recover(w, rng)
+    if theme == "bystanders" or rng.random() < 0.1:  # now most topics are healthy
+        bystanders(w, rng)
+        recover(w, rng)
     return Outcome(check(w), trace)
 
 

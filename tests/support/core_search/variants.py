@@ -38,6 +38,8 @@ class Variant(NamedTuple):
     name: str
     rule: str
     theme: str = ""
+    promise: str = ""
+    """The promise that it has to break, or how that begins; "" for any."""
     schedule: int = 1
     script: str = ""
     edits: tuple[Edit, ...] = ()
@@ -92,7 +94,8 @@ def faults_of(variant: Variant, number: int, *, seed: str = SEED) -> set[str]:
     if variant.script:
         return set() if SCRIPTS[variant.script](core, variant.flags) else {variant.script}
     try:
-        return run(seed, number, theme=variant.theme, core=core, flags=variant.flags).faults
+        faults = run(seed, number, theme=variant.theme, core=core, flags=variant.flags).faults
+        return {fault for fault in faults if fault.startswith(variant.promise)}
     except (KeyError, IndexError, ValueError, AttributeError, TypeError):
         return set()
 

@@ -28,6 +28,12 @@ def test_random_schedules_keep_every_promise(part: int) -> None:
         assert not faults, f"{sorted(faults)}: {repeat(SEED, number)}"
 
 
+def test_trouble_of_some_topics_delays_no_others() -> None:
+    for number in range(1, SCHEDULES + 1):
+        faults = run(SEED, number, theme="bystanders").faults
+        assert not faults, f"{sorted(faults)}: {repeat(SEED, number, 'bystanders')}"
+
+
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_the_search_catches_the_core_without_a_safeguard(variant: Variant) -> None:
     if not variants.faults_of(variant, variant.schedule):
