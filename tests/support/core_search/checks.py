@@ -11,8 +11,8 @@ from tests.support.core_search.leader import Leader
 from tests.support.core_search.tables import DELAYED, Msg
 from tests.support.core_search.world import ALL, World
 
-QUIET = 30
-"""Turns without a change after which none comes: a turn takes four units of time at least, the longest pause 64."""
+QUIET, PAUSE = 20, 6
+"""Turns without a change after which none comes, and after which the longest pause is over."""
 
 
 def turn(w: World, rng: random.Random, *noticed: str) -> None:
@@ -105,6 +105,8 @@ def turns(w: World, most: int, rng: random.Random, *, ask: bool = False, until_d
         turn(w, rng)
         if until_done and _is_done(w, leader):
             return
+        if quiet == PAUSE:
+            w.now += w.setting.limits.longest_pause
         quiet = 0 if state != (len(w.log), len(db.publication), len(db.waiting), len(db.holds)) else quiet + 1
 
 

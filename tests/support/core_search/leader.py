@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 TAIL_WAIT = 2
 """Reads within which a message of a topic without a catch-up is read."""
+TOPIC_SCOPES = tuple((topic, Scope("topic", topic)) for topic in KEYS)
 LIST_WAIT = 4 * len(KEYS) + 4
 """Reads within which a catch-up has its next page."""
 
@@ -186,7 +187,7 @@ class Leader:
         if not self.leads():
             return
         db, tail = w.postgres.db, sources.tail.snapshot
-        for msg in db.messages.values():
+        for msg in w.postgres.not_before(tail):
             if msg.position in db.publication or tail.has_ended(msg.xid) or msg.topic in sources.catch_ups:
                 continue
             if msg.id not in db.waiting and msg.state == "COMMITTED":
@@ -315,7 +316,7 @@ class Leader:
             self.clean[name[0]] += is_answered
         if name[1] < 0:
             w.faults.append("PARTITION")
-        w.append(int(str(item.row.content)), name)
+        w.append(item, name)
         is_late = producer in self.dead and int(str(item.row.content)) % 2
         if is_answered and self.is_alive and (hears or is_late):
             self.core.acknowledged([item], producer)
@@ -344,8 +345,7 @@ class Leader:
         db, core = self.w.postgres.db, self.core
         for scope in sorted(db.requests, key=str):
             core.holds.release(scope)
-        for topic in KEYS:
-            scope = Scope("topic", topic)
+        for topic, scope in TOPIC_SCOPES:
             hold = core.holds.by_scope.get(scope)
             if topic in db.paused and (hold is None or not hold.is_paused):
                 core.pause(topic)

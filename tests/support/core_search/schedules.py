@@ -137,9 +137,10 @@ def _run(rng: random.Random, theme: str, length: int, core: Any, flags: frozense
         trace.append(action)
         do(w, action, rng)
         check_step(w)
-    bystanders(w, rng)
+    if theme == "bystanders" or rng.random() < 0.2:
+        bystanders(w, rng)
     recover(w, rng)
-    if theme == "bystanders" or rng.random() < 0.1:  # now most topics are healthy
+    if theme == "bystanders" or rng.random() < 0.05:  # now most topics are healthy
         bystanders(w, rng)
         recover(w, rng)
     return Outcome(check(w), trace)

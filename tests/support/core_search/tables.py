@@ -173,7 +173,7 @@ class Postgres:
         chosen, db = set(topics), self.db
         found = [
             msg
-            for msg in db.messages.values()
+            for msg in self.not_before(base)
             if msg.topic in chosen
             and not base.has_ended(msg.xid)
             and msg.state == "COMMITTED"
@@ -182,6 +182,11 @@ class Postgres:
         ]
         found.sort(key=lambda msg: msg.position)
         return found
+
+    def not_before(self, base: Snapshot) -> list[Msg]:
+        """Return the rows of all transactions but those of which a snapshot knows by its xmin that they ended."""
+        xmin = base.xmin
+        return [msg for msg in self.db.messages.values() if msg.xid >= xmin]
 
     def change(self, id_: int, **what: object) -> None:
         """Change a row of outbox.message."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from outbox_relay.publisher.core.values import Limits
+from outbox_relay.publisher.core.values import Item, Limits
 from tests.support.core_search.tables import Kind, Postgres
 
 if TYPE_CHECKING:
@@ -72,13 +72,14 @@ class World:
         """Return the leader that took over last."""
         return self.leaders[-1] if self.leaders else None
 
-    def append(self, uid: int, name: Name) -> None:
+    def append(self, item: Item, name: Name) -> None:
         """Let Kafka have a message, which PostgreSQL must never forget or have withdrawn."""
+        uid = int(str(item.row.content))
         self.log.append(Record(uid, *name))
         if self.postgres.is_lossy:
             return
-        msg = next((msg for msg in self.postgres.db.messages.values() if msg.uid == uid), None)
-        if msg is None or msg.state == "CANCELLED":
+        msg = self.postgres.db.messages.get(item.row.id)
+        if msg is None or msg.uid != uid or msg.state == "CANCELLED":
             self.faults.append("GHOST")
 
     def end_server(self, *, kind: str) -> None:
