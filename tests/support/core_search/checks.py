@@ -72,21 +72,22 @@ def recover(w: World, rng: random.Random) -> None:
 
 
 def _blocked(w: World) -> bool:
-    """Return whether a message waits although no message of its key failed, and its topic has few that did."""
+    """Return whether a message waits although no message of its key failed, and few keys of its topic had one."""
     kinds = w.postgres.kinds
     messages = list(w.postgres.db.messages.values())
-    sick = {msg.key for msg in messages if msg.uid in kinds.ever_bad and msg.topic != "s"}
-    bad: dict[str, set[object]] = {}
+    sick: dict[str, set[object]] = {}
+    """What a topic may hold for failed messages: keys, and messages that have no order."""
     for msg in messages:
         if msg.uid in kinds.ever_bad:
-            bad.setdefault(msg.topic, set()).add(msg.uid)
-    many = {topic for topic, some in bad.items() if len(some) > w.setting.limits.holds}
+            has_order = msg.key is not None and msg.topic != "s"
+            sick.setdefault(msg.topic, set()).add(msg.key if has_order else msg.uid)
+    many = {topic for topic, some in sick.items() if len(some) > w.setting.limits.holds}
     return any(
         w.postgres.is_unpublished(msg)
         and msg.state == "COMMITTED"
-        and msg.key not in sick
         and msg.topic not in many
-        and msg.uid not in kinds.expiring | kinds.ever_bad
+        and msg.uid not in kinds.expiring
+        and not {msg.key, msg.uid} & sick.get(msg.topic, set())
         for msg in messages
     )
 

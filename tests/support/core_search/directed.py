@@ -201,6 +201,105 @@ def bytes_are_bounded(made: Any, _: Flags) -> bool:
     return bool(0 < core.memory.size <= SMALL.size)
 
 
+def _sends(core: Any) -> list[int]:
+    return [item.row.id for item, _ in core.to_send()]
+
+
+def a_pause_ends_a_drain(made: Any, _: Flags) -> bool:
+    """A topic's hold is announced, and about to be read, when an operator pauses the topic."""
+    core = _core(made, {Scope("topic", "b"): 1})
+    core.holds.release(Scope("topic", "b"))
+    _write(core)
+    core.pause("b")
+    core.holds.release(Scope("topic", "b"))  # an operator's retry changes nothing
+    is_quiet = core.next_write() is None or not core.next_write().announce
+    return is_quiet and all(core.next_read().kind == "tail" for _turn in range(4))
+
+
+def a_pause_holds_new_messages(made: Any, _: Flags) -> bool:
+    """The last message of a topic's hold is on the wire, and new ones pass, when an operator pauses the topic."""
+    core = _core(made, {Scope("topic", "b"): 1})
+    core.holds.release(Scope("topic", "b"))
+    _write(core)
+    _page(core, "drain", _row(1))
+    core.to_send()
+    core.pause("b")
+    _page(core, "tail", _row(2))
+    return not _sends(core)
+
+
+def a_key_waits_for_its_partition(made: Any, _: Flags) -> bool:
+    """A key and its partition are held: what the partition has goes to the key first (R6)."""
+    core = _core(made, {KEY: 1, Scope("partition", "b", 0): 2})
+    core.holds.release(KEY)
+    core.holds.release(Scope("partition", "b", 0))
+    return bool(_write(core).announce == (Scope("partition", "b", 0),))
+
+
+def a_key_is_not_read_when_its_topic_is_held(made: Any, _: Flags) -> bool:
+    """A key's hold is announced; then its topic is held, too, by a failure that is over soon (R6)."""
+    core = _core(made, {KEY: 1})
+    core.holds.release(KEY)
+    _write(core)
+    core.unavailable("b", None, 0.0)
+    return all(core.next_read().kind == "tail" for _turn in range(4))
+
+
+def a_message_without_a_key_holds_itself(made: Any, _: Flags) -> bool:
+    """1 fails, and has no key: 2 has none either, and goes out."""
+    core = _core(made)
+    _page(core, "tail", _row(1, is_faulty=True)._replace(key=None), _row(2)._replace(key=None))
+    return _sends(core) == [2]
+
+
+def what_is_in_front_of_a_hold_passes(made: Any, _: Flags) -> bool:
+    """A list has 2, and 3 of its key waits already."""
+    core = _core(made, {KEY: 3})
+    _page(core, "tail", _row(2), _row(4))
+    return _sends(core) == [2]
+
+
+def a_key_holds_more_messages_at_the_limit(made: Any, _: Flags) -> bool:
+    """A topic has as many holds as it may. 2 fails, of a key that is held: the topic's other keys go on."""
+    core = _core(made, {KEY: 1}, replace(SMALL, holds=1))
+    core.holds.release(KEY)
+    _write(core)
+    _page(core, "drain", _row(2, is_faulty=True))
+    _page(core, "tail", _row(3, key="b2"))
+    return _sends(core) == [3]
+
+
+def holds_that_ended_do_not_count(made: Any, _: Flags) -> bool:
+    """A topic had as many holds as it may. One is let go; then 2 fails, and holds its key only."""
+    core = _core(made, {Scope("key", "b", "b0"): 1}, replace(SMALL, holds=1))
+    core.holds.release(Scope("key", "b", "b0"))
+    _write(core)
+    _page(core, "drain")
+    _write(core)
+    _page(core, "tail", _row(2, is_faulty=True), _row(3, key="b2"))
+    return _sends(core) == [3]
+
+
+def a_move_does_not_wait_for_a_key(made: Any, _: Flags) -> bool:
+    """A key of a topic is held: until an operator retries it, the topic can move (R9)."""
+    core = _core(made, {Scope("key", "a", "a1"): 1})
+    core.set_count("a", 3)
+    write = core.next_write()
+    return write is not None and bool(write.moved)
+
+
+def each_failure_of_a_partition_doubles_its_pause(made: Any, _: Flags) -> bool:
+    """A partition fails, and fails again when it is tried: it is tried after 8 seconds, then after 16."""
+    core, scope = _core(made), Scope("partition", "b", 0)
+    tried = []
+    for now in (0.0, 100.0):
+        core.silent("b", 0, now)
+        for after in (7.0, 8.0, 15.0, 16.0):
+            core.holds.retry_due(now + after)
+            tried.append(core.holds.by_scope[scope].is_requested)
+    return tried == [False, True, True, True, False, False, False, True]
+
+
 def _world(made: Any, flags: Flags, kind: Kind = "") -> World:
     """Make a world with one message."""
     w = World(Setting(budget={**BUDGET, "lag": 1}, limits=SMALL), made, flags)
@@ -272,6 +371,16 @@ SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
         a_hold_outlives_rows_that_another_one_gets,
         a_flood_leaves_room_for_others,
         bytes_are_bounded,
+        a_pause_ends_a_drain,
+        a_pause_holds_new_messages,
+        a_key_waits_for_its_partition,
+        a_key_is_not_read_when_its_topic_is_held,
+        a_message_without_a_key_holds_itself,
+        what_is_in_front_of_a_hold_passes,
+        a_key_holds_more_messages_at_the_limit,
+        holds_that_ended_do_not_count,
+        a_move_does_not_wait_for_a_key,
+        each_failure_of_a_partition_doubles_its_pause,
         a_topic_rests_while_a_write_moves_it,
         a_topic_is_held_whole_while_a_write_moves_it,
         silence_repeats_nothing_of_others,
