@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from outbox_relay.publisher.core.values import Limits, Page, Row, Scope
 from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
-from tests.support.core_search.actions import Action, do, possible
-from tests.support.core_search.checks import turn
+from tests.support.core_search.directed_worlds import (
+    Flags,
+    a_new_server_is_not_clean,
+    operators_wait_for_a_leader_of_a_new_server,
+    what_is_announced_is_in_doubt_for_a_successor,
+)
 from tests.support.core_search.leader import partition_of
-from tests.support.core_search.schedules import BUDGET, SMALL
-from tests.support.core_search.tables import Draft, Kind
-from tests.support.core_search.world import Setting, World
+from tests.support.core_search.schedules import SMALL
 
 KEY = Scope("key", "b", "b1")
-RNG = random.Random(0)
-Flags = frozenset[str]
 
 
 def _core(made: Any, holds: Mapping[Scope, int] | None = None, limits: Limits = SMALL) -> Any:
@@ -48,14 +47,26 @@ def _write(core: Any) -> Any:
     return write
 
 
+def _sends(core: Any) -> list[int]:
+    return [item.row.id for item, _ in core.to_send()]
+
+
 def a_stop_keeps_what_is_in_front_of_doubt(made: Any, _: Flags) -> bool:
-    """Return whether a stop forgets no row in front of one that may be in Kafka."""
+    """2 may be in Kafka."""
     core = _core(made, {KEY: 1})
     core.holds.release(KEY)
     _write(core)
     _page(core, "drain", _row(1), _row(2, in_doubt=True), has_more=True)
     core.stop()
     return [item.row.id for one in core.streams.by_name.values() for item in one.queued] == [1, 2]
+
+
+def a_stop_keeps_what_is_in_front_of_a_claim(made: Any, _: Flags) -> bool:
+    """2 failed. If 1 were forgotten and 2 written, a successor could drain 2 before it reads 1."""
+    core = _core(made)
+    _page(core, "tail", _row(1), _row(2, is_faulty=True), _row(3, key="b2"))
+    core.stop()
+    return _sends(core) == [1]
 
 
 def a_claim_waits_for_what_is_on_the_wire(made: Any, _: Flags) -> bool:
@@ -201,10 +212,6 @@ def bytes_are_bounded(made: Any, _: Flags) -> bool:
     return bool(0 < core.memory.size <= SMALL.size)
 
 
-def _sends(core: Any) -> list[int]:
-    return [item.row.id for item, _ in core.to_send()]
-
-
 def a_pause_ends_a_drain(made: Any, _: Flags) -> bool:
     """A topic's hold is announced, and about to be read, when an operator pauses the topic."""
     core = _core(made, {Scope("topic", "b"): 1})
@@ -212,8 +219,10 @@ def a_pause_ends_a_drain(made: Any, _: Flags) -> bool:
     _write(core)
     core.pause("b")
     core.holds.release(Scope("topic", "b"))  # an operator's retry changes nothing
-    is_quiet = core.next_write() is None or not core.next_write().announce
-    return is_quiet and all(core.next_read().kind == "tail" for _turn in range(4))
+    write = core.next_write()
+    return (write is None or not write.announce) and all(
+        core.next_read().kind == "tail" for _turn in range(4)
+    )
 
 
 def a_pause_holds_new_messages(made: Any, _: Flags) -> bool:
@@ -300,68 +309,11 @@ def each_failure_of_a_partition_doubles_its_pause(made: Any, _: Flags) -> bool:
     return tried == [False, True, True, True, False, False, False, True]
 
 
-def _world(made: Any, flags: Flags, kind: Kind = "") -> World:
-    """Make a world with one message."""
-    w = World(Setting(budget={**BUDGET, "lag": 1}, limits=SMALL), made, flags)
-    w.postgres.begin_insert([Draft("b", "b1", kind)])
-    _act(w, ("commit", 1, True))
-    return w
-
-
-def _act(w: World, *actions: Action) -> None:
-    for action in actions:
-        do(w, action, RNG)
-
-
-def _turns(w: World, count: int = 12) -> None:
-    for _ in range(count):
-        turn(w, RNG)
-
-
-def _refuses_dead(w: World) -> bool:
-    """Return whether operators may not set a message aside that Kafka has."""
-    return bool(w.log) and all(action[0] != "dead" for action in possible(w))
-
-
-def what_is_announced_is_in_doubt_for_a_successor(made: Any, flags: Flags) -> bool:
-    """A message of a hold is in Kafka when its leader dies."""
-    w = _world(made, flags, "poison")
-    _act(w, ("take",))
-    _turns(w)
-    _act(w, ("repair",), ("retry", KEY), ("signals", 0), ("write", 0), ("read", 0), ("read", 0), ("send", 0))
-    leader = w.leaders[0]
-    producer = next(iter(leader.core.streams.by_name.values())).producer
-    leader.deliver(producer, ("b", 0), is_answered=True)
-    _act(w, ("kill", 0), ("take",), ("signals", 1), ("write", 1), ("read", 1), ("read", 1))
-    _act(w, ("pause", "b"), ("signals", 1), ("write", 1))
-    return _refuses_dead(w)
-
-
-def operators_wait_for_a_leader_of_a_new_server(made: Any, flags: Flags) -> bool:
-    """A standby lags: for its tables a message waits that is in Kafka."""
-    w = _world(made, flags, "poison")
-    _act(w, ("take",))
-    _turns(w)
-    _act(w, ("replicate",), ("repair",), ("retry", KEY))
-    _turns(w)
-    _act(w, ("promote",))
-    return _refuses_dead(w)
-
-
-def a_new_server_is_not_clean(made: Any, flags: Flags) -> bool:
-    """A standby lags: for its tables no leader began, but a message is in Kafka. It is read again, and then held."""
-    w = _world(made, flags)
-    _act(w, ("replicate",), ("take",))
-    _turns(w)
-    _act(w, ("promote",), ("pause", "b"), ("take",))
-    _turns(w)
-    return bool(w.postgres.db.waiting) and _refuses_dead(w)
-
-
 SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
     script.__name__: script
     for script in (
         a_stop_keeps_what_is_in_front_of_doubt,
+        a_stop_keeps_what_is_in_front_of_a_claim,
         a_claim_waits_for_what_is_on_the_wire,
         what_is_behind_a_refused_message_waits_with_it,
         what_is_behind_a_refused_message_waits_for_its_key,

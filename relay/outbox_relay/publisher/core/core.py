@@ -314,7 +314,7 @@ class Core:
         for page in self._unsecured:
             self.memory.free(page.rows)
         self._unsecured.clear()
-        for item in self.streams.take_unsent():
+        for item in self.streams.take_unsent(self.holds.claimed_keys()):
             self.holds.put_back(item)
             self.memory.free([item.row])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from outbox_relay.publisher.core.topics import TopicCounts
@@ -138,6 +138,12 @@ class Holds:
                 self._stop(hold)
         # A row that another hold gave stays out of that one until the claim is written: it is not empty before (R5).
         self.claims[item.row.id] = Claim(item.row, scope, item.in_doubt, is_failed, item.number)
+
+    def claimed_keys(self) -> set[tuple[str, Hashable]]:
+        """Return topic and key of each claim that no write has recorded."""
+        return {
+            (claim.row.topic, claim.row.key) for claim in self.claims.values() if claim.row.key is not None
+        }
 
     def put_back(self, item: Item) -> None:
         """Note that a row, which was never sent, is in the table only: its hold has it again."""

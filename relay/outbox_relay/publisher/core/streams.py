@@ -179,11 +179,20 @@ class Streams:
                 self._drop_empty(mine[0])
         return taken
 
-    def take_unsent(self) -> list[Item]:
-        """Take out, from the end of each stream, what was never sent. A doubtful row keeps what is in front of it."""
+    def take_unsent(self, claimed: set[tuple[str, Hashable]]) -> list[Item]:
+        """Take out, from the end of each stream, what was never sent.
+
+        A doubtful row keeps what is in front of it. So does a claim, because it is written behind its key's rows (R4).
+
+        Args:
+            claimed: topic and key of the claims that no write has recorded.
+        """
         taken: list[Item] = []
         for name, stream in list(self.by_name.items()):
-            while stream.queued and not stream.queued[-1].in_doubt:
+            while stream.queued:
+                item = stream.queued[-1]
+                if item.in_doubt or (item.row.topic, item.row.key) in claimed:
+                    break
                 taken.append(stream.queued.pop())
             if not stream.queued and not stream.sent:
                 del self.by_name[name]
