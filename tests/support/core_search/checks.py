@@ -100,7 +100,7 @@ def turns(w: World, most: int, rng: random.Random, *, ask: bool = False, until_d
     for _ in range(most):
         if not leader.is_alive or quiet > QUIET:
             return
-        state = (len(w.log), len(db.publication), len(db.waiting), len(db.holds))
+        state = _state(w)
         if ask:
             db.requests |= {scope for scope in db.holds if scope.kind != "partition"}
         turn(w, rng)
@@ -108,7 +108,14 @@ def turns(w: World, most: int, rng: random.Random, *, ask: bool = False, until_d
             return
         if quiet == PAUSE:
             w.now += w.setting.limits.longest_pause
-        quiet = 0 if state != (len(w.log), len(db.publication), len(db.waiting), len(db.holds)) else quiet + 1
+        quiet = 0 if state != _state(w) else quiet + 1
+
+
+def _state(w: World) -> tuple[object, ...]:
+    """Return what changes until all is published. Rows go from a wide hold to a narrow one, page by page."""
+    db = w.postgres.db
+    waiting = tuple([(id_, wait.scope) for id_, wait in db.waiting.items()])
+    return len(w.log), len(db.publication), len(db.holds), waiting
 
 
 def _is_done(w: World, leader: Leader) -> bool:
