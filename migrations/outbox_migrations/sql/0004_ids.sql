@@ -160,6 +160,12 @@ CREATE TABLE outbox.origin (
 INSERT INTO outbox.origin DEFAULT VALUES;
 COMMENT ON TABLE outbox.origin IS 'One row; its xid is its own xmin unless a dump was restored since a relay took lanes.';
 
+-- Relays -----------------------------------------------------------------------------------------------------
+
+ALTER TABLE outbox.lease ADD lacks_kafka boolean NOT NULL DEFAULT false;
+COMMENT ON COLUMN outbox.lease.lacks_kafka IS
+    'no broker replies to this relay, and something waits for one: it leaves its lanes to a relay that has Kafka';
+
 -- Turns ------------------------------------------------------------------------------------------------------
 
 -- What one session does at a time: dropping history, dropping days of the inbox, looking for alarms. A turn lasts until it is given back or

@@ -18,7 +18,7 @@ BEGIN
     FOR wanted IN
         SELECT to_regclass('outbox.' || t.name) AS name
         FROM unnest('{partition_lock,inbox_partition_lock,message,publication,event,inbox,inbox_held_key,inbox_parked,inbox_replay,
-                      inbox_position,consumer_group,consumer_member}'::text[]) WITH ORDINALITY AS t (name, nr)
+                      inbox_position,consumer_group,consumer_member,lease}'::text[]) WITH ORDINALITY AS t (name, nr)
         WHERE to_regclass('outbox.' || t.name) IS NOT NULL ORDER BY t.nr
     LOOP
         EXECUTE format('LOCK TABLE %s IN SHARE UPDATE EXCLUSIVE MODE', wanted.name);
@@ -29,7 +29,8 @@ BEGIN
             FOR wanted IN
                 -- Policies are for a table, and not for its partitions; a trigger is made for both.
                 SELECT to_regclass('outbox.' || t.name) AS name, 'ACCESS EXCLUSIVE' AS mode, t.nr
-                FROM unnest('{inbox,inbox_held_key,inbox_parked,inbox_replay,inbox_position,consumer_group,consumer_member}'::text[])
+                FROM unnest('{inbox,inbox_held_key,inbox_parked,inbox_replay,inbox_position,consumer_group,consumer_member,
+                            lease}'::text[])
                     WITH ORDINALITY AS t (name, nr)
                 WHERE to_regclass('outbox.' || t.name) IS NOT NULL
                 UNION ALL

@@ -43,9 +43,9 @@ ORDER BY a.xact_start NULLS FIRST LIMIT 5
 -- name: shares
 -- Who shares the lanes now, in the order in which their processes joined, which lanes no living relay owns, whether this
 -- relay is asked to drain (null: its lease is gone), the lanes that are its own, the epoch that its session was marked
--- with, and how often topics were changed. See "lock_free".
+-- with, how often topics were changed, and whether another relay shares that does not lack Kafka. See "lock_free".
 WITH living AS MATERIALIZED (
-    SELECT e.epoch, e.owner, e.is_draining, e.joined_at FROM outbox.lease e
+    SELECT e.epoch, e.owner, e.is_draining, e.lacks_kafka, e.joined_at FROM outbox.lease e
     WHERE e.leased_until > clock_timestamp()
         AND NOT EXISTS (SELECT FROM outbox.lease n WHERE n.owner = e.owner AND n.epoch > e.epoch)
         AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
@@ -56,7 +56,8 @@ SELECT ARRAY(SELECT e.epoch FROM living e WHERE NOT e.is_draining ORDER BY e.joi
        (SELECT e.is_draining FROM outbox.lease e WHERE e.epoch = %(epoch)s AND e.owner = %(owner)s),
        ARRAY(SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s),
        current_setting('outbox.relay_epoch', true),
-       (SELECT g.generation FROM outbox.topic_generation g)
+       (SELECT g.generation FROM outbox.topic_generation g),
+       EXISTS (SELECT FROM living e WHERE e.epoch <> %(epoch)s AND NOT e.is_draining AND NOT e.lacks_kafka)
 
 -- name: topic_generation
 -- How often topics were changed: read after lanes were taken, so that it counts every change that their last owner knew of.
@@ -243,9 +244,10 @@ WHERE epoch IN (
     FOR UPDATE SKIP LOCKED)
 
 -- name: renew
--- Extend the lease, and state which change of topics the relay publishes by; no row: it has ended, and every lane of it is
--- taken.
-UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s), topics_seen = %(topics_seen)s
+-- Extend the lease, and state which change of topics the relay publishes by, and whether it lacks Kafka; no row: it has ended, and
+-- every lane of it is taken.
+UPDATE outbox.lease SET leased_until = clock_timestamp() + make_interval(secs => %(lease)s), topics_seen = %(topics_seen)s,
+    lacks_kafka = %(lacks_kafka)s
 WHERE epoch = %(epoch)s AND owner = %(owner)s
 
 -- name: renewal_settings

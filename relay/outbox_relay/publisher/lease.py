@@ -97,6 +97,8 @@ class Lease:
     """When this process joined first."""
     topics_seen: int = 0
     """By this generation of topics the relay publishes; written with each renewal."""
+    lacks_kafka: bool = False
+    """Whether no broker replies, while something waits for one; written with each renewal."""
 
     def renew(self, conn: psycopg.Connection[Any]) -> None:
         """Extend the lease.
@@ -109,6 +111,7 @@ class Lease:
             "epoch": self.epoch,
             "owner": self.owner,
             "topics_seen": self.topics_seen,
+            "lacks_kafka": self.lacks_kafka,
         }
         if not conn.execute(STATEMENTS["renew"], values, prepare=True).rowcount:
             raise LeaseLostError(

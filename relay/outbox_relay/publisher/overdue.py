@@ -67,6 +67,8 @@ class Overdue:
         self._asked: Future[Mapping[TopicPartition, PartitionState]] | None = None
         self._ask_at = 0.0
         self._known: Mapping[TopicPartition, PartitionState] = {}
+        self.away_since: float | None = None
+        """Since when no broker replies, while something waits for one; None: one did."""
         self._report_at = 0.0
         self._reports = Backoff(REPORT_FIRST_S, REPORT_LAST_S)
 
@@ -119,7 +121,7 @@ class Overdue:
             if wait is None or wait.head is not head or wait.acknowledged != acknowledged:
                 self._waits[lane] = _Wait(head, acknowledged, now, (first[0].topic, first[0].partition))
         if not self._waits:
-            self._known = {}  # of no use for the next time
+            self._known, self.away_since = {}, None  # of no use for the next time
             return {}
         self._ask(now)
         return {
@@ -143,11 +145,12 @@ class Overdue:
             asked, self._asked = self._asked, None
             was_away = not self._known
             try:
-                self._known = asked.result()
+                self._known, self.away_since = asked.result(), None
                 self._report_at = 0.0
                 self._reports.reset()
             except KafkaUnavailableError as error:
                 self._known = {}
+                self.away_since = now if self.away_since is None else self.away_since
                 self._report(error, now)
             if was_away or not self._known:
                 # Also at the first answer: until then the cluster was away, and what it says of partitions is too soon.

@@ -147,12 +147,16 @@ class Session(
 
     def _turn_or_serve(self) -> bool:
         try:
-            return self._turn()
+            found = self._turn()
         except KafkaUnavailableError:
+            if self._unanswered_since is None:
+                self._unanswered_since = time.monotonic()
             # A topic that Kafka does not tell about must not keep deliveries of others from being recorded.
             self._publisher.serve(0)
             self._record()
             raise
+        self._unanswered_since = None
+        return found
 
     def _turn(self) -> bool:
         self._sends_along = False

@@ -23,6 +23,10 @@ between any two lines:
 - A partition acknowledges nothing: its lanes drain when they are stopped, or acknowledged; the others drain meanwhile.
   If Kafka acknowledges nothing at all to this relay, it leaves the lanes after `LEAVE_S` as if it had died, and joins
   again when Kafka replies.
+- No broker replies to this relay, which keeps its lease: after `LEAVE_S` it leaves all its lanes in the same way, if
+  there is another relay that has not stated the same with its renewals, three in a lease. So nothing moves where Kafka
+  is away from all. One that had nothing to publish has stated nothing: it takes the lanes, and keeps them if Kafka is
+  away from it, too. What was on the wire may reach Kafka late, as that of a paused relay does.
 - Another session holds the row of a lane that drained: the lane is read again, and drains again a second later.
 """
 
@@ -48,6 +52,7 @@ from outbox_relay.publisher.lease import (
     Taken,
 )
 from outbox_relay.publisher.locked import LockedRows, report_locked
+from outbox_relay.publisher.overdue import Overdue
 from outbox_relay.publisher.parked import ParkedKeys
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.producing import Publisher
@@ -58,7 +63,7 @@ from outbox_relay.publisher.stops import Stops
 from outbox_relay.text.logs import Log
 
 LEAVE_S = 30.0
-"""A relay that cannot drain lanes for so long leaves them as if it had died: Kafka acknowledges nothing to it."""
+"""After so long without Kafka, or without an acknowledgement of lanes to give back, a relay leaves them to others."""
 BALANCE_EVERY_S = 0.25
 """How often the shares are read. A lane that is handed over stands still for half of that on average, and its drain."""
 
@@ -90,6 +95,8 @@ class Shares:
         self._lease = lease
         self.is_draining = False
         """Whether an operator has asked this relay to give its lanes to others."""
+        self.others_have_kafka = False
+        """Whether another relay, which does not lack Kafka, may take lanes of this one."""
         self.generation = 0
         """How often topics were changed; see topic_changes.py."""
 
@@ -106,7 +113,7 @@ class Shares:
         values = {"epoch": mine.epoch, "owner": mine.owner}
         row = self._conn.execute(STATEMENTS["shares"], values, prepare=True).fetchone()
         assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
-        epochs, free, is_draining, own, mark, self.generation = row
+        epochs, free, is_draining, own, mark, self.generation, self.others_have_kafka = row
         if mark != str(mine.epoch):
             raise CannotShareError(DIVIDED_SESSION)
         if lost := mine.lanes.difference(own):
@@ -139,6 +146,7 @@ class SharedLanes:
     _parked: ParkedKeys
     _stops: Stops
     _groups: list[Group]
+    _overdue: Overdue
     _shares: Shares
     _locked: LockedRows
     _burdened: frozenset[int]
@@ -156,6 +164,8 @@ class SharedLanes:
     """Lanes that were taken, and not read yet up to what was committed then."""
     _missed: frozenset[int] = frozenset()
     """Lanes that were free and could not be taken."""
+    _unanswered_since: float | None = None
+    """Since when no broker replies about a topic that a page needs; None: one did."""
 
     @property
     def epoch(self) -> int:
@@ -183,6 +193,7 @@ class SharedLanes:
         if now >= self._balance_at:
             self._balance_at = now + BALANCE_EVERY_S
             share, free = self._shares.read()
+            self._leave_without_kafka(now)
             self._follow_topics()
             kept = self._kept if now < self._kept_until else frozenset[int]()
             self._leave(self._lease.lanes - share - self._leaving - kept)
@@ -193,6 +204,16 @@ class SharedLanes:
                 self._missed = frozenset()
         if self._leaving:
             self._give_back()
+
+    def _leave_without_kafka(self, now: float) -> None:
+        silences = (self._overdue.away_since, self._unanswered_since)
+        since = min((one for one in silences if one is not None), default=None)
+        self._lease.lacks_kafka = since is not None
+        if since is not None and now - since >= LEAVE_S and self._shares.others_have_kafka:
+            raise LeaseLostError(
+                f"no broker replied to this relay for {LEAVE_S:g} s, and another relay has Kafka: lanes "
+                f"{sorted(self._lease.lanes)} are left to them as they are"
+            )
 
     def _take(self, lanes: frozenset[int]) -> None:
         try:

@@ -43,6 +43,7 @@ LOCKED = {
         "inbox_position",
         "consumer_group",
         "consumer_member",
+        "lease",
     )
 }
 """Tables from which an upgrade locks out those who write them."""

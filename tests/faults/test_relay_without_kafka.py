@@ -1,0 +1,121 @@
+"""A relay that has lost Kafka, and only Kafka, leaves its lanes to one that has it.
+
+The relays of these tests have a broker each, so that one of them can be without. What happens between two lines: see
+`outbox_relay/publisher/shared_lanes.py`. It dies instead of leaving: its lanes are free at once. Kafka replies before
+it leaves: it keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outbox_local.stack.api import Stack
+from tests.support import relay_leaving_soon
+from tests.support.kafka_records import compare, read_topic
+from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
+from tests.support.relay_process import RelayProcess
+from tests.support.topics import Topics
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.xdist_group("private stack")
+
+SOON = (str(Path(relay_leaving_soon.__file__)),)
+SHARES = (
+    "SELECT array_agg(lane ORDER BY lane) FROM outbox.lane WHERE owner IS NOT NULL GROUP BY epoch ORDER BY 1"
+)
+LACKING = "SELECT count(*) FROM outbox.lease WHERE lacks_kafka"
+LANES = "SELECT array_agg(lane) FROM outbox.lane WHERE owner = %s"
+UNPUBLISHED = """
+    SELECT count(*) FROM outbox.message m WHERE m.lane = ANY (%s)
+        AND NOT EXISTS (SELECT FROM outbox.publication b WHERE m.position = ANY (b.positions))
+"""
+
+
+@pytest.fixture
+def conn(private_database: str) -> Iterator[Connection]:
+    with connect(private_database) as conn:
+        yield conn
+
+
+def wait_for_shares(conn: Connection, *counts: int) -> None:
+    wait_until(
+        lambda: [len(lanes) for (lanes,) in conn.execute(SHARES).fetchall()] == list(counts),
+        f"relays have so many lanes each: {counts}",
+        seconds=60,
+    )
+
+
+def test_a_relay_without_kafka_leaves_its_lanes_to_one_that_has_it(
+    private_stack: Stack, private_database: str, bootstrap_servers: str, topic: str, conn: Connection
+) -> None:
+    Topics(private_stack.bootstrap_servers).make_named(topic, 4)
+    with (
+        RelayProcess(private_database, private_stack.bootstrap_servers, entry=SOON) as lonely,
+        RelayProcess(private_database, bootstrap_servers, entry=SOON) as healthy,
+    ):
+        wait_for_shares(conn, 4, 4)
+        insert_numbered(conn, topic, 200)
+        wait_published(conn)
+        owner = healthy.wait_for("lanes taken")["owner"]
+        row = conn.execute(LANES, [owner]).fetchone()
+        assert row is not None
+        private_stack.kill_kafka()
+        try:
+            insert_numbered(conn, topic, 200, start=200)
+            wait_until(
+                lambda: conn.execute(UNPUBLISHED, row).fetchone() == (0,),
+                "the healthy relay's own lanes have waited for nothing",
+                seconds=5,
+            )
+            wait_published(conn, seconds=30)
+            wait_for_shares(conn, 8)
+            assert "no broker replied to this relay" in lonely.wait_for("lanes lost, joining again")["error"]
+            insert_numbered(conn, topic, 200, start=400)
+            wait_published(conn, seconds=10)
+        finally:
+            private_stack.start_kafka()
+        wait_for_shares(conn, 4, 4)
+        insert_numbered(conn, topic, 200, start=600)
+        wait_published(conn)
+        assert healthy.count("lanes lost, joining again") == 0
+        lonely.stop()
+        healthy.stop()
+    found = [
+        record
+        for servers in (private_stack.bootstrap_servers, bootstrap_servers)
+        for record in read_topic(servers, topic)
+    ]
+    assert {record.value for record in found} == {f"{key}:{n}".encode() for key, n in numbered(800)}
+
+
+@pytest.mark.long
+def test_no_lane_moves_where_kafka_is_away_from_all_relays(
+    private_stack: Stack, private_database: str, private_topic: str, conn: Connection
+) -> None:
+    servers = private_stack.bootstrap_servers
+    with (
+        RelayProcess(private_database, servers, entry=SOON) as first,
+        RelayProcess(private_database, servers, entry=SOON) as second,
+    ):
+        wait_for_shares(conn, 4, 4)
+        insert_numbered(conn, private_topic, 200)
+        wait_published(conn)
+        private_stack.kill_kafka()
+        try:
+            insert_numbered(conn, private_topic, 200, start=200)
+            wait_until(lambda: conn.execute(LACKING).fetchone() == (2,), "both state that they lack Kafka")
+            for relay in (first, second):  # 15 s after it began to ask; it would have left after eight
+                relay.wait_for("Kafka is away", next_report_in_s=lambda pause: pause >= 16)
+        finally:
+            private_stack.start_kafka()
+        wait_published(conn)
+        wait_until(lambda: conn.execute(LACKING).fetchone() == (0,), "both state that they have it again")
+        for relay in (first, second):
+            assert relay.count("lanes lost, joining again") == 0
+            relay.stop()
+    found = compare(read_topic(servers, private_topic), numbered(400))
+    assert not found.broken
+    assert found.duplicate_records == 0
