@@ -14,9 +14,11 @@ import pytest
 
 from outbox_local.stack.api import Stack
 from tests.support import relay_leaving_soon
+from tests.support.databases import with_database
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
+from tests.support.servers import MakeTopic
 from tests.support.topics import Topics
 from tests.support.waiting import wait_until
 
@@ -40,6 +42,15 @@ def conn(private_database: str) -> Iterator[Connection]:
         yield conn
 
 
+@pytest.fixture
+def topics(private_stack: Stack, make_topic: MakeTopic) -> list[str]:
+    """Two topics that both brokers have."""
+    names = [make_topic(), make_topic()]
+    for name in names:
+        Topics(private_stack.bootstrap_servers).make_named(name, 4)
+    return names
+
+
 def wait_for_shares(conn: Connection, *counts: int) -> None:
     wait_until(
         lambda: [len(lanes) for (lanes,) in conn.execute(SHARES).fetchall()] == list(counts),
@@ -48,16 +59,19 @@ def wait_for_shares(conn: Connection, *counts: int) -> None:
     )
 
 
+@pytest.mark.parametrize("before", ["on the wire", pytest.param("unread topic", marks=pytest.mark.long)])
 def test_a_relay_without_kafka_leaves_its_lanes_to_one_that_has_it(
-    private_stack: Stack, private_database: str, bootstrap_servers: str, topic: str, conn: Connection
+    private_stack: Stack, bootstrap_servers: str, topics: list[str], conn: Connection, before: str
 ) -> None:
-    Topics(private_stack.bootstrap_servers).make_named(topic, 4)
+    """Whether its messages are on the wire, or it has not even read their topic."""
+    topic, other = topics
+    dsn = with_database(private_stack.dsn, conn.info.dbname)
     with (
-        RelayProcess(private_database, private_stack.bootstrap_servers, entry=SOON) as lonely,
-        RelayProcess(private_database, bootstrap_servers, entry=SOON) as healthy,
+        RelayProcess(dsn, private_stack.bootstrap_servers, entry=SOON) as lonely,
+        RelayProcess(dsn, bootstrap_servers, entry=SOON) as healthy,
     ):
         wait_for_shares(conn, 4, 4)
-        insert_numbered(conn, topic, 200)
+        insert_numbered(conn, topic if before == "on the wire" else other, 200)
         wait_published(conn)
         owner = healthy.wait_for("lanes taken")["owner"]
         row = conn.execute(LANES, [owner]).fetchone()
@@ -86,7 +100,8 @@ def test_a_relay_without_kafka_leaves_its_lanes_to_one_that_has_it(
     found = [
         record
         for servers in (private_stack.bootstrap_servers, bootstrap_servers)
-        for record in read_topic(servers, topic)
+        for name in (topic, other)
+        for record in read_topic(servers, name)
     ]
     assert {record.value for record in found} == {f"{key}:{n}".encode() for key, n in numbered(800)}
 
