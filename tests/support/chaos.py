@@ -200,6 +200,7 @@ class SharedChaos(Chaos):
 
         def have_done_all() -> bool:
             self.calm()
+            writers.wait_for(0)  # raises what ended one of them
             return self.operators.have_done_all
 
         wait_until(have_done_all, f"all commands have succeeded once: {self.operators.done}")

@@ -21,7 +21,7 @@ VALUES (%(topic)s, convert_to(%(key)s, 'UTF8'), convert_to(%(key)s || ':' || %(v
 -- The same, larger than its topic takes. The table trusts a stated lane, and does not check the size then.
 INSERT INTO outbox.message (topic, key, body, headers, lane)
 VALUES (%(topic)s, convert_to(%(key)s, 'UTF8'), convert_to(%(key)s || ':' || %(version)s, 'UTF8'),
-        jsonb_build_object('much', repeat('x', %(much)s)),
+        pg_catalog.jsonb_build_object('much', repeat('x', %(much)s)),
         outbox.lane_of(%(topic)s, NULL, convert_to(%(key)s, 'UTF8'), 0))
 
 -- name: lock
