@@ -82,13 +82,13 @@ def test_a_relay_without_kafka_leaves_its_lanes_to_one_that_has_it(
             wait_until(
                 lambda: conn.execute(UNPUBLISHED, row).fetchone() == (0,),
                 "the healthy relay's own lanes have waited for nothing",
-                seconds=5,
+                seconds=20,
             )
-            wait_published(conn, seconds=30)
+            wait_published(conn)
             wait_for_shares(conn, 8)
             assert "no broker replied to this relay" in lonely.wait_for("lanes lost, joining again")["error"]
             insert_numbered(conn, topic, 200, start=400)
-            wait_published(conn, seconds=10)
+            wait_published(conn)
         finally:
             private_stack.start_kafka()
         wait_for_shares(conn, 4, 4)

@@ -30,8 +30,8 @@ TIMEOUTS = {
 NAMES = {"search_path": "public, pg_temp", "row_security": "on"}
 EVERYTHING = {**STYLES, **ENCODING, **ISOLATION, **NAMES, **TIMEOUTS}
 
-FOR_EVERYBODY = {**STYLES, **ENCODING, **ISOLATION, **NAMES}
-"""What sessions at the servers of all tests begin with; time-outs would be a matter of luck there."""
+FOR_EVERYBODY = {**STYLES, **ENCODING, **NAMES}
+"""What sessions at the servers of all tests begin with; time-outs and conflicts would be a matter of luck there."""
 USUAL = {
     "datestyle": "ISO,MDY",
     "intervalstyle": "postgres",
@@ -40,7 +40,6 @@ USUAL = {
     "extra_float_digits": "1",
     "array_nulls": "on",
     "client_encoding": "UTF8",
-    "default_transaction_isolation": r"read\ committed",
     "search_path": '"$user",public',
 }
 PGOPTIONS = " ".join(f"-c {name}={value}" for name, value in USUAL.items())
