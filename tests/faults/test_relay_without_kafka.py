@@ -16,6 +16,7 @@ from outbox_local.stack.api import Stack
 from tests.support import relay_leaving_soon
 from tests.support.databases import with_database
 from tests.support.kafka_records import compare, read_topic
+from tests.support.outbox_command import succeed
 from tests.support.plain_inserts import Connection, connect, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.servers import MakeTopic
@@ -122,6 +123,8 @@ def test_no_lane_moves_where_kafka_is_away_from_all_relays(
         try:
             insert_numbered(conn, private_topic, 200, start=200)
             wait_until(lambda: conn.execute(LACKING).fetchone() == (2,), "both state that they lack Kafka")
+            listed = succeed("relay", "ls", "--json", OUTBOX_DSN=private_database).json
+            assert [each["condition"] for each in listed] == ["without Kafka"] * 2
             for relay in (first, second):  # 15 s after it began to ask; it would have left after eight
                 relay.wait_for("Kafka is away", next_report_in_s=lambda pause: pause >= 16)
         finally:

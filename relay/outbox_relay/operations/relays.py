@@ -33,6 +33,8 @@ class SharingRelay:
     lanes: list[int]
     version: int
     is_draining: bool
+    lacks_kafka: bool
+    """Whether no broker replies to it, while something waits for one."""
     joined_at: datetime
     lease_seconds: float
     """How much longer its lease lasts; negative: so long ago it ended."""
@@ -50,6 +52,8 @@ class SharingRelay:
             return "lease ended" if self.has_session else "session gone"
         if self.is_draining:
             return "draining" if self.lanes else "drained"
+        if self.lacks_kafka:
+            return "without Kafka"
         return "publishes" if self.lanes else "stands by"
 
 
