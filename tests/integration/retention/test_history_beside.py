@@ -117,6 +117,7 @@ def test_an_insert_waits_for_no_step_of_a_removal_even_behind_a_long_transaction
             ) as process:
                 wait_until(lambda: history.state("message") == "pending", "the detach waits")
                 producers.wait_for_more()
+                wait_until(lambda: watch.looks > 10, "there was time to see one that waits")
                 long.commit()
                 producers.wait_for_more()
                 assert process.wait() == 0
@@ -125,7 +126,6 @@ def test_an_insert_waits_for_no_step_of_a_removal_even_behind_a_long_transaction
     finally:
         watch.stop()
         producers.stop()
-    assert watch.looks > 10
     assert not watch.seen
 
 
