@@ -13,7 +13,7 @@ from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.reader import Page, Reader
 from outbox_relay.publisher.snapshot import Progress
-from tests.support.plain_inserts import Connection, connect
+from tests.support.plain_inserts import Connection, connect_as_service
 
 Between = Callable[[int], Any]
 
@@ -22,11 +22,11 @@ class Reading:
     """A reader with one group of all lanes, and what it has read."""
 
     def __init__(self, database: str, *, page: int = 10, page_bytes: int = PAGE_BYTES) -> None:
-        self.conn = connect(database)
+        self.conn = connect_as_service(database)
         prepare_session(self.conn)
         self.finder = Finder(self.conn, page=page, page_bytes=page_bytes)
         self.partitions = LivePartitions(self.conn)
-        self.ahead = ReadAhead(lambda: connect(database), page, page_bytes)
+        self.ahead = ReadAhead(lambda: connect_as_service(database), page, page_bytes)
         self.reader = Reader(self.finder, self.partitions, self.ahead)
         self.group = Group(set(range(8)), Progress(self.reader.here()))
         self.waited: list[int] = []

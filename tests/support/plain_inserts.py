@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
+from outbox import sessions
 from tests.support.waiting import wait_until
 
 Connection = psycopg.Connection[Any]
@@ -22,6 +23,11 @@ LANE = "SELECT stopped_error FROM outbox.lane WHERE stopped_error IS NOT NULL OR
 def connect(dsn: str) -> Connection:
     """Connect in autocommit."""
     return psycopg.connect(dsn, autocommit=True)
+
+
+def connect_as_service(dsn: str) -> Connection:
+    """Connect in autocommit with the settings of the product's own sessions, for statements that it runs in them."""
+    return sessions.connect(dsn)
 
 
 def clock(conn: Connection) -> datetime:

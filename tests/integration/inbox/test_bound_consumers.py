@@ -176,7 +176,7 @@ def test_a_default_of_the_database_that_refuses_policies_changes_nothing(
     inbox: InboxStage, logins: Logins, owner: str, topic: str
 ) -> None:
     inbox.conn.execute(
-        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET row_security = off', current_database()); END $$"
+        "DO $$ BEGIN EXECUTE pg_catalog.format('ALTER DATABASE %I SET row_security = off', current_database()); END $$"
     )
     inbox.produce_numbered(topic, 4)
     with inbox.consumer(topic, lambda *_: ConsumeResult.RECONSUME_LATER, dsn=owner, delays=ONCE):

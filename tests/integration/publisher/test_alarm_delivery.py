@@ -13,7 +13,7 @@ from outbox_relay.alarms.observing import BACKLOG, observe
 from outbox_relay.operations.status import late_topics
 from tests.support.alarm_receiver import Receiver
 from tests.support.alarm_turns import take_turn
-from tests.support.plain_inserts import Connection, connect, insert
+from tests.support.plain_inserts import Connection, connect_as_service, insert
 from tests.support.stopped_lanes import set_aside
 from tests.support.waiting import wait_until
 
@@ -47,7 +47,7 @@ def test_a_receiver_that_does_not_reply_costs_a_deadline_and_holds_no_transactio
 ) -> None:
     raise_one(conn, database)
     receiver.replies.clear()
-    with connect(database) as sending:
+    with connect_as_service(database) as sending:
         sending.execute("SET ROLE outbox_relay")
         pid = sending.info.backend_pid
         turn = threading.Thread(target=Delivery(receiver.webhook(), 1.0).send_due, args=(sending,))
@@ -116,11 +116,11 @@ def test_what_was_not_searched_for_stays_as_it_is(conn: Connection, database: st
 
 @pytest.mark.feature("H-15")
 def test_one_process_observes_at_a_time(conn: Connection, database: str) -> None:
-    with connect(database) as first:
+    with connect_as_service(database) as first:
         assert observe(first, None)
         raised = "INSERT INTO outbox.alarm (producer_group, kind, detail) VALUES ('shop', 'silent', 'x')"
         conn.execute(raised)
-        with connect(database) as second:
+        with connect_as_service(database) as second:
             assert not observe(second, None), "the first one's session has the turn"
         assert standing(conn) == []
     wait_until(lambda: _observes(database), "its end gives the turn back")
@@ -180,7 +180,7 @@ def test_each_cause_is_sent_once_however_often_it_is_found_and_cleared_once(
 
 
 def _observes(database: str) -> bool:
-    with connect(database) as conn:
+    with connect_as_service(database) as conn:
         return observe(conn, None)
 
 
@@ -189,7 +189,7 @@ def test_a_topic_is_late_only_when_its_oldest_message_is_older_than_the_limit(
     conn: Connection, database: str
 ) -> None:
     insert(conn, "orders", "k", "b")
-    with connect(database) as reading:
+    with connect_as_service(database) as reading:
         reading.execute("SET ROLE outbox_relay")
         assert late_topics(reading, limit=3_600.0) == []
         [late] = late_topics(reading, limit=0.0)

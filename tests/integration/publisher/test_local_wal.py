@@ -12,7 +12,7 @@ from outbox_relay.database import connections
 from outbox_relay.publisher.local_wal import can_ask_what_is_flushed
 from tests.support.kafka_records import read_topic
 from tests.support.logins import Logins
-from tests.support.plain_inserts import Connection, connect, insert, wait_published
+from tests.support.plain_inserts import Connection, connect_as_service, insert, wait_published
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session
 from tests.support.servers import MakeTopic
@@ -24,7 +24,7 @@ POSITIONS = "pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_wal_f
 
 @pytest.fixture
 def conn(database: str) -> Iterator[Connection]:
-    with connect(database) as conn:
+    with connect_as_service(database) as conn:
         yield conn
 
 

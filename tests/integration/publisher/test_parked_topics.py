@@ -10,7 +10,7 @@ from outbox_relay.alarms.delivery import STATEMENTS as ALARMS
 from outbox_relay.publisher import draining, parked
 from outbox_relay.publisher.batch import Batch
 from tests.support.kafka_records import read_topic
-from tests.support.plain_inserts import connect, insert, insert_numbered
+from tests.support.plain_inserts import connect, connect_as_service, insert, insert_numbered
 from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.servers import MakeTopic
@@ -56,7 +56,7 @@ def test_a_paused_topic_parks_itself_only_and_goes_on_in_order(database: str, bo
 def test_a_missing_topic_parks_itself_only_and_goes_on_when_it_is_made(
     database: str, bootstrap_servers: str
 ) -> None:
-    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+    with connect_as_service(database) as conn, relay_session(database, bootstrap_servers) as session:
         topics = TopicParking(conn, bootstrap_servers, missing=True)
         topics.send(3)
         topics.settle(session)

@@ -10,7 +10,7 @@ from outbox_relay.publisher.kafka import new_admin
 from outbox_relay.publisher.probe import MOST_UNANSWERED, PartitionProbe
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.publisher.topic_lookup import TopicLookup
-from tests.support.plain_inserts import connect, insert, wait_published
+from tests.support.plain_inserts import connect_as_service, insert, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
 
@@ -39,7 +39,7 @@ def test_kafka_requires_no_more_replicas_than_a_topic_has(
     """So a topic of one replica is open, whatever the default of its cluster is."""
     topic = make_topic(partitions=1, min_insync_replicas="2")
     lookup = TopicLookup(lambda: new_admin({"bootstrap.servers": bootstrap_servers}))
-    with connect(database) as conn, RelayThread(database, bootstrap_servers):
+    with connect_as_service(database) as conn, RelayThread(database, bootstrap_servers):
         insert(conn, topic, "k", b"k:0")
         wait_published(conn)
         found = lookup.read(conn, [topic])[topic]

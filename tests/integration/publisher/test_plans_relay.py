@@ -21,7 +21,7 @@ from outbox_relay.publisher.topic_lookup import STATEMENTS as TOPICS
 from outbox_relay.publisher.upkeep import SWEEP
 from tests.support.bare_reader import narrow_partitions
 from tests.support.lanes import take
-from tests.support.plain_inserts import Connection, connect, insert_numbered
+from tests.support.plain_inserts import Connection, connect_as_service, insert_numbered
 from tests.support.publications import own_lanes, positions, record, snapshot
 from tests.support.query_plans import Plan, Prepared, nodes, removed, rows_read, scans
 
@@ -33,7 +33,7 @@ EPOCH = 7
 @pytest.fixture
 def conn(database: str) -> Iterator[Connection]:
     """A relay's session; statistics stay as they are, so that plans are not made anew behind the test's back."""
-    with connect(database) as conn:
+    with connect_as_service(database) as conn:
         narrow_partitions(conn, width=WIDTH, count=COUNT)
         tables = conn.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r'"

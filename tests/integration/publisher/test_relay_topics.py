@@ -26,7 +26,7 @@ from outbox_relay.publisher.topic_lookup import TopicLookup
 from outbox_relay.publisher.topics import TopicBook
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding
-from tests.support.plain_inserts import Connection, connect, insert, numbered, wait_published
+from tests.support.plain_inserts import Connection, connect_as_service, insert, numbered, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.second_broker import SecondBroker
 from tests.support.topics import Topics
@@ -88,6 +88,7 @@ def test_three_hundred_topics_are_looked_up_in_as_many_requests_as_one(
 ) -> None:
     admin = CountedAdmin(bootstrap_servers)
     lookup = TopicLookup(lambda: admin.client)
+    conn.execute("SET search_path = pg_catalog")  # as a relay's session
     for names in (many_topics[:1], many_topics):
         before = admin.sent()
         found = lookup.read(conn, names)
@@ -148,7 +149,7 @@ def test_known_topics_flow_while_a_broker_holds_up_a_look_up(
 ) -> None:
     """Broker 2 is paused, as a machine that swaps: it takes requests and answers none."""
     monkeypatch.setattr(topics, "REFRESH_S", 0.05)
-    with SecondBroker(private_stack) as broker, connect(private_database) as conn:
+    with SecondBroker(private_stack) as broker, connect_as_service(private_database) as conn:
         topic, servers = broker.make_topic(on=1), broker.bootstrap_servers
         with RelayThread(private_database, servers) as relay:
             insert(conn, topic, "k0", "k0:0")
@@ -179,7 +180,7 @@ def test_a_look_up_is_not_bound_to_one_broker_that_died(private_database: str, p
 
     Some clients notice the death by themselves, hence several.
     """
-    with SecondBroker(private_stack) as broker, connect(private_database) as conn:
+    with SecondBroker(private_stack) as broker, connect_as_service(private_database) as conn:
         topic, settings = broker.make_topic(on=1), producer_settings(broker.bootstrap_servers)
         lookups = [TopicLookup(first_then_new(client_of_broker(2, settings), settings)) for _ in range(5)]
         broker.kill()

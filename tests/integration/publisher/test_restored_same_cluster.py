@@ -83,7 +83,8 @@ def test_what_only_kafka_has_after_a_restore_into_the_same_cluster_is_listed(
     if how == "the same database":
         restored = source
         with connect(source) as conn:
-            conn.execute("DROP SCHEMA outbox CASCADE")
+            conn.execute("DROP SCHEMA outbox, public CASCADE")
+            conn.execute("CREATE SCHEMA public")
     else:
         restored = make_private_database(migrated=False)
     subprocess.run([tools / "pg_restore", "--exit-on-error", f"--dbname={restored}", dump], check=True)
