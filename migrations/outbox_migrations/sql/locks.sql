@@ -12,13 +12,13 @@ DECLARE
     longest CONSTANT interval := least(current_setting('deadlock_timeout')::interval / 2, '500 ms');
     patience CONSTANT interval := '10 s';
     give_up CONSTANT timestamptz := clock_timestamp() + patience;
+    alone   CONSTANT text[] := '{inbox,inbox_held_key,inbox_parked,inbox_replay,inbox_position,consumer_group,consumer_member,lease}';
     due     timestamptz;
     wanted  record;
 BEGIN
     FOR wanted IN
         SELECT to_regclass('outbox.' || t.name) AS name
-        FROM unnest('{partition_lock,inbox_partition_lock,message,publication,event,inbox,inbox_held_key,inbox_parked,inbox_replay,
-                      inbox_position,consumer_group,consumer_member,lease}'::text[]) WITH ORDINALITY AS t (name, nr)
+        FROM unnest('{partition_lock,inbox_partition_lock,message,publication,event}' || alone) WITH ORDINALITY AS t (name, nr)
         WHERE to_regclass('outbox.' || t.name) IS NOT NULL ORDER BY t.nr
     LOOP
         EXECUTE format('LOCK TABLE %s IN SHARE UPDATE EXCLUSIVE MODE', wanted.name);
@@ -29,9 +29,7 @@ BEGIN
             FOR wanted IN
                 -- Policies are for a table, and not for its partitions; a trigger is made for both.
                 SELECT to_regclass('outbox.' || t.name) AS name, 'ACCESS EXCLUSIVE' AS mode, t.nr
-                FROM unnest('{inbox,inbox_held_key,inbox_parked,inbox_replay,inbox_position,consumer_group,consumer_member,
-                            lease}'::text[])
-                    WITH ORDINALITY AS t (name, nr)
+                FROM unnest(alone) WITH ORDINALITY AS t (name, nr)
                 WHERE to_regclass('outbox.' || t.name) IS NOT NULL
                 UNION ALL
                 SELECT t.relid, 'SHARE ROW EXCLUSIVE', 100 + t.level
