@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-import click
 import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
@@ -17,6 +16,7 @@ from outbox import Message, Outbox
 from outbox_relay.cli.main import main
 from outbox_relay.cli.roles import NONE_NEEDED, OWNER, ROLES
 from tests.support.checker_process import CheckerProcess
+from tests.support.command_tree import leaves
 from tests.support.encrypted_bodies import MASTER, encryption
 from tests.support.inbox_stage import InboxStage
 from tests.support.logins import Logins
@@ -50,17 +50,6 @@ class Stage(NamedTuple):
     dsn: str
     brokers: str
     words: Mapping[str, str]
-
-
-def leaves(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something, by the words that call it."""
-    for name in group.list_commands(click.Context(group)):
-        command = group.get_command(click.Context(group), name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from leaves(command, (*path, name))
-        else:
-            yield " ".join((*path, name)), command
 
 
 KAFKA = "--bootstrap-servers {brokers}"
@@ -220,7 +209,7 @@ def refusals(stage: Stage, call: str, dsn: str) -> list[str]:
 
 
 def test_every_command_has_a_role_and_its_help_names_it() -> None:
-    commands = dict(leaves(main))
+    commands = {" ".join(path): command for path, command in leaves(main)}
     assert set(commands) == set(ROLES)
     opened = {words for words, role in ROLES.items() if role != NONE_NEEDED}
     assert opened == set(ARGUMENTS) | set(TESTED_APART)

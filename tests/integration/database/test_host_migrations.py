@@ -20,7 +20,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from outbox_migrations import api
 from tests.support.locks import holding
-from tests.support.servers import MakeDatabase
 
 PAGE = Path(__file__).resolve().parent.parent.parent.parent / "docs" / "how-to" / "migrations.md"
 REVISION, FILTER, PATH, OWN = re.findall(
@@ -38,12 +37,6 @@ RUN = """
 with context.begin_transaction():
     context.run_migrations()
 """
-
-
-@pytest.fixture
-def empty(make_database: MakeDatabase) -> str:
-    """A database without the outbox's schema."""
-    return make_database(migrated=False)
 
 
 def url(dsn: str, driver: str = "psycopg") -> str:

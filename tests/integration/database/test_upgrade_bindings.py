@@ -20,8 +20,7 @@ from outbox import Message, Outbox
 from outbox_migrations import api, sql_files
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection, connect
-from tests.support.servers import MakeDatabase
-from tests.support.strangers import Stranger, stranger, upgrade_as_before
+from tests.support.strangers import Stranger, upgrade_as_before
 
 FOREIGN = """
     WITH RECURSIVE ours AS (
@@ -53,18 +52,6 @@ DEFINITIONS = """
     ORDER BY 1, 2
 """
 IS_SUPERUSER = "SELECT rolsuper FROM pg_roles WHERE rolname = %s"
-
-
-@pytest.fixture
-def empty(make_database: MakeDatabase) -> str:
-    """A database without the outbox's schema."""
-    return make_database(migrated=False)
-
-
-@pytest.fixture
-def evil(empty: str) -> Iterator[Stranger]:
-    with stranger(empty) as made:
-        yield made
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from outbox_relay.database import schema
 from tests.support.locks import UPGRADE_LOCKS, holding, wait_for_waiting
 from tests.support.outbox_command import outbox
 from tests.support.plain_inserts import Connection, connect
-from tests.support.servers import MakeDatabase
-from tests.support.strangers import Stranger, stranger
+from tests.support.strangers import Stranger
 
 KEY = "pg_catalog.hashtextextended('outbox.upgrade', 0)"
 OLDER = f"SELECT pg_advisory_xact_lock({KEY})"
@@ -33,18 +32,6 @@ READABLE = """
     WHERE c.relkind IN ('r', 'p', 'v') AND n.nspname IN ('pg_catalog', 'outbox')
         AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
 """
-
-
-@pytest.fixture
-def empty(make_database: MakeDatabase) -> str:
-    """A database without the outbox's schema."""
-    return make_database(migrated=False)
-
-
-@pytest.fixture
-def evil(empty: str) -> Iterator[Stranger]:
-    with stranger(empty) as made:
-        yield made
 
 
 @pytest.fixture

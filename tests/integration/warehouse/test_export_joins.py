@@ -10,7 +10,7 @@ from outbox_etl.source.reader import SQL, Ids, new_messages
 from outbox_etl.source.window import Cluster, Window
 from outbox_etl.statements import statement
 from tests.support.bare_reader import narrow_partitions
-from tests.support.plain_inserts import Connection, connect
+from tests.support.plain_inserts import Connection, connect_as_service
 from tests.support.publications import positions, record, snapshot, value
 from tests.support.query_plans import Plan, Prepared, nodes, removed, scans
 
@@ -40,8 +40,7 @@ def conn(database: str) -> Iterator[Connection]:
 
     Nothing is analyzed: a partition that was just made has no statistics, and arrays are of any length.
     """
-    with connect(database) as conn:
-        conn.execute("SET search_path = pg_catalog")  # as sessions of the export
+    with connect_as_service(database) as conn:
         narrow_partitions(conn, width=WIDTH, count=len(HELD))
         for table in ("message", "publication", "event"):
             for ids in HELD:
