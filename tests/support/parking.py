@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, insert
-from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_session import DEFAULTS, relay_session, turn_until
 
 LIMIT = 10_000
 REQUEST = "UPDATE outbox.parked_key SET requested_at = clock_timestamp()"
@@ -108,8 +108,10 @@ class Parking:
 
 
 @contextmanager
-def relay(database: str, bootstrap_servers: str, *, clean: bool = True) -> Iterator[Session]:
-    with relay_session(database, bootstrap_servers, clean=clean) as session:
+def relay(
+    database: str, bootstrap_servers: str, *, clean: bool = True, kafka: Mapping[str, str] = DEFAULTS
+) -> Iterator[Session]:
+    with relay_session(database, bootstrap_servers, clean=clean, kafka=kafka) as session:
         yield session
 
 

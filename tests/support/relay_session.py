@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from outbox_relay.publisher.finder import PAGE
@@ -12,6 +12,7 @@ from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.waiting import wait_until
 
+DEFAULTS: Mapping[str, str] = {}
 LIMIT = 60.0
 """Seconds for a relay to take the lanes, or to end."""
 
@@ -48,10 +49,18 @@ class _Stepped(Relay):
 
 @contextmanager
 def relay_session(
-    dsn: str, bootstrap_servers: str, *, clean: bool = True, page: int = PAGE
+    dsn: str,
+    bootstrap_servers: str,
+    *,
+    clean: bool = True,
+    page: int = PAGE,
+    kafka: Mapping[str, str] = DEFAULTS,
 ) -> Iterator[Session]:
-    """Take the lanes and yield the session; at the end settle and give them back, or die where not `clean`."""
-    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page), clean=clean)
+    """Take the lanes and yield the session; at the end settle and give them back, or die where not `clean`.
+
+    `kafka`: settings of librdkafka other than the relay's.
+    """
+    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page, kafka=kafka), clean=clean)
     thread = threading.Thread(target=relay.work, daemon=True)
     thread.start()
     try:

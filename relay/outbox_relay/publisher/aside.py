@@ -121,7 +121,7 @@ class AsideLanes:
         with naming_defects():
             done, messages, handed = self._publisher.give_up(lane, reason)
             # Written with the stop, for the messages behind it: they are in flight, too.
-            self._recorder.doubts.add(handed, {})
+            self._recorder.doubts.add(handed)
             self._stop_early(done.stops[0])
             self._note([done], self._recorder.commit([done], self._partitions.bounds()))
         # Claims behind the stop were given up with what was in front of them.
@@ -143,7 +143,7 @@ class AsideLanes:
             parts = [divide(batch, lane) for batch in self._publisher.aside[lane]]
             claims = claims_of(self._parked.held, lane, [one for _, left in parts for one in left], reason)
             self._note_claims(claims)
-            self._recorder.doubts.add(self._publisher.let_go(lane), {})
+            self._recorder.doubts.add(self._publisher.let_go(lane))
             batches = [done for done, _ in parts]
             # All claims with the first batch: a later one may have parked the topic that messages of the first wait for
             # now, and the row of a topic is made in front of the others that name it.
@@ -168,7 +168,7 @@ class AsideLanes:
             done, left = divide(batch, lane)
             done.drain = without(batch.drain, [one.id for one in left])
             self._note([done], self._recorder.commit([done], self._partitions.bounds()))
-            self._recorder.doubts.add(handed, {})
+            self._recorder.doubts.add(handed)
             self._given_up += len(left)
             self._burdened |= {lane}
             self._fail_drain(batch, reason, len(left))
@@ -197,8 +197,7 @@ class AsideLanes:
         # First, because it collects the last refusals.
         self._publisher.close()
         if certain:
-            refused = {} if error is None else error.refused
-            self._recorder.doubts.add(self._publisher.in_doubt(), refused)
+            self._recorder.doubts.add(self._publisher.in_doubt(), self._publisher.refused())
         else:
             self._recorder.doubt_everything()
 

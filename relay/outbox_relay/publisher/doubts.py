@@ -4,9 +4,10 @@ A message is in doubt once it was given to a producer whose answer was not learn
 failure, its partition acknowledged nothing, or the relay died. It is published again at the next try. If it is refused
 then, its lane stops at it, and whether it may become DEAD depends on this record.
 
-Per lane it is one position and one message: everything up to the position is in doubt, except the message that was
-refused at every try. A message below the position that was never handed over is in doubt without need; none is missing.
-So nothing is written or kept per message or per batch. Schedules:
+Per lane it is one position, and the messages that Kafka refused the last time and that were not in doubt before:
+everything up to the position is in doubt, except these. A message below the position that was never handed over is in
+doubt without need; none is missing. What is kept is no more than one producer had in flight; written is one message per
+lane at most. Schedules:
 
 - The relay discards a producer: the positions that it held are noted here, before anything is read again.
 - It dies, before or after that: it has not given its lanes back, so its successor takes everything up to the newest
@@ -28,11 +29,10 @@ second request only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.errors import Refused
 
 
 class Handed(NamedTuple):
@@ -51,11 +51,24 @@ def in_doubt(batches: Iterable[Batch], disturbed_until: float) -> Iterator[Hande
         disturbed_until: until when it may have lost a connection (monotonic seconds); see `Producers`.
     """
     for batch in batches:
-        slots = batch.slots.values() if batch.since > disturbed_until else ()
-        refused = {slot.indexes[place] for slot in slots for place in slot.refused}
+        refused = set(_refused(batch, disturbed_until))
         for index, lane in enumerate(batch.row_lanes):
             if index not in refused and (batch.chosen is None or lane in batch.chosen):
                 yield Handed(lane, batch.positions[index], batch.message_ids[index])
+
+
+def not_in_kafka(batches: Iterable[Batch], disturbed_until: float) -> Iterator[Handed]:
+    """Yield the messages of unrecorded batches that a broker refused, and that no other request carried."""
+    for batch in batches:
+        for index in _refused(batch, disturbed_until):
+            yield Handed(batch.row_lanes[index], batch.positions[index], batch.message_ids[index])
+
+
+def _refused(batch: Batch, disturbed_until: float) -> Iterator[int]:
+    if batch.since > disturbed_until:
+        for slot in batch.slots.values():
+            for place in slot.refused:
+                yield slot.indexes[place]
 
 
 class Doubts:
@@ -64,13 +77,13 @@ class Doubts:
     def __init__(self) -> None:
         self.until: dict[int, int] = {}
         """Per lane the highest position in doubt."""
-        self._refused: dict[int, str] = {}
-        """Per lane the message that was refused at every try."""
+        self._refused: dict[int, Set[str]] = {}
+        """Per lane the messages that Kafka refused at every try, the last time included."""
 
     def begin(self, until: Mapping[int, int], refused: Mapping[int, str]) -> None:
         """Note what earlier owners of lanes left in doubt."""
         self.until |= until
-        self._refused |= refused
+        self._refused |= {lane: {message_id} for lane, message_id in refused.items()}
 
     def end(self, lane: int) -> None:
         """Forget a lane that was given back."""
@@ -79,25 +92,25 @@ class Doubts:
 
     def covers(self, lane: int, position: int, message_id: str) -> bool:
         """Return whether a message may be in Kafka already."""
-        return position <= self.until.get(lane, 0) and self._refused.get(lane) != message_id
+        return position <= self.until.get(lane, 0) and message_id not in self._refused.get(lane, ())
 
-    def add(self, handed: Iterable[Handed], refused: Mapping[int, Refused]) -> None:
+    def add(self, handed: Iterable[Handed], refused: Iterable[Handed] = ()) -> None:
         """Note what a discarded producer leaves in doubt.
 
         Args:
             handed: the messages that Kafka may have.
-            refused: per lane the message that Kafka refused; it is certain only if it is not among `handed`, and was
-                not in doubt before.
+            refused: those of the same producer that Kafka refused.
         """
-        handed = list(handed)
-        doubtful = {one.message_id for one in handed}
-        for lane, (position, message_id, *_) in refused.items():
-            if message_id not in doubtful and not self.covers(lane, position, message_id):
-                self._refused[lane] = message_id
+        certain: dict[int, set[str]] = {}
+        for one in refused:
+            if not self.covers(*one):
+                certain.setdefault(one.lane, set()).add(one.message_id)
+        # A lane of which nothing was refused now keeps what it knew.
+        self._refused |= certain
         for one in handed:
             self.until[one.lane] = max(one.position, self.until.get(one.lane, 0))
-            if self._refused.get(one.lane) == one.message_id:
-                del self._refused[one.lane]
+            if one.message_id in self._refused.get(one.lane, ()):
+                self._refused[one.lane] = self._refused[one.lane] - {one.message_id}
 
     def add_everything(self, lanes: Iterable[int], newest: int) -> None:
         """Note that all messages up to the newest position may be in Kafka."""

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 
 from outbox_relay.publisher.batch import Batch, Stop, just_before
-from outbox_relay.publisher.doubts import Handed, in_doubt
+from outbox_relay.publisher.doubts import Handed, in_doubt, not_in_kafka
 from outbox_relay.publisher.errors import Unpublishable
 
 
@@ -122,6 +122,10 @@ class OnTheWire:
     def in_doubt(self) -> Iterator[Handed]:
         """Yield what Kafka may have and is not recorded."""
         return in_doubt(self.unrecorded(), self._disturbed_until())
+
+    def refused(self) -> Iterator[Handed]:
+        """Yield what a broker refused, and is certainly not in Kafka."""
+        return not_in_kafka(self.unrecorded(), self._disturbed_until())
 
     def _disturbed_until(self) -> float:
         raise NotImplementedError

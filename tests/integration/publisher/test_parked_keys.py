@@ -213,13 +213,18 @@ def test_rows_of_a_key_that_state_different_lanes_are_parked_by_lane(
         assert lanes == [(2,), (5,)]
 
 
+@pytest.mark.parametrize("together", [1, 2, 3, 4])
 def test_a_message_that_the_broker_refuses_parks_its_key(
     database: str,
     bootstrap_servers: str,
     make_topic: MakeTopic,
     monkeypatch: pytest.MonkeyPatch,
+    together: int,
 ) -> None:
-    """The relay takes the topic's limit for a higher one than it is, as after a change behind its back."""
+    """The relay takes the topic's limit for a higher one than it is, as after a change behind its back.
+
+    However many messages a request has: those of the refused one are certain, those of the others in doubt.
+    """
     read = TopicLookup.read
 
     def misread(lookup: TopicLookup, conn: Connection, names: Iterable[str]) -> Any:
@@ -230,7 +235,8 @@ def test_a_message_that_the_broker_refuses_parks_its_key(
         return found
 
     monkeypatch.setattr(TopicLookup, "read", misread)
-    with connect(database) as conn, relay(database, bootstrap_servers) as session:
+    requests = {"batch.num.messages": str(together)}
+    with connect(database) as conn, relay(database, bootstrap_servers, kafka=requests) as session:
         parking = Parking(conn, make_topic(partitions=1, max_message_bytes=str(LIMIT)))
         parking.send(parking.bad, 0)
         parking.settle(session)
@@ -241,8 +247,8 @@ def test_a_message_that_the_broker_refuses_parks_its_key(
         turn_until(session, lambda: parking.reasons == ["failed", "held"], "the key is parked")
         parking.settle(session)
         assert parking.keys[0][2].startswith("MSG_SIZE_TOO_LARGE")
-        # The one behind it is in doubt if it had gone out in a request of its own.
-        assert not parking.doubtful[0], "the broker has refused it, alone"
+        # Those behind it are in doubt where they had gone out in requests of their own.
+        assert not parking.doubtful[0], "the broker has refused it each time"
         assert not session.stopped
         tries = "SELECT tries FROM outbox.parked_key WHERE requested_at IS NULL"
         parking.request(session)
