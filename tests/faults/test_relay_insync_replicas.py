@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from outbox_local.stack.api import Stack
-from outbox_relay.operations.parked_keys import everything
+from outbox_relay.operations.holds import everything
 from outbox_relay.publisher.probe import PartitionProbe
 from outbox_relay.publisher.topic_lookup import TopicLookup
 from tests.support.kafka_records import compare, read_topic

@@ -140,7 +140,7 @@ class Operators:
     def give_up(self) -> None:
         """Skip some messages; plainly those that are certainly not in Kafka."""
         for one in self._some():
-            skip = ("message", "skip", one)
+            skip = ("holds", "skip", one)
             ran = self.run("skip", *skip, "--reason", PLAINLY)
             if "--may-be-published" in ran.err:
                 self.run("skip in doubt", *skip, "--may-be-published", "--reason", IN_DOUBT)
@@ -148,7 +148,7 @@ class Operators:
     def retry(self) -> None:
         """Retry some, mended or not: a key whose message fails again stays parked."""
         for one in self._some():
-            self.run("retry", "message", "retry", one, "--reason", "try it")
+            self.run("retry", "holds", "release", one, "--reason", "try it")
 
     def repair(self) -> None:
         """Let topics take the large messages, and retry some by name."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NoReturn
 import click
 
 from outbox_relay.cli import configuration, roles, streams
+from outbox_relay.text import former_names
 
 DOCUMENTATION = "README.md and docs/ of the project; docs/reference/cli.md describes every command"
 
@@ -83,11 +84,11 @@ class LazyGroup(click.Group):
             ),
             "message": (
                 "outbox_relay.cli.message.commands:message",
-                "Send, find, show, cancel; set aside what cannot be published.",
+                "Send messages, find them, show one's life, cancel.",
             ),
-            "lane": (
-                "outbox_relay.cli.lane.commands:lane",
-                "Which lanes are stopped, at what; try them again now.",
+            "holds": (
+                "outbox_relay.cli.holds.commands:holds",
+                "What cannot be published, why; release it, give it up, set it aside.",
             ),
             "failover": (
                 "outbox_relay.cli.failover.commands:failover",
@@ -166,6 +167,8 @@ class LazyGroup(click.Group):
             if args[0] in self.sources:
                 text = f"{args[0]!r} runs servers and examples on a developer's machine; this image leaves it out."
                 raise click.UsageError(text, ctx) from None
+            if args[0] in former_names.GROUPS:
+                raise click.UsageError(former_names.told(args), ctx) from None
             here = self.list_commands(ctx)
             near = difflib.get_close_matches(args[0], here, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else f" Commands: {', '.join(here)}."

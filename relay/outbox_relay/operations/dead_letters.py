@@ -3,13 +3,13 @@
 A message whose earlier acknowledgement was lost may be in Kafka. It does not become DEAD; it is given up as such:
 COMMITTED → SKIPPED.
 
-A message that parks its key is COMMITTED, and shown as DEAD. Retried, it keeps its place: the relay publishes it, and
+A message that parks its key is COMMITTED, and shown as DEAD. Released, it keeps its place: the relay publishes it, and
 then what is held behind it. Once it is set aside or given up, what is held behind it is published.
 
-Order: a message that is set aside leaves the order of its key; the messages behind it are published. Retried, it takes
-its place when it is retried, behind what was committed meanwhile. Skipped, it is never published.
+Order: a message that is set aside leaves the order of its key; the messages behind it are published. Released, it takes
+its place when it is released, behind what was committed meanwhile. Skipped, it is never published.
 
-A message that has expired is COMMITTED, and shown as DEAD. It holds no other one, and is not retried.
+A message that has expired is COMMITTED, and shown as DEAD. It holds no other one, and is not released.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import psycopg
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import half_messages, parked_keys
+from outbox_relay.operations import half_messages, holds
 from outbox_relay.operations.decide import DecisionResult, deciding
 from outbox_relay.operations.messages import Row
 from outbox_relay.text.errors import OperatorError
 from outbox_relay.text.formatting import cell, printable, seconds
+from outbox_relay.text.former_names import with_present_names
 
 STATEMENTS = Statements("outbox_relay/operations/dead_letters.sql")
 
@@ -34,19 +35,22 @@ ACTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "dead": {"COMMITTED": ("DEAD",)},
     "skip": {"COMMITTED": ("DEAD", "SKIPPED"), "DEAD": ("SKIPPED",)},
     "skip in doubt": {"COMMITTED": ("SKIPPED",), "DEAD": ("SKIPPED",)},
-    "retry": {"DEAD": ("COMMITTED",)},
+    "release": {"DEAD": ("COMMITTED",)},
 }
 """By action and state: the transitions that are made, in one transaction."""
 DONE = {
-    "dead": "is set aside: its lane goes on within about a second. Publish it later: outbox message retry {id} "
-    "--reason TEXT; or give it up: outbox message skip {id} --reason TEXT",
+    "dead": "is set aside: the others go on within about a second. Publish it later: outbox holds release "
+    "{id} --reason TEXT; or give it up: outbox holds skip {id} --reason TEXT",
     "skip": "is given up: it is never published",
     "skip in doubt": "is given up: it is not published again; if Kafka has it already, it stays there",
-    "retry": "is committed again: it is published behind what was committed before",
+    "release": "is committed again: it is published behind what was committed before",
 }
 REQUESTED = (
     "is tried again within about a second, and what is held behind it follows in order; if it fails again: "
-    "outbox lane ls"
+    "outbox holds ls"
+)
+NO_REASON = (
+    "is set aside, and publishing it after all is kept in the audit: outbox holds release {id} --reason TEXT"
 )
 GOAL = {"dead": "DEAD", "skip": "SKIPPED", "skip in doubt": "SKIPPED"}
 
@@ -55,7 +59,7 @@ def act(
     conn: psycopg.Connection[Any],
     action: str,
     identity: tuple[int | None, uuid.UUID | None],
-    reason: str,
+    reason: str | None,
     wait: float,
 ) -> DecisionResult:
     """Do one of ACTIONS with one message, in a transaction of its own.
@@ -66,7 +70,8 @@ def act(
         conn: an autocommit connection that is in no transaction.
         action: one of ACTIONS; "skip in doubt" is for a message that may be in Kafka already, and for no other.
         identity: the message's id or message id.
-        reason: why; becomes the message's remark and is kept in the audit.
+        reason: why; becomes the message's remark and is kept in the audit. None: only for a message that waits for a
+            hold to be released.
         wait: seconds to wait for another transaction that holds the message or its lane.
 
     Raises:
@@ -76,9 +81,13 @@ def act(
     try:
         with deciding(conn, wait):
             before = _read(conn, message)
-            if action == "retry" and before["expired"]:
+            if action == "release" and before["expired"]:
                 return DecisionResult(message, "refused", _expired(message, before), before["state"])
             state, by, at = before["state"], None, None
+            if action == "release" and state == "COMMITTED" and before["status"] != "PUBLISHED":
+                return _released(conn, message, before, reason)
+            if reason is None and state in ACTIONS[action]:
+                return DecisionResult(message, "refused", NO_REASON.format(id=message["id"]), state)
             for after in ACTIONS[action].get(state, ()):
                 values = {**_named(message), "before": state, "after": after, "reason": reason}
                 row = conn.execute(STATEMENTS["change"], values).fetchone()
@@ -87,14 +96,6 @@ def act(
                         f"message {message['id']} was changed by somebody else meanwhile; run it again"
                     )
                 state, (by, at) = after, row
-            if action == "retry" and state == "COMMITTED" and by is None:
-                drain = conn.execute(STATEMENTS["request_drain"], _named(message)).fetchone()
-                if drain is not None:
-                    by, at = drain
-                    return DecisionResult(message, "decided", REQUESTED, state, by, at, reason)
-                key = parked_keys.of_message(conn, message["id"])
-                if key is not None:
-                    return DecisionResult(message, "refused", key.being_tried, state)
     except psycopg.errors.LockNotAvailable:
         text = (
             f"or its lane is held by another transaction; waited {seconds(wait)}, nothing was changed: run it "
@@ -112,31 +113,51 @@ def act(
     return DecisionResult(message, "refused", _cannot(action, message, before), state)
 
 
-def skip_all(
+def _released(conn: psycopg.Connection[Any], message: Row, now: Row, reason: str | None) -> DecisionResult:
+    """Ask for another try of the hold for which a message waits, or of its lane if that is stopped."""
+    hold = holds.of_message(conn, message["id"])
+    if hold is not None and hold.is_paused:
+        return DecisionResult(message, "refused", f"waits: {hold.repair()[0]}", now["state"])
+    if hold is not None:
+        drain = conn.execute(STATEMENTS["request_drain"], {"numbers": hold.numbers}).fetchone()
+        if drain is None:
+            return DecisionResult(message, "refused", hold.being_tried, now["state"])
+        by, at = drain
+        return DecisionResult(message, "decided", REQUESTED, now["state"], by, at, reason)
+    if now["waiting"] is None and holds.release_lanes(conn, [now["lane"]]):
+        text = f"is tried again within about a second, with all of lane {now['lane']}"
+        return DecisionResult(message, "decided", text, now["state"], reason=reason)
+    return DecisionResult(message, "refused", _cannot("release", message, now), now["state"])
+
+
+def act_on_all(
     conn: psycopg.Connection[Any],
-    waiting: str,
-    topic: str | None,
+    action: str,
+    chosen: holds.HoldFilter,
     reason: str,
     wait: float,
     *,
-    in_doubt: bool,
+    waiting: str = "failed",
 ) -> Iterator[DecisionResult]:
-    """Give up all messages that failed, or have expired, each in a transaction of its own; yield what became of each.
+    """Set aside or give up all messages that fail, or have expired, each in a transaction of its own; yield results.
 
     What was held behind one that failed is published then; those of it that fail are not given up by this call.
 
     Args:
         conn: an autocommit connection that is in no transaction.
-        waiting: "failed" or "expired".
-        topic: of this topic only; None: of all.
+        action: "dead", "skip", or "skip in doubt": of those that may be in Kafka already, and of no others.
+        chosen: of these holds; of expired messages, which have none, only the topic counts.
         reason: as for `act`.
         wait: as for `act`.
-        in_doubt: those that may be in Kafka already; else those that certainly are not.
+        waiting: "failed" or "expired".
     """
-    values: dict[str, Any] = {"waiting": waiting, "topic": topic, "in_doubt": in_doubt, "after": 0}
+    values: dict[str, Any] = {
+        "waiting": waiting, "topic": chosen.topic, "error": chosen.error, "lane": chosen.lane,
+        "older": chosen.older, "in_doubt": action == "skip in doubt", "after": 0,
+    }  # fmt: skip
     while ids := [row[0] for row in conn.execute(STATEMENTS["next_to_give_up"], values)]:
         for id_ in ids:
-            yield act(conn, "skip in doubt" if in_doubt else "skip", (id_, None), reason, wait)
+            yield act(conn, action, (id_, None), reason, wait)
         values["after"] = ids[-1]
 
 
@@ -164,13 +185,13 @@ def _refusal(error: psycopg.Error, message: Row) -> str:
     """Give the guard's own words, without the message id that the command names by its id."""
     text = (error.diag.message_primary or str(error)).removeprefix(f"message {message['message_id']} ")
     hint = error.diag.message_hint
-    return text if hint is None else f"{text}\n{hint}"
+    return text if hint is None else f"{text}\n{with_present_names(hint)}"
 
 
 def _expired(message: Row, now: Row) -> str:
     return (
         f"has expired: its deliver_before, {cell(now['deliver_before'])}, is over, so it is never published. "
-        f"Give it up: outbox message skip {message['id']} --reason TEXT; or send its content in a new message"
+        f"Give it up: outbox holds skip {message['id']} --reason TEXT; or send its content in a new message"
     )
 
 
@@ -180,9 +201,6 @@ def _cannot(action: str, message: Row, now: Row) -> str:
         return f"is {state}, a half message that is not committed; decide it: outbox tx rollback {id_} --reason TEXT"
     if now["status"] == "PUBLISHED":
         return f"is published already, at {now['topic']} {now['partition']}/{now['offset']}"
-    if action == "retry" and state == "COMMITTED":
-        return (
-            "is COMMITTED, not DEAD: it is published as soon as the relay gets to it. "
-            f"If lane {now['lane']} is stopped at it: outbox lane retry {now['lane']}"
-        )
+    if action == "release" and state == "COMMITTED":
+        return "is held by nothing: it is published as soon as the relay gets to it; see: outbox status"
     return f"is {state}, which is final; see: outbox message show {id_}"

@@ -93,8 +93,8 @@ def future(known: HalfMessageLife) -> list[Next]:
             return [
                 Next(
                     "dead",
-                    f"it is set aside. Publish it after all, or give it up:\noutbox message retry {known.half['id']} "
-                    f"--reason TEXT\noutbox message skip {known.half['id']} --reason TEXT",
+                    f"it is set aside. Publish it after all, or give it up:\noutbox holds release {known.half['id']} "
+                    f"--reason TEXT\noutbox holds skip {known.half['id']} --reason TEXT",
                     None,
                     True,
                 )
@@ -219,12 +219,11 @@ def _unpublished(known: HalfMessageLife) -> Next:
             "--reason TEXT",
             message["due_at"],
         )
+    hold = known.life.hold
+    if hold is not None:
+        return Next("held", "\n".join([hold.hold_up(message["id"]), *hold.repair()]), hold.since, alarm=True)
     if message["waiting"] is not None:
         return Next("waiting", f"is not published now: {message['waiting']}; see: outbox status")
-    stopped = known.life.stopped
-    if stopped is not None:
-        lines = [stopped.hold_up(message["message_id"]), *stopped.repair()]
-        return Next("stopped", "\n".join(lines), stopped.stopped_at, alarm=True)
     return Next("publish", "is published as soon as the relay gets to it; see: outbox status")
 
 

@@ -66,7 +66,7 @@ def _stopped(status: Status) -> Iterator[Problem]:
             yield Problem(
                 "lane_stopped",
                 f"lane {lane.lane} stopped at {cell(lane.stopped_at)}: {printable(lane.stopped_error)}",
-                "outbox lane ls"
+                "outbox holds ls"
                 if lane.stopped_message is None
                 else f"outbox message show {lane.stopped_message}",
             )
@@ -79,14 +79,14 @@ def _parked(status: Status) -> Iterator[Problem]:
         yield Problem(
             "key_parked",
             f"{many(failed, 'message')} cannot be published, with {many(held, 'message')} held behind",
-            "outbox lane ls",
+            "outbox holds ls",
         )
     parked = sum(one.messages for one in status.waiting if one.reason == "parked")
     if parked:
         yield Problem(
             "topic_parked",
             f"{many(parked, 'message')} held by topics that are paused, or that Kafka does not take",
-            "outbox lane ls",
+            "outbox holds ls",
         )
 
 

@@ -15,10 +15,8 @@ from psycopg import sql
 from psycopg.rows import dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import parked_keys, progress, stopped_lanes
+from outbox_relay.operations import holds, progress
 from outbox_relay.operations.filters import Filters, at
-from outbox_relay.operations.parked_keys import ParkedKey
-from outbox_relay.operations.stopped_lanes import LaneStop
 from outbox_relay.publisher.snapshot import START, Progress
 
 STATEMENTS = Statements("outbox_relay/operations/messages.sql")
@@ -39,10 +37,8 @@ class Life:
     events: list[Row]
     publications: list[Row]
     content: Row | None
-    stopped: LaneStop | None = None
-    """Its lane, if that is stopped and the message is not published."""
-    parked: ParkedKey | None = None
-    """Its parked key, if it fails or is held behind a message that does."""
+    hold: holds.HoldView | None = None
+    """What it waits for, if it fails or is held; also its lane, if that is stopped and it is not published."""
 
 
 def search(
@@ -192,10 +188,7 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
     if not found:
         return None
     message = found[0]
-    stopped = None
-    if message["status"] == "COMMITTED" and message["waiting"] is None:
-        lane = stopped_lanes.everything(conn)[message["lane"]]
-        stopped = lane if lane.is_stopped else None
+    is_due = message["status"] == "COMMITTED" and message["waiting"] is None
     with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
         return Life(
             message=message,
@@ -203,8 +196,7 @@ def life(conn: psycopg.Connection[Any], filters: Filters, *, content: bool = Fal
             events=cursor.execute(STATEMENTS["events"], message).fetchall(),
             publications=cursor.execute(STATEMENTS["publications"], message).fetchall(),
             content=_content(cursor.execute(STATEMENTS["content"], message).fetchone()) if content else None,
-            stopped=stopped,
-            parked=parked_keys.of_message(conn, message["id"]),
+            hold=holds.of_message(conn, message["id"], message["lane"] if is_due else None),
         )
 
 

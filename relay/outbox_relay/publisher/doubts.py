@@ -6,7 +6,7 @@ then, its lane stops at it, and whether it may become DEAD depends on this recor
 
 Per lane it is one position, and the messages that Kafka refused the last time and that were not in doubt before:
 everything up to the position is in doubt, except these. A message below the position that was never handed over is in
-doubt without need; none is missing. What is kept is no more than one producer had in flight; written is one message per
+doubt without need; none is missing. Kept is at most what one producer had in flight; written is one message per
 lane at most. Schedules:
 
 - The relay discards a producer: the positions that it held are noted here, before anything is read again.

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from outbox_relay.database.connections import connect
-from outbox_relay.operations import parked_keys, status
+from outbox_relay.operations import holds, status
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 
@@ -85,14 +85,7 @@ class _Watch:
         if counts.polls == before[0] or counts.published != before[1] or session.unsettled:
             return
         now = status.look(self._conn)
-        self.faults = [
-            *(
-                f"lane {lane.lane}: {lane.stopped_error}"
-                for lane in now.lanes
-                if lane.stopped_error is not None
-            ),
-            *(f"{parked.place}: {parked.error}" for parked in parked_keys.everything(self._conn)),
-        ]
+        self.faults = [f"{hold.place}: {hold.error}" for hold in holds.everything(self._conn)]
         if self.faults:
             self._relay.stop()
         elif not now.total.backlog:

@@ -24,7 +24,7 @@ SHOWING = [
     ["consumers", "ls"],
     ["dlq", "ls"],
     ["dlq", "summary"],
-    ["lane", "ls"],
+    ["holds", "ls"],
     ["relay", "ls"],
     ["tx", "ls"],
     ["key", "ls"],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
-from outbox_relay.operations.stopped_lanes import STATEMENTS as STOPPED
+from outbox_relay.operations.holds import ALL, read_statement
+from outbox_relay.operations.holds import STATEMENTS as HOLDS
 from tests.support.bare_reader import narrow_partitions
 from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.publications import own_lanes, positions, record, snapshot
@@ -103,7 +105,6 @@ def test_a_state_is_read_from_one_message_its_audit_and_its_publication(conn: Co
     assert {node["Relation Name"] for node in scans(plan, "event_p")} == {"event_p000000000012001"}
 
 
-@pytest.mark.plan("relay/outbox_relay/operations/stopped_lanes.sql", "all")
 def test_stopped_lanes_cost_one_message_each(conn: Connection) -> None:
     """A message id that the outbox made leads to one partition; another one to an index of each."""
     with conn.transaction(force_rollback=True):
@@ -117,19 +118,19 @@ def test_stopped_lanes_cost_one_message_each(conn: Connection) -> None:
             "WHERE lane = (SELECT lane FROM outbox.message WHERE message_id = %(id)s)",
             {"id": FOREIGN},
         )
-        found = conn.execute(STOPPED["all"]).fetchall()
-        plan = explain(conn, STOPPED["all"], {})
+        statement, values = read_statement(lanes="true"), {**asdict(ALL), "most": 100}
+        found = conn.execute(statement, values).fetchall()
+        plan = explain(conn, statement.as_string(conn), values)
     assert len(found) == 8
-    assert all(row[7] is not None for row in found), "each lane's message was found"
+    assert all(row[5] is not None for row in found), "each lane's message was found"
     assert not [node for node in scans(plan, "message_p") if node["Node Type"] == "Seq Scan"]
     assert rows_read(plan, "message_p") <= 2 * 8
 
 
-@pytest.mark.plan("relay/outbox_relay/operations/stopped_lanes.sql", "request")
 def test_a_request_reads_lanes_and_nothing_else(conn: Connection) -> None:
     with conn.transaction(force_rollback=True):
         conn.execute("UPDATE outbox.lane SET stopped_error = 'x', stopped_at = now() WHERE lane IN (1, 2)")
-        plan = explain(conn, STOPPED["request"], {"lane": 2})
+        plan = explain(conn, HOLDS["release_lane"], {"lane": 2})
     assert plan["Actual Rows"] == 1
     assert rows_read(plan, "lane") <= 8
     assert {node["Relation Name"] for node in nodes(plan) if "Relation Name" in node} == {"lane"}

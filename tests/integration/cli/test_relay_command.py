@@ -68,15 +68,6 @@ def test_relays_are_listed_with_lanes_version_and_lease(database: str, conn: Con
         assert listed(database)[0]["condition"] == "lease ended"
 
 
-def test_lanes_are_listed_with_their_relay(database: str) -> None:
-    with leases(database, db7_1_a=LOW, db8_2_b=HIGH):
-        out = succeed("lane", "ls", OUTBOX_DSN=database).out.splitlines()
-    assert [line.split()[:3] for line in out[1:]] == [
-        *([str(lane), "runs", "db7:1:a"] for lane in LOW),
-        *([str(lane), "runs", "db8:2:b"] for lane in HIGH),
-    ]
-
-
 def test_a_drained_relay_gives_its_lanes_to_the_others_and_takes_them_again(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
@@ -137,7 +128,7 @@ def test_a_relay_that_keeps_its_lanes_is_named_when_the_time_is_over(database: s
         text = refusal(database, "db7:1", "--timeout", "0.2")
     assert "db7:1:a still has lanes 0, 1, 2, 3" in text
     assert "not drained within 0.2 s: db7:1:a has lanes 0, 1, 2, 3" in text
-    assert "outbox lane ls" in text
+    assert "outbox holds ls" in text
 
 
 def test_a_session_that_was_opened_after_the_request_is_asked_again(database: str, conn: Connection) -> None:

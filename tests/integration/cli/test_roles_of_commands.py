@@ -18,6 +18,7 @@ from outbox_relay.cli.roles import NONE_NEEDED, OWNER, ROLES
 from tests.support.checker_process import CheckerProcess
 from tests.support.command_tree import leaves
 from tests.support.encrypted_bodies import MASTER, encryption
+from tests.support.held_keys import hold_key, write_key
 from tests.support.inbox_stage import InboxStage
 from tests.support.logins import Logins
 from tests.support.outbox_command import outbox, succeed
@@ -80,15 +81,15 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "message ls": ("", "--topic {topic} --status COMMITTED", "--biz-id b", "--key k"),
     "message show": ("{committed}", "{half}"),
     "message cancel": ("{delayed} --reason r --wait 0",),
-    "message dead": ("{later_1} --reason r --wait 0",),
-    "message skip": (
+    "holds ls": ("", "--topic {topic} --error MESSAGE_TOO_LARGE --older-than 1h --lane 0"),
+    "holds show": ("{held}",),
+    "holds dead": ("{later_1} --reason r --wait 0", "--topic {topic} --reason r --wait 0"),
+    "holds skip": (
         "{later_2} --reason r --wait 0",
         "--expired --topic {topic} --reason r --wait 0",
-        "--failed --topic {topic} --reason r --wait 0",
+        "--topic {topic} --reason r --wait 0",
     ),
-    "message retry": ("{later_1} --reason r --wait 0",),
-    "lane ls": ("",),
-    "lane retry": ("--all",),
+    "holds release": ("{later_1} --reason r --wait 0", "--all"),
     "failover ls": ("",),
     "failover scan": (f"--since 1h {KAFKA}",),
     "dlq ls": ("", "--group {points}"),
@@ -175,6 +176,8 @@ def stage(database: str, bootstrap_servers: str, topic: str, logins: Logins, mak
         wait_published(conn)
     inbox.close()
     with connect(database) as conn:
+        words["held"] = str(write_key(conn, topic, "held"))
+        hold_key(conn, int(words["held"]))
         for name in ("delayed", "delayed_2", "later_1", "later_2"):
             words[name] = str(send(conn, topic, name, deliver_at=datetime.now(UTC) + timedelta(hours=1)).id)
         for name in ("half", "half_2", "half_3", "paid", "unpaid"):

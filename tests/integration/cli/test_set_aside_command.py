@@ -1,4 +1,4 @@
-"""`outbox message dead | skip | retry` and `outbox lane`: an operator's way out of a stopped lane."""
+"""`outbox holds` with stopped lanes and with messages that were set aside."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def requested(conn: Connection) -> list[int]:
 def test_a_message_is_set_aside_retried_and_given_up_with_reasons(database: str, conn: Connection) -> None:
     id_ = sent(conn)
     stop_lane(conn, id_)
-    ran = succeed("message", "dead", str(id_), "--reason", "poison", OUTBOX_DSN=database)
-    assert f"message {id_} is set aside: its lane goes on" in ran.out
+    ran = succeed("holds", "dead", str(id_), "--reason", "poison", OUTBOX_DSN=database)
+    assert f"message {id_} is set aside: the others go on" in ran.out
     assert requested(conn) == [4]
-    again = succeed("message", "dead", str(id_), "--reason", "poison", "--json", OUTBOX_DSN=database).json
+    again = succeed("holds", "dead", str(id_), "--reason", "poison", "--json", OUTBOX_DSN=database).json
     assert (again["result"], again["state"], again["reason"]) == ("already", "DEAD", "poison")
     go_on(conn, 4)
     before = value(conn, "SELECT position FROM outbox.message WHERE id = %s", [id_])
     assert (
         "is committed again"
-        in succeed("message", "retry", str(id_), "--reason", "mended", OUTBOX_DSN=database).out
+        in succeed("holds", "release", str(id_), "--reason", "mended", OUTBOX_DSN=database).out
     )
     assert value(conn, "SELECT position FROM outbox.message WHERE id = %s", [id_]) > before
     stop_lane(conn, id_)
     assert (
         "never published"
-        in succeed("message", "skip", str(id_), "--reason", "sent anew", OUTBOX_DSN=database).out
+        in succeed("holds", "skip", str(id_), "--reason", "sent anew", OUTBOX_DSN=database).out
     )
     events = conn.execute(
         "SELECT from_state, to_state, reason, actor LIKE 'operator:%%' FROM outbox.event ORDER BY happened_at"
@@ -58,8 +58,8 @@ def test_a_message_is_set_aside_retried_and_given_up_with_reasons(database: str,
         ("COMMITTED", "DEAD", "sent anew", True),
         ("DEAD", "SKIPPED", "sent anew", True),
     ]
-    for action in ("retry", "dead"):
-        ran = outbox("message", action, str(id_), "--reason", "why", OUTBOX_DSN=database)
+    for action in ("release", "dead"):
+        ran = outbox("holds", action, str(id_), "--reason", "why", OUTBOX_DSN=database)
         assert (ran.code, "is SKIPPED, which is final" in ran.err) == (1, True)
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_set_aside_says_why_and_what_to_do(database: str, conn: C
     first, second, other = sent(conn), sent(conn), sent(conn, lane=6)
 
     def refusal(id_: int, action: str = "dead") -> str:
-        ran = outbox("message", action, str(id_), "--reason", "why", OUTBOX_DSN=database)
+        ran = outbox("holds", action, str(id_), "--reason", "why", OUTBOX_DSN=database)
         assert ran.code == 1, ran.out
         return ran.err
 
@@ -79,23 +79,22 @@ def test_what_cannot_be_set_aside_says_why_and_what_to_do(database: str, conn: C
     message_id = value(conn, "SELECT message_id FROM outbox.message WHERE id = %s", [first])
     text = refusal(second)
     assert f"it is not what lane 4 stopped at; that is message {message_id}" in text
-    assert f"outbox message dead {message_id}" in text
-    assert "outbox lane retry 4" in refusal(first, "retry")
+    assert f"outbox holds dead {message_id}" in text
     conn.execute("UPDATE outbox.lane SET retrying_at = clock_timestamp() WHERE lane = 4")
     assert "lane 4 is trying it again; repeat in a few seconds" in refusal(first)
     error = "PARTITION_UNAVAILABLE: topic 'orders', partition 0: no acknowledgement for 10 s"
     stop_lane(conn, first, error, in_doubt=True)
     text = refusal(first)
     assert "it may be in Kafka already, because an earlier acknowledgement was lost" in text
-    assert "outbox lane retry 4" in text
-    assert f"outbox message skip {message_id} --may-be-published" in text
+    assert "outbox holds release --lane 4" in text
+    assert f"outbox holds skip {message_id} --may-be-published" in text
     assert refusal(first, "skip") == text
-    listed = succeed("lane", "ls", OUTBOX_DSN=database).out
-    assert "message dead" not in listed
-    assert f"outbox message skip {first} --may-be-published --reason TEXT" in listed
+    listed = succeed("holds", "ls", OUTBOX_DSN=database).out
+    assert "holds dead" not in listed
+    assert f"outbox holds skip {first} --may-be-published --reason TEXT" in listed
     record(conn, positions(conn, f"id = {other}"), seen=snapshot(conn), batch=1, partition=6, offset=0)
     assert "it is published at 6/0" in refusal(other)
-    assert "is published already, at orders 6/0" in refusal(other, "retry")
+    assert "is published already, at orders 6/0" in refusal(other, "release")
 
 
 def test_a_message_that_another_transaction_holds_is_left_alone(database: str, conn: Connection) -> None:
@@ -103,7 +102,7 @@ def test_a_message_that_another_transaction_holds_is_left_alone(database: str, c
     stop_lane(conn, id_)
     with conn.transaction():
         conn.execute("SELECT FROM outbox.lane WHERE lane = 4 FOR UPDATE")
-        ran = outbox("message", "dead", str(id_), "--reason", "why", "--wait", "0.05", OUTBOX_DSN=database)
+        ran = outbox("holds", "dead", str(id_), "--reason", "why", "--wait", "0.05", OUTBOX_DSN=database)
     assert (ran.code, "run it again" in ran.err) == (1, True)
     assert value(conn, STATE, [id_]) == "COMMITTED"
 
@@ -111,14 +110,14 @@ def test_a_message_that_another_transaction_holds_is_left_alone(database: str, c
 def test_an_operators_login_is_enough_and_a_producers_is_not(logins: Logins, conn: Connection) -> None:
     id_ = sent(conn)
     stop_lane(conn, id_)
-    given = ["message", "dead", str(id_), "--reason", "why"]
+    given = ["holds", "dead", str(id_), "--reason", "why"]
     reader = outbox(*given, OUTBOX_DSN=logins.make("outbox_reader"))
     assert reader.code == 1
     assert value(conn, STATE, [id_]) == "COMMITTED"
     operator = logins.make("outbox_operator")
     succeed(*given, OUTBOX_DSN=operator)
-    succeed("lane", "retry", "4", OUTBOX_DSN=operator)
-    succeed("lane", "ls", OUTBOX_DSN=operator)
+    succeed("holds", "release", "--lane", "4", OUTBOX_DSN=operator)
+    succeed("holds", "ls", OUTBOX_DSN=operator)
     succeed("message", "show", str(id_), OUTBOX_DSN=operator)
     half = sent(conn, state="UNKNOWN", producer_group="g")
     succeed("tx", "explain", str(half), OUTBOX_DSN=operator)
@@ -134,21 +133,37 @@ def test_lanes_are_listed_with_what_stopped_them_and_retried_by_request(
     id_, other = sent(conn), sent(conn, lane=6)
     stop_lane(conn, id_, MISSING)
     stop_lane(conn, other, MISSING)
-    ran = succeed("lane", "ls", OUTBOX_DSN=database)
+    ran = succeed("holds", "ls", OUTBOX_DSN=database)
     assert "UNKNOWN_TOPIC_OR_PART" in ran.out
     assert "create the topic: outbox topic create orders" in ran.out
-    assert f"outbox message dead {id_} --reason TEXT" in ran.out
-    lanes = succeed("lane", "ls", "--json", OUTBOX_DSN=database).json
-    assert [(one["lane"], one["id"], one["topic"]) for one in lanes if one["error"]] == [
-        (4, id_, "orders"),
-        (6, other, "orders"),
+    assert f"outbox holds dead {id_} --reason TEXT" in ran.out
+    held = succeed("holds", "ls", "--json", OUTBOX_DSN=database).json
+    assert [(one["kind"], one["lanes"], one["id"], one["topic"]) for one in held] == [
+        ("lane", [4], id_, "orders"),
+        ("lane", [6], other, "orders"),
     ]
-    refused = outbox("lane", "retry", "3", OUTBOX_DSN=database)
-    assert (refused.code, "lane 3 is not stopped" in refused.err) == (1, True)
-    assert outbox("lane", "retry", OUTBOX_DSN=database).code == 2
-    succeed("lane", "retry", "4", OUTBOX_DSN=database)
+    assert "nothing of that is held" in succeed("holds", "release", "--lane", "3", OUTBOX_DSN=database).out
+    assert outbox("holds", "release", OUTBOX_DSN=database).code == 2
+    succeed("holds", "release", "--lane", "4", OUTBOX_DSN=database)
     assert requested(conn) == [4]
-    assert succeed("lane", "retry", "--all", "--json", OUTBOX_DSN=database).json == {"requested": [4, 6]}
+    assert released(database, "--all") == [[4], [6]]
+
+
+def test_the_stop_of_a_lane_is_released_by_its_message(database: str, conn: Connection) -> None:
+    own_lanes(conn)
+    id_, behind, elsewhere = sent(conn), sent(conn), sent(conn, lane=6)
+    stop_lane(conn, id_, MISSING)
+    assert "with all of lane 4" in succeed("holds", "release", str(behind), OUTBOX_DSN=database).out
+    assert requested(conn) == [4]
+    refused = outbox("holds", "release", str(elsewhere), OUTBOX_DSN=database)
+    assert (refused.code, "is held by nothing" in refused.err) == (1, True)
+
+
+def released(database: str, *options: str) -> list[list[int]]:
+    """Release holds; return the lanes of each for which that was done."""
+    document = succeed("holds", "release", *options, "--json", OUTBOX_DSN=database).json
+    assert document["left"] == []
+    return [one["lanes"] for one in document["released"]]
 
 
 def test_a_locked_lane_is_named_with_its_holder_and_the_others_are_requested(
@@ -158,20 +173,20 @@ def test_a_locked_lane_is_named_with_its_holder_and_the_others_are_requested(
     stop_lane(conn, sent(conn), MISSING)
     stop_lane(conn, sent(conn, lane=6), MISSING)
     with holding(database, "SELECT FROM outbox.lane WHERE lane = 4 FOR UPDATE") as other:
-        ran = outbox("lane", "retry", "--all", OUTBOX_DSN=database)
+        ran = outbox("holds", "release", "--all", OUTBOX_DSN=database)
         assert ran.code == 1
         assert "lane 4 cannot be changed: another transaction holds the row" in ran.err
         assert f"(pid {other.info.backend_pid}, " in ran.err
         assert "a retry of 6 is requested" in ran.err
-        assert "then: outbox lane retry 4;" in ran.err
+        assert "then: outbox holds release --lane 4;" in ran.err
         assert requested(conn) == [6]
-    assert succeed("lane", "retry", "4", "--json", OUTBOX_DSN=database).json == {"requested": [4]}
+    assert released(database, "--lane", "4") == [[4]]
 
 
 def test_a_retry_without_a_relay_says_that_none_runs(database: str, conn: Connection) -> None:
-    assert "no lane is stopped" in succeed("lane", "retry", "--all", OUTBOX_DSN=database).out
+    assert "nothing of that is held" in succeed("holds", "release", "--all", OUTBOX_DSN=database).out
     stop_lane(conn, sent(conn))
-    assert "no relay runs" in succeed("lane", "retry", "--all", OUTBOX_DSN=database).err
+    assert "no relay runs" in succeed("holds", "release", "--all", OUTBOX_DSN=database).err
 
 
 @pytest.mark.parametrize("foreign", [None, "0192d3f0-0000-7000-8000-000000000001"])
@@ -188,15 +203,13 @@ def test_explain_and_show_name_the_stopped_lane(database: str, conn: Connection,
         assert "lane 4 is stopped since 20" in told
         assert f"at message {cause}, in front of it: UNKNOWN_TOPIC_OR_PART" in told
         assert "outbox topic create orders" in told
-        assert f"outbox message dead {cause} --reason TEXT" in told
+        assert f"outbox holds dead {cause} --reason TEXT" in told
         told = " ".join(succeed(*words, str(cause), OUTBOX_DSN=database).out.split())
         assert "cannot be published, and lane 4 is stopped at it since 20" in told
     document = succeed("tx", "explain", str(behind), "--json", OUTBOX_DSN=database).json
-    assert [step["what"] for step in document["next"]] == ["stopped"]
+    assert [step["what"] for step in document["next"]] == ["held"]
     assert document["next"][0]["alarm"] is True
-    assert (
-        succeed("message", "show", str(behind), "--json", OUTBOX_DSN=database).json["stopped"]["id"] == cause
-    )
+    assert succeed("message", "show", str(behind), "--json", OUTBOX_DSN=database).json["hold"]["id"] == cause
 
 
 def test_a_lane_that_waits_for_a_partition_names_no_message(database: str, conn: Connection) -> None:
@@ -217,8 +230,8 @@ def test_explain_of_a_dead_message_names_its_ways_out(database: str, conn: Conne
     conn.execute("UPDATE outbox.message SET state = 'COMMITTED'")
     set_aside(conn, id_)
     told = succeed("tx", "explain", str(id_), OUTBOX_DSN=database).out
-    assert f"outbox message retry {id_}" in told
-    assert f"outbox message skip {id_}" in told
+    assert f"outbox holds release {id_}" in told
+    assert f"outbox holds skip {id_}" in told
 
 
 def test_a_group_is_bound_to_a_role_and_freed(database: str, conn: Connection) -> None:

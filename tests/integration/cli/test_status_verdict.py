@@ -78,7 +78,7 @@ def test_a_lane_that_waits_for_a_partition_is_shown_by_the_list_of_lanes(
         "UPDATE outbox.lane SET stopped_error = 'PARTITION_UNAVAILABLE: t/0', stopped_at = now() WHERE lane = 4"
     )
     _, lines = verdict(database)
-    assert lines[0].endswith("PARTITION_UNAVAILABLE: t/0: outbox lane ls")
+    assert lines[0].endswith("PARTITION_UNAVAILABLE: t/0: outbox holds ls")
 
 
 def test_a_message_that_waits_too_long_beside_a_running_relay_is_a_problem(

@@ -40,8 +40,8 @@ def test_a_topic_is_paused_once_all_relays_have_stated_it_and_goes_on(
         topics.send()
         topics.settle(session)
         assert topics.reasons == ["parked"] * 2
-        listed = succeed("lane", "ls", **given).out
-        assert f"topic {topics.sick}, all of it: parked since" in listed
+        listed = succeed("holds", "ls", **given).out
+        assert f"topic {topics.sick}, all of it: held since" in listed
         assert f"outbox topic resume {topics.sick}" in listed
         held = succeed("message", "ls", "--json", **given).json
         assert {one["waiting"] for one in held if one["topic"] == topics.sick} == {"parked"}

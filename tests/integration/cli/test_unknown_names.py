@@ -34,7 +34,10 @@ UNKNOWN = {
     "message send": ["message", "send", WRONG_TOPIC, "--body", "b"],
     "message ls --topic": ["message", "ls", "--topic", WRONG_TOPIC],
     "message ls --group": ["message", "ls", "--group", WRONG_GROUP],
-    "message skip --topic": ["message", "skip", "--expired", "--topic", WRONG_TOPIC, "--reason", "a test"],
+    "holds ls --topic": ["holds", "ls", "--topic", WRONG_TOPIC],
+    "holds release --topic": ["holds", "release", "--topic", WRONG_TOPIC],
+    "holds dead --topic": ["holds", "dead", "--topic", WRONG_TOPIC, "--reason", "a test"],
+    "holds skip --topic": ["holds", "skip", "--expired", "--topic", WRONG_TOPIC, "--reason", "a test"],
     "failover scan --topic": ["failover", "scan", "--since", "1h", "--topic", WRONG_TOPIC],
     **{
         f"dlq {verb} --{kind}": ["dlq", verb, f"--{kind}", wrong]

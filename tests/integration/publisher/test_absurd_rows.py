@@ -87,13 +87,13 @@ def test_a_row_larger_than_any_topic_takes_parks_its_key_only(
         assert (message_id, tries, error.split(":")[0]) == (large, 0, "MESSAGE_TOO_LARGE")
         assert str(MANY)[:4] in error
 
-        succeed("message", "retry", large, "--reason", "once more", OUTBOX_DSN=database)
+        succeed("holds", "release", large, "--reason", "once more", OUTBOX_DSN=database)
         process.wait_for("key stays parked", message_id=large)
         ((message_id, tries, _),) = conn.execute(HEAD).fetchall()
         assert (message_id, tries) == (large, 1), "its key was tried, and nothing behind it"
         assert {record.key for record in read_topic(bootstrap_servers, topic)} == {other.encode()}
 
-        succeed("message", "skip", large, "--reason", "no topic takes it", OUTBOX_DSN=database)
+        succeed("holds", "skip", large, "--reason", "no topic takes it", OUTBOX_DSN=database)
         wait_until(lambda: conn.execute(UNPUBLISHED).fetchone() == (1,), "what was behind it flows")
         assert conn.execute(
             "SELECT count(*) FROM outbox.lane WHERE stopped_error IS NOT NULL"

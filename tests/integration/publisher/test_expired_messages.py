@@ -226,19 +226,21 @@ def test_it_is_given_up_as_certain_or_in_doubt(
             turn_until(session, lambda: _status(parking, expired) == ("DEAD", "expired"), "it expires again")
 
 
-def test_a_retry_is_refused_with_the_reason(database: str, bootstrap_servers: str, parking: Parking) -> None:
+def test_a_release_is_refused_with_the_reason(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
     with relay(database, bootstrap_servers) as session:
         expired = _send(parking, 0, OVER)
         turn_until(session, lambda: _status(parking, expired)[0] == "DEAD", "it has expired")
         for action, result in (
-            ("retry", "refused"),
+            ("release", "refused"),
             ("dead", "decided"),
-            ("retry", "refused"),
+            ("release", "refused"),
             ("skip", "decided"),
         ):
             done = act(parking.conn, action, (expired, None), "a test", 1.0)
             assert done.result == result, done.text
-            if action == "retry":
+            if action == "release":
                 assert done.text.startswith("has expired: its deliver_before, ")
         assert _status(parking, expired) == ("SKIPPED", None)
 
@@ -263,11 +265,10 @@ def test_expired_messages_are_given_up_together(
         (1, ("--expired",)),
         (1, ("--expired", "--may-be-published")),
     ):
-        ran = succeed("message", "skip", *arguments, *options, OUTBOX_DSN=database)
-        assert ran.json == {"given_up": given_up, "failed": []}
+        ran = succeed("holds", "skip", *arguments, *options, OUTBOX_DSN=database)
+        assert ran.json == {"done": given_up, "failed": []}
     assert parking.reasons == ["failed", "held"], "those of a parked key stay"
     skipped = "SELECT count(*) FROM outbox.message WHERE state = 'SKIPPED' AND remark = 'over'"
     assert parking.conn.execute(skipped).fetchone() == (5,)
-    for wrong in ((), ("4711", "--expired"), ("4711", "--topic", "t")):
-        refused = outbox("message", "skip", *wrong, *options, OUTBOX_DSN=database)
-        assert (refused.code, "either the ID of a message, or --expired" in refused.err) == (2, True)
+    for wrong in ((), ("4711", "--expired"), ("4711", "--topic", "t"), ("--expired", "--error", "E")):
+        assert outbox("holds", "skip", *wrong, *options, OUTBOX_DSN=database).code == 2

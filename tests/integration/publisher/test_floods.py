@@ -28,7 +28,7 @@ TO_QUEUES_OF_LANES = """
 TO_TOPICS = """
     INSERT INTO outbox.message (topic, key, body) SELECT %s || g, 'k', 'x' FROM generate_series(1, %s) g
 """
-FAILED = ("--failed", "--reason", "no such queue")
+GIVEN_UP = ("--reason", "no such queue")
 SKIPPED = "SELECT count(*) FROM outbox.message WHERE state = 'SKIPPED' AND remark = 'no such queue'"
 PARKED_TOPICS = "SELECT count(*) FROM outbox.parked_key WHERE is_topic"
 PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
@@ -142,7 +142,7 @@ def test_an_operator_gives_a_flood_up_at_once(
         wait_until(lambda: conn.execute(PARKED_TOPICS).fetchone() == (8,), "the topic is parked in all lanes")
 
         def given_up() -> bool:
-            ran = outbox("message", "skip", *FAILED, "--topic", topic, "--json", OUTBOX_DSN=database)
+            ran = outbox("holds", "skip", *GIVEN_UP, "--topic", topic, "--json", OUTBOX_DSN=database)
             assert ran.json["failed"] == [] or ran.code == 1  # a key that is drained at this moment is left
             return conn.execute(PARKED).fetchone() == (1, 0)
 
@@ -154,9 +154,3 @@ def test_an_operator_gives_a_flood_up_at_once(
     found = compare(read_topic(bootstrap_servers, topic), [("before", 0), *((key, 0) for key in keys)])
     assert not found.broken
     assert found.duplicate_records == 0
-
-
-@pytest.mark.parametrize("wrong", [("--failed",), ("--failed", "--expired"), ("4711", "--failed")])
-def test_failing_messages_are_given_up_of_a_named_topic_only(wrong: tuple[str, ...]) -> None:
-    ran = outbox("message", "skip", *wrong, "--reason", "r", OUTBOX_DSN="postgresql://127.0.0.1:1/none")
-    assert (ran.code, "--failed" in ran.err) == (2, True)

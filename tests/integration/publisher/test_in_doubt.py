@@ -317,10 +317,10 @@ def test_a_message_in_doubt_is_given_up_by_command(database: str, conn: Connecti
     )
     conn.execute(stop, [True, first])
     for action in ("dead", "skip"):
-        ran = outbox("message", action, first, "--reason", "why", OUTBOX_DSN=database)
+        ran = outbox("holds", action, first, "--reason", "why", OUTBOX_DSN=database)
         assert (ran.code, "it may be in Kafka already" in ran.err) == (1, True), ran.err
-        assert f"outbox message skip {first} --may-be-published --reason TEXT" in ran.err
-    given_up = ["message", "skip", first, "--may-be-published", "--reason", "sent again"]
+        assert f"outbox holds skip {first} --may-be-published --reason TEXT" in ran.err
+    given_up = ["holds", "skip", first, "--may-be-published", "--reason", "sent again"]
     assert "if Kafka has it already, it stays there" in succeed(*given_up, OUTBOX_DSN=database).out
     again = succeed(*given_up, "--json", OUTBOX_DSN=database).json
     assert (again["result"], again["state"], again["reason"]) == ("already", "SKIPPED", "sent again")

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from outbox_relay.operations import parked_keys
+from outbox_relay.operations import holds
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.parked import KeyDrain
@@ -98,7 +98,8 @@ def test_a_request_holds_up_no_lane_while_the_partition_has_no_leader(
         list_leaders(session, topics.sick, none=True)
         topics.resume()
         topics.follow(session)
-        parked_keys.request_drains(conn, topics.sick)
+        (hold,) = holds.everything(conn, holds.HoldFilter(topic=topics.sick))
+        conn.execute(holds.STATEMENTS["release"], {"numbers": hold.numbers})
         learn_nothing_of(session, topics.sick)
         turn_until(session, lambda: conn.execute(REQUESTED).fetchone() == (0,), "the requests are answered")
         assert not session.unsettled

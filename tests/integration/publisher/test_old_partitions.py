@@ -52,9 +52,9 @@ def test_what_fails_while_its_partition_leaves_is_published_at_its_retry(
         # The next full partition leaves: so the relay has had its time to leave out the first one as well.
         assert decide(conn, bystander, "COMMITTED") == 1
         wait_until(lambda: has_left(relay, conn, other, 1001), "the next partition has left")
-        succeed("message", "dead", half, "--reason", "a test", **given)
+        succeed("holds", "dead", half, "--reason", "a test", **given)
         succeed("topic", "repartition", topic, "--to", "2", **given)
-        succeed("message", "retry", half, "--reason", "the queue is there", **given)
+        succeed("holds", "release", half, "--reason", "the queue is there", **given)
         later = insert(conn, topic, None, b"later", queue=1)
         wait_published(conn)
         found = [record.message_id for record in read_topic(bootstrap_servers, topic)]

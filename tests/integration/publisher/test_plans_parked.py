@@ -6,11 +6,14 @@ Prepared on empty tables in the relay's own session, and looked at when they are
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
+from outbox_relay.operations.holds import ALL, read_statement
+from outbox_relay.operations.holds import STATEMENTS as HOLDS
 from outbox_relay.publisher.finder import prepare_session
 from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
 from outbox_relay.publisher.parked import STATEMENTS as PARKED
@@ -225,13 +228,10 @@ def test_a_doubtful_claim_of_an_expired_message_reads_what_spans_it(conn: Connec
 @pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "next_to_give_up")
 @pytest.mark.parametrize("waiting", ["expired", "failed"])
 def test_what_is_to_be_given_up_is_found_without_what_is_held(conn: Connection, waiting: str) -> None:
-    values = {"waiting": waiting, "topic": None, "in_doubt": False, "after": 0}
-    watched = watch(
-        conn,
-        DEAD_LETTERS["next_to_give_up"],
-        {"waiting": "text", "topic": "text", "in_doubt": "boolean", "after": "bigint"},
-        values,
-    )
+    values = {"waiting": waiting, **asdict(ALL), "in_doubt": False, "after": 0}
+    types = {"waiting": "text", "topic": "text", "error": "text", "lane": "smallint", "older": "float8"}
+    types |= {"in_doubt": "boolean", "after": "bigint"}
+    watched = watch(conn, DEAD_LETTERS["next_to_give_up"], types, values)
     conn.execute(
         "UPDATE outbox.waiting SET reason = 'expired', parked = NULL, place = NULL WHERE id % 100 = 1"
         if waiting == "expired"
@@ -241,13 +241,23 @@ def test_what_is_to_be_given_up_is_found_without_what_is_held(conn: Connection, 
 
 
 @pytest.mark.plan("relay/outbox_relay/operations/dead_letters.sql", "request_drain")
-def test_a_request_reads_one_message_and_its_key(conn: Connection) -> None:
-    types = {"id": "bigint", "message_id": "uuid"}
-    message = {"id": 502, "message_id": "0" * 32}
-    watched = watch(conn, DEAD_LETTERS["request_drain"], types, message)
-    row = conn.execute("SELECT message_id FROM outbox.waiting WHERE id = 502").fetchone()
+def test_a_request_reads_one_key(conn: Connection) -> None:
+    watched = watch(conn, DEAD_LETTERS["request_drain"], {"numbers": "bigint[]"}, {"numbers": [1]})
+    row = conn.execute("SELECT parked FROM outbox.waiting WHERE id = 502").fetchone()
     assert row is not None
-    plan = watched.explain({"id": 502, "message_id": row[0]})
+    plan = watched.explain({"numbers": [row[0]]})
     assert plan["Actual Rows"] == 1
-    assert rows_read(plan, "waiting") == 1
     assert rows_read(plan, "parked_key") == 1
+
+
+def test_the_hold_of_one_message_is_read_by_its_number(conn: Connection) -> None:
+    values = {**asdict(ALL), "most": 1, "number": 1}
+    types = {"topic": "text", "error": "text", "lane": "smallint", "older": "float8", "most": "bigint"}
+    statement = read_statement(keys=HOLDS["of_key"]).as_string(conn)
+    watched = watch(conn, statement, types | {"number": "bigint"}, values)
+    row = conn.execute("SELECT parked FROM outbox.waiting WHERE id = 502").fetchone()
+    assert row is not None
+    plan = watched.explain({**values, "number": row[0]})
+    assert plan["Actual Rows"] == 1
+    assert rows_read(plan, "parked_key") == 1
+    assert rows_read(plan, "waiting") <= EACH + 1, "those behind it are counted"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.operations import parked_keys
+from outbox_relay.operations import holds
 from outbox_relay.operations.dead_letters import act
 from tests.support.kafka_records import read_topic
 from tests.support.parking import Parking, relay
@@ -46,8 +46,8 @@ def test_a_message_that_cannot_be_published_parks_alone_and_comes_later_on_reque
         assert [(topic, key) for topic, key, _ in skipping.keys] == [(skipping.topic, None)] * 3
         assert not session.stopped
     assert versions(bootstrap_servers, skipping, skipping.bad) == [0, 4]
-    one, two, three = parked_keys.everything(skipping.conn)
-    assert (one.held, two.held, three.held) == (0, 0, 0)
+    one, two, three = holds.everything(skipping.conn)
+    assert [hold.waiting for hold in (one, two, three)] == [0, 0, 0]
     assert one.message_id is not None
     assert act(skipping.conn, "skip", (None, one.message_id), "a test", 1.0).result == "decided"
     # The successor reads how far the lane is, and passes over what is parked.

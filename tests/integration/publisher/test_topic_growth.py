@@ -97,7 +97,7 @@ def test_a_topic_may_pause_when_it_grows_and_goes_on_when_its_partitions_are_use
         insert_numbered(conn, topic, 50, start=100)
         wait_until(lambda: conn.execute(PARKED).fetchone() == (50,), "its messages wait")
         assert len(read_topic(bootstrap_servers, topic)) == 100
-        listed = succeed("lane", "ls", **given).out
+        listed = succeed("holds", "ls", **given).out
         assert f"Kafka has {pinned + 2} partitions of it and {pinned} are pinned" in listed
         succeed("topic", "repartition", topic, "--to", str(pinned + 2), **given)
         wait_until(lambda: conn.execute(ALL).fetchone() == (150,), "it goes on")

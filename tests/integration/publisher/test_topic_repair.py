@@ -97,7 +97,7 @@ def test_register_and_alter_wake_the_lanes_that_stopped_at_the_topic(
         ran = succeed("topic", "alter", topic, "--type", "FIFO", **given)
     else:
         ran = succeed("topic", "register", topic, **given)
-    assert ran.err == f"lane 2, stopped at a message of {topic}, is tried again now\n"
+    assert ran.err == f"the relay tries 1 hold of {topic} again now\n"
     rows = conn.execute("SELECT lane FROM outbox.lane WHERE retry_requested_at IS NOT NULL").fetchall()
     assert rows == [(2,)]
 

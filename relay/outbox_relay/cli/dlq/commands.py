@@ -51,7 +51,7 @@ def dlq() -> None:
 
     They are rows in the consumer's database; nothing of their effect is there, unless their listener committed its
     transaction. In an orderly group the later messages of the key wait behind a dead letter, in order, until it is
-    tried again or discarded. Messages that the relay cannot publish are another thing: outbox message dead.
+    tried again or discarded. Messages that the relay cannot publish are another thing: outbox holds ls.
     """
 
 

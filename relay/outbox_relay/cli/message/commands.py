@@ -18,6 +18,7 @@ from outbox_relay.database import connections, schema
 from outbox_relay.operations import cancel as cancel_operation
 from outbox_relay.operations import filters, messages, names
 from outbox_relay.operations.decide import checked_reason
+from outbox_relay.text import former_names
 from outbox_relay.text.errors import OperatorError
 
 
@@ -34,7 +35,7 @@ class Searching:
             self._said = time.monotonic()
 
 
-@click.group(cls=CommandGroup)
+@click.group(cls=CommandGroup, absent=former_names.absent("message"))
 def message() -> None:
     """Send, find, explain and cancel messages.
 
@@ -195,7 +196,3 @@ def cancel(*, identity: str, reason: str, wait: float, dsn: str, as_json: bool) 
         schema.require_current(conn)
         outcome = cancel_operation.cancel(conn, named, checked, wait)
     message_outcome.report(outcome, as_json=as_json)
-
-
-for command in (message_outcome.dead, message_outcome.skip, message_outcome.retry):
-    message.add_command(command)

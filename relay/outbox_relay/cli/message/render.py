@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
@@ -72,8 +71,7 @@ def life_document(life: Life) -> dict[str, Any]:
         "events": life.events,
         "publications": life.publications,
     }
-    document["stopped"] = None if life.stopped is None else asdict(life.stopped)
-    document["parked"] = None if life.parked is None else life.parked.document()
+    document["hold"] = None if life.hold is None else life.hold.document()
     if life.content is not None:
         document["headers"] = life.content["headers"]
         document["body"] = formatting.bytes_for_json(life.content["body"])
@@ -111,17 +109,13 @@ def show_life(life: Life) -> None:
     click.echo()
     for when, what in _story(life):
         click.echo(f"{formatting.cell(when)}  {what}")
-    if life.stopped is not None:
-        click.secho(f"next  {life.stopped.hold_up(row['message_id'])}", fg="red")
-        for line in life.stopped.repair():
-            click.echo(f"      {line}")
-    if life.parked is not None:
-        click.secho(f"next  {life.parked.hold_up(row['id'])}", fg="red")
-        for line in life.parked.repair():
+    if life.hold is not None:
+        click.secho(f"next  {life.hold.hold_up(row['id'])}", fg="red")
+        for line in life.hold.repair():
             click.echo(f"      {line}")
     if row["waiting"] == "expired":
         click.secho("next  EXPIRED: its deliver_before is over, so it is never published", fg="red")
-        click.echo(f"      give it up: outbox message skip {row['id']} --reason TEXT")
+        click.echo(f"      give it up: outbox holds skip {row['id']} --reason TEXT")
     if life.content is not None:
         click.echo()
         _content(life.content)

@@ -47,7 +47,7 @@ def follow(
             raise OperatorError(
                 f"the registry is changed, but within {timeout:g} s these relays have not {done}: "
                 f"{formatting.printable('; '.join(map(_condition, left)))}\n"
-                "they do so by themselves once their messages of the topic are acknowledged; see: outbox lane ls, "
+                "they do so by themselves once their messages of the topic are acknowledged; see: outbox holds ls, "
                 f"outbox relay ls\nto wait on: {again}"
             )
         time.sleep(ASK_EVERY_S)

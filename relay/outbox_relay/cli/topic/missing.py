@@ -7,7 +7,7 @@ import psycopg
 from click.core import ParameterSource
 
 from outbox.wire import DEFAULT_MAX_MESSAGE_BYTES
-from outbox_relay.operations import parked_keys, stopped_lanes
+from outbox_relay.operations import holds
 from outbox_relay.operations.kafka_topics import KafkaTopics
 from outbox_relay.operations.topic_errors import TopicError
 from outbox_relay.operations.topics import Registered
@@ -61,25 +61,20 @@ def size_limit(known: Registered) -> dict[str, str]:
 
 
 def wake(conn: psycopg.Connection[object], name: str) -> None:
-    """Ask for a retry of the lanes that stopped at a message of a topic, and of its parked keys.
+    """Ask the relay to try what is held of a topic again.
 
     What was done to the topic is done: a lane that cannot be woken is a note, not a failure. It goes on within a minute
-    anyway. Parked keys wait for a retry.
+    anyway. Held keys wait for a release.
     """
-    keys = 0
     try:
-        keys = parked_keys.request_drains(conn, name)
-        lanes = stopped_lanes.request_retry_of_topic(conn, name)
+        asked = holds.release(conn, holds.everything(conn, holds.HoldFilter(topic=name), None))
     except psycopg.errors.InsufficientPrivilege:
         click.echo(
-            "note: lanes that stopped at this topic are tried again within a minute; its parked keys: outbox lane ls",
-            err=True,
+            f"note: keys of this topic that are held wait: outbox holds release --topic {name}", err=True
         )
         return
-    except stopped_lanes.LaneRowsHeldError as error:
+    except holds.LaneRowsHeldError as error:
         click.echo(f"note: {error}", err=True)
-        lanes = []
-    if keys:
-        click.echo(f"the relay tries {many(keys, 'parked key')} of {name} again now", err=True)
-    for lane in lanes:
-        click.echo(f"lane {lane}, stopped at a message of {name}, is tried again now", err=True)
+        return
+    if asked:
+        click.echo(f"the relay tries {many(len(asked), 'hold')} of {name} again now", err=True)

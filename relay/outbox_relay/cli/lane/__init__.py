@@ -1,1 +1,0 @@
-"""`outbox lane` lists stopped lanes and requests retries."""

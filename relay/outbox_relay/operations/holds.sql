@@ -1,0 +1,88 @@
+-- Holds, as operators see them: what cannot be published now, and what waits behind it.
+
+-- name: columns
+-- One row per hold. Of a key or a message: "id" fails, and "waiting" are behind it. A topic once, though each lane has a row
+-- of it: all its messages wait, and "id" is tried first. Of a lane: it stopped at "id", or without one at a partition; what
+-- is behind it is not counted. A message id that the outbox made carries the row's id; others have an index of their own.
+WITH alive AS (
+    SELECT l.lane FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
+    WHERE e.leased_until > clock_timestamp()
+), held AS (
+    SELECT CASE WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message' ELSE 'key' END AS kind,
+           ARRAY[k.lane] AS lanes, k.topic, k.queue, k.order_key, k.head AS id, NULL::uuid AS message_id, k.error, k.since,
+           k.tries, k.requested_at, k.draining_at IS NOT NULL AS is_being_tried, false AS in_doubt,
+           true AS may_be_given_up, ARRAY[k.number] AS numbers
+    FROM outbox.parked_key k
+    WHERE NOT k.is_topic AND {keys}
+    UNION ALL
+    SELECT 'topic', array_agg(k.lane ORDER BY k.lane), k.topic, NULL, NULL,
+           (array_agg(k.head ORDER BY k.number DESC))[1], NULL,
+           (array_agg(k.error ORDER BY k.number DESC))[1], min(k.since),
+           max(k.tries), max(k.requested_at), bool_or(k.draining_at IS NOT NULL), false, false, array_agg(k.number)
+    FROM outbox.parked_key k
+    WHERE k.is_topic AND {topics}
+    GROUP BY k.topic
+    UNION ALL
+    SELECT 'lane', ARRAY[l.lane], m.topic, NULL, NULL, m.id, l.stopped_message, l.stopped_error, l.stopped_at,
+           0, l.retry_requested_at, l.retrying_at IS NOT NULL, l.stopped_in_doubt,
+           coalesce(m.state = 'COMMITTED', false), '{{}}'
+    FROM outbox.lane l
+    LEFT JOIN LATERAL (
+        SELECT o.id, o.topic, o.state FROM outbox.message o
+        WHERE o.id = outbox.id_of(l.stopped_message) AND o.message_id = l.stopped_message
+        UNION ALL
+        SELECT f.id, f.topic, f.state FROM outbox.message f
+        WHERE f.message_id = l.stopped_message AND get_byte(uuid_send(f.message_id), 6) >> 4 <> 8 AND f.lane = l.lane
+        LIMIT 1
+    ) m ON true
+    WHERE l.stopped_error IS NOT NULL AND {lanes}
+), chosen AS (
+    SELECT h.* FROM held h
+    WHERE (%(topic)s::text IS NULL OR h.topic = %(topic)s)
+        AND (%(error)s::text IS NULL OR split_part(h.error, ':', 1) = %(error)s)
+        AND (%(lane)s::smallint IS NULL OR %(lane)s = ANY (h.lanes))
+        AND (%(older)s::float IS NULL OR h.since <= clock_timestamp() - make_interval(secs => %(older)s))
+    ORDER BY h.since, h.id LIMIT %(most)s
+)
+SELECT c.kind, c.lanes, c.topic, c.queue, c.order_key, c.id, coalesce(c.message_id, w.message_id) AS message_id, c.error,
+       c.since, c.tries, c.requested_at, c.is_being_tried, c.in_doubt OR coalesce(w.in_doubt, false) AS in_doubt,
+       c.may_be_given_up, c.numbers, EXISTS (SELECT FROM alive a WHERE a.lane = ANY (c.lanes)) AS has_relay,
+       CASE WHEN c.kind <> 'lane' THEN (
+           SELECT count(*) FROM outbox.waiting b WHERE b.parked = ANY (c.numbers) AND (c.kind = 'topic' OR b.id <> c.id)
+       ) END AS waiting
+FROM chosen c LEFT JOIN outbox.waiting w ON w.id = c.id
+ORDER BY c.since, c.id
+
+-- name: of_key
+-- One key or message.
+k.number = %(number)s
+
+-- name: of_topic
+-- All rows of the topic of one row.
+k.topic = (SELECT t.topic FROM outbox.parked_key t WHERE t.number = %(number)s)
+
+-- name: of_lane
+-- One lane.
+l.lane = %(at)s
+
+-- name: number
+-- The number of the hold for which a message waits; null: it waits for something else.
+SELECT w.parked FROM outbox.waiting w WHERE w.id = %(id)s
+
+-- name: waiting
+-- The first messages that wait for a hold, in their order.
+SELECT w.id, w.message_id, w.reason, w.in_doubt, w.since FROM outbox.waiting w
+WHERE w.parked = ANY (%(numbers)s) ORDER BY w.place LIMIT %(most)s
+
+-- name: release
+-- Asks the owners of keys and topics to publish their messages again, in order. Those that somebody holds (a message is
+-- being given up), or that are being tried, are left as they are.
+UPDATE outbox.parked_key k SET requested_at = clock_timestamp(), requested_by = outbox.actor()
+WHERE k.number IN (SELECT o.number FROM outbox.parked_key o WHERE o.number = ANY (%(numbers)s) AND o.draining_at IS NULL
+                   FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING k.number
+
+-- name: release_lane
+-- Asks the relay to try a stopped lane again. It looks once a second while lanes are stopped.
+UPDATE outbox.lane SET retry_requested_at = clock_timestamp()
+WHERE lane = %(lane)s AND stopped_error IS NOT NULL RETURNING lane
