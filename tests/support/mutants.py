@@ -30,7 +30,7 @@ FOLDERS = ("", "relay", "local", "migrations", "spark_etl")
 """Where packages are imported from, in a checkout."""
 LIMIT_S, LIMIT_OF_ALL_S = 600, 3600
 """For the tests of a mutant, and for all of them without one."""
-FUNCTION = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (\S+\([^)]*\))", re.MULTILINE)
+FUNCTION = re.compile(r"CREATE (?:OR REPLACE )?FUNCTION (\S+\([^)]*\))")
 FAILED = 1
 """The exit code of pytest when tests failed; others mean that it could not run them."""
 

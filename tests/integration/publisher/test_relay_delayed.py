@@ -81,6 +81,18 @@ def test_delayed_messages_survive_the_death_of_every_relay_that_saw_them(
     assert set(values) == {f"k{number}:1".encode() for number in range(30)}
 
 
+def test_a_released_message_takes_its_place_behind_what_was_committed_meanwhile(database: str) -> None:
+    with connect(database) as conn, connect(database) as session:
+        late = insert(conn, "orders", "k", b"late", deliver_at=clock(conn) + HOUR)
+        insert(conn, "orders", "k", b"meanwhile")
+        fall_due(conn, late)
+        assert Delayed(session).release(range(LANES)) == 1
+        order = conn.execute("SELECT body FROM outbox.message ORDER BY position").fetchall()
+        ids = conn.execute("SELECT body FROM outbox.message ORDER BY id").fetchall()
+    assert order == [(b"meanwhile",), (b"late",)]
+    assert ids == order[::-1], "its id, and so its partition, stays"
+
+
 def test_a_locked_message_that_is_due_holds_nothing_up(
     database: str, bootstrap_servers: str, topic: str
 ) -> None:
