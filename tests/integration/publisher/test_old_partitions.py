@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.publisher.upkeep import Mark, Upkeep
 from tests.support.bare_reader import narrow_partitions
+from tests.support.held_keys import hold_key, write_key
 from tests.support.kafka_records import read_topic
 from tests.support.outbox_command import succeed
-from tests.support.plain_inserts import Connection, connect, decide, insert, insert_numbered, wait_published
+from tests.support.plain_inserts import (
+    Connection,
+    clock,
+    connect,
+    decide,
+    insert,
+    insert_numbered,
+    wait_published,
+)
 from tests.support.publications import own_lanes, positions, record, snapshot
 from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
@@ -74,6 +85,20 @@ def test_a_sweep_finds_what_is_committed_in_a_partition_that_left(database: str)
         assert sweep(upkeep, conn) == []
         conn.execute(RETRIED)
         assert sweep(upkeep, conn) == [1]
+
+
+def test_a_sweep_passes_over_what_waits(database: str) -> None:
+    """A new place would let a held message overtake those in front of it, and a delayed one come early."""
+    upkeep = Upkeep(lambda: connect(database))
+    with connect(database) as conn:
+        narrow_partitions(conn)
+        conn.execute("SELECT setval('outbox.position', 1000)")
+        own_lanes(conn)
+        head = write_key(conn, "t", "k", 3)
+        hold_key(conn, head)
+        insert(conn, "t", "other", b"later", deliver_at=clock(conn) + timedelta(hours=1))
+        lost = write_key(conn, "t", "lost", 1)
+        assert sweep(upkeep, conn) == [lost]
 
 
 def sweep(upkeep: Upkeep, conn: Connection) -> list[int]:

@@ -61,7 +61,8 @@ def relay() -> None:
     envvar="OUTBOX_POLL_MAX",
     show_envvar=True,
     metavar="SECONDS",
-    help="Longest pause between two polls when nothing happens (1 ms while there is traffic).",
+    help="Longest pause between two polls when nothing happens (1 ms while there is traffic; four times "
+    "as long after a minute without messages).",
 )
 @click.option(
     "--page",
