@@ -47,7 +47,7 @@ class PartitionProbe:
     connect may take longer than a question, and the client goes on with it meanwhile.
 
     Args:
-        open_admin: makes a client, when there is a first question: a relay that waits for nothing has no threads for it.
+        open_admin: makes a client, for the first question: a relay that waits for nothing has no threads for it.
     """
 
     def __init__(self, open_admin: Callable[[], AdminClient]) -> None:

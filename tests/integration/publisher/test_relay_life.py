@@ -5,10 +5,13 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from outbox_relay.publisher import service
+from outbox_relay.publisher.session import Session
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import connect, decide, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_process import RelayProcess
+from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeDatabase
 from tests.support.waiting import wait_until
 
@@ -148,3 +151,23 @@ def test_half_messages_are_published_when_they_are_committed_and_never_before(
         "k:3": "UNKNOWN",
         "k:9": "PUBLISHED",
     }
+
+
+def test_a_relay_without_messages_rests_longer_and_a_message_ends_that(
+    database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    run_once = Session.run_once
+
+    def note(session: Session, wait: float) -> bool:
+        waits.append(wait)
+        return run_once(session, wait)
+
+    monkeypatch.setattr(Session, "run_once", note)
+    monkeypatch.setattr(service, "REST_AFTER_S", 2.0)
+    with connect(database) as conn, RelayThread(database, bootstrap_servers, poll_max=0.02):
+        wait_until(lambda: waits and waits[-1] == 0.08, "it rests")
+        rested = len(waits)
+        insert(conn, topic, "k", b"k:0")
+        wait_published(conn)
+        wait_until(lambda: min(waits[rested:]) <= 0.02, "it polls often again")
