@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 import psycopg
@@ -151,14 +152,26 @@ def act_on_all(
         wait: as for `act`.
         waiting: "failed" or "expired".
     """
-    values: dict[str, Any] = {
-        "waiting": waiting, "topic": chosen.topic, "error": chosen.error, "lane": chosen.lane,
-        "older": chosen.older, "in_doubt": action == "skip in doubt", "after": 0,
-    }  # fmt: skip
+    in_doubt = action == "skip in doubt"
+    if waiting == "failed":
+        for hold in holds.stopped_lanes(conn, chosen):
+            if hold.id is not None and hold.may_be_given_up and hold.in_doubt == in_doubt:
+                yield act(conn, action, (hold.id, None), reason, wait)
+    values = {**asdict(chosen), "waiting": waiting, "in_doubt": in_doubt, "after": 0}
     while ids := [row[0] for row in conn.execute(STATEMENTS["next_to_give_up"], values)]:
         for id_ in ids:
             yield act(conn, action, (id_, None), reason, wait)
         values["after"] = ids[-1]
+
+
+def has_more_in_doubt(
+    conn: psycopg.Connection[Any], chosen: holds.HoldFilter, *, waiting: str = "failed"
+) -> bool:
+    """Return whether some fail, or have expired, that `act_on_all` leaves because they may be in Kafka already."""
+    values = {**asdict(chosen), "waiting": waiting, "in_doubt": True, "after": 0}
+    if conn.execute(STATEMENTS["next_to_give_up"], values).fetchone() is not None:
+        return True
+    return waiting == "failed" and any(hold.in_doubt for hold in holds.stopped_lanes(conn, chosen))
 
 
 def _named(message: Row) -> dict[str, Any]:

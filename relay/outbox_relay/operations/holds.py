@@ -210,6 +210,11 @@ def everything(
     return _read(conn, {**asdict(chosen), "most": most}, keys="true", topics="true", lanes="true")
 
 
+def stopped_lanes(conn: psycopg.Connection[Any], chosen: HoldFilter = ALL) -> list[HoldView]:
+    """Return the lanes that are stopped; needs no more than the role outbox_reader."""
+    return _read(conn, {**asdict(chosen), "most": None}, lanes="true")
+
+
 def of_message(conn: psycopg.Connection[Any], id_: int, lane: int | None = None) -> HoldView | None:
     """Return the hold for which a message waits; needs no more than the role outbox_reader.
 

@@ -10,6 +10,7 @@ from tests.support.held_keys import hold_key, hold_topic, write_key
 from tests.support.outbox_command import outbox, succeed
 from tests.support.plain_inserts import Connection
 from tests.support.publications import own_lanes, value
+from tests.support.stopped_lanes import stop_lane
 
 REQUESTED = "SELECT head FROM outbox.parked_key WHERE requested_at IS NOT NULL ORDER BY head"
 STATES = "SELECT id FROM outbox.message WHERE state = %s ORDER BY id"
@@ -111,6 +112,27 @@ def test_what_fails_is_given_up_or_set_aside_by_filters(
         == 0
     )
     assert outbox("holds", action, *REASON, OUTBOX_DSN=database).code == 2, "nothing is chosen by default"
+
+
+@pytest.mark.parametrize(("action", "state"), [("skip", "SKIPPED"), ("dead", "DEAD")])
+def test_what_may_be_in_kafka_is_left_and_told(
+    database: str, conn: Connection, held: Held, action: str, state: str
+) -> None:
+    conn.execute("UPDATE outbox.waiting SET in_doubt = true WHERE id = %s", [held.large])
+    ran = succeed("holds", action, "--topic", "orders", *REASON, OUTBOX_DSN=database)
+    assert "messages in doubt are left as they are" in ran.err
+    assert conn.execute(STATES, [state]).fetchall() == [(held.other,)]
+    succeed("holds", "skip", "--topic", "orders", "--may-be-published", *REASON, OUTBOX_DSN=database)
+    assert value(conn, "SELECT state FROM outbox.message WHERE id = %s", [held.large]) == "SKIPPED"
+
+
+def test_the_message_at_which_a_lane_stopped_is_given_up_by_filters(
+    database: str, conn: Connection, held: Held
+) -> None:
+    stopped = write_key(conn, "orders", "z")
+    stop_lane(conn, stopped, "CLUSTER_AUTHORIZATION_FAILED: no")
+    succeed("holds", "skip", "--error", "CLUSTER_AUTHORIZATION_FAILED", *REASON, OUTBOX_DSN=database)
+    assert conn.execute(STATES, ["SKIPPED"]).fetchall() == [(stopped,)]
 
 
 def test_what_was_set_aside_is_released_with_a_reason(database: str, conn: Connection, held: Held) -> None:

@@ -273,7 +273,10 @@ def skip(
         waiting = "expired" if expired else "failed"
         done = dead_letters.act_on_all(conn, action, chosen, checked, wait, waiting=waiting)
         report_all(
-            done, f"{waiting} messages given up", as_json=as_json, if_none=_require_topic(conn, chosen)
+            done,
+            f"{waiting} messages given up",
+            as_json=as_json,
+            at_end=_at_end(conn, chosen, action, waiting),
         )
 
 
@@ -303,8 +306,22 @@ def dead(*, identity: str | None, reason: str, wait: float, dsn: str, as_json: b
             report(_act(conn, "dead", identity, checked, wait), as_json=as_json)
             return
         done = dead_letters.act_on_all(conn, "dead", chosen, checked, wait)
-        report_all(done, "failed messages set aside", as_json=as_json, if_none=_require_topic(conn, chosen))
+        report_all(done, "failed messages set aside", as_json=as_json, at_end=_at_end(conn, chosen, "dead"))
 
 
-def _require_topic(conn: psycopg.Connection[Any], chosen: HoldFilter) -> Callable[[], None]:
-    return lambda: names.require_known(conn, topic=chosen.topic)
+def _at_end(
+    conn: psycopg.Connection[Any], chosen: HoldFilter, action: str, waiting: str = "failed"
+) -> Callable[[int], None]:
+    """Return what looks, once all is done, whether the topic that was asked for exists, and what was left."""
+
+    def look(found: int) -> None:
+        if action != "skip in doubt" and dead_letters.has_more_in_doubt(conn, chosen, waiting=waiting):
+            click.echo(
+                "messages in doubt are left as they are, because Kafka may have them: give them up with "
+                "outbox holds skip --may-be-published",
+                err=True,
+            )
+        elif not found:
+            names.require_known(conn, topic=chosen.topic)
+
+    return look

@@ -25,7 +25,7 @@ def report(outcome: DecisionResult, *, as_json: bool) -> None:
 
 
 def report_all(
-    outcomes: Iterable[DecisionResult], what: str, *, as_json: bool, if_none: Callable[[], None]
+    outcomes: Iterable[DecisionResult], what: str, *, as_json: bool, at_end: Callable[[int], None]
 ) -> None:
     """Print how many messages were changed, and each that was refused; exit with 1 when one was.
 
@@ -33,14 +33,13 @@ def report_all(
         outcomes: of each message.
         what: what was done to them.
         as_json: print one document.
-        if_none: is called when there was no message: what was asked for may not exist.
+        at_end: is called with how many there were: what was asked for may not exist, or be left.
     """
     done, refused = 0, []
     for outcome in outcomes:
         done += not outcome.failed
         refused += [outcome] if outcome.failed else []
-    if not done and not refused:
-        if_none()
+    at_end(done + len(refused))
     if as_json:
         output.emit_json({"done": done, "failed": [one.document() for one in refused]})
     else:
