@@ -33,9 +33,10 @@ def without_pgoptions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect tests without the garbage collector: what is collected stays, and each run would visit all of it."""
+    """Keep what is collected from the garbage collector, now and later: it stays, and each look would visit it all."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
