@@ -64,7 +64,7 @@ def project(folder: Path, text: str, name: str = "test_it.py") -> Path:
 def run(folder: Path, *command: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """Run a module of the tests in the folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "OUTBOX_"))}
-    environ = {**kept, "PYTHONPATH": str(ROOT), **environ}
+    environ = {**kept, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT), **environ}
     command = (sys.executable, "-m", *command)
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
 
