@@ -354,6 +354,7 @@ class PushConsumer:
             self._assignments.end()
             for thread in self._threads:
                 thread.end()
+        self._more.set()  # so that no retry thread waits on
         # For all of them together: their messages may be another member's by now.
         until = monotonic() + self.settings.drain
         for thread in self._threads:

@@ -352,8 +352,8 @@ class RetryThread(ListenerThread):
             self._retry = self.left
             self._fail(self.left, timed_out(self._timeout))
             self.left = None  # not before: if this thread ends here, the next one counts it
-        if not self._more.wait(IDLE) and not self._searches:
-            return
+        if (not self._more.wait(IDLE) and not self._searches) or self._ends.is_set():
+            return  # at the end the event stays set, for the other threads
         self._more.clear()
         while not self._ends.is_set():
             self._retry = None
