@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from outbox.errors import InvalidSubscriptionError, SubscriptionConflictError
-from outbox.inbox import FIRST, LAST, ConsumedMessage, ConsumeFrom, ConsumeResult, PushConsumer
+from outbox.inbox import FIRST, LAST, ConsumedMessage, ConsumeFrom, ConsumeResult, PushConsumer, threads
 from tests.support.inbox_stage import Connection, InboxStage, apply
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
@@ -251,8 +251,9 @@ def test_a_partition_that_was_paused_and_given_away_is_read_when_it_comes_back(
 
 
 def test_a_connection_that_an_application_cannot_make_for_a_while_ends_no_thread(
-    inbox: InboxStage, topic: str
+    inbox: InboxStage, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(threads, "LAST_PAUSE", threads.FIRST_PAUSE)  # else it takes half a minute
     refused: list[int] = []
 
     def connected() -> Connection:

@@ -235,7 +235,7 @@ def test_a_message_that_cannot_be_parked_is_not_taken_over(
     def fail(_: Connection, message: ConsumedMessage) -> ConsumeResult:
         raise ValueError(f"never {message.offset}")
 
-    with inbox.consumer(topic, fail, orderly=True, delays=DelaySchedule.of([])):
+    with inbox.consumer(topic, fail, orderly=True, delays=DelaySchedule.of([]), drain=2.0):
         inbox.produce_numbered_in(topic, 1)
         wait_until(lambda: inbox.count("outbox.inbox_parked", "state = 'dead'"), "it is dead")
         # By hand: its key is free, and it is still the first one of its key.
