@@ -69,7 +69,7 @@ class Core:
 
         Every second one is the tail. Between two tails, catch-ups and holds take turns, and so does each of them.
         """
-        if self.is_stopping:
+        if self.is_stopping or not self.memory.has_room():
             return None
         if self._is_after_tail:
             self._is_after_tail = False
@@ -81,19 +81,16 @@ class Core:
         full = self.memory.full()
         for topic in full:  # it may not fill the others' part of the memory (isolation)
             self.sources.put_apart(topic)
-        room = self.memory.room()
-        self._is_after_tail = room is not None
-        return self.sources.tail_read(*room, full) if room else None
+        self._is_after_tail = True
+        return self.sources.tail_read(*self.memory.room(), full)
 
     def _next_of(self, kind: str) -> Read | None:
         full = self.memory.full()
         if kind == "list":
             topic = self.sources.next_list(full)
-            room = self.memory.room(topic) if topic else None
-            return self.sources.list_read(topic, *room) if topic and room else None
+            return self.sources.list_read(topic, *self.memory.room(topic)) if topic else None
         scope = self.holds.next_drain(full)
-        room = self.memory.room(scope.topic) if scope else None
-        return Read("drain", *room, scope=scope) if scope and room else None
+        return Read("drain", *self.memory.room(scope.topic), scope=scope) if scope else None
 
     def add(self, page: Page) -> None:
         """Take what a statement returned. Call it before `written` of a write that was under way meanwhile."""

@@ -37,19 +37,20 @@ class Memory:
             if not of_topic[0]:
                 del self.topics[row.topic]
 
-    def room(self, topic: str = "") -> tuple[int, int] | None:
-        """Return the rows and bytes that the next page may have, or None if there is no room.
+    def has_room(self) -> bool:
+        """Return whether there is room for one row, the largest one."""
+        return self.rows < self.limits.rows and self.size <= self.limits.size - self.limits.largest
 
-        A page takes half of what is left at most. It may consist of one row that is larger than the page's size, so
-        room for the largest row is kept.
+    def room(self, topic: str = "") -> tuple[int, int]:
+        """Return the rows and bytes that the next page may have, if there is room: half of what is left at most.
+
+        It may consist of one row that is larger than that.
 
         Args:
             topic: of the page; "" for a page of many topics.
         """
         limits = self.limits
         rows, size = limits.rows - self.rows, limits.size - self.size
-        if rows < 1 or size < limits.largest:
-            return None
         used_rows, used_size = self.topics.get(topic, (0, 0))
         return (
             min(limits.page, max(1, (rows - used_rows) // 2)),

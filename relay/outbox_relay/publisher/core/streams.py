@@ -21,13 +21,17 @@ class Producer(NamedTuple):
     is_single: bool
 
 
+NO_PRODUCER = Producer(0, is_single=False)
+"""Of a stream of which nothing was sent."""
+
+
 @dataclass(slots=True, eq=False)
 class Stream:
     """One partition: the messages that wait to be sent, and those on the wire of one producer, in order."""
 
     queued: deque[Item] = field(default_factory=deque)
     sent: deque[Item] = field(default_factory=deque)
-    producer: Producer | None = None
+    producer: Producer = NO_PRODUCER
 
 
 class Streams:
@@ -61,7 +65,7 @@ class Streams:
         """
         found = []
         for (topic, _), stream in self.by_name.items():
-            if not stream.queued or is_moving(topic):
+            if is_moving(topic):
                 continue
             producer = self.single if topic in self.probation else self.main
             if stream.sent and stream.producer != producer:
@@ -84,21 +88,19 @@ class Streams:
     def acknowledged(self, items: Iterable[Item], producer: Producer) -> None:
         """Publish messages. A late acknowledgement of a message that is in the table again changes nothing."""
         for item in items:
-            topic = item.row.topic
-            stream = self.by_name.get((topic, item.partition))
-            if stream is None or stream.producer != producer or not stream.sent or stream.sent[0] is not item:
+            stream = self.holder(item, producer)
+            if stream is None:
                 continue
-            stream.sent.popleft()
+            stream.sent.remove(item)
             self.published.append(item)
-            if not stream.sent and not stream.queued:
-                del self.by_name[topic, item.partition]
+            topic = item.row.topic
+            self._drop_empty((topic, item.partition))
             if topic in self.probation:
                 self.probation[topic] -= 1
                 if not self.probation[topic]:
                     del self.probation[topic]
 
-    def _drop_empty(self, item: Item) -> None:
-        name = (item.row.topic, item.partition)
+    def _drop_empty(self, name: tuple[str, int]) -> None:
         stream = self.by_name[name]
         if not stream.sent and not stream.queued:
             del self.by_name[name]
@@ -134,7 +136,7 @@ class Streams:
         """
         self.end(producer)
         items: list[Item] = []
-        for name in [name for name, one in self.by_name.items() if one.sent and one.producer == producer]:
+        for name in [name for name, one in self.by_name.items() if one.producer == producer]:
             stream = self.by_name.pop(name)
             for item in stream.sent:
                 item.in_doubt = item.in_doubt or item is not certain
@@ -149,8 +151,7 @@ class Streams:
         stream = self.by_name.pop((topic, partition), None)
         if stream is None:
             return []
-        if stream.sent and stream.producer:
-            self.end(stream.producer)
+        self.end(stream.producer)
         for item in stream.sent:
             item.in_doubt = True
         return [*stream.sent, *stream.queued]
@@ -161,7 +162,7 @@ class Streams:
         for part in (stream.sent, stream.queued) if stream else ():
             if item in part:
                 part.remove(item)
-                self._drop_empty(item)
+                self._drop_empty((item.row.topic, item.partition))
                 return True
         return False
 
@@ -176,7 +177,7 @@ class Streams:
                 left = set(map(id, mine))
                 stream.queued = deque(item for item in stream.queued if id(item) not in left)
                 taken += mine
-                self._drop_empty(mine[0])
+                self._drop_empty(name)
         return taken
 
     def take_unsent(self, claimed: set[tuple[str, Hashable]]) -> list[Item]:
@@ -194,8 +195,7 @@ class Streams:
                 if item.in_doubt or (item.row.topic, item.row.key) in claimed:
                     break
                 taken.append(stream.queued.pop())
-            if not stream.queued and not stream.sent:
-                del self.by_name[name]
+            self._drop_empty(name)
         return taken
 
     def move(self, topic: str, partition_of: Callable[[str, Hashable, int], int]) -> None:
@@ -216,8 +216,7 @@ class Streams:
         """Return the number of the first message on its way, for each key of some topics (R4)."""
         first: dict[tuple[str, Hashable], int] = {}
         for item in self._items(topics):
-            name = (item.row.topic, item.row.key)
-            first[name] = min(item.number, first.get(name, item.number))
+            first.setdefault((item.row.topic, item.row.key), item.number)
         return first
 
     def _items(self, topics: set[str]) -> Iterator[Item]:
@@ -228,5 +227,5 @@ class Streams:
 
     def producers(self) -> set[Producer]:
         """Return the producers that are still of use; the driver closes the others."""
-        used = {stream.producer for stream in self.by_name.values() if stream.sent and stream.producer}
+        used = {stream.producer for stream in self.by_name.values() if stream.sent}
         return used | {self.main, self.single}
