@@ -171,14 +171,17 @@ def _order(w: World, first: dict[int, int], states: dict[int, Msg]) -> set[str]:
 
 
 def check_step(w: World) -> None:
-    """Check after every action that the memory is bounded, and that the core counts all of it."""
+    """Check after every action that the memory is bounded and counts all, and that no stream is empty."""
     limits = w.setting.limits
     for leader in w.leaders:
         if not leader.is_alive:
             continue
         core = leader.core
         rows = len(core.streams.published) + len(core.holds.claims)
-        rows += sum(len(one.queued) + len(one.sent) for one in core.streams.by_name.values())
+        streams = [len(one.queued) + len(one.sent) for one in core.streams.by_name.values()]
+        if not all(streams):
+            w.faults.append("EMPTY")  # it would keep the leadership from being given back
+        rows += sum(streams)
         if not rows <= core.memory.rows <= limits.rows or core.memory.size > limits.size:
             w.faults.append("MEMORY")
         narrow = Counter(scope.topic for scope in core.holds.by_scope if scope.kind in ("key", "message"))
