@@ -9,6 +9,7 @@ from typing import Any
 from outbox_relay.publisher.core.values import Page, Scope
 from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.core_search.directed_calls import core_of, give, row_of, sends, write_all
+from tests.support.core_search.directed_ends import ENDS
 from tests.support.core_search.directed_streams import STREAMS
 from tests.support.core_search.directed_worlds import (
     Flags,
@@ -312,6 +313,7 @@ SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
         operators_wait_for_a_leader_of_a_new_server,
         a_new_server_is_not_clean,
         *STREAMS,
+        *ENDS,
     )
 }
 """Each returns whether a core is sound."""

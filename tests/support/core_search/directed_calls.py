@@ -11,12 +11,20 @@ from tests.support.core_search.leader import partition_of
 from tests.support.core_search.schedules import SMALL
 
 
-def core_of(made: Any, holds: Mapping[Scope, int] | None = None, limits: Limits = SMALL) -> Any:
+def core_of(
+    made: Any, holds: Mapping[Scope, int] | None = None, limits: Limits = SMALL, *, is_unclean: bool = False
+) -> Any:
     """Make a core that knows the topics a, b, s and t0 to t11."""
     counts = {"a": 2, "b": 1, "s": 1} | {f"t{number}": 1 for number in range(12)}
     skip_ahead = frozenset("s")
     return made(
-        BEGINNING, holds or {}, counts, partition_of, skip_ahead=skip_ahead, limits=limits, is_unclean=False
+        BEGINNING,
+        holds or {},
+        counts,
+        partition_of,
+        skip_ahead=skip_ahead,
+        limits=limits,
+        is_unclean=is_unclean,
     )
 
 

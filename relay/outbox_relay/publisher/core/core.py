@@ -111,7 +111,7 @@ class Core:
 
     def _add_drain(self, page: Page) -> None:
         hold = self.holds.opened(page)
-        if hold is None:
+        if hold is None:  # it stopped while the page was read
             return
         for row in page.rows:  # they were flushed with their claims (R1)
             if not hold.is_requested:
@@ -160,15 +160,12 @@ class Core:
                 self.streams.push(item)
 
     def _accuse(self, item: Item) -> None:
-        """Hold a message for a fault of its own, and what is behind it for its key."""
-        self._hold(item, self.holds.own_scope(item.row), is_failed=True)
-
-    def _hold(self, item: Item, scope: Scope, *, is_failed: bool = False) -> None:
-        """Let a message of a stream wait, and what is behind it there.
+        """Hold a message for a fault of its own, and what is behind it in its stream, for its key.
 
         The hold may have begun behind messages that were queued: they went on while the one in front of them did (R2).
         """
-        self.holds.claim(item, scope, is_failed=is_failed)
+        scope = self.holds.own_scope(item.row)
+        self.holds.claim(item, scope, is_failed=True)
         if scope.kind != "message":
             self._take(scope)
 
@@ -197,12 +194,7 @@ class Core:
         self.streams.suspect(item.row.topic)
         if not producer.is_single:
             self._reroute(self.streams.lost(producer, certain=item))
-        if not is_alone or not self.streams.remove(item):
-            return  # others were on the wire with it, or a wider hold has it since
-        scope = self.holds.scope_of(item.row, item.partition, item.taken_from)
-        if scope is not None:
-            self._hold(item, scope)  # it fails again when that hold is drained
-        else:
+        if is_alone and self.streams.remove(item):  # otherwise a wider hold has it since
             self._accuse(item)
 
     def lost(self, producer: Producer) -> None:
@@ -215,7 +207,6 @@ class Core:
         self.holds.fail(scope, now)
         for item in self.streams.give_up(topic, partition):
             self.holds.claim(item, scope)
-        self._take(scope)
 
     def unavailable(self, topic: str, partition: int | None, now: float) -> None:
         """Hold a partition without a leader or with too few replicas, or a topic that is missing or forbidden.
@@ -249,8 +240,6 @@ class Core:
 
         What waits for a partition is drained before that begins (R9).
         """
-        if topic not in self.topics.moving and not self._moves:
-            return False
         is_leaving = any(name == topic for name, _ in self._moves)
         return is_leaving or (topic in self.topics.moving and not self.holds.has_partitions(topic))
 
@@ -259,15 +248,13 @@ class Core:
     def next_write(self) -> Write | None:
         """Return the next transaction, or None if there is nothing to write. It is under way until `written`."""
         published = tuple(self.streams.published)
-        claims = tuple(self.holds.claims.values())
-        if claims:  # R4: nothing of its key in front of it is on its way
-            first = self.streams.first_of({claim.row.topic for claim in claims})
-            claims = tuple(
-                claim
-                for claim in claims
-                if claim.row.key is None
-                or first.get((claim.row.topic, claim.row.key), claim.number) >= claim.number
-            )
+        first = self.streams.first_of({claim.row.topic for claim in self.holds.claims.values()})
+        claims = tuple(  # R4: nothing of its key in front of it is on its way
+            claim
+            for claim in self.holds.claims.values()
+            if claim.row.key is None
+            or first.get((claim.row.topic, claim.row.key), claim.number) >= claim.number
+        )
         settled = {item.row.id for item in published} | {claim.row.id for claim in claims}
         self._moves = tuple(
             (topic, count)
@@ -280,7 +267,7 @@ class Core:
             self.sources.floor(settled).snapshot,
             () if self.is_stopping else self.holds.to_announce(),
             self.holds.to_retract(),
-            () if self.is_stopping else self.holds.to_let_go(settled),
+            self.holds.to_let_go(settled),
             self._moves,
             tuple(self._unsecured),
         )
@@ -308,12 +295,8 @@ class Core:
     def stop(self) -> None:
         """Read no more, and forget what was never sent: it is above the floor, and the next leader reads it."""
         self.is_stopping = True
-        for page in self._unsecured:
-            self.memory.free(page.rows)
         self._unsecured.clear()
-        for item in self.streams.take_unsent(self.holds.claimed_keys()):
-            self.holds.put_back(item)
-            self.memory.free([item.row])
+        self.streams.forget_unsent(self.holds.claimed_keys())
 
     def is_done(self) -> bool:
         """Return whether the leadership can be given back: nothing is on the wire or unrecorded."""

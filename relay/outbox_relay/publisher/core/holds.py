@@ -67,7 +67,6 @@ class Holds:
         if hold is None:
             hold = self.by_scope[scope] = Hold(scope)
             self._kinds.setdefault(scope.topic, Counter())[scope.kind] += 1
-        self._busy[scope] = hold
         return hold
 
     def _end(self, hold: Hold) -> None:
@@ -141,16 +140,7 @@ class Holds:
 
     def claimed_keys(self) -> set[tuple[str, Hashable]]:
         """Return topic and key of each claim that no write has recorded."""
-        return {
-            (claim.row.topic, claim.row.key) for claim in self.claims.values() if claim.row.key is not None
-        }
-
-    def put_back(self, item: Item) -> None:
-        """Note that a row, which was never sent, is in the table only: its hold has it again."""
-        hold = self.by_scope.get(item.taken_from) if item.taken_from else None
-        if hold is not None:
-            hold.out.discard(item.row.id)
-            self._busy[hold.scope] = hold
+        return {(claim.row.topic, claim.row.key) for claim in self.claims.values()}
 
     def take_out(self, scope: Scope, row: Row) -> bool:
         """Note that a row of a hold is out. Return whether a message of the hold failed before this page."""
@@ -209,8 +199,8 @@ class Holds:
 
     def opened(self, page: Page) -> Hold | None:
         """Note that a page was read. Return its hold, or None if the rows stay in the table."""
-        hold = self.by_scope.get(page.read.scope)
-        if hold is None or not hold.may_read:
+        hold = self.by_scope[page.read.scope]
+        if not hold.may_read:
             return None
         hold.may_read = False
         del self._readable[hold.scope]
