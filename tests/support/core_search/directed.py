@@ -8,6 +8,7 @@ from typing import Any
 
 from outbox_relay.publisher.core.values import Page, Scope
 from outbox_relay.publisher.snapshot import Snapshot
+from tests.support.core_search.directed_bounds import BOUNDS
 from tests.support.core_search.directed_calls import core_of, give, row_of, sends, write_all
 from tests.support.core_search.directed_ends import ENDS
 from tests.support.core_search.directed_streams import STREAMS
@@ -313,6 +314,7 @@ SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
         operators_wait_for_a_leader_of_a_new_server,
         a_new_server_is_not_clean,
         *STREAMS,
+        *BOUNDS,
         *ENDS,
     )
 }

@@ -155,7 +155,6 @@ class Holds:
         hold = self._begin(scope)
         hold.is_paused |= is_paused
         hold.is_passing = False
-        self._retries.pop(scope, None)
         self._stop(hold)
 
     def fail(self, scope: Scope, now: float) -> None:
@@ -185,7 +184,6 @@ class Holds:
         """Release the holds whose pause is over."""
         for scope in [scope for scope, at in self._retries.items() if at <= now]:
             self.release(scope)
-            self._retries.pop(scope, None)
 
     # Draining -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +191,6 @@ class Holds:
         """Return the hold whose next page is read, in turn; it is announced (R7) and not covered (R6)."""
         for scope in self._readable:
             if scope.topic not in full and not self.is_covered(scope):
-                self._readable[scope] = self._readable.pop(scope)
                 return scope
         return None
 
@@ -204,13 +201,12 @@ class Holds:
             return None
         hold.may_read = False
         del self._readable[hold.scope]
-        self._busy[hold.scope] = hold
         return hold
 
     def close(self, hold: Hold, page: Page) -> None:
         """Note that a page was routed. Behind the last one new rows pass, unless a row of it is to be written (R5)."""
         hold.has_failed = False
-        if not page.has_more and hold.is_requested and not hold.unwritten:
+        if not page.has_more and not hold.unwritten:
             hold.is_passing = True
 
     # Writing ------------------------------------------------------------------------------------------------------
@@ -235,17 +231,12 @@ class Holds:
 
     def to_let_go(self, settled: set[int]) -> tuple[Scope, ...]:
         """Return the holds that are empty when some rows are settled (R5)."""
-        return tuple(
-            hold.scope
-            for hold in self._busy.values()
-            if hold.is_passing and not hold.unwritten and hold.out <= settled
-        )
+        return tuple(hold.scope for hold in self._busy.values() if hold.is_passing and hold.out <= settled)
 
     def claimed(self, claims: tuple[Claim, ...]) -> None:
         """Note claims that a write has recorded. A failed one took its hold's announcement back."""
         for claim in claims:
-            if self.claims.get(claim.row.id) is claim:
-                del self.claims[claim.row.id]
+            del self.claims[claim.row.id]
             hold = self.by_scope.get(claim.scope)
             if hold is not None:
                 hold.unwritten -= 1
@@ -265,7 +256,6 @@ class Holds:
         for scope in scopes:
             hold = self.by_scope[scope]
             hold.is_announced, hold.may_read = True, hold.is_requested
-            self._busy[scope] = hold
             if hold.may_read:
                 self._readable[scope] = hold
 

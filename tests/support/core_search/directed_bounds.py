@@ -1,0 +1,138 @@
+"""Short scripts for the safeguards of holds that end or pause, of moves, and of the memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outbox_relay.publisher.core.values import Page, Scope
+from outbox_relay.publisher.snapshot import Snapshot
+from tests.support.core_search.directed_calls import core_of, give, row_of, sends, write_all
+from tests.support.core_search.directed_worlds import Flags
+from tests.support.core_search.schedules import SMALL
+
+KEY, TOPIC = Scope("key", "b", "b1"), Scope("topic", "b")
+
+
+def _announced(made: Any) -> Any:
+    core = core_of(made, {KEY: 1})
+    core.holds.release(KEY)
+    write_all(core)
+    return core
+
+
+def _reads_tails_only(core: Any) -> bool:
+    return all(core.next_read().kind == "tail" for _turn in range(4))
+
+
+def a_hold_that_got_a_claim_is_not_let_go(made: Any, _: Flags) -> bool:
+    """A write that deletes an empty hold is under way. Then 2 fails, and 3 has to wait behind it."""
+    core = _announced(made)
+    give(core, "drain")
+    write = core.next_write()
+    give(core, "tail", row_of(2, is_faulty=True))
+    core.written(write)
+    give(core, "tail", row_of(3))
+    return write.let_go == (KEY,) and not core.to_send()
+
+
+def a_retraction_is_written_once(made: Any, _: Flags) -> bool:
+    """A hold is announced, and stops."""
+    core = _announced(made)
+    core.holds.hold(KEY)
+    return write_all(core).retract == (KEY,) and core.next_write() is None
+
+
+def a_hold_that_stops_during_its_announcement_is_not_read(made: Any, _: Flags) -> bool:
+    """The hold stops while the write that announces it is under way."""
+    core = core_of(made, {KEY: 1})
+    core.holds.release(KEY)
+    write = core.next_write()
+    core.holds.hold(KEY)
+    core.written(write)
+    return _reads_tails_only(core)
+
+
+def an_announced_page_is_read_once(made: Any, _: Flags) -> bool:
+    """1 is out. The next page is not announced."""
+    core = _announced(made)
+    give(core, "drain", row_of(1), has_more=True)
+    return _reads_tails_only(core)
+
+
+def a_pause_has_a_longest_length(made: Any, _: Flags) -> bool:
+    """A partition fails again and again."""
+    core, scope = core_of(made), Scope("partition", "b", 0)
+    for now in range(10):
+        core.unavailable("b", 0, float(now))
+    core.holds.retry_due(9.0 + SMALL.longest_pause)
+    return bool(core.holds.by_scope[scope].is_requested)
+
+
+def a_move_is_taken_back(made: Any, _: Flags) -> bool:
+    """Another count is asked for, and then the old one."""
+    core = core_of(made)
+    core.set_count("a", 3)
+    core.set_count("a", 2)
+    return core.next_write() is None
+
+
+def a_topic_that_has_moved_is_sent(made: Any, _: Flags) -> bool:
+    """A write has moved topic a."""
+    core = core_of(made)
+    core.set_count("a", 3)
+    write_all(core)
+    give(core, "tail", row_of(1, "a", "a1"))
+    return sends(core) == [1]
+
+
+def rows_are_bounded(made: Any, _: Flags) -> bool:
+    """Each tail has a small row of another topic, and nothing is acknowledged."""
+    core = core_of(made)
+    for id_ in range(SMALL.rows + 2):
+        read = core.next_read()
+        if read is not None:
+            core.add(Page(read, (row_of(id_, f"t{id_ % 12}"),), Snapshot(5, 5), is_flushed=True))
+    return bool(core.memory.rows == SMALL.rows)
+
+
+def a_topic_has_its_share_of_bytes(made: Any, _: Flags) -> bool:
+    """Few large messages of a topic fill its share; when most of them are written, it has room again."""
+    core = core_of(made)
+    give(core, "tail", *(row_of(id_)._replace(size=SMALL.largest) for id_ in range(1, 6)))
+    was_full = core.memory.full()
+    for item, producer in core.to_send():
+        core.acknowledged([item], producer)
+    item, producer = core.to_send()[0]
+    core.acknowledged([item], producer)
+    write_all(core)
+    return was_full == ["b"] and not core.memory.full()
+
+
+def a_full_topic_is_not_drained(made: Any, _: Flags) -> bool:
+    """A topic has its share of the memory, and a hold that is announced."""
+    core = _announced(made)
+    give(core, "tail", *(row_of(id_, key="b2") for id_ in range(2, 8)))
+    return _reads_tails_only(core)
+
+
+def a_full_topic_does_not_join(made: Any, _: Flags) -> bool:
+    """A catch-up is done, and its topic has its share of the memory: the tail does not read it along."""
+    core = core_of(made)
+    give(core, "tail", heavy=("b",))
+    give(core, "list", *(row_of(id_) for id_ in range(1, 7)))
+    return not core.next_read().joins
+
+
+BOUNDS = (
+    a_hold_that_got_a_claim_is_not_let_go,
+    a_retraction_is_written_once,
+    a_hold_that_stops_during_its_announcement_is_not_read,
+    an_announced_page_is_read_once,
+    a_pause_has_a_longest_length,
+    a_move_is_taken_back,
+    a_topic_that_has_moved_is_sent,
+    rows_are_bounded,
+    a_topic_has_its_share_of_bytes,
+    a_full_topic_is_not_drained,
+    a_full_topic_does_not_join,
+)
