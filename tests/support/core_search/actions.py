@@ -169,6 +169,8 @@ def _take(w: World) -> None:
     if last is not None and last.gives_back():
         is_clean = last.core.is_clean() or "a clean end hides an unclean one" in w.flags
         w.postgres.db.is_clean, last.is_alive = is_clean, False
+        if any(place >= 0 for place in w.postgres.db.holds.values()):
+            w.faults.append("ANNOUNCED")  # what was never sent would be in doubt
     elif last is not None:
         w.setting.budget["take"] -= 1
     w.leaders.append(Leader(w))

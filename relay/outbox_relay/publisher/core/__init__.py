@@ -10,7 +10,7 @@ Rules. The search of tests/support/core_search has a variant without each of the
 - R2 The rows of a key are in one stream; it is sent, and sent again, in order: `Streams.to_send`, `Core._reroute`.
 - R3 A publication or a claim settles a row, and nothing else does; the floor passes settled rows only: `Sources.floor`.
 - R4 A claim is written with or after the publications in front of it for its key: `Core.next_write`,
-  `Streams.forget_unsent`.
+  `Streams.take_unsent`.
 - R5 What waits leaves the table by its hold only, by position, and new rows wait behind it until its last page is out:
   `Holds.scope_of`, `Core._hold`, `Holds.close`, `Holds.to_let_go`.
 - R6 A hold is drained when its claims are written and no wider hold covers it: `Holds.to_announce`, `Holds.is_covered`.

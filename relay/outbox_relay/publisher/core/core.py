@@ -266,8 +266,8 @@ class Core:
             claims,
             self.sources.floor(settled).snapshot,
             () if self.is_stopping else self.holds.to_announce(),
-            self.holds.to_retract(),
-            self.holds.to_let_go(settled),
+            self.holds.to_retract(is_last=self.is_stopping),
+            () if self.is_stopping else self.holds.to_let_go(settled),
             self._moves,
             tuple(self._unsecured),
         )
@@ -296,11 +296,13 @@ class Core:
         """Read no more, and forget what was never sent: it is above the floor, and the next leader reads it."""
         self.is_stopping = True
         self._unsecured.clear()
-        self.streams.forget_unsent(self.holds.claimed_keys())
+        for item in self.streams.take_unsent(self.holds.claimed_keys()):
+            self.holds.put_back(item)
 
     def is_done(self) -> bool:
-        """Return whether the leadership can be given back: nothing is on the wire or unrecorded."""
-        return not (self.streams.published or self.streams.by_name or self.holds.claims)
+        """Return whether the leadership can be given back: nothing is on the wire, unrecorded or announced."""
+        is_open = self.streams.published or self.streams.by_name or self.holds.claims
+        return not (is_open or self.holds.to_retract(is_last=True))
 
     def is_clean(self) -> bool:
         """Return whether the next leader has nothing to doubt, of this leader or of one before it (R8)."""

@@ -142,6 +142,12 @@ class Holds:
         """Return topic and key of each claim that no write has recorded."""
         return {(claim.row.topic, claim.row.key) for claim in self.claims.values()}
 
+    def put_back(self, item: Item) -> None:
+        """Note that a row, which was never sent, is in the table only: its hold has it again, without a doubt (R8)."""
+        hold = self.by_scope.get(item.taken_from) if item.taken_from else None
+        if hold is not None:
+            hold.out.discard(item.row.id)
+
     def take_out(self, scope: Scope, row: Row) -> bool:
         """Note that a row of a hold is out. Return whether a message of the hold failed before this page."""
         hold = self.by_scope[scope]
@@ -221,12 +227,12 @@ class Holds:
             and not self.is_covered(hold.scope)
         )
 
-    def to_retract(self) -> tuple[Scope, ...]:
-        """Return the holds whose announcement is over."""
+    def to_retract(self, *, is_last: bool = False) -> tuple[Scope, ...]:
+        """Return the holds whose announcement is over; `is_last`: also where a request stays for the next leader."""
         return tuple(
             hold.scope
             for hold in self._busy.values()
-            if hold.is_announced and not (hold.is_requested or hold.out or hold.unwritten)
+            if hold.is_announced and not ((hold.is_requested and not is_last) or hold.out or hold.unwritten)
         )
 
     def to_let_go(self, settled: set[int]) -> tuple[Scope, ...]:

@@ -180,7 +180,7 @@ class Streams:
                 self._drop_empty(name)
         return taken
 
-    def forget_unsent(self, claimed: set[tuple[str, Hashable]]) -> None:
+    def take_unsent(self, claimed: set[tuple[str, Hashable]]) -> list[Item]:
         """Take out, from the end of each stream, what was never sent.
 
         A doubtful row keeps what is in front of it. So does a claim, because it is written behind its key's rows (R4).
@@ -188,13 +188,15 @@ class Streams:
         Args:
             claimed: topic and key of the claims that no write has recorded.
         """
+        taken: list[Item] = []
         for name, stream in list(self.by_name.items()):
             while stream.queued:
                 item = stream.queued[-1]
                 if item.in_doubt or (item.row.topic, item.row.key) in claimed:
                     break
-                stream.queued.pop()
+                taken.append(stream.queued.pop())
             self._drop_empty(name)
+        return taken
 
     def move(self, topic: str, partition_of: Callable[[str, Hashable, int], int]) -> None:
         """Put the messages of a topic into the partitions of its new count, in the order of arrival (R9)."""
