@@ -1,4 +1,4 @@
-"""Batches and what else happens at the same time: transactions that wait for each other, threads that end."""
+"""Batches and what else happens: transactions that wait for each other, threads that end, ids that are used again."""
 
 from __future__ import annotations
 
@@ -101,3 +101,21 @@ def test_batches_keep_order_while_members_come_and_go(inbox: InboxStage, topic: 
     assert inbox.by_key() == {f"k{key}": [*range(key, 600, 20)] for key in range(20)}
     assert len(failed) == 12
     assert inbox.count("outbox.inbox_held_key") == 0
+
+
+def test_an_id_that_is_used_again_with_another_body_is_dead_in_a_batch_too(
+    inbox: InboxStage, topic: str
+) -> None:
+    number = inbox.produce(topic, "k", "first", born_at=1_700_000_000)
+    inbox.flush()
+    with inbox.consumer(topic, apply_all, batch=50):
+        inbox.wait_applied(1)
+    inbox.produce(topic, "k", "second", message_id=number, born_at=1_700_000_000)
+    inbox.produce(topic, "k", "last")
+    inbox.flush()
+    with inbox.consumer(topic, apply_all, batch=50):
+        inbox.wait_applied(2)
+        wait_until(lambda: sum(inbox.committed(topic, part) for part in range(4)) == 3, "offsets follow")
+    assert inbox.applied("body") == ["first", "last"]
+    parked = "SELECT state, convert_from(body, 'UTF8') FROM outbox.inbox_parked"
+    assert inbox.conn.execute(parked).fetchall() == [("dead", "second")]

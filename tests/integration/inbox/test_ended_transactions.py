@@ -50,6 +50,11 @@ def commits_and_fails_in_the_next(conn: Connection, _: threading.Event) -> Consu
     return ConsumeResult.SUCCESS
 
 
+def commits_and_succeeds_in_the_next(conn: Connection, _: threading.Event) -> ConsumeResult:
+    conn.execute("COMMIT AND CHAIN")
+    return ConsumeResult.SUCCESS
+
+
 def commits_and_swallows_an_error(conn: Connection, _: threading.Event) -> ConsumeResult:
     conn.execute("COMMIT AND CHAIN")
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -76,6 +81,7 @@ ENDINGS: list[Ending] = [
     commits_and_discards,
     commits_and_comes_later,
     commits_and_fails_in_the_next,
+    commits_and_succeeds_in_the_next,
     commits_and_swallows_an_error,
     commits_and_loses_its_session,
     commits_and_hangs,

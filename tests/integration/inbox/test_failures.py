@@ -246,6 +246,23 @@ def test_a_message_that_cannot_be_parked_is_not_taken_over(
     assert inbox.conn.execute("SELECT next_off FROM outbox.inbox_position").fetchone() == (1,)
 
 
+def test_members_try_different_retries_at_the_same_time(inbox: InboxStage, topic: str) -> None:
+    inbox.produce_numbered(topic, 2)
+    delays = DelaySchedule.of(["1h"])
+    with inbox.consumer(topic, lambda *_: ConsumeResult.RECONSUME_LATER, delays=delays):
+        wait_until(lambda: inbox.count("outbox.inbox_parked") == 2, "both are parked")
+    inbox.conn.execute("UPDATE outbox.inbox_parked SET due_at = clock_timestamp()")
+    row = inbox.conn.execute("SELECT id FROM outbox.consumer_group").fetchone()
+    assert row is not None
+    with psycopg.connect(inbox.dsn) as one, psycopg.connect(inbox.dsn) as other:
+        other.execute("SET lock_timeout = '5s'")
+        first, second, third = (run(conn, plans.next_due(row[0])) for conn in (one, other, other))
+        assert first is not None
+        assert second is not None
+        assert first.id != second.id
+        assert third is None
+
+
 def test_a_retry_that_another_member_counted_is_not_postponed(inbox: InboxStage, topic: str) -> None:
     delays = DelaySchedule.of(["1h", "1h", "1h"])
     inbox.produce_numbered(topic, 1)
