@@ -53,7 +53,12 @@ REQUESTED = (
 NO_REASON = (
     "is set aside, and publishing it after all is kept in the audit: outbox holds release {id} --reason TEXT"
 )
+CHANGED = "was changed by somebody else meanwhile, and is left as it is; see: outbox holds ls"
 GOAL = {"dead": "DEAD", "skip": "SKIPPED", "skip in doubt": "SKIPPED"}
+
+
+class _ChangedError(Exception):
+    """Somebody else changed the message; the transaction is rolled back."""
 
 
 def act(
@@ -62,6 +67,8 @@ def act(
     identity: tuple[int | None, uuid.UUID | None],
     reason: str | None,
     wait: float,
+    *,
+    only: tuple[str | None, ...] = (),
 ) -> DecisionResult:
     """Do one of ACTIONS with one message, in a transaction of its own.
 
@@ -74,6 +81,7 @@ def act(
         reason: why; becomes the message's remark and is kept in the audit. None: only for a message that waits for a
             hold to be released.
         wait: seconds to wait for another transaction that holds the message or its lane.
+        only: leave a message alone that is not COMMITTED, or does not wait for one of these reasons.
 
     Raises:
         OperatorError: there is no such message.
@@ -85,18 +93,20 @@ def act(
             if action == "release" and before["expired"]:
                 return DecisionResult(message, "refused", _expired(message, before), before["state"])
             state, by, at = before["state"], None, None
+            if only and (state != "COMMITTED" or before["waiting"] not in only):
+                return DecisionResult(message, "refused", CHANGED, state)
             if action == "release" and state == "COMMITTED" and before["status"] != "PUBLISHED":
-                return _released(conn, message, before, reason)
+                return _released(conn, message, before)
             if reason is None and state in ACTIONS[action]:
                 return DecisionResult(message, "refused", NO_REASON.format(id=message["id"]), state)
             for after in ACTIONS[action].get(state, ()):
                 values = {**_named(message), "before": state, "after": after, "reason": reason}
                 row = conn.execute(STATEMENTS["change"], values).fetchone()
                 if row is None:
-                    raise OperatorError(
-                        f"message {message['id']} was changed by somebody else meanwhile; run it again"
-                    )
+                    raise _ChangedError
                 state, (by, at) = after, row
+    except _ChangedError:
+        return DecisionResult(message, "refused", CHANGED, str(message["state"]))
     except psycopg.errors.LockNotAvailable:
         text = (
             f"or its lane is held by another transaction; waited {seconds(wait)}, nothing was changed: run it "
@@ -114,7 +124,7 @@ def act(
     return DecisionResult(message, "refused", _cannot(action, message, before), state)
 
 
-def _released(conn: psycopg.Connection[Any], message: Row, now: Row, reason: str | None) -> DecisionResult:
+def _released(conn: psycopg.Connection[Any], message: Row, now: Row) -> DecisionResult:
     """Ask for another try of the hold for which a message waits, or of its lane if that is stopped."""
     hold = holds.of_message(conn, message["id"])
     if hold is not None and hold.is_paused:
@@ -124,11 +134,27 @@ def _released(conn: psycopg.Connection[Any], message: Row, now: Row, reason: str
         if drain is None:
             return DecisionResult(message, "refused", hold.being_tried, now["state"])
         by, at = drain
-        return DecisionResult(message, "decided", REQUESTED, now["state"], by, at, reason)
+        return DecisionResult(message, "decided", _requested(conn, hold), now["state"], by, at)
     if now["waiting"] is None and holds.release_lanes(conn, [now["lane"]]):
         text = f"is tried again within about a second, with all of lane {now['lane']}"
-        return DecisionResult(message, "decided", text, now["state"], reason=reason)
+        stop = holds.of_message(conn, message["id"], now["lane"])
+        return DecisionResult(message, "decided", text + _without_relay(stop), now["state"])
     return DecisionResult(message, "refused", _cannot("release", message, now), now["state"])
+
+
+def _requested(conn: psycopg.Connection[Any], hold: holds.HoldView) -> str:
+    wider = [
+        one
+        for one in holds.of_topic(conn, hold.topic or "")
+        if hold.kind != "topic" and not set(one.lanes).isdisjoint(hold.lanes)
+    ]
+    if wider:
+        return f"is tried again once its topic is published again: {wider[0].repair()[0]}"
+    return REQUESTED + _without_relay(hold)
+
+
+def _without_relay(hold: holds.HoldView | None) -> str:
+    return "" if hold is None or hold.has_relay else "; no relay runs for it: outbox relay run"
 
 
 def act_on_all(
@@ -142,7 +168,9 @@ def act_on_all(
 ) -> Iterator[DecisionResult]:
     """Set aside or give up all messages that fail, or have expired, each in a transaction of its own; yield results.
 
-    What was held behind one that failed is published then; those of it that fail are not given up by this call.
+    What was held behind one that failed is published then; those of it that fail then, and what somebody else has
+    changed meanwhile, are left as they are. So is the message at which a lane stopped, unless its error is chosen: most
+    of these errors are not the message's.
 
     Args:
         conn: an autocommit connection that is in no transaction.
@@ -153,15 +181,21 @@ def act_on_all(
         waiting: "failed" or "expired".
     """
     in_doubt = action == "skip in doubt"
-    if waiting == "failed":
-        for hold in holds.stopped_lanes(conn, chosen):
-            if hold.id is not None and hold.may_be_given_up and hold.in_doubt == in_doubt:
-                yield act(conn, action, (hold.id, None), reason, wait)
-    values = {**asdict(chosen), "waiting": waiting, "in_doubt": in_doubt, "after": 0}
-    while ids := [row[0] for row in conn.execute(STATEMENTS["next_to_give_up"], values)]:
-        for id_ in ids:
-            yield act(conn, action, (id_, None), reason, wait)
-        values["after"] = ids[-1]
+    ids: list[int] = []
+    if waiting == "failed" and chosen.error is not None:
+        stops = holds.stopped_lanes(conn, chosen)
+        ids = [
+            one.id for one in stops if one.id is not None and one.may_be_given_up and one.in_doubt == in_doubt
+        ]
+    values: dict[str, Any] = {**asdict(chosen), "waiting": waiting, "in_doubt": in_doubt, "after": 0}
+    while page := [row[0] for row in conn.execute(STATEMENTS["next_to_give_up"], values)]:
+        ids += page
+        values["after"] = page[-1]
+    for id_ in ids:
+        try:
+            yield act(conn, action, (id_, None), reason, wait, only=(waiting, None))
+        except OperatorError as error:  # its partition was dropped: the others are still to be done
+            yield DecisionResult({"id": id_, "message_id": None}, "refused", str(error), "gone")
 
 
 def has_more_in_doubt(
@@ -171,7 +205,8 @@ def has_more_in_doubt(
     values = {**asdict(chosen), "waiting": waiting, "in_doubt": True, "after": 0}
     if conn.execute(STATEMENTS["next_to_give_up"], values).fetchone() is not None:
         return True
-    return waiting == "failed" and any(hold.in_doubt for hold in holds.stopped_lanes(conn, chosen))
+    stops = holds.stopped_lanes(conn, chosen) if waiting == "failed" and chosen.error is not None else []
+    return any(hold.in_doubt for hold in stops)
 
 
 def _named(message: Row) -> dict[str, Any]:

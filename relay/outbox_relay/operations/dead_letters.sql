@@ -32,7 +32,7 @@ RETURNING k.requested_by, k.requested_at
 SELECT w.id FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
 LEFT JOIN outbox.parked_key k ON k.number = w.parked
 WHERE w.reason IN ('failed', 'expired') AND w.reason = %(waiting)s AND w.in_doubt = %(in_doubt)s AND w.id > %(after)s
-    AND (%(topic)s::text IS NULL OR m.topic = %(topic)s)
+    AND (%(topic)s::text IS NULL OR coalesce(k.topic, m.topic) = %(topic)s)
     AND (%(lane)s::smallint IS NULL OR m.lane = %(lane)s)
     AND (%(error)s::text IS NULL OR split_part(k.error, ':', 1) = %(error)s)
     AND (%(older)s::float IS NULL OR k.since <= clock_timestamp() - make_interval(secs => %(older)s))

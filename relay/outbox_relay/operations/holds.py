@@ -70,7 +70,7 @@ class HoldView:
         requested_at: when an operator asked for another try that has not ended.
         is_being_tried: whether its messages are being published now.
         in_doubt: Kafka may have the message that fails.
-        may_be_given_up: the message itself is at fault, so the others can go on without it.
+        may_be_given_up: the others can go on without the message that fails.
         numbers: its rows in outbox.parked_key.
         has_relay: whether a living relay has its lanes.
         waiting: how many messages wait behind the one that fails; of a topic all; of a lane they are not counted.
@@ -105,6 +105,11 @@ class HoldView:
         return self.kind == "topic" and self.code == "TOPIC_PAUSED"
 
     @property
+    def is_over(self) -> bool:
+        """Whether the message that failed is given up or set aside, and the relay has not come to the others yet."""
+        return self.kind in ("key", "message") and self.message_id is None
+
+    @property
     def place(self) -> str:
         """What is held."""
         topic = f"topic {printable(self.topic or '')}"
@@ -119,10 +124,12 @@ class HoldView:
 
     @property
     def chosen_by(self) -> str:
-        """What `outbox holds release` takes for it."""
+        """What `outbox holds release` takes for it, and for nothing else."""
         if self.kind == "topic":
-            return f"--topic {printable(self.topic or '')}"
-        return f"--lane {self.lanes[0]}" if self.kind == "lane" else str(self.id)
+            return f"--topic {printable(self.topic or '')} --error {printable(self.code)}"
+        return (
+            str(self.id) if self.id is not None else f"--lane {self.lanes[0]} --error {printable(self.code)}"
+        )
 
     @property
     def being_tried(self) -> str:
@@ -163,6 +170,10 @@ class HoldView:
 
     def repair(self) -> list[str]:
         """Return what an operator can do about it, best first."""
+        if self.is_over:
+            return [
+                "what it failed with is given up; what is held behind it follows, once a relay comes to it"
+            ]
         if self.is_paused:
             return [f"let it go on: outbox topic resume {printable(self.topic or '')}"]
         release = f"outbox holds release {self.chosen_by}"
@@ -213,6 +224,11 @@ def everything(
 def stopped_lanes(conn: psycopg.Connection[Any], chosen: HoldFilter = ALL) -> list[HoldView]:
     """Return the lanes that are stopped; needs no more than the role outbox_reader."""
     return _read(conn, {**asdict(chosen), "most": None}, lanes="true")
+
+
+def of_topic(conn: psycopg.Connection[Any], topic: str) -> list[HoldView]:
+    """Return the holds of a whole topic, one for each error; needs no more than the role outbox_reader."""
+    return _read(conn, {**asdict(ALL), "topic": topic, "most": None}, topics=STATEMENTS["named_topic"])
 
 
 def of_message(conn: psycopg.Connection[Any], id_: int, lane: int | None = None) -> HoldView | None:
@@ -271,7 +287,7 @@ class LaneRowsHeldError(OperatorError):
             f"outbox.lane; held, as far as can be seen, by: "
             f"{printable(', '.join(holders)) or 'a session that has just ended'}{asked}\n"
             "end that transaction (COMMIT, or SELECT pg_terminate_backend(pid)), then: "
-            f"outbox holds release {f'--lane {lanes[0]}' if len(lanes) == 1 else '--all'}; "
+            f"{' and '.join(f'outbox holds release --lane {lane}' for lane in lanes)}; "
             "the relay tries stopped lanes again within a minute by itself"
         )
 

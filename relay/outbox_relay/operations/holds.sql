@@ -1,8 +1,8 @@
 -- Holds, as operators see them: what cannot be published now, and what waits behind it.
 
 -- name: columns
--- One row per hold. Of a key or a message: "id" fails, and "waiting" are behind it. A topic once, though each lane has a row
--- of it: all its messages wait, and "id" is tried first. Of a lane: it stopped at "id", or without one at a partition; what
+-- One row per hold. Of a key or a message: "id" fails, and "waiting" are behind it. A topic once for each error, though each
+-- lane has a row of it: all its messages wait, and "id" is tried first. Of a lane: it stopped at "id", or without one at a partition; what
 -- is behind it is not counted. A message id that the outbox made carries the row's id; others have an index of their own.
 WITH alive AS (
     SELECT l.lane FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
@@ -21,7 +21,7 @@ WITH alive AS (
            max(k.tries), max(k.requested_at), bool_or(k.draining_at IS NOT NULL), false, false, array_agg(k.number)
     FROM outbox.parked_key k
     WHERE k.is_topic AND {topics}
-    GROUP BY k.topic
+    GROUP BY k.topic, split_part(k.error, ':', 1)
     UNION ALL
     SELECT 'lane', ARRAY[l.lane], m.topic, NULL, NULL, m.id, l.stopped_message, l.stopped_error, l.stopped_at,
            0, l.retry_requested_at, l.retrying_at IS NOT NULL, l.stopped_in_doubt,
@@ -58,8 +58,14 @@ ORDER BY c.since, c.id
 k.number = %(number)s
 
 -- name: of_topic
--- All rows of the topic of one row.
-k.topic = (SELECT t.topic FROM outbox.parked_key t WHERE t.number = %(number)s)
+-- All rows of the topic of one row, with its error.
+(k.topic, split_part(k.error, ':', 1)) = (
+    SELECT t.topic, split_part(t.error, ':', 1) FROM outbox.parked_key t WHERE t.number = %(number)s
+)
+
+-- name: named_topic
+-- All rows of a topic.
+k.topic = %(topic)s
 
 -- name: of_lane
 -- One lane.

@@ -66,9 +66,9 @@ BUSY_S = 1.0
 KAFKA_AWAY = "Kafka is away"
 POLL_FACTOR = 1.5
 """How much longer than the one before it each wait of a relay without traffic is."""
-REST_AFTER_S, REST_FACTOR = 60.0, 4
-"""Without a message for so long, the longest wait is so many times as long: what one process pays for each of many
-databases is its polls, and the first message afterwards is later by 80 ms at most."""
+REST_AFTER_S, REST_FACTOR, REST_MOST_S = 60.0, 4, 0.1
+"""Without a message for so long, the longest wait is so many times as long, but no longer than this: what one process
+pays for each of many databases is its polls, and the first message afterwards comes within a tenth of a second."""
 
 
 class UnsettledError(RuntimeError):
@@ -333,7 +333,8 @@ class Relay:
             if found or now - session.counts.last_found < BUSY_S:
                 polling.reset()
             rests = now - session.counts.last_found >= REST_AFTER_S
-            wait = polling.next(REST_FACTOR * options.poll_max if rests else None)
+            longest = max(options.poll_max, min(REST_FACTOR * options.poll_max, REST_MOST_S))
+            wait = polling.next(longest if rests else None)
             if self.on_turn is not None:
                 self.on_turn(session)
             if now >= report_at:

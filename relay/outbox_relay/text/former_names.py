@@ -32,5 +32,7 @@ def absent(group: str) -> dict[str, str]:
 def told(words: list[str]) -> str:
     """Return what a command of a group that is gone is called now."""
     present = FORMER.get(" ".join(words[:2]))
+    if "--all" in words:
+        present = "holds release --all"
     now = f"it is now `outbox {present}`" if present else f"see: outbox {FORMER['lane ls'].split()[0]} --help"
     return f"No such command {' '.join(words[:2])!r}: {now}"

@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 import pytest
 
+from outbox_relay.operations.dead_letters import act_on_all
+from outbox_relay.operations.holds import HoldFilter
 from tests.support.held_keys import hold_key, hold_topic, write_key
 from tests.support.outbox_command import outbox, succeed
-from tests.support.plain_inserts import Connection
+from tests.support.plain_inserts import Connection, connect_as_service
 from tests.support.publications import own_lanes, value
 from tests.support.stopped_lanes import stop_lane
 
@@ -126,13 +128,74 @@ def test_what_may_be_in_kafka_is_left_and_told(
     assert value(conn, "SELECT state FROM outbox.message WHERE id = %s", [held.large]) == "SKIPPED"
 
 
-def test_the_message_at_which_a_lane_stopped_is_given_up_by_filters(
+def test_the_message_at_which_a_lane_stopped_is_given_up_by_its_error_only(
     database: str, conn: Connection, held: Held
 ) -> None:
     stopped = write_key(conn, "orders", "z")
     stop_lane(conn, stopped, "CLUSTER_AUTHORIZATION_FAILED: no")
+    assert "is stopped at it" not in succeed("holds", "show", str(held.large), OUTBOX_DSN=database).out
+    assert succeed("holds", "show", str(stopped), "--json", OUTBOX_DSN=database).json["kind"] == "lane"
+    succeed("holds", "skip", "--topic", "orders", *REASON, OUTBOX_DSN=database)
+    assert (stopped,) not in conn.execute(STATES, ["SKIPPED"]).fetchall(), "the fault is not its own"
     succeed("holds", "skip", "--error", "CLUSTER_AUTHORIZATION_FAILED", *REASON, OUTBOX_DSN=database)
-    assert conn.execute(STATES, ["SKIPPED"]).fetchall() == [(stopped,)]
+    assert (stopped,) in conn.execute(STATES, ["SKIPPED"]).fetchall()
+
+
+def test_what_fails_or_changes_while_a_bulk_change_runs_is_left_alone(
+    database: str, conn: Connection, held: Held
+) -> None:
+    with connect_as_service(database) as session:
+        outcomes = act_on_all(session, "skip", HoldFilter(topic="orders"), "a test", 1.0)
+        assert next(outcomes).state == "SKIPPED"
+        conn.execute("UPDATE outbox.waiting SET reason = 'failed' WHERE id = %s", [held.large + 1])
+        conn.execute("UPDATE outbox.parked_key SET head = %s WHERE number = %s", [held.large + 1, held.large])
+        succeed("holds", "dead", str(held.other), *REASON, OUTBOX_DSN=database)
+        changed, *more = outcomes
+    assert (changed.half["id"], changed.result, more) == (held.other, "refused", [])
+    assert conn.execute(STATES, ["DEAD"]).fetchall() == [(held.other,)]
+    assert value(conn, "SELECT state FROM outbox.message WHERE id = %s", [held.large + 1]) == "COMMITTED"
+
+
+def test_a_topic_with_two_errors_is_two_holds(database: str, conn: Connection, held: Held) -> None:
+    conn.execute(
+        "UPDATE outbox.parked_key SET error = 'LEADER_NOT_AVAILABLE: 0' WHERE number = %s", [-held.paused]
+    )
+    assert listed(database, "--topic", "paused", "--error", "LEADER_NOT_AVAILABLE") == [held.paused]
+    assert len(listed(database, "--topic", "paused")) == 2
+    ran = succeed("holds", "release", "--topic", "paused", "--json", OUTBOX_DSN=database)
+    assert [one["id"] for one in ran.json["released"]] == [held.paused]
+    paused = (
+        "SELECT count(*) FROM outbox.parked_key WHERE requested_at IS NOT NULL AND error LIKE 'TOPIC_PAUSED%'"
+    )
+    assert value(conn, paused) == 0
+
+
+def test_a_hold_whose_message_was_given_up_advises_nothing_that_is_refused(
+    database: str, conn: Connection, held: Held
+) -> None:
+    succeed("holds", "skip", str(held.large), *REASON, OUTBOX_DSN=database)
+    (hold, *_) = [
+        one
+        for one in succeed("holds", "ls", "--topic", "orders", "--json", OUTBOX_DSN=database).json
+        if one["id"] == held.large
+    ]
+    assert hold["repair"] == [
+        "what it failed with is given up; what is held behind it follows, once a relay comes to it"
+    ]
+
+
+def test_a_release_tells_that_no_relay_runs_or_that_the_topic_waits(
+    database: str, conn: Connection, held: Held
+) -> None:
+    conn.execute("UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 second'")
+    assert "no relay runs for it" in succeed("holds", "release", str(held.large), OUTBOX_DSN=database).out
+    conn.execute(
+        "INSERT INTO outbox.parked_key (number, lane, topic, head, error) "
+        "SELECT -m.id, m.lane, m.topic, m.id, 'LEADER_NOT_AVAILABLE: 0' FROM outbox.message m WHERE m.id = %s",
+        [held.large],
+    )
+    told = succeed("holds", "release", str(held.large), OUTBOX_DSN=database).out
+    assert "once its topic is published again: start a broker that has the partition" in told
 
 
 def test_what_was_set_aside_is_released_with_a_reason(database: str, conn: Connection, held: Held) -> None:
@@ -152,6 +215,7 @@ def test_what_was_set_aside_is_released_with_a_reason(database: str, conn: Conne
         (("message", "dead", "4711"), "outbox holds dead"),
         (("lane", "ls"), "outbox holds ls"),
         (("lane", "retry", "4"), "outbox holds release --lane"),
+        (("lane", "retry", "--all"), "outbox holds release --all"),
         (("lane",), "outbox holds --help"),
     ],
 )

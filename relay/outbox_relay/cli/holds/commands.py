@@ -14,7 +14,7 @@ from outbox_relay.cli.message.outcome import report, report_all
 from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option, limit_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.database import connections, schema
-from outbox_relay.operations import dead_letters, filters, half_messages, names
+from outbox_relay.operations import dead_letters, filters, messages, names
 from outbox_relay.operations import holds as holds_operation
 from outbox_relay.operations.decide import DecisionResult, checked_reason
 from outbox_relay.operations.holds import HoldFilter, HoldView
@@ -101,7 +101,7 @@ def ls(*, limit: int, dsn: str, as_json: bool, **options: Any) -> None:
 
 
 def _describe(hold: HoldView) -> None:
-    at = f" at message {hold.id}" if hold.kind in ("key", "lane") and hold.id is not None else ""
+    at = f" at message {hold.id}" if hold.kind in ("key", "lane") and hold.message_id is not None else ""
     tried = "; it is being tried again now" if hold.is_being_tried and hold.has_relay else ""
     no_relay = "" if hold.has_relay else " (no relay runs for it)"
     click.secho(
@@ -125,14 +125,14 @@ def show(*, identity: str, dsn: str, as_json: bool) -> None:
     \b
       outbox holds show 4711
     """
-    named = filters.identity(identity)
+    number, message_id = filters.identity(identity)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        message = half_messages.get(conn, named)
-        hold = holds_operation.of_message(conn, message["id"])
+        life = messages.life(conn, filters.Filters(id=number, message_id=message_id))
+        hold = None if life is None else life.hold
         if hold is None:
             raise OperatorError(
-                f"message {message['id']} waits for no hold; what becomes of it: outbox message show {message['id']}"
+                f"message {identity} waits for no hold; what becomes of it: outbox message show {identity}"
             )
         waiting = holds_operation.waiting(conn, hold, SHOWN)
     if as_json:
@@ -146,8 +146,8 @@ def show(*, identity: str, dsn: str, as_json: bool) -> None:
         right=("message",),
         keep=("message", "reason"),
     )
-    if hold.kind == "topic" and hold.waiting and hold.waiting > SHOWN:
-        click.echo(f"the first {SHOWN} of {hold.waiting:,}")
+    if len(waiting) == SHOWN:
+        click.echo(f"the first {SHOWN} of those that wait")
 
 
 @holds.command()
@@ -197,7 +197,8 @@ def release(
 
 
 def _report_released(found: Iterable[HoldView], asked: list[HoldView], *, as_json: bool) -> None:
-    left = [hold for hold in found if hold not in asked]
+    done = {id(hold) for hold in asked}
+    left = [hold for hold in found if id(hold) not in done]
     if as_json:
         output.emit_json(
             {
@@ -212,7 +213,11 @@ def _report_released(found: Iterable[HoldView], asked: list[HoldView], *, as_jso
             else "nothing of that is held"
         )
         for hold in left:
-            why = hold.repair()[0] if hold.is_paused else hold.being_tried
+            why = (
+                hold.repair()[0]
+                if hold.is_paused
+                else "it is tried or changed at this moment: outbox holds ls"
+            )
             click.secho(f"{hold.place} is left as it is: {why}", err=True, fg="yellow")
         if asked and not any(hold.has_relay for hold in asked):
             click.echo("no relay runs for them; one tries them when it starts: outbox relay run", err=True)
@@ -250,8 +255,8 @@ def skip(
 ) -> None:
     """Give up for good what fails, and publish what is held behind it.
 
-    It is not published from now on, and this cannot be undone. Of a message in doubt, consumers may have a record. What
-    was set aside is given up by its ID.
+    With an ID also a message that waits behind another, or was set aside. It is not published from now on, and this
+    cannot be undone. Of a message in doubt, consumers may have a record.
 
     \b
       outbox holds skip 4711 --reason "sent again as 4802"
@@ -323,5 +328,10 @@ def _at_end(
             )
         elif not found:
             names.require_known(conn, topic=chosen.topic)
+            if any(hold.kind in ("topic", "lane") for hold in holds_operation.everything(conn, chosen, None)):
+                click.echo(
+                    "what waits for a whole topic or lane is given up by ID, one message at a time: outbox holds ls",
+                    err=True,
+                )
 
     return look

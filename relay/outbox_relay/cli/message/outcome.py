@@ -36,9 +36,13 @@ def report_all(
         at_end: is called with how many there were: what was asked for may not exist, or be left.
     """
     done, refused = 0, []
-    for outcome in outcomes:
-        done += not outcome.failed
-        refused += [outcome] if outcome.failed else []
+    try:
+        for outcome in outcomes:
+            done += not outcome.failed
+            refused += [outcome] if outcome.failed else []
+    except BaseException:  # also Ctrl-C: what is done is done
+        click.echo(f"{what} before it ended: {done:,}", err=True)
+        raise
     at_end(done + len(refused))
     if as_json:
         output.emit_json({"done": done, "failed": [one.document() for one in refused]})

@@ -62,7 +62,7 @@ def relay() -> None:
     show_envvar=True,
     metavar="SECONDS",
     help="Longest pause between two polls when nothing happens (1 ms while there is traffic; four times "
-    "as long after a minute without messages).",
+    "as long after a minute without messages, up to 0.1 s).",
 )
 @click.option(
     "--page",

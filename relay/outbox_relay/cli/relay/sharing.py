@@ -120,7 +120,7 @@ def _wait(asked: Drain, timeout: float, *, is_quiet: bool) -> None:
             held = "; ".join(f"{name} has lanes {formatting.cell(lanes)}" for name, lanes in left.items())
             raise OperatorError(
                 f"not drained within {timeout:g} s: {formatting.printable(held)}; the relays go on draining\n"
-                "see what the lanes wait for: outbox holds ls"
+                "see who has which lanes, and what is held: outbox relay ls, outbox holds ls"
             )
         for name, lanes in left.items():
             if lanes != shown.get(name) and not is_quiet:
