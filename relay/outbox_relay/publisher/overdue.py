@@ -12,7 +12,8 @@ replicas, would hold up everything behind it. Two steps keep it from that:
 
 Step 2 needs a broker that replies. When none does, everything is away, not a partition: the clocks of all lanes
 begin again at every question that fails, and at the first one that is answered, so a lane stops only after `patience`
-seconds in which the cluster answered and the partition did not.
+seconds in which the cluster answered and the partition did not. So does the clock of a lane whose partition has again
+what it lacked at the question before: its silence until then is explained.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Overdue:
             if not self._asked.done():
                 return
             asked, self._asked = self._asked, None
-            was_away = not self._known
+            before = self._known
             try:
                 self._known, self.away_since = asked.result(), None
                 self._report_at = 0.0
@@ -152,9 +153,11 @@ class Overdue:
                 self._known = {}
                 self.away_since = now if self.away_since is None else self.away_since
                 self._report(error, now)
-            if was_away or not self._known:
+            for wait in self._waits.values():
+                lacked, has = before.get(wait.partition), self._known.get(wait.partition)
+                is_healed = lacked is not None and has is not None and has.is_silent and not lacked.is_silent
                 # Also at the first answer: until then the cluster was away, and what it says of partitions is too soon.
-                for wait in self._waits.values():
+                if not before or not self._known or is_healed:
                     wait.since = now
             self._ask_at = now + PROBE_EVERY_S
         if now >= self._ask_at:

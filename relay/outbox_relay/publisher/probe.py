@@ -38,6 +38,11 @@ class PartitionState(NamedTuple):
     code: str = "PARTITION_UNAVAILABLE"
     """Why it acknowledges nothing. LEADER_NOT_AVAILABLE and NOT_ENOUGH_REPLICAS park its topic."""
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it lacks nothing that Kafka knows of, and acknowledges nothing."""
+        return self.code == "PARTITION_UNAVAILABLE"
+
 
 class PartitionProbe:
     """Describes what the cluster knows of partitions; called on a thread of its own.

@@ -99,6 +99,30 @@ def test_an_acknowledgement_at_the_last_moment_is_no_reason_to_give_up() -> None
     overdue.close()
 
 
+def test_a_partition_that_has_its_replicas_again_is_waited_for_anew() -> None:
+    """A flap: the silence up to now is explained, and a stop of the lane would hold up all its keys."""
+    slot = SimpleNamespace(topic="t", partition=0, offsets=[])
+    head = SimpleNamespace(needs=[(slot, 1)], waiting=lambda: [(slot, 0)])
+    publisher = cast("Publisher", SimpleNamespace(aside={2: deque([head])}, in_flight=deque()))
+    state = PartitionState("too few replicas", "NOT_ENOUGH_REPLICAS")
+    overdue = Overdue(lambda partitions: dict.fromkeys(partitions, state), patience=3.0)
+
+    def hopeless(now: float) -> list[str]:
+        if overdue._asked is not None:
+            overdue._asked.result(10)
+        return [reason.code for reason in overdue.hopeless(publisher, now).values()]
+
+    for now in (0.0, 1.0, 2.1, 3.2):
+        assert hopeless(now) == []
+    state = PartitionState("its leader does not acknowledge")
+    assert hopeless(3.9) == [], "asked before it healed"
+    hopeless(4.3)
+    for now in (5.4, 6.5, 7.6):
+        assert hopeless(now) == [], "its patience began again"
+    assert hopeless(8.7) == ["PARTITION_UNAVAILABLE"]
+    overdue.close()
+
+
 def test_no_later_batch_of_a_lane_can_be_taken_for_the_one_that_it_waited_for() -> None:
     class Head(SimpleNamespace):
         """A batch; unlike its base it can be referred to weakly."""
