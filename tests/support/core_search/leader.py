@@ -242,7 +242,6 @@ class Leader:
             if claim.scope != EXPIRED_SCOPE:
                 db.holds.setdefault(claim.scope, -1)
                 if claim.is_failed:
-                    db.holds[claim.scope] = -1
                     db.requests -= {claim.scope}
                     self._check_blame(claim.scope, claim.row)
         for scope in write.announce:

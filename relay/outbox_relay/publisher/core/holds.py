@@ -240,13 +240,15 @@ class Holds:
         return tuple(hold.scope for hold in self._busy.values() if hold.is_passing and hold.out <= settled)
 
     def claimed(self, claims: tuple[Claim, ...]) -> None:
-        """Note claims that a write has recorded. A failed one took its hold's announcement back."""
+        """Note claims that a write has recorded.
+
+        A failed one ends the request of its hold, not the announcement: other rows of the hold may be out (R7).
+        """
         for claim in claims:
             del self.claims[claim.row.id]
             hold = self.by_scope.get(claim.scope)
             if hold is not None:
                 hold.unwritten -= 1
-                hold.is_announced &= not claim.is_failed
 
     def settle(self, settled: set[int]) -> None:
         """Note rows that a write has settled, and forget the holds of which nothing is under way."""
