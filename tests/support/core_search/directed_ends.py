@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from outbox_relay.publisher.core.values import Page, Scope
 from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.core_search.directed_calls import core_of, give, row_of, sends, write_all
 from tests.support.core_search.directed_worlds import Flags
+from tests.support.core_search.schedules import SMALL
 
 KEY, TOPIC = Scope("key", "b", "b1"), Scope("topic", "b")
 
@@ -40,6 +42,24 @@ def a_fault_in_a_page_keeps_what_is_behind_it(made: Any, _: Flags) -> bool:
     write_all(core)
     give(core, "drain", row_of(1, is_faulty=True), row_of(2))
     return not core.to_send() and set(core.holds.claims) == {1}
+
+
+def a_failed_claim_takes_no_announcement_back(made: Any, _: Flags) -> bool:
+    """1 of a topic's hold is out. 2 fails, and waits for the topic, because no more keys may be held."""
+    core = core_of(made, {TOPIC: 1}, replace(SMALL, holds=0))
+    core.holds.release(TOPIC)
+    write_all(core)
+    give(core, "drain", row_of(1))
+    [(item, producer)] = core.to_send()
+    give(core, "tail", row_of(2, key="b2", is_faulty=True))
+    claims, meanwhile = write_all(core), core.next_write()
+    core.acknowledged([item], producer)
+    published, last = write_all(core), write_all(core)
+    return (
+        [claim.scope for claim in claims.claims] == [TOPIC]
+        and (meanwhile is None or not meanwhile.retract)
+        and TOPIC in (*published.retract, *(last.retract if last else ()))
+    )
 
 
 def a_write_secures_the_pages_that_it_covers_only(made: Any, _: Flags) -> bool:
@@ -213,6 +233,7 @@ ENDS = (
     a_page_that_comes_after_a_stop_is_not_taken,
     a_page_of_a_hold_that_stopped_stays_in_the_table,
     a_fault_in_a_page_keeps_what_is_behind_it,
+    a_failed_claim_takes_no_announcement_back,
     a_write_secures_the_pages_that_it_covers_only,
     an_idle_leader_writes_nothing,
     what_is_new_is_in_no_doubt,
