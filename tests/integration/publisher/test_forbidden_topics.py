@@ -60,6 +60,16 @@ class Traffic:
         wait_until(lambda: self.parked(topic), f"{topic} is parked")
         assert self.parked(topic) == ["TOPIC_AUTHORIZATION_FAILED"]
 
+    def send_until_parked(self, topic: str) -> None:
+        """Write messages until the broker, which learns of changed rights a little later, has refused one."""
+
+        def is_parked() -> bool:
+            self.send()
+            return bool(self.parked(topic))
+
+        wait_until(is_parked, f"{topic} is parked")
+        self.wait_parked(topic)
+
     def wait_published(self, topic: str) -> None:
         """Wait until all that was sent to a topic is in Kafka."""
         want = (self.sent[topic] * len(KEYS),)
@@ -106,8 +116,7 @@ def test_a_topic_that_may_not_be_written_is_parked_alone_until_it_may(
         assert traffic.wrong() == {}
         # Taken away while it flows: one producer ends by it.
         broker.take_back(well)
-        traffic.send()
-        traffic.wait_parked(well)
+        traffic.send_until_parked(well)
         traffic.wait_published(unseen)
         traffic.wait_published(read_only)
         assert relay.count("delivery failed") == 1
