@@ -143,13 +143,10 @@ def _released(conn: psycopg.Connection[Any], message: Row, now: Row) -> Decision
 
 
 def _requested(conn: psycopg.Connection[Any], hold: holds.HoldView) -> str:
-    wider = [
-        one
-        for one in holds.of_topic(conn, hold.topic or "")
-        if hold.kind != "topic" and not set(one.lanes).isdisjoint(hold.lanes)
-    ]
-    if wider:
-        return f"is tried again once its topic is published again: {wider[0].repair()[0]}"
+    if hold.kind != "topic":
+        here = holds.HoldFilter(topic=hold.topic, lane=hold.lanes[0])
+        for wider in holds.everything(conn, here, 1, of=["topics"]):
+            return f"is tried again once its topic is published again: {wider.repair()[0]}"
     return REQUESTED + _without_relay(hold)
 
 
@@ -181,12 +178,11 @@ def act_on_all(
         waiting: "failed" or "expired".
     """
     in_doubt = action == "skip in doubt"
-    ids: list[int] = []
-    if waiting == "failed" and chosen.error is not None:
-        stops = holds.stopped_lanes(conn, chosen)
-        ids = [
-            one.id for one in stops if one.id is not None and one.may_be_given_up and one.in_doubt == in_doubt
-        ]
+    ids = [
+        stop.id
+        for stop in _stops(conn, chosen, waiting)
+        if stop.id is not None and stop.may_be_given_up and stop.in_doubt == in_doubt
+    ]
     values: dict[str, Any] = {**asdict(chosen), "waiting": waiting, "in_doubt": in_doubt, "after": 0}
     while page := [row[0] for row in conn.execute(STATEMENTS["next_to_give_up"], values)]:
         ids += page
@@ -205,8 +201,14 @@ def has_more_in_doubt(
     values = {**asdict(chosen), "waiting": waiting, "in_doubt": True, "after": 0}
     if conn.execute(STATEMENTS["next_to_give_up"], values).fetchone() is not None:
         return True
-    stops = holds.stopped_lanes(conn, chosen) if waiting == "failed" and chosen.error is not None else []
-    return any(hold.in_doubt for hold in stops)
+    return any(stop.in_doubt for stop in _stops(conn, chosen, waiting))
+
+
+def _stops(conn: psycopg.Connection[Any], chosen: holds.HoldFilter, waiting: str) -> list[holds.HoldView]:
+    """Return the stopped lanes whose messages a change of many concerns: those of a chosen error."""
+    if waiting != "failed" or chosen.error is None:
+        return []
+    return holds.everything(conn, chosen, None, of=["lanes"])
 
 
 def _named(message: Row) -> dict[str, Any]:

@@ -215,20 +215,21 @@ ALL = HoldFilter()
 
 
 def everything(
-    conn: psycopg.Connection[Any], chosen: HoldFilter = ALL, most: int | None = MOST
+    conn: psycopg.Connection[Any],
+    chosen: HoldFilter = ALL,
+    most: int | None = MOST,
+    *,
+    of: Iterable[str] = ("keys", "topics", "lanes"),
 ) -> list[HoldView]:
-    """Return holds, oldest first; needs no more than the role outbox_reader. `most` None: all."""
-    return _read(conn, {**asdict(chosen), "most": most}, keys="true", topics="true", lanes="true")
+    """Return holds, oldest first; needs no more than the role outbox_reader.
 
-
-def stopped_lanes(conn: psycopg.Connection[Any], chosen: HoldFilter = ALL) -> list[HoldView]:
-    """Return the lanes that are stopped; needs no more than the role outbox_reader."""
-    return _read(conn, {**asdict(chosen), "most": None}, lanes="true")
-
-
-def of_topic(conn: psycopg.Connection[Any], topic: str) -> list[HoldView]:
-    """Return the holds of a whole topic, one for each error; needs no more than the role outbox_reader."""
-    return _read(conn, {**asdict(ALL), "topic": topic, "most": None}, topics=STATEMENTS["named_topic"])
+    Args:
+        conn: an autocommit connection.
+        chosen: which ones.
+        most: how many at most; None: all.
+        of: those of `keys` (and messages), `topics` or `lanes`; the others are not read.
+    """
+    return _read(conn, {**asdict(chosen), "most": most}, **dict.fromkeys(of, "true"))
 
 
 def of_message(conn: psycopg.Connection[Any], id_: int, lane: int | None = None) -> HoldView | None:

@@ -63,10 +63,6 @@ k.number = %(number)s
     SELECT t.topic, split_part(t.error, ':', 1) FROM outbox.parked_key t WHERE t.number = %(number)s
 )
 
--- name: named_topic
--- All rows of a topic.
-k.topic = %(topic)s
-
 -- name: of_lane
 -- One lane.
 l.lane = %(at)s

@@ -7,8 +7,10 @@ FORMER = {
     "message skip": "holds skip",
     "message retry": "holds release",
     "lane ls": "holds ls",
+    "lane retry --all": "holds release --all",
     "lane retry": "holds release --lane",
 }
+"""A name that begins with another one stands in front of it."""
 GROUPS = frozenset({"lane"})
 """Groups of which no command is left."""
 
@@ -31,8 +33,7 @@ def absent(group: str) -> dict[str, str]:
 
 def told(words: list[str]) -> str:
     """Return what a command of a group that is gone is called now."""
-    present = FORMER.get(" ".join(words[:2]))
-    if "--all" in words:
-        present = "holds release --all"
+    given = " ".join(words)
+    present = next((present for former, present in FORMER.items() if given.startswith(former)), None)
     now = f"it is now `outbox {present}`" if present else f"see: outbox {FORMER['lane ls'].split()[0]} --help"
     return f"No such command {' '.join(words[:2])!r}: {now}"

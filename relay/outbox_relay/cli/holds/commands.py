@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 import psycopg
 
 from outbox.partitioning.lanes import LANES
 from outbox_relay.cli import output
-from outbox_relay.cli.message.outcome import report, report_all
+from outbox_relay.cli.message.outcome import gather, report, report_all
 from outbox_relay.cli.options import CommandGroup, add_options, dsn_option, json_option, limit_option
 from outbox_relay.cli.tx.options import reason_option, wait_option
 from outbox_relay.database import connections, schema
 from outbox_relay.operations import dead_letters, filters, messages, names
 from outbox_relay.operations import holds as holds_operation
-from outbox_relay.operations.decide import DecisionResult, checked_reason
+from outbox_relay.operations.decide import checked_reason
 from outbox_relay.operations.holds import HoldFilter, HoldView
 from outbox_relay.text import durations, formatting
 from outbox_relay.text.errors import OperatorError
@@ -42,12 +42,12 @@ def _filters(command: F) -> F:
 
 
 def _chosen(options: dict[str, Any]) -> HoldFilter:
-    """Take the options that choose holds out of all options."""
-    older = options.pop("older_than")
+    """Read the options that choose holds."""
+    older = options["older_than"]
     return HoldFilter(
-        topic=options.pop("topic"),
-        error=options.pop("error"),
-        lane=options.pop("lane"),
+        topic=options["topic"],
+        error=options["error"],
+        lane=options["lane"],
         older=None if older is None else durations.duration("--older-than", older).total_seconds(),
     )
 
@@ -187,7 +187,8 @@ def release(
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
         if identity is not None:
-            report(_act(conn, "release", identity, checked, wait), as_json=as_json)
+            named = filters.identity(identity)
+            report(dead_letters.act(conn, "release", named, checked, wait), as_json=as_json)
             return
         found = holds_operation.everything(conn, chosen, None)
         if not found:
@@ -221,12 +222,6 @@ def _report_released(found: Iterable[HoldView], asked: list[HoldView], *, as_jso
             click.secho(f"{hold.place} is left as it is: {why}", err=True, fg="yellow")
         if asked and not any(hold.has_relay for hold in asked):
             click.echo("no relay runs for them; one tries them when it starts: outbox relay run", err=True)
-
-
-def _act(
-    conn: psycopg.Connection[Any], action: str, identity: str, reason: str | None, wait: float
-) -> DecisionResult:
-    return dead_letters.act(conn, action, filters.identity(identity), reason, wait)
 
 
 @holds.command()
@@ -268,21 +263,16 @@ def skip(
     if expired and (identity is not None or chosen != HoldFilter(topic=chosen.topic)):
         raise click.UsageError("--expired takes --topic NAME and no other filter, and no ID")
     _require_one_way(identity, HoldFilter() if expired else chosen, everything=expired)
-    action = "skip in doubt" if may_be_published else "skip"
-    checked = checked_reason(reason)
+    change = _Change(
+        "skip in doubt" if may_be_published else "skip",
+        "messages given up",
+        checked_reason(reason),
+        wait,
+        "expired" if expired else "failed",
+    )
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        if identity is not None:
-            report(_act(conn, action, identity, checked, wait), as_json=as_json)
-            return
-        waiting = "expired" if expired else "failed"
-        done = dead_letters.act_on_all(conn, action, chosen, checked, wait, waiting=waiting)
-        report_all(
-            done,
-            f"{waiting} messages given up",
-            as_json=as_json,
-            at_end=_at_end(conn, chosen, action, waiting),
-        )
+        _change(conn, change, identity, chosen, as_json=as_json)
 
 
 @holds.command()
@@ -304,34 +294,48 @@ def dead(*, identity: str | None, reason: str, wait: float, dsn: str, as_json: b
     """
     chosen = _chosen(options)
     _require_one_way(identity, chosen)
-    checked = checked_reason(reason)
+    change = _Change("dead", "messages set aside", checked_reason(reason), wait)
     with connections.connect(dsn) as conn:
         schema.require_current(conn)
-        if identity is not None:
-            report(_act(conn, "dead", identity, checked, wait), as_json=as_json)
-            return
-        done = dead_letters.act_on_all(conn, "dead", chosen, checked, wait)
-        report_all(done, "failed messages set aside", as_json=as_json, at_end=_at_end(conn, chosen, "dead"))
+        _change(conn, change, identity, chosen, as_json=as_json)
 
 
-def _at_end(
-    conn: psycopg.Connection[Any], chosen: HoldFilter, action: str, waiting: str = "failed"
-) -> Callable[[int], None]:
-    """Return what looks, once all is done, whether the topic that was asked for exists, and what was left."""
+class _Change(NamedTuple):
+    """What is done to one message, or to all messages that fail or have expired."""
 
-    def look(found: int) -> None:
-        if action != "skip in doubt" and dead_letters.has_more_in_doubt(conn, chosen, waiting=waiting):
+    action: str
+    what: str
+    reason: str
+    wait: float
+    waiting: str = "failed"
+
+
+def _change(
+    conn: psycopg.Connection[Any],
+    change: _Change,
+    identity: str | None,
+    chosen: HoldFilter,
+    *,
+    as_json: bool,
+) -> None:
+    """Do it; exit with 1 when a message was refused."""
+    action, _, reason, wait, waiting = change
+    if identity is not None:
+        report(dead_letters.act(conn, action, filters.identity(identity), reason, wait), as_json=as_json)
+        return
+    what = f"{waiting} {change.what}"
+    done, refused = gather(dead_letters.act_on_all(conn, action, chosen, reason, wait, waiting=waiting), what)
+    if action != "skip in doubt" and dead_letters.has_more_in_doubt(conn, chosen, waiting=waiting):
+        click.echo(
+            "messages in doubt are left as they are, because Kafka may have them: give them up with "
+            "outbox holds skip --may-be-published",
+            err=True,
+        )
+    elif not done and not refused:
+        names.require_known(conn, topic=chosen.topic)
+        if holds_operation.everything(conn, chosen, 1, of=["topics", "lanes"]):
             click.echo(
-                "messages in doubt are left as they are, because Kafka may have them: give them up with "
-                "outbox holds skip --may-be-published",
+                "what waits for a whole topic or lane is given up by ID, one message at a time: outbox holds ls",
                 err=True,
             )
-        elif not found:
-            names.require_known(conn, topic=chosen.topic)
-            if any(hold.kind in ("topic", "lane") for hold in holds_operation.everything(conn, chosen, None)):
-                click.echo(
-                    "what waits for a whole topic or lane is given up by ID, one message at a time: outbox holds ls",
-                    err=True,
-                )
-
-    return look
+    report_all(done, refused, what, as_json=as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import click
 
@@ -24,17 +24,8 @@ def report(outcome: DecisionResult, *, as_json: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def report_all(
-    outcomes: Iterable[DecisionResult], what: str, *, as_json: bool, at_end: Callable[[int], None]
-) -> None:
-    """Print how many messages were changed, and each that was refused; exit with 1 when one was.
-
-    Args:
-        outcomes: of each message.
-        what: what was done to them.
-        as_json: print one document.
-        at_end: is called with how many there were: what was asked for may not exist, or be left.
-    """
+def gather(outcomes: Iterable[DecisionResult], what: str) -> tuple[int, list[DecisionResult]]:
+    """Return how many messages were changed, and those that were refused; `what`: was done to them."""
     done, refused = 0, []
     try:
         for outcome in outcomes:
@@ -43,7 +34,11 @@ def report_all(
     except BaseException:  # also Ctrl-C: what is done is done
         click.echo(f"{what} before it ended: {done:,}", err=True)
         raise
-    at_end(done + len(refused))
+    return done, refused
+
+
+def report_all(done: int, refused: list[DecisionResult], what: str, *, as_json: bool) -> None:
+    """Print how many messages were changed, and each that was refused; exit with 1 when one was."""
     if as_json:
         output.emit_json({"done": done, "failed": [one.document() for one in refused]})
     else:
