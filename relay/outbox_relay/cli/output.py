@@ -98,7 +98,7 @@ STYLES = {
     "UNKNOWN": "yellow",
     "EXHAUSTED": "bold red",
     "DEAD": "bold red",
-    "stopped": "bold red",
+    "held": "bold red",
     "running": "green",
     "no owner": "yellow",
     NOTHING: "dim",

@@ -43,31 +43,17 @@ ALERTS = (
         "{{ $value | humanizeDuration }} old",
     ),
     AlertRule(
-        "OutboxTopicParked",
-        'max by (database, topic) (outbox_parked_messages{reason="parked"}) > 0',
+        "OutboxHolds",
+        "max by (database, kind, topic, error) (outbox_holds) > 0",
         "5m",
         "page",
-        f"{_DATABASE}: nothing of topic {{{{ $labels.topic }}}} is published: paused, missing in Kafka or forbidden",
-    ),
-    AlertRule(
-        "OutboxKeysParked",
-        'max by (database, topic) (outbox_parked_messages{reason="failed"}) > 0',
-        "5m",
-        "page",
-        f"{_DATABASE}: Kafka refuses {{{{ $value }}}} messages of topic {{{{ $labels.topic }}}}, and their keys wait",
-    ),
-    AlertRule(
-        "OutboxLaneStopped",
-        "max by (database, lane, error) (outbox_lane_stopped) > 0",
-        "1m",
-        "page",
-        f"{_DATABASE}: lane {{{{ $labels.lane }}}} is stopped by {{{{ $labels.error }}}}",
+        f"{_DATABASE}: {{{{ $value }}}} holds of kind {{{{ $labels.kind }}}}, topic {{{{ $labels.topic }}}}, by "
+        "{{ $labels.error }}: outbox holds ls",
     ),
     AlertRule(
         "OutboxProblem",
         "max by (database, kind) (outbox_problems"
-        '{kind!~"dead|dead_letters|exhausted|failover|key_parked|late|lane_stopped|no_checker|no_relay|partitions|'
-        'topic_parked"}) > 0',
+        '{kind!~"dead|dead_letters|exhausted|failover|hold|late|no_checker|no_relay|partitions"}) > 0',
         "5m",
         "ticket",
         f"{_DATABASE}: outbox status reports {{{{ $labels.kind }}}}",

@@ -66,22 +66,23 @@ CHECKER = {
     "outbox_groups_read_seconds": Described("gauge", (), "Seconds since the checker read its groups."),
 }
 
+HOLD = ("kind", "topic", "error")
 FIGURES = {
     "outbox_backlog_messages": Described(
-        "gauge", ("topic",), "Messages that are due and not published, parked ones too."
+        "gauge", ("topic",), "Messages that are due and not published, held ones too."
     ),
     "outbox_backlog_oldest_age_seconds": Described("gauge", ("topic",), "Age of the oldest of them."),
-    "outbox_parked_messages": Described(
+    "outbox_holds": Described(
         "gauge",
-        ("topic", "reason"),
-        "Those of them that cannot be published now: parked (their topic is paused, missing or forbidden), failed, or "
-        "held behind a failed one of their key.",
+        HOLD,
+        "Holds, as outbox holds ls lists them: of a message, a key, a topic or a lane, by the error's code.",
     ),
-    "outbox_lane_stopped": Described(
-        "gauge", ("lane", "error"), "1 for each lane that is stopped, with the error's name."
+    "outbox_held_messages": Described(
+        "gauge", HOLD, "Messages that wait behind those that fail; of a topic or a lane all."
     ),
+    "outbox_holds_oldest_age_seconds": Described("gauge", HOLD, "Since the oldest of the holds began."),
     "outbox_waiting_messages": Described(
-        "gauge", ("reason",), "Committed messages that may not be published now."
+        "gauge", ("reason",), "Committed messages that are delayed, or have expired."
     ),
     "outbox_half_messages": Described("gauge", ("group", "state"), "Half messages that are not decided."),
     "outbox_half_messages_overdue": Described("gauge", ("group",), "Those that no checker came to in time."),

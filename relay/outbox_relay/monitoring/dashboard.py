@@ -81,12 +81,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ((_largest("outbox_relay_lanes", "database", "instance"), "{{instance}} {{database}}"),),
         ),
         Panel(
-            "Stopped lanes",
+            "Holds, by kind, topic and error",
             "short",
             (
                 (
-                    _largest("outbox_lane_stopped", "database", "lane", "error"),
-                    "lane {{lane}} {{error}} {{database}}",
+                    _largest("outbox_holds", "database", "kind", "topic", "error"),
+                    "{{kind}} {{topic}} {{error}} {{database}}",
                 ),
             ),
         ),
@@ -120,7 +120,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
         ),
         Panel(
-            "Messages that wait, by reason",
+            "Messages that are delayed, or have expired",
             "short",
             ((_largest("outbox_waiting_messages", "database", "reason"), "{{reason}} {{database}}"),),
         ),

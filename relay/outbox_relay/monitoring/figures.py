@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,7 @@ from outbox_relay.monitoring.server import Monitoring
 from outbox_relay.operations import consumers
 from outbox_relay.operations.consumer_lag import KafkaOffsets, Lag, lags
 from outbox_relay.operations.health import problems
+from outbox_relay.operations.hold_groups import HoldGroup
 from outbox_relay.operations.messages import Row
 from outbox_relay.operations.status import Share, Status, look
 from outbox_relay.text.errors import OperatorError
@@ -44,6 +45,7 @@ MOST_TOPICS = 100
 """Topics with series of their own. A producer may invent topics without end; the rest are one series."""
 OTHERS = "(others)"
 NO_NAME = "(none)"
+HOLD_METRICS = ("outbox_holds", "outbox_held_messages", "outbox_holds_oldest_age_seconds")
 
 
 @dataclass(frozen=True)
@@ -140,20 +142,18 @@ class Figures(Periodic):
         self._add_consumers(families, reading)
 
     def _add_topics(self, families: Families, reading: Reading) -> None:
-        """Add what is not published, by topic: what is parked is part of it."""
+        """Add what is not published, by topic: what is held is part of it."""
         database = self.database
         late = {name: Share(share.backlog, share.oldest) for name, share in reading.status.topics.items()}
-        for each in reading.kept.parked:
+        for each in reading.kept.held:
             late.setdefault(each.topic, Share()).add(each.messages, each.oldest)
         shown = _topics(late)
         for topic, share in shown.items():
             families.add("outbox_backlog_messages", database, topic, value=share.backlog)
             families.add("outbox_backlog_oldest_age_seconds", database, topic, value=share.oldest or 0.0)
-        parked: Counter[tuple[str, str]] = Counter()
-        for each in reading.kept.parked:
-            parked[each.topic if each.topic in shown else OTHERS, each.reason] += each.messages
-        for (topic, why), messages in parked.items():
-            families.add("outbox_parked_messages", database, topic, why, value=messages)
+        for labels, held in _holds(reading.status.holds, shown).items():
+            for name, value in zip(HOLD_METRICS, held, strict=True):
+                families.add(name, database, *labels, value=value)
 
     def _add_space(self, families: Families, reading: Reading) -> None:
         partitions, kept_ = reading.status.partitions, reading.kept
@@ -172,10 +172,6 @@ class Figures(Periodic):
 
     def _add_status(self, families: Families, status: Status) -> None:
         database = self.database
-        for lane in status.lanes:
-            if lane.stopped_error is not None:
-                error = lane.stopped_error.partition(":")[0][:40]
-                families.add("outbox_lane_stopped", database, str(lane.lane), error, value=1)
         for waiting in status.waiting:
             families.add("outbox_waiting_messages", database, waiting.reason, value=waiting.messages)
         overdue: Counter[str] = Counter()
@@ -237,6 +233,19 @@ def _topics(topics: Mapping[str | None, Share]) -> dict[str, Share]:
         found[OTHERS] = rest = Share()
         for _, share in ranked[MOST_TOPICS:]:
             rest.add(share.backlog, share.oldest)
+    return found
+
+
+def _holds(
+    holds: Iterable[HoldGroup], shown: Container[str]
+) -> dict[tuple[str, str, str], tuple[int, int, float]]:
+    """Return how many holds there are, how many messages wait, and the age of the oldest, by kind, topic and error."""
+    found: dict[tuple[str, str, str], tuple[int, int, float]] = {}
+    for one in holds:
+        topic = one.topic or NO_NAME
+        labels = (one.kind, topic if one.topic is None or topic in shown else OTHERS, one.code[:40])
+        number, waiting, age = found.get(labels, (0, 0, 0.0))
+        found[labels] = (number + one.holds, waiting + one.waiting, max(age, one.age_seconds))
     return found
 
 

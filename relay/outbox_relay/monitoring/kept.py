@@ -1,4 +1,4 @@
-"""What a database keeps, for its figures: what cannot be published, alarms that were not pushed, disk space."""
+"""What a database keeps, for its figures: what is held, alarms that were not pushed, disk space."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from outbox.statements import Statements
 STATEMENTS = Statements("outbox_relay/monitoring/kept.sql")
 
 
-class Parked(NamedTuple):
-    """Messages of a topic that cannot be published, for one reason; the age of the oldest in seconds."""
+class HeldTopic(NamedTuple):
+    """Messages of a topic that fail, or wait for a hold; the age of the oldest in seconds."""
 
     topic: str
-    reason: str
     messages: int
     oldest: float
 
@@ -23,7 +22,7 @@ class Parked(NamedTuple):
 class Kept(NamedTuple):
     """What is kept; ages in seconds."""
 
-    parked: list[Parked]
+    held: list[HeldTopic]
     unsent: float
     """Since when the oldest alarm waits to be pushed; 0: none does."""
     oldest: float
@@ -35,8 +34,8 @@ class Kept(NamedTuple):
 
 def read(conn: psycopg.Connection[Any]) -> Kept:
     """Read it; needs no more than the role outbox_reader."""
-    parked = [Parked(*row) for row in conn.execute(STATEMENTS["parked"]).fetchall()]
+    held = [HeldTopic(*row) for row in conn.execute(STATEMENTS["held"]).fetchall()]
     (unsent,) = conn.execute(STATEMENTS["unsent"]).fetchone() or (None,)
     (oldest,) = conn.execute(STATEMENTS["oldest"]).fetchone() or (None,)
     size, inbox_oldest = conn.execute(STATEMENTS["inbox"]).fetchone() or (0.0, None)
-    return Kept(parked, unsent or 0.0, oldest or 0.0, size, max(inbox_oldest or 0.0, 0.0))
+    return Kept(held, unsent or 0.0, oldest or 0.0, size, max(inbox_oldest or 0.0, 0.0))

@@ -1,12 +1,11 @@
 -- What the figures of a database hold besides those of `outbox status`; see kept.py.
 
--- name: parked
--- Messages that cannot be published now, by topic: it is paused, missing or forbidden (parked), or they failed (failed), or
--- they are behind one of their key that did (held). The age is that of the commit, as in the backlog.
-SELECT m.topic, w.reason, count(*),
+-- name: held
+-- Messages that fail, or wait for a hold, by topic: they are part of its backlog. The age is that of the commit, as there.
+SELECT m.topic, count(*),
        extract(epoch FROM clock_timestamp() - min(greatest(m.born_at, m.decided_at, m.deliver_at)))::float8
 FROM outbox.waiting w JOIN outbox.message m ON m.id = w.id
-WHERE w.reason IN ('parked', 'failed', 'held') GROUP BY m.topic, w.reason
+WHERE w.reason IN ('parked', 'failed', 'held') GROUP BY m.topic
 
 -- name: unsent
 -- For how many seconds the oldest alarm, or end of one, has waited to be pushed to the webhook; nothing waits: NULL.

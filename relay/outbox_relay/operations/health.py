@@ -31,8 +31,7 @@ def problems(status: Status, max_age: float = MAX_AGE_S) -> list[Problem]:
     """
     return [
         *_relay(status),
-        *_stopped(status),
-        *_parked(status),
+        *_held(status),
         *_expired(status),
         *_partitions(status),
         *_failovers(status),
@@ -60,33 +59,20 @@ def _relay(status: Status) -> Iterator[Problem]:
         yield Problem("no_relay", f"no relay runs for {lanes}{waiting}", "outbox relay run")
 
 
-def _stopped(status: Status) -> Iterator[Problem]:
-    for lane in status.lanes:
-        if lane.stopped_error is not None:
-            yield Problem(
-                "lane_stopped",
-                f"lane {lane.lane} stopped at {cell(lane.stopped_at)}: {printable(lane.stopped_error)}",
-                "outbox holds ls"
-                if lane.stopped_message is None
-                else f"outbox message show {lane.stopped_message}",
-            )
-
-
-def _parked(status: Status) -> Iterator[Problem]:
-    failed = sum(one.messages for one in status.waiting if one.reason == "failed")
-    held = sum(one.messages for one in status.waiting if one.reason == "held")
-    if failed:
+def _held(status: Status) -> Iterator[Problem]:
+    """Name each kind of hold once, with its oldest: a fault may hold thousands."""
+    for kind in ("lane", "topic", "key", "message"):
+        found = [one for one in status.holds if one.kind == kind]
+        if not found:
+            continue
+        first, waiting = found[0], sum(one.waiting for one in found)
+        behind = f", {many(waiting, 'message')} wait{'s' if waiting == 1 else ''}" if waiting else ""
+        oldest = ": " if len(found) == 1 else "; the oldest: "
         yield Problem(
-            "key_parked",
-            f"{many(failed, 'message')} cannot be published, with {many(held, 'message')} held behind",
-            "outbox holds ls",
-        )
-    parked = sum(one.messages for one in status.waiting if one.reason == "parked")
-    if parked:
-        yield Problem(
-            "topic_parked",
-            f"{many(parked, 'message')} held by topics that are paused, or that Kafka does not take",
-            "outbox holds ls",
+            "hold",
+            f"{many(sum(one.holds for one in found), kind)} held since {cell(first.since)}{behind}"
+            f"{oldest}{first.place}: {printable(first.error)}",
+            first.command if len(found) == 1 else "outbox holds ls",
         )
 
 
@@ -118,7 +104,7 @@ def _failovers(status: Status) -> Iterator[Problem]:
 
 
 def _late(status: Status, max_age: float) -> Iterator[Problem]:
-    ages = [lane.share.oldest or 0.0 for lane in status.lanes if _alive(lane) and lane.stopped_error is None]
+    ages = [lane.share.oldest or 0.0 for lane in status.lanes if _alive(lane) and not lane.is_held]
     if ages and max(ages) > max_age:
         yield Problem(
             "late",

@@ -265,10 +265,14 @@ def _read(
         return cursor.execute(statement, values).fetchall()
 
 
-def read_statement(*, keys: str = "false", topics: str = "false", lanes: str = "false") -> sql.Composed:
-    """Return the statement that reads holds; each argument is the condition of one kind."""
-    parts = {"keys": sql.SQL(keys), "topics": sql.SQL(topics), "lanes": sql.SQL(lanes)}
-    return sql.SQL(STATEMENTS["columns"]).format(**parts)
+def read_statement(
+    name: str = "columns", *, keys: str = "false", topics: str = "false", lanes: str = "false"
+) -> sql.Composed:
+    """Return the statement that reads holds; each of the last arguments is the condition of one kind."""
+    held = sql.SQL(STATEMENTS["held"]).format(
+        keys=sql.SQL(keys), topics=sql.SQL(topics), lanes=sql.SQL(lanes)
+    )
+    return sql.SQL(STATEMENTS[name]).format(held=held)
 
 
 def waiting(conn: psycopg.Connection[Any], hold: HoldView, most: int) -> list[dict[str, Any]]:

@@ -1,41 +1,45 @@
 -- Holds, as operators see them: what cannot be published now, and what waits behind it.
 
+-- name: held
+-- One row per hold. Of a key or a message: "id" fails. A topic once for each error, though each lane has a row of it: all its
+-- messages wait, and "id" is tried first. Of a lane: it stopped at "id", or without one at a partition. A message id that the
+-- outbox made carries the row's id; others have an index of their own.
+SELECT CASE WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message' ELSE 'key' END AS kind,
+       ARRAY[k.lane] AS lanes, k.topic, k.queue, k.order_key, k.head AS id, NULL::uuid AS message_id, k.error, k.since,
+       k.tries, k.requested_at, k.draining_at IS NOT NULL AS is_being_tried, false AS in_doubt,
+       true AS may_be_given_up, ARRAY[k.number] AS numbers
+FROM outbox.parked_key k
+WHERE NOT k.is_topic AND {keys}
+UNION ALL
+SELECT 'topic', array_agg(k.lane ORDER BY k.lane), k.topic, NULL, NULL,
+       (array_agg(k.head ORDER BY k.number DESC))[1], NULL,
+       (array_agg(k.error ORDER BY k.number DESC))[1], min(k.since),
+       max(k.tries), max(k.requested_at), bool_or(k.draining_at IS NOT NULL), false, false, array_agg(k.number)
+FROM outbox.parked_key k
+WHERE k.is_topic AND {topics}
+GROUP BY k.topic, split_part(k.error, ':', 1)
+UNION ALL
+SELECT 'lane', ARRAY[l.lane], m.topic, NULL, NULL, m.id, l.stopped_message, l.stopped_error, l.stopped_at,
+       0, l.retry_requested_at, l.retrying_at IS NOT NULL, l.stopped_in_doubt,
+       coalesce(m.state = 'COMMITTED', false), '{{}}'
+FROM outbox.lane l
+LEFT JOIN LATERAL (
+    SELECT o.id, o.topic, o.state FROM outbox.message o
+    WHERE o.id = outbox.id_of(l.stopped_message) AND o.message_id = l.stopped_message
+    UNION ALL
+    SELECT f.id, f.topic, f.state FROM outbox.message f
+    WHERE f.message_id = l.stopped_message AND get_byte(uuid_send(f.message_id), 6) >> 4 <> 8 AND f.lane = l.lane
+    LIMIT 1
+) m ON true
+WHERE l.stopped_error IS NOT NULL AND {lanes}
+
 -- name: columns
--- One row per hold. Of a key or a message: "id" fails, and "waiting" are behind it. A topic once for each error, though each
--- lane has a row of it: all its messages wait, and "id" is tried first. Of a lane: it stopped at "id", or without one at a partition; what
--- is behind it is not counted. A message id that the outbox made carries the row's id; others have an index of their own.
+-- The holds that are chosen, with how many messages are behind the one that fails; behind a lane they are not counted.
 WITH alive AS (
     SELECT l.lane FROM outbox.lane l JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner
     WHERE e.leased_until > clock_timestamp()
 ), held AS (
-    SELECT CASE WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message' ELSE 'key' END AS kind,
-           ARRAY[k.lane] AS lanes, k.topic, k.queue, k.order_key, k.head AS id, NULL::uuid AS message_id, k.error, k.since,
-           k.tries, k.requested_at, k.draining_at IS NOT NULL AS is_being_tried, false AS in_doubt,
-           true AS may_be_given_up, ARRAY[k.number] AS numbers
-    FROM outbox.parked_key k
-    WHERE NOT k.is_topic AND {keys}
-    UNION ALL
-    SELECT 'topic', array_agg(k.lane ORDER BY k.lane), k.topic, NULL, NULL,
-           (array_agg(k.head ORDER BY k.number DESC))[1], NULL,
-           (array_agg(k.error ORDER BY k.number DESC))[1], min(k.since),
-           max(k.tries), max(k.requested_at), bool_or(k.draining_at IS NOT NULL), false, false, array_agg(k.number)
-    FROM outbox.parked_key k
-    WHERE k.is_topic AND {topics}
-    GROUP BY k.topic, split_part(k.error, ':', 1)
-    UNION ALL
-    SELECT 'lane', ARRAY[l.lane], m.topic, NULL, NULL, m.id, l.stopped_message, l.stopped_error, l.stopped_at,
-           0, l.retry_requested_at, l.retrying_at IS NOT NULL, l.stopped_in_doubt,
-           coalesce(m.state = 'COMMITTED', false), '{{}}'
-    FROM outbox.lane l
-    LEFT JOIN LATERAL (
-        SELECT o.id, o.topic, o.state FROM outbox.message o
-        WHERE o.id = outbox.id_of(l.stopped_message) AND o.message_id = l.stopped_message
-        UNION ALL
-        SELECT f.id, f.topic, f.state FROM outbox.message f
-        WHERE f.message_id = l.stopped_message AND get_byte(uuid_send(f.message_id), 6) >> 4 <> 8 AND f.lane = l.lane
-        LIMIT 1
-    ) m ON true
-    WHERE l.stopped_error IS NOT NULL AND {lanes}
+    {held}
 ), chosen AS (
     SELECT h.* FROM held h
     WHERE (%(topic)s::text IS NULL OR h.topic = %(topic)s)
@@ -52,6 +56,28 @@ SELECT c.kind, c.lanes, c.topic, c.queue, c.order_key, c.id, coalesce(c.message_
        ) END AS waiting
 FROM chosen c LEFT JOIN outbox.waiting w ON w.id = c.id
 ORDER BY c.since, c.id
+
+-- name: groups
+-- All holds by kind, topic and error, the oldest first: how many, with how many messages behind those that fail. The lanes
+-- are those that are held as such. What waits is joined at once: a look-up for each hold reads the whole table thousands of times
+-- where statistics are older than the holds.
+WITH held AS (
+    {held}
+), behind AS (
+    SELECT h.kind, h.topic, split_part(h.error, ':', 1) AS code, count(*) AS messages
+    FROM held h CROSS JOIN LATERAL unnest(h.numbers) n (number) JOIN outbox.waiting b ON b.parked = n.number
+    WHERE h.kind = 'topic' OR b.id <> h.id
+    GROUP BY 1, 2, 3
+), grouped AS (
+    SELECT h.kind, h.topic, split_part(h.error, ':', 1) AS code, (array_agg(h.error ORDER BY h.since, h.id))[1] AS error,
+           count(*) AS holds, min(h.since) AS since,
+           array_remove(array_agg(CASE WHEN h.kind = 'lane' THEN h.lanes[1] END ORDER BY h.lanes), NULL) AS lanes
+    FROM held h GROUP BY 1, 2, 3
+)
+SELECT g.kind, g.topic, g.error, g.holds, g.lanes, g.since,
+       extract(epoch FROM clock_timestamp() - g.since)::float8 AS age_seconds, coalesce(b.messages, 0) AS waiting
+FROM grouped g LEFT JOIN behind b ON (b.kind, b.topic, b.code) = (g.kind, g.topic, g.code)
+ORDER BY g.since, g.kind, g.topic
 
 -- name: of_key
 -- One key or message.

@@ -1,4 +1,4 @@
-"""How the outbox stands: backlog, oldest age and rates per topic and lane, what waits or is undecided, alarms.
+"""How the outbox stands: backlog, oldest age and rates per topic and lane, what is held, waits or is undecided, alarms.
 
 The backlog is the difference between now and the progress that the relay recorded, so that it costs the same
 whether a thousand or a hundred million messages have been published.
@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg.rows import class_row, dict_row
 
 from outbox.statements import Statements
-from outbox_relay.operations import consumers, failovers, partitions, progress
+from outbox_relay.operations import consumers, failovers, hold_groups, partitions, progress
 from outbox_relay.operations import groups as registry
 from outbox_relay.operations.consumers import ConsumerTotals
 from outbox_relay.operations.failovers import Failover
 from outbox_relay.operations.groups import Alarm
 from outbox_relay.operations.half_messages import OVERDUE_S
+from outbox_relay.operations.hold_groups import HoldGroup
 from outbox_relay.publisher.snapshot import START, Progress
 
 STATEMENTS = Statements("outbox_relay/operations/status.sql")
@@ -45,23 +45,21 @@ class Share:
 
 @dataclass
 class LaneStatus:
-    """A lane's owner, the seconds left of its lease, and the error it stopped with."""
+    """A lane's owner, the seconds left of its lease, and whether it is held."""
 
     lane: int
     mode: str
     owner: str | None
     epoch: int
     lease: float | None
-    stopped_error: str | None
-    stopped_message: str | None
-    stopped_at: datetime | None
+    is_held: bool
     share: Share = field(default_factory=Share)
 
     @property
     def state(self) -> str:
         """Return in a word whether the lane is being published."""
-        if self.stopped_error is not None:
-            return "stopped"
+        if self.is_held:
+            return "held"
         if self.owner is None:
             return "no owner"
         return "running" if self.lease is not None and self.lease > 0 else "lease expired"
@@ -69,7 +67,7 @@ class LaneStatus:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Committed messages that may not be published now, by reason; next_due and oldest in seconds."""
+    """Committed messages that are delayed or have expired, by reason; next_due and oldest in seconds."""
 
     reason: str
     messages: int
@@ -107,6 +105,7 @@ class Status:
     total: Share
     topics: dict[str | None, Share]
     lanes: list[LaneStatus]
+    holds: list[HoldGroup]
     waiting: list[Waiting]
     unsettled: list[Unsettled]
     alarms: list[Alarm]
@@ -140,6 +139,7 @@ def look(conn: psycopg.Connection[Any], window: float = WINDOW_S) -> Status:
             total=Share(),
             topics=defaultdict(Share),
             lanes=lanes,
+            holds=hold_groups.read(conn),
             waiting=waiting,
             unsettled=unsettled,
             alarms=registry.alarms(conn),
@@ -192,6 +192,9 @@ def _backlog(conn: psycopg.Connection[Any], status: Status) -> None:
         for share in (by_lane[row["lane"]], status.topics[row["topic"]], status.total):
             share.add(row["messages"], row["oldest"])
         delayed += row["delayed"]
+    for held in status.holds:
+        if held.lanes:
+            held.waiting = sum(by_lane[lane].backlog for lane in held.lanes)
     if delayed:
         known = [w for w in status.waiting if w.reason == "delayed"]
         others = [w for w in status.waiting if w.reason != "delayed"]

@@ -18,7 +18,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_indexscan',
 -- Who owns each lane, and for how many more seconds.
 SELECT l.lane, l.mode, l.owner, l.epoch,
        extract(epoch FROM e.leased_until - clock_timestamp())::float8 AS lease,
-       l.stopped_error, l.stopped_message::text, l.stopped_at
+       l.stopped_error IS NOT NULL AS is_held
 FROM outbox.lane l LEFT JOIN outbox.lease e ON e.epoch = l.epoch AND e.owner = l.owner ORDER BY l.lane
 
 -- name: grown
@@ -116,11 +116,11 @@ LEFT JOIN outbox.message m ON m.id = p.position
 GROUP BY m.topic, m.lane
 
 -- name: waiting
--- What is committed but may not be published now, and why.
+-- What is committed and delayed, or has expired. What is held is read by "groups" of holds.sql.
 SELECT reason, count(*) AS messages,
        extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS next_due,
        extract(epoch FROM clock_timestamp() - min(since))::float8 AS oldest
-FROM outbox.waiting GROUP BY reason ORDER BY reason
+FROM outbox.waiting WHERE reason IN ('delayed', 'expired') GROUP BY reason ORDER BY reason
 
 -- name: unsettled
 -- Half messages nobody has decided, and messages left to an operator, by state and producer group. Overdue: due for so

@@ -30,7 +30,8 @@ def test_a_parked_key_is_listed_and_retried(database: str, conn: Connection, hea
     committed = succeed("message", "ls", "--status", "COMMITTED", "--json", OUTBOX_DSN=database).json
     assert [(one["id"], one["waiting"]) for one in committed] == [(head + 1, "held")]
     ran = outbox("status", "--check", OUTBOX_DSN=database)
-    assert "1 message cannot be published, with 1 message held behind" in ran.out + ran.err
+    assert "PROBLEM: 1 key held since" in ran.out
+    assert "1 message waits: topic orders: MESSAGE_TOO_LARGE" in ran.out
     ran = succeed("holds", "release", str(head), OUTBOX_DSN=database)
     assert "is tried again within about a second" in ran.out
     assert value(conn, REQUESTED) == 1

@@ -17,6 +17,7 @@ from psycopg.conninfo import make_conninfo
 from outbox_relay.database import connections
 from outbox_relay.operations import progress
 from outbox_relay.operations.status import STATEMENTS, Status, look
+from tests.support.held_keys import hold_key, write_key
 from tests.support.outbox_command import succeed
 from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, wait_published
 from tests.support.publications import own_lanes, positions, record, snapshot, value
@@ -106,7 +107,7 @@ def test_progress_of_another_cluster_means_nothing(database: str, conn: Connecti
     assert backlog(database) == 5
 
 
-def test_a_stopped_lane_keeps_its_backlog_and_shows_its_error(database: str, conn: Connection) -> None:
+def test_a_held_lane_keeps_its_backlog_and_shows_its_error(database: str, conn: Connection) -> None:
     own_lanes(conn)
     insert_numbered(conn, "orders", 100)
     start = snapshot(conn)
@@ -122,21 +123,17 @@ def test_a_stopped_lane_keeps_its_backlog_and_shows_its_error(database: str, con
     left = value(conn, "SELECT count(*) FROM outbox.message WHERE lane = %s", [lane])
     found = succeed("status", "--json", OUTBOX_DSN=database).json
     assert found["backlog"] == left
-    (stopped,) = [one for one in found["lanes"] if one["state"] == "stopped"]
-    assert (stopped["lane"], stopped["backlog"], stopped["stopped_message"]) == (lane, left, str(message_id))
+    (held,) = [one for one in found["lanes"] if one["state"] == "held"]
+    assert (held["lane"], held["backlog"]) == (lane, left)
+    assert [(one["lanes"], one["waiting"]) for one in found["holds"]] == [([lane], left)]
     shown = succeed("status", OUTBOX_DSN=database).out
     assert "MSG_SIZE_TOO_LARGE: too large" in shown
-    assert f"outbox message show {message_id}" in shown
+    assert "outbox holds ls --topic orders --error MSG_SIZE_TOO_LARGE" in shown
 
 
 def test_waiting_and_undecided_messages_are_counted_apart(database: str, conn: Connection) -> None:
     own_lanes(conn)
-    held = insert(conn, "orders", "k", "b")
-    conn.execute(
-        "INSERT INTO outbox.waiting (id, message_id, reason) SELECT id, message_id, 'held' "
-        "FROM outbox.message WHERE message_id = %s",
-        [held],
-    )
+    hold_key(conn, write_key(conn, "orders", "k"))
     for _ in range(2):
         insert(conn, "orders", "k", "b", deliver_at="2100-01-01")
     insert(conn, "orders", "k", "b", deliver_at="2020-01-01")  # due long ago: to be published
@@ -144,7 +141,8 @@ def test_waiting_and_undecided_messages_are_counted_apart(database: str, conn: C
         insert(conn, "orders", "k", "b", state="UNKNOWN", producer_group=group)
     found = succeed("status", "--json", OUTBOX_DSN=database).json
     assert found["backlog"] == 1
-    assert {one["reason"]: one["messages"] for one in found["waiting"]} == {"delayed": 2, "held": 1}
+    assert {one["reason"]: one["messages"] for one in found["waiting"]} == {"delayed": 2}
+    assert [(one["holds"], one["waiting"]) for one in found["holds"]] == [(1, 1)]
     assert {(one["state"], one["producer_group"]): one["messages"] for one in found["unsettled"]} == {
         ("UNKNOWN", "a"): 2,
         ("UNKNOWN", "b"): 1,
@@ -152,7 +150,7 @@ def test_waiting_and_undecided_messages_are_counted_apart(database: str, conn: C
     shown = succeed("status", OUTBOX_DSN=database).out
     for line in (
         "delayed     2 messages, the next due in",
-        "held        1 message",
+        "held        1 key, 1 message behind",
         "3 half messages undecided",
     ):
         assert line in shown

@@ -45,7 +45,10 @@ def test_a_topic_is_paused_once_all_relays_have_stated_it_and_goes_on(
         assert f"outbox topic resume {topics.sick}" in listed
         held = succeed("message", "ls", "--json", **given).json
         assert {one["waiting"] for one in held if one["topic"] == topics.sick} == {"parked"}
-        assert "topic_parked" in succeed("status", "--json", **given).out
+        (problem,) = (
+            one for one in succeed("status", "--json", **given).json["problems"] if one["kind"] == "hold"
+        )
+        assert problem["command"] == f"outbox holds ls --topic {topics.sick} --error TOPIC_PAUSED"
         resumed = succeed("topic", "resume", topics.sick, "--json", **given).json
         assert resumed == {"topic": topics.sick, "changed": True, "waiting": 2}
         topics.drain(session)

@@ -36,12 +36,13 @@ def test_a_relay_counts_what_it_published_and_what_it_could_not(
         insert_numbered(conn, topic, 120)
         wait_until(lambda: scrape(port)["outbox_published_messages_total",] == 120, "they are counted")
         wait_until(lambda: ("outbox_partitions_ahead",) in scrape(port), "the figures are read")
-        # The topic that does not exist is parked.
-        wait_until(lambda: scrape(port).get(("outbox_waiting_messages", "parked")) == 1, "it waits")
+        held = ("UNKNOWN_TOPIC_OR_PART", "topic", missing)
+        wait_until(lambda: scrape(port).get(("outbox_holds", *held)) == 1, "the missing topic is held")
         found = scrape(port)
         assert found["outbox_relay_lanes",] == 8
         assert found["outbox_lane_owned", "7"] == 1
-        assert found["outbox_parked_messages", "parked", missing] == 1
+        assert found["outbox_held_messages", *held] == 1
+        assert found["outbox_holds_oldest_age_seconds", *held] > 0
         assert found["outbox_backlog_messages", missing] == 1
         assert found["outbox_backlog_oldest_age_seconds", missing] > 0
         assert found.get(("outbox_backlog_messages", topic), 0) == 0, "the other topic is published"

@@ -250,6 +250,29 @@ def test_a_request_reads_one_key(conn: Connection) -> None:
     assert rows_read(plan, "parked_key") == 1
 
 
+@pytest.mark.parametrize("analyzed", ["nothing", "the topic", "all"])
+def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -> None:
+    """Also where statistics are of a topic of which many messages wait, and thousands of keys have failed since."""
+    conn.execute("RESET ALL")  # the session of a command, or of the figures
+    conn.execute(
+        "INSERT INTO outbox.parked_key (number, lane, topic, head, error) VALUES (-100001, 4, 'held', 100001, 'X')"
+    )
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason, parked, place) "
+        "SELECT i, gen_random_uuid(), 'parked', -100001, i FROM generate_series(100001, 150000) i"
+    )
+    if analyzed == "the topic":
+        conn.execute("ANALYZE outbox.waiting, outbox.parked_key")
+    conn.execute(FILL, {"keys": KEYS, "each": EACH})
+    if analyzed == "all":
+        conn.execute("ANALYZE outbox.waiting, outbox.parked_key")
+    statement = read_statement("groups", keys="true", topics="true", lanes="true").as_string(conn)
+    plan = Prepared(conn, statement, {}).explain({})
+    assert rows_read(plan, "parked_key") <= 2 * (KEYS + 1)
+    assert rows_read(plan, "waiting") <= KEYS * EACH + 50_000 + KEYS, "once; averages of loops are rounded"
+    assert rows_read(plan, "message_p") == 0
+
+
 def test_the_hold_of_one_message_is_read_by_its_number(conn: Connection) -> None:
     values = {**asdict(ALL), "most": 1, "number": 1}
     types = {"topic": "text", "error": "text", "lane": "smallint", "older": "float8", "most": "bigint"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -38,13 +39,11 @@ def as_document(status: Status, found: Sequence[Problem], lag: Lag | None = None
                 "owner": lane.owner,
                 "epoch": lane.epoch,
                 "lease_seconds": lane.lease,
-                "stopped_error": lane.stopped_error,
-                "stopped_message": lane.stopped_message,
-                "stopped_at": lane.stopped_at,
                 **_share(lane.share),
             }
             for lane in status.lanes
         ],
+        "holds": [{**asdict(one), "command": one.command} for one in status.holds],
         "waiting": [asdict(one) for one in status.waiting],
         "unsettled": [asdict(one) for one in status.unsettled],
         "alarms": [
@@ -118,6 +117,8 @@ def _summary(status: Status, lag: Lag | None) -> list[tuple[str, Any]]:
             f"{_rate(total.published_per_second)}/s over the last {formatting.seconds(status.window)}",
         ),
     ]
+    if status.holds:
+        rows.append(("held", _held(status)))
     for waiting in status.waiting:
         due = "" if waiting.next_due is None else f", the next due in {formatting.seconds(waiting.next_due)}"
         rows.append((waiting.reason, f"{formatting.many(waiting.messages, 'message')}{due}"))
@@ -159,6 +160,16 @@ def _summary(status: Status, lag: Lag | None) -> list[tuple[str, Any]]:
     if len({(lane.state, lane.owner) for lane in status.lanes}) == 1:
         rows.append(("lanes", _alike(status)))
     return rows
+
+
+def _held(status: Status) -> str:
+    """Count the holds by kind, and what waits for them."""
+    kinds: Counter[str] = Counter()
+    for one in status.holds:
+        kinds[one.kind] += one.holds
+    waiting = sum(one.waiting for one in status.holds)
+    counted = [formatting.many(number, kind) for kind, number in kinds.items()]
+    return ", ".join([*counted, f"{formatting.many(waiting, 'message')} behind"])
 
 
 def _alike(status: Status) -> str:
