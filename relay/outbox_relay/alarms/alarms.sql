@@ -14,16 +14,20 @@ SELECT outbox.take_turn_for_notices()
 -- name: found
 -- What is found at once: kind, cause, and what is shown to people; no text holds a body. A further kind is a further
 -- branch: each reads a small table, or by an index that holds no more than what is wrong.
-SELECT 'lane_stopped', format('lane %s at %s', l.lane, coalesce(l.stopped_message::text, 'no message')), l.stopped_error
+SELECT 'hold', format('lane %s at %s', l.lane, coalesce(l.stopped_message::text, 'no message')),
+       format('since %s: %s: outbox holds ls --lane %s', to_char(l.stopped_at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SSZ'),
+              left(l.stopped_error, 300), l.lane)
 FROM outbox.lane l WHERE l.stopped_error IS NOT NULL
 UNION ALL
-SELECT 'key_parked', format('topic %s', k.topic),
-       format('parked keys: %s, the first at message %s: %s', count(*), min(k.head), (array_agg(k.error ORDER BY k.head))[1])
-FROM outbox.parked_key k WHERE NOT k.is_topic GROUP BY k.topic
-UNION ALL
-SELECT 'topic_parked', format('topic %s', k.topic),
-       format('parked in lanes: %s: %s', count(*), (array_agg(k.error ORDER BY k.since))[1])
-FROM outbox.parked_key k WHERE k.is_topic GROUP BY k.topic
+SELECT 'hold', format('%s %s', h.kind, h.topic),
+       format('holds: %s, since %s: %s: outbox holds ls --topic %s', greatest(count(h.hold), 1),
+              to_char(min(h.since) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SSZ'),
+              left((array_agg(h.error ORDER BY h.since))[1], 300), h.topic)
+FROM (SELECT CASE WHEN k.is_topic THEN 'topic' WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message of topic'
+                  ELSE 'key of topic' END AS kind,
+             CASE WHEN NOT k.is_topic THEN k.number END AS hold, k.topic, k.error, k.since
+      FROM outbox.parked_key k) h
+GROUP BY h.kind, h.topic
 UNION ALL
 SELECT CASE WHEN a.kind IN ('exhausted', 'rolled_back') THEN 'half_message_' || a.kind ELSE 'group_' || a.kind END,
        format('group %s', a.producer_group), a.detail

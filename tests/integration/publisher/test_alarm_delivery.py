@@ -127,13 +127,19 @@ def test_one_process_observes_at_a_time(conn: Connection, database: str) -> None
     assert standing(conn) == [("group_silent", "group shop", False)]
 
 
+HOLD = "INSERT INTO outbox.parked_key (number, lane, topic, order_key, head, error)"
 CAUSES = {
-    "lane_stopped": (
+    "hold lane 3 at no message": (
         "UPDATE outbox.lane SET stopped_error = 'X', stopped_at = clock_timestamp() WHERE lane = 3",
         "UPDATE outbox.lane SET stopped_error = NULL, stopped_at = NULL",
     ),
-    "key_parked": (
-        "INSERT INTO outbox.parked_key (number, lane, topic, order_key, head, error) VALUES (1, 3, 't', 'k', 1, 'X')",
+    "hold key of topic t": (
+        f"{HOLD} VALUES (1, 3, 't', 'k', 1, 'X'), (2, 3, 't', 'l', 2, 'Y')",
+        "DELETE FROM outbox.parked_key",
+    ),
+    "hold message of topic t": (f"{HOLD} VALUES (1, 3, 't', NULL, 1, 'X')", "DELETE FROM outbox.parked_key"),
+    "hold topic t": (
+        f"{HOLD} VALUES (-1, 3, 't', NULL, 1, 'X'), (-2, 4, 't', NULL, 2, 'X')",
         "DELETE FROM outbox.parked_key",
     ),
     "message_dead": (
@@ -153,11 +159,12 @@ CAUSES = {
 
 
 @pytest.mark.feature("H-15")
-@pytest.mark.parametrize("kind", CAUSES)
+@pytest.mark.parametrize("name", CAUSES)
 def test_each_cause_is_sent_once_however_often_it_is_found_and_cleared_once(
-    conn: Connection, database: str, receiver: Receiver, kind: str
+    conn: Connection, database: str, receiver: Receiver, name: str
 ) -> None:
-    begin, end = CAUSES[kind]
+    begin, end = CAUSES[name]
+    kind, _, cause = name.partition(" ")
     if kind == "message_dead":
         insert(conn, "t", "k", "b")
     limit = 0.0 if kind == BACKLOG else 3_600.0
@@ -172,6 +179,7 @@ def test_each_cause_is_sent_once_however_often_it_is_found_and_cleared_once(
     for _ in range(3):
         turn()
     assert receiver.events(kind) == ["raised"]
+    assert receiver.taken[0].json["cause"] == cause or not cause
     conn.execute(end)
     for _ in range(3):
         turn()

@@ -49,12 +49,12 @@ def raise_group_alarm(conn: Connection) -> None:
 
 
 @pytest.mark.feature("H-15")
-def test_a_stopped_lane_is_sent_once_signed_and_without_its_body(
+def test_a_held_lane_is_sent_once_signed_and_without_its_body(
     conn: Connection, database: str, bootstrap_servers: str, topic: str, receiver: Receiver
 ) -> None:
     stop_a_lane(conn, topic)
     with relay(database, bootstrap_servers, receiver, stops_lanes=True) as process:
-        receiver.wait("lane_stopped", ["raised"])
+        receiver.wait("hold", ["raised"])
         process.stop()
     question = receiver.taken[0]
     assert question.json["cause"].startswith("lane 3 at ")
@@ -63,21 +63,22 @@ def test_a_stopped_lane_is_sent_once_signed_and_without_its_body(
 
 
 @pytest.mark.feature("H-15")
-def test_parked_keys_are_one_alarm_per_topic_until_they_are_drained(
+def test_held_keys_are_one_alarm_per_topic_until_they_are_drained(
     conn: Connection, database: str, bootstrap_servers: str, topic: str, receiver: Receiver
 ) -> None:
     for queue in (98, 99):
         insert(conn, topic, "k", BODY, queue=queue, lane=3)
     with relay(database, bootstrap_servers, receiver) as process:
-        receiver.wait("key_parked", ["raised"])
+        receiver.wait("hold", ["raised"])
         conn.execute("UPDATE outbox.message SET queue = 0")
         conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp()")
-        receiver.wait("key_parked", ["raised", "cleared"])
+        receiver.wait("hold", ["raised", "cleared"])
         process.stop()
     question = receiver.taken[0]
-    assert question.json["cause"] == f"topic {topic}"
-    assert question.json["detail"].startswith("parked keys: 2, the first at message ")
-    assert "QUEUE_OUT_OF_RANGE" in question.json["detail"]
+    assert question.json["cause"] == f"key of topic {topic}"
+    assert question.json["detail"].startswith("holds: 2, since 20")
+    assert "Z: QUEUE_OUT_OF_RANGE" in question.json["detail"]
+    assert question.json["detail"].endswith(f": outbox holds ls --topic {topic}")
     assert BODY.encode() not in question.body
 
 
@@ -151,7 +152,7 @@ def test_a_late_backlog_is_an_alarm_until_it_is_published(
         conn.execute("UPDATE outbox.message SET body = 'small'")
         conn.execute("UPDATE outbox.lane SET retry_requested_at = clock_timestamp()")
         receiver.wait("backlog", ["raised", "cleared"])
-        receiver.wait("lane_stopped", ["raised", "cleared"])
+        receiver.wait("hold", ["raised", "cleared"])
         process.stop()
     assert late["cause"] == f"topic {topic}"
 

@@ -72,9 +72,10 @@ def test_a_missing_topic_parks_itself_only_and_goes_on_when_it_is_made(
         tried = "SELECT count(*) FROM outbox.parked_key WHERE tries > 0 AND requested_at IS NULL"
         turn_until(session, lambda: conn.execute(tried).fetchone() == (2,), "it is tried")
         assert topics.reasons == ["parked"] * 6, "nothing of it is dead"
-        alarms = [row for row in conn.execute(ALARMS["found"]).fetchall() if row[0].endswith("_parked")]
-        assert [(kind, cause) for kind, cause, _ in alarms] == [("topic_parked", f"topic {topics.sick}")]
-        assert alarms[0][2].startswith("parked in lanes: 2: UNKNOWN_TOPIC_OR_PART")
+        alarms = [row for row in conn.execute(ALARMS["found"]).fetchall() if row[0] == "hold"]
+        assert [(kind, cause) for kind, cause, _ in alarms] == [("hold", f"topic {topics.sick}")]
+        assert alarms[0][2].startswith("holds: 1, since 20")
+        assert "Z: UNKNOWN_TOPIC_OR_PART" in alarms[0][2]
         Topics(bootstrap_servers).make_named(topics.sick, 1)
         topics.send(2)
         topics.drain(session)
