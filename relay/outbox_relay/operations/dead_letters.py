@@ -125,7 +125,7 @@ def act(
 
 
 def _released(conn: psycopg.Connection[Any], message: Row, now: Row) -> DecisionResult:
-    """Ask for another try of the hold for which a message waits, or of its lane if that is stopped."""
+    """Ask for another try of the hold for which a message waits, or of its lane if that is held."""
     hold = holds.of_message(conn, message["id"])
     if hold is not None and hold.is_paused:
         return DecisionResult(message, "refused", f"waits: {hold.repair()[0]}", now["state"])
@@ -166,7 +166,7 @@ def act_on_all(
     """Set aside or give up all messages that fail, or have expired, each in a transaction of its own; yield results.
 
     What was held behind one that failed is published then; those of it that fail then, and what somebody else has
-    changed meanwhile, are left as they are. So is the message at which a lane stopped, unless its error is chosen: most
+    changed meanwhile, are left as they are. So is the message at which a lane is held, unless its error is chosen: most
     of these errors are not the message's.
 
     Args:
@@ -205,7 +205,7 @@ def has_more_in_doubt(
 
 
 def _stops(conn: psycopg.Connection[Any], chosen: holds.HoldFilter, waiting: str) -> list[holds.HoldView]:
-    """Return the stopped lanes whose messages a change of many concerns: those of a chosen error."""
+    """Return the held lanes whose messages a change of many concerns: those of a chosen error."""
     if waiting != "failed" or chosen.error is None:
         return []
     return holds.everything(conn, chosen, None, of=["lanes"])

@@ -150,7 +150,7 @@ class HoldView:
         """State what this means for one of its messages: the one that fails, or one behind it."""
         error = printable(self.error)
         if self.kind == "lane":
-            return self._stopped(id_, error)
+            return self._behind_a_lane(id_, error)
         if self.kind == "topic":
             return f"waits, with all of its topic: {error}"
         if id_ == self.id:
@@ -158,15 +158,15 @@ class HoldView:
             return f"cannot be published, and holds up {behind} of its key: {error}"
         return f"held behind message {self.id}, which cannot be published: {error}"
 
-    def _stopped(self, id_: int, error: str) -> str:
-        stopped = f"lane {self.lanes[0]} is stopped"
+    def _behind_a_lane(self, id_: int, error: str) -> str:
+        held = f"lane {self.lanes[0]} is held"
         since = f"since {cell(self.since)}"
         again = "; it is being tried again now" if self.is_being_tried and self.has_relay else ""
         if self.message_id is None:  # what waits for Kafka is not one message, and this may be among it
-            return f"{stopped} {since}: {error}{again}"
+            return f"{held} {since}: {error}{again}"
         if id_ == self.id:
-            return f"cannot be published, and {stopped} at it {since}: {error}{again}"
-        return f"{stopped} {since} at message {self.id or self.message_id}, in front of it: {error}{again}"
+            return f"cannot be published, and {held} at it {since}: {error}{again}"
+        return f"{held} {since} at message {self.id or self.message_id}, in front of it: {error}{again}"
 
     def repair(self) -> list[str]:
         """Return what an operator can do about it, best first."""
@@ -293,7 +293,7 @@ class LaneRowsHeldError(OperatorError):
             f"{printable(', '.join(holders)) or 'a session that has just ended'}{asked}\n"
             "end that transaction (COMMIT, or SELECT pg_terminate_backend(pid)), then: "
             f"{' and '.join(f'outbox holds release --lane {lane}' for lane in lanes)}; "
-            "the relay tries stopped lanes again within a minute by itself"
+            "the relay tries held lanes again within a minute by itself"
         )
 
 

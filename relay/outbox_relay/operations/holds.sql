@@ -98,9 +98,9 @@ l.lane = %(at)s
 SELECT w.parked FROM outbox.waiting w WHERE w.id = %(id)s
 
 -- name: waiting
--- The first messages that wait for a hold, in their order.
-SELECT w.id, w.message_id, w.reason, w.in_doubt, w.since FROM outbox.waiting w
-WHERE w.parked = ANY (%(numbers)s) ORDER BY w.place LIMIT %(most)s
+-- The first messages of a hold, in their order: failed, or held.
+SELECT w.id, w.message_id, CASE w.reason WHEN 'parked' THEN 'held' ELSE w.reason END AS reason, w.in_doubt, w.since
+FROM outbox.waiting w WHERE w.parked = ANY (%(numbers)s) ORDER BY w.place LIMIT %(most)s
 
 -- name: release
 -- Asks the owners of keys and topics to publish their messages again, in order. Those that somebody holds (a message is
@@ -111,6 +111,6 @@ WHERE k.number IN (SELECT o.number FROM outbox.parked_key o WHERE o.number = ANY
 RETURNING k.number
 
 -- name: release_lane
--- Asks the relay to try a stopped lane again. It looks once a second while lanes are stopped.
+-- Asks the relay to try a held lane again. It looks once a second while lanes are held.
 UPDATE outbox.lane SET retry_requested_at = clock_timestamp()
 WHERE lane = %(lane)s AND stopped_error IS NOT NULL RETURNING lane

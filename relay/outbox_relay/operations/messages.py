@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
-from psycopg.rows import dict_row
+from psycopg.rows import RowMaker, dict_row
 
 from outbox.statements import Statements
 from outbox_relay.operations import holds, progress
@@ -38,7 +38,7 @@ class Life:
     publications: list[Row]
     content: Row | None
     hold: holds.HoldView | None = None
-    """What it waits for, if it fails or is held; also its lane, if that is stopped and it is not published."""
+    """What it waits for, if it fails or is held; also its lane, if that is held and it is not published."""
 
 
 def search(
@@ -62,7 +62,7 @@ def search(
     conn.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     conn.read_only = True
     found: list[Row] = []
-    with conn.transaction(), conn.cursor(row_factory=dict_row) as cursor:
+    with conn.transaction(), conn.cursor(row_factory=_status_row) as cursor:
         cursor.execute(SETTINGS["settings"])
         if filters.statement != "search":
             values |= bind_progress(progress.read(conn))
@@ -83,6 +83,17 @@ def search(
                 break
             on_progress(below + 1)
     return found
+
+
+def _status_row(cursor: psycopg.Cursor[Any]) -> RowMaker[Row]:
+    """Make rows of outbox.message_status; what waits for a topic is held, as what waits for a key is."""
+    make = dict_row(cursor)
+
+    def row(values: Sequence[Any]) -> Row:
+        made = make(values)
+        return {**made, "waiting": "held"} if made.get("waiting") == "parked" else made
+
+    return row
 
 
 def preferred(filters: Filters) -> str:

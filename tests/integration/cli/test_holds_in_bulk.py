@@ -70,7 +70,7 @@ def test_a_topic_is_one_hold_in_all_its_lanes(database: str, conn: Connection, h
     assert (topic["kind"], topic["id"], topic["waiting"]) == ("topic", held.paused, 6)
     last = value(conn, "SELECT max(id) FROM outbox.message WHERE topic = 'paused'")
     shown = succeed("holds", "show", str(last), "--json", OUTBOX_DSN=database).json
-    assert [one["reason"] for one in shown.pop("messages")] == ["parked"] * 6
+    assert [one["reason"] for one in shown.pop("messages")] == ["held"] * 6
     assert shown == topic
 
 
@@ -133,7 +133,7 @@ def test_the_message_at_which_a_lane_stopped_is_given_up_by_its_error_only(
 ) -> None:
     stopped = write_key(conn, "orders", "z")
     stop_lane(conn, stopped, "CLUSTER_AUTHORIZATION_FAILED: no")
-    assert "is stopped at it" not in succeed("holds", "show", str(held.large), OUTBOX_DSN=database).out
+    assert "is held at it" not in succeed("holds", "show", str(held.large), OUTBOX_DSN=database).out
     assert succeed("holds", "show", str(stopped), "--json", OUTBOX_DSN=database).json["kind"] == "lane"
     succeed("holds", "skip", "--topic", "orders", *REASON, OUTBOX_DSN=database)
     assert (stopped,) not in conn.execute(STATES, ["SKIPPED"]).fetchall(), "the fault is not its own"

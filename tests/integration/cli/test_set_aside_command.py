@@ -1,4 +1,4 @@
-"""`outbox holds` with stopped lanes and with messages that were set aside."""
+"""`outbox holds` with held lanes and with messages that were set aside."""
 
 from __future__ import annotations
 
@@ -200,12 +200,12 @@ def test_explain_and_show_name_the_stopped_lane(database: str, conn: Connection,
     stop_lane(conn, cause, MISSING)
     for words in (("tx", "explain"), ("message", "show")):
         told = " ".join(succeed(*words, str(behind), OUTBOX_DSN=database).out.split())
-        assert "lane 4 is stopped since 20" in told
+        assert "lane 4 is held since 20" in told
         assert f"at message {cause}, in front of it: UNKNOWN_TOPIC_OR_PART" in told
         assert "outbox topic create orders" in told
         assert f"outbox holds dead {cause} --reason TEXT" in told
         told = " ".join(succeed(*words, str(cause), OUTBOX_DSN=database).out.split())
-        assert "cannot be published, and lane 4 is stopped at it since 20" in told
+        assert "cannot be published, and lane 4 is held at it since 20" in told
     document = succeed("tx", "explain", str(behind), "--json", OUTBOX_DSN=database).json
     assert [step["what"] for step in document["next"]] == ["held"]
     assert document["next"][0]["alarm"] is True

@@ -44,7 +44,7 @@ def test_a_topic_is_paused_once_all_relays_have_stated_it_and_goes_on(
         assert f"topic {topics.sick}, all of it: held since" in listed
         assert f"outbox topic resume {topics.sick}" in listed
         held = succeed("message", "ls", "--json", **given).json
-        assert {one["waiting"] for one in held if one["topic"] == topics.sick} == {"parked"}
+        assert {one["waiting"] for one in held if one["topic"] == topics.sick} == {"held"}
         (problem,) = (
             one for one in succeed("status", "--json", **given).json["problems"] if one["kind"] == "hold"
         )

@@ -88,7 +88,7 @@ def create(
     """Create a topic in Kafka and register it.
 
     A topic that is registered and missing in Kafka (it was registered by SQL, or deleted there) is created with the
-    registered number of partitions. Lanes that stopped at a message of the topic are tried again within about a second.
+    registered number of partitions. What is held of the topic is tried again within about a second.
 
     \b
       outbox topic create orders --partitions 12 --type FIFO
