@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,8 @@ def _of_leader(w: World, number: int, leader: Leader) -> list[Action]:
         found.append(("send", number))
     if leader.travelling is None:
         found += [("write", number), ("begin_write", number)]
+        if w.setting.most_apart == 1:
+            found += [("locked_write", number), ("choosy_send", number)]
     if may_fail:
         found += [("kill", number), ("write_die", number)]
     if not leader.core.is_stopping and leader is w.last:
@@ -126,6 +129,27 @@ COSTS = {
 }
 
 
+def _choosy_send(leader: Leader) -> None:
+    """Give the producers what the core returns, of which they do not take what Kafka would refuse."""
+    sent = leader.core.to_send()
+    poison = leader.w.postgres.kinds.poison
+    while sent:
+        item, producer = sent.pop(0)
+        name = (item.row.topic, item.partition)
+        if item.row.content in poison:
+            behind = [one for one, _ in sent if (one.row.topic, one.partition) == name]
+            sent = [each for each in sent if (each[0].row.topic, each[0].partition) != name]
+            leader.core.not_taken([item, *behind], is_accused=True)
+        elif producer not in leader.dead:
+            leader.wire.setdefault(producer, {}).setdefault(name, deque()).append(item)
+
+
+def _locked_write(leader: Leader) -> None:
+    """Write what needs no row that another session holds."""
+    leader.begin_write(holds_are_locked=True)
+    leader.end_write()
+
+
 def _write(leader: Leader, *, dies: bool = False) -> None:
     leader.begin_write()
     leader.end_write(dies=dies)
@@ -141,6 +165,8 @@ OF_LEADER: dict[str, Callable[..., None]] = {
     "send": Leader.send,
     "signals": Leader.signals,
     "begin_write": Leader.begin_write,
+    "locked_write": _locked_write,
+    "choosy_send": _choosy_send,
     "end_write": Leader.end_write,
     "write": _write,
     "write_die": lambda leader: _write(leader, dies=True),

@@ -6,6 +6,7 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from outbox_relay.publisher.core.values import Row
 from tests.support.core_search.actions import do
 from tests.support.core_search.checks import turn, turns
 from tests.support.core_search.leader import Leader, partition_of
@@ -101,7 +102,7 @@ def _begin(w: World, leader: Leader, kind: str, topic: str) -> Trouble:
 
 
 def _place(leader: Leader, topic: str, key: str | None) -> tuple[str, int]:
-    return topic, partition_of(topic, key, 0, leader.core.topics.counts[topic])
+    return topic, partition_of(Row(0, 0, topic, key, 0), leader.core.topics.counts[topic])
 
 
 def _observe(w: World, rng: random.Random, troubles: list[Trouble], spared: list[Draft]) -> None:

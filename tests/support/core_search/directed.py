@@ -55,10 +55,10 @@ def what_is_behind_a_refused_message_waits_with_it(made: Any, _: Flags) -> bool:
     core = core_of(made, {Scope("message", "b", 1): 1}, replace(SMALL, holds=1))
     give(core, "tail", row_of(4), row_of(5))
     (first, producer), _second = core.to_send()
-    core.refused(first, producer)
+    core.refused([first], producer)
     [(first, producer)] = core.to_send()
     give(core, "tail", row_of(6, is_faulty=True))
-    core.refused(first, producer)
+    core.refused([first], producer)
     return not core.to_send() and set(core.holds.claims) == {4, 5, 6}
 
 
@@ -73,7 +73,7 @@ def what_is_behind_a_refused_message_waits_for_its_key(made: Any, _: Flags) -> b
     core.acknowledged([first], producer)
     [(item, producer)] = core.to_send()
     give(core, "tail", row_of(7, is_faulty=True))
-    core.refused(item, producer)
+    core.refused([item], producer)
     return not core.to_send() and set(core.holds.claims) == {5, 6, 7}
 
 
@@ -93,7 +93,7 @@ def a_late_refusal_ends_its_producer(made: Any, _: Flags) -> bool:
     give(core, "tail", row_of(1, "a", "a1"), row_of(2, "a", "a2"))
     (first, producer), (second, _) = core.to_send()
     core.silent("a", first.partition, 0.0)
-    core.refused(first, producer)
+    core.refused([first], producer)
     again = core.to_send()
     return [item for item, _ in again] == [second] and again[0][1] != producer
 
@@ -278,7 +278,8 @@ def each_failure_of_a_partition_doubles_its_pause(made: Any, _: Flags) -> bool:
     for now in (0.0, 100.0):
         core.silent("b", 0, now)
         for after in (7.0, 8.0, 15.0, 16.0):
-            core.holds.retry_due(now + after)
+            for due in core.holds.due(now + after):
+                core.holds.release(due)
             tried.append(core.holds.by_scope[scope].is_requested)
     return tried == [False, True, True, True, False, False, False, True]
 

@@ -112,7 +112,7 @@ def a_refusal_of_a_single_message_repeats_no_other_topic(made: Any, _: Flags) ->
     core.streams.suspect("b")
     give(core, "tail", row_of(1), row_of(2, "a", "a1"))
     (first, producer), (second, _producer) = core.to_send()
-    core.refused(first, producer)
+    core.refused([first], producer)
     is_quiet = not core.to_send()
     core.acknowledged([second], producer)
     return is_quiet and core.streams.published == [second]
@@ -191,7 +191,8 @@ def a_leadership_is_clean_when_its_predecessors_rows_are_settled(made: Any, _: F
 def failed_messages_wait_for_an_operator(made: Any, _: Flags) -> bool:
     """A new leader finds the holds of a key and of a topic. Only the topic may have recovered by itself."""
     core = core_of(made, {KEY: 1, Scope("topic", "a"): 2})
-    core.holds.retry_due(0.0)
+    for due in core.holds.due(0.0):
+        core.holds.release(due)
     return bool(write_all(core).announce == (Scope("topic", "a"),))
 
 

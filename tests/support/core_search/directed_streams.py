@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from outbox_relay.publisher.core.values import Page, Scope
+from outbox_relay.publisher.core.values import Page, Row, Scope
 from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.core_search.directed_calls import core_of, give, row_of, sends, write_all
 from tests.support.core_search.directed_worlds import Flags
@@ -29,7 +29,7 @@ def a_late_refusal_accuses_nothing(made: Any, _: Flags) -> bool:
     core.lost(old)
     [(_item, producer), _other] = core.to_send()
     core.acknowledged([first], producer)
-    core.refused(second, old)
+    core.refused([second], old)
     return not core.holds.claims
 
 
@@ -60,7 +60,7 @@ def a_topic_on_probation_returns_to_its_pace(made: Any, _: Flags) -> bool:
     give(core, "tail", row_of(1), *(row_of(id_, key="b2") for id_ in range(2, 7)))
     for _refusal in range(2):  # with others on the wire, then alone
         item, producer = core.to_send()[0]
-        core.refused(item, producer)
+        core.refused([item], producer)
     pace = []
     while sent := core.to_send():
         pace.append((sent[0][1].is_single, len(sent)))
@@ -115,7 +115,7 @@ def a_refusal_leaves_an_older_doubt(made: Any, _: Flags) -> bool:
     give(core, "drain", row_of(1, in_doubt=True), row_of(2))
     for _refusal in range(2):
         item, producer = core.to_send()[0]
-        core.refused(item, producer)
+        core.refused([item], producer)
     return core.holds.claims[1].in_doubt is True
 
 
@@ -123,7 +123,7 @@ def what_is_queued_for_a_partition_without_a_leader_waits(made: Any, _: Flags) -
     """Partition 1 has no leader. What is queued for it waits, and what is queued for partition 0 goes out."""
     core = core_of(made)
     give(core, "tail", row_of(1, "a", "a1"), row_of(2, "a", "a2"))
-    core.unavailable("a", core.topics.partition("a", "a1", 1), 0.0)
+    core.unavailable("a", core.topics.partition(Row(1, 1, "a", "a1", 1)), 0.0)
     return sends(core) == [2] and set(core.holds.claims) == {1}
 
 

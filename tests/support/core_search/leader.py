@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.publisher.core.streams import Producer
-from outbox_relay.publisher.core.values import EXPIRED_SCOPE, Item, Page, Read, Row, Scope, Write
+from outbox_relay.publisher.core.values import EXPIRED_SCOPE, THE_REST, Item, Page, Read, Row, Scope, Write
 from outbox_relay.publisher.snapshot import BEGINNING
 from tests.support.core_search.overtaking import overtakes
 from tests.support.core_search.tables import DELAYED, Msg, Wait
@@ -23,9 +23,9 @@ LIST_WAIT = 4 * len(KEYS) + 4
 """Reads within which a catch-up has its next page."""
 
 
-def partition_of(topic: str, key: object, position: int, count: int) -> int:
+def partition_of(row: Row, count: int) -> int:
     """Stand in for the selectors and murmur2."""
-    return position % count if key is None else sum(str(key).encode()) % count
+    return row.position % count if row.key is None else sum(str(row.key).encode()) % count
 
 
 class Leader:
@@ -36,7 +36,7 @@ class Leader:
         self.w = world
         self.is_alive = True
         self.wire: dict[Producer, dict[Name, deque[Item]]] = {}
-        self.cursors: dict[str, list[Msg]] = {}
+        self.cursors: dict[Hashable, list[Msg]] = {}
         self.ages: dict[object, int] = {}
         self.travelling: Write | None = None
         """A write that was sent and has not ended."""
@@ -128,17 +128,27 @@ class Leader:
         return read.compare and "no comparison" not in self.w.flags
 
     def _tail(self, read: Read) -> Page:
-        """Read the tail; leave out the largest topics until the others fit."""
+        """Read the tail; leave out the largest topics until the others fit, or all of them where those are too many."""
         postgres = self.w.postgres
         topics = set(KEYS) - read.apart
-        rows = postgres.found(topics, read.base or BEGINNING, compare=self._compares(read))
+        rows = []
+        if THE_REST not in read.apart:
+            rows = postgres.found(topics, read.base or BEGINNING, compare=self._compares(read))
         for topic, base in read.joins:
-            rows += postgres.found((topic,), base, compare=False)
-        heavy: list[str] = []
+            joined = topics if topic == THE_REST else {str(topic)}
+            rows += postgres.found(joined, base, compare=False)
+        heavy: list[Hashable] = []
         while rows and not _fits(rows, read):
             if "one list for all topics" in self.w.flags:
                 rows.sort(key=lambda msg: msg.position)
                 rows = _first(rows, read)
+                break
+            if THE_REST in read.apart or len(read.apart) + len(heavy) >= self.w.setting.most_apart:
+                joins = (
+                    () if THE_REST in read.apart else (topic for topic, _ in read.joins if topic not in heavy)
+                )
+                heavy += [*joins, THE_REST]
+                rows = []
                 break
             heavy.append(Counter(msg.topic for msg in rows).most_common(1)[0][0])
             rows = [msg for msg in rows if msg.topic != heavy[-1]]
@@ -149,17 +159,18 @@ class Leader:
         """Read a page of a list: the rows as they are now, without what changed since the list was made."""
         postgres = self.w.postgres
         db = postgres.db
+        topics = set(KEYS) - read.apart if read.group == THE_REST else {str(read.group)}
         if read.until is None:
-            listed = postgres.found((read.topic,), read.base or BEGINNING, compare=self._compares(read))
+            listed = postgres.found(topics, read.base or BEGINNING, compare=self._compares(read))
             if "lists hold what waits" in self.w.flags:
                 waits = [db.messages[id_] for id_, wait in db.waiting.items() if wait.scope != EXPIRED_SCOPE]
                 base = read.base or BEGINNING
-                listed += [msg for msg in waits if msg.topic == read.topic and not base.has_ended(msg.xid)]
+                listed += [msg for msg in waits if msg.topic in topics and not base.has_ended(msg.xid)]
                 listed.sort(key=lambda msg: msg.position)
-            self.cursors[read.topic] = listed
-        cursor = self.cursors[read.topic]
+            self.cursors[read.group] = listed
+        cursor = self.cursors[read.group]
         old = _first(cursor, read)
-        self.cursors[read.topic] = cursor[len(old) :]
+        self.cursors[read.group] = cursor[len(old) :]
         fresh = [db.messages[msg.id] for msg in old]
         if "pages trust their list" not in self.w.flags:
             fresh = [
@@ -167,7 +178,7 @@ class Leader:
                 for msg, was in zip(fresh, old, strict=True)
                 if msg.state == "COMMITTED" and msg.xid == was.xid and msg.id not in db.waiting
             ]
-        has_more = bool(self.cursors[read.topic])
+        has_more = bool(self.cursors[read.group])
         rows = tuple(map(self._row, fresh))
         return Page(read, rows, postgres.snapshot(), has_more=has_more, is_flushed=self._is_flushed())
 
@@ -188,13 +199,15 @@ class Leader:
             return
         db, tail = w.postgres.db, sources.tail.snapshot
         for msg in w.postgres.not_before(tail):
-            if msg.position in db.publication or tail.has_ended(msg.xid) or msg.topic in sources.catch_ups:
+            if msg.position in db.publication or tail.has_ended(msg.xid):
+                continue
+            if THE_REST in sources.catch_ups or msg.topic in sources.catch_ups:
                 continue
             if msg.id not in db.waiting and msg.state == "COMMITTED":
                 self._age(msg.uid, TAIL_WAIT)
         full = self.core.memory.full()
         for topic, one in sources.catch_ups.items():
-            if one.is_done or topic in full or read.topic == topic:
+            if one.is_done or topic in full or read.group == topic:
                 self.ages.pop(topic, None)
             else:
                 self._age(topic, LIST_WAIT)
@@ -206,10 +219,10 @@ class Leader:
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def begin_write(self) -> None:
+    def begin_write(self, *, holds_are_locked: bool = False) -> None:
         """Send the next write, if there is one and none is under way."""
         if self.travelling is None:
-            self.travelling = self.core.next_write()
+            self.travelling = self.core.next_write(holds_are_locked=holds_are_locked)
             self.was_owner = self.leads()
 
     def end_write(self, *, dies: bool = False) -> None:
@@ -254,7 +267,7 @@ class Leader:
             db.requests -= {scope}
             if any(wait.scope == scope for wait in db.waiting.values()):
                 self.w.faults.append("ORPHAN")
-        db.topics.update(write.moved)
+        db.topics.update((topic, int(str(count))) for topic, count in write.moved)
         db.floor = write.floor
         postgres.next_xid()
         if "the barrier is not flushed" not in self.w.flags:
@@ -308,7 +321,7 @@ class Leader:
             if hears:
                 if self.core.streams.holder(item, producer) is not None:
                     self.clean[name[0]] = 0
-                self.core.refused(item, producer)
+                self.core.refused([item], producer)
             return
         wire.popleft()
         if name[0] in self.clean:
@@ -353,7 +366,8 @@ class Leader:
         for scope in list(core.holds.by_scope):
             if scope.kind == "partition" and (scope.topic, scope.part) not in self.w.stuck:
                 core.holds.release(scope)
-        core.holds.retry_due(self.w.now)
+        for due in core.holds.due(self.w.now):
+            core.holds.release(due)
         for topic, count in db.asked.items():
             core.set_count(topic, count)
             if topic not in db.topics:

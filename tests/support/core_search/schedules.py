@@ -35,6 +35,7 @@ THEMES: dict[str, tuple[str, ...]] = {
     "late": ("insert", "commit", "read", "write", "send", "stick", "unstick", "silent"),
     "crashes": ("crash", "write", "send", "deliver", "read"),
     "bystanders": ("insert", "commit", "read", "write"),
+    "many": ("insert", "commit", "read", "write", "take"),
     "crowds": ("insert", "commit", "deliver", "retry", "stick", "unstick", "silent"),
 }
 """Each schedule favours some actions."""
@@ -86,12 +87,13 @@ def setting_of(rng: random.Random, theme: str) -> Setting:
         setting.kinds = (10, 5, 2, 0, 0)
     elif theme == "crowds":  # more failed messages than a topic may have holds
         setting.limits, setting.kinds = FEW, (10, 5, 4, 0, 0)
-    elif theme == "backlogs":
+    elif theme in ("backlogs", "many"):
         setting.kinds = (20, 0, 3, 0, 0)
     elif theme == "bystanders":
         setting.budget.update(fault=0, take=1, server=0)
         setting.kinds = (1, 0, 0, 0, 0)
-    setting.floods = {"floods": 8, "backlogs": 3}.get(theme, 1)
+    setting.floods = {"floods": 8, "many": 8, "backlogs": 3}.get(theme, 1)
+    setting.most_apart = 1 if theme == "many" else 9
     return setting
 
 
@@ -133,14 +135,14 @@ def _run(rng: random.Random, theme: str, length: int, core: Any, flags: frozense
         options = possible(w)
         if not options:
             break
-        action = rng.choices(options, [weight[option[0]] for option in options])[0]
+        action = rng.choices(options, [weight.get(option[0], 2.0) for option in options])[0]
         trace.append(action)
         do(w, action, rng)
         check_step(w)
-    if theme == "bystanders" or rng.random() < 0.2:
+    if theme == "bystanders" or (rng.random() < 0.2 and theme != "many"):
         bystanders(w, rng)
     recover(w, rng)
-    if theme == "bystanders" or rng.random() < 0.05:  # now most topics are healthy
+    if theme == "bystanders" or (rng.random() < 0.05 and theme != "many"):  # now most topics are healthy
         bystanders(w, rng)
         recover(w, rng)
     return Outcome(check(w), trace)

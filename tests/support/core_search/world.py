@@ -32,6 +32,8 @@ class Setting:
     kinds: tuple[int, ...] = (20, 3, 2, 2, 1)
     """Weights of plain, poisoned, faulty, delayed and expiring messages."""
     floods: int = 1
+    most_apart: int = 9
+    """Topics that a driver tells apart; with more of them the rest is one list."""
     is_asynchronous: bool = False
     budget: dict[str, int] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)

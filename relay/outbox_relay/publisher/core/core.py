@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from outbox_relay.publisher.core.holds import Holds
 from outbox_relay.publisher.core.memory import Memory
@@ -11,6 +11,8 @@ from outbox_relay.publisher.core.streams import Producer, Streams
 from outbox_relay.publisher.core.topics import TopicCounts
 from outbox_relay.publisher.core.values import (
     EXPIRED_SCOPE,
+    Count,
+    GroupOf,
     Item,
     Limits,
     Page,
@@ -30,9 +32,10 @@ class Core:
         self,
         floor: Snapshot,
         holds: Mapping[Scope, int],
-        topics: Mapping[str, int],
+        topics: Mapping[str, Count],
         partition_of: Partitioner,
         *,
+        group_of: GroupOf = str,
         skip_ahead: frozenset[str] = frozenset(),
         limits: Limits | None = None,
         is_unclean: bool = True,
@@ -44,6 +47,7 @@ class Core:
             holds: each hold's scope, and a position in front of which none of its rows waits.
             topics: each known topic's partition count.
             partition_of: computes partitions.
+            group_of: computes the groups in which topics are read.
             skip_ahead: topics in which a failed message holds only itself.
             limits: how much to take at once.
             is_unclean: the predecessor may have sent messages that it did not record (R8).
@@ -53,11 +57,12 @@ class Core:
         self.sources = Sources(floor)
         self.holds = Holds(holds, self.topics, limits)
         self.streams = Streams(limits)
-        self.memory = Memory(limits)
+        self.memory = Memory(limits, group_of)
+        self._group_of = group_of
         self.is_stopping = False
         self._is_unclean = is_unclean
         self._unsecured: list[Page] = []
-        self._moves: tuple[tuple[str, int], ...] = ()
+        self._moves: tuple[tuple[str, Count], ...] = ()
         self._numbered = 0
         self._turn = 0
         self._is_after_tail = False
@@ -79,18 +84,18 @@ class Core:
             if read is not None:
                 return read
         full = self.memory.full()
-        for topic in full:  # it may not fill the others' part of the memory (isolation)
-            self.sources.put_apart(topic)
+        for group in full:  # it may not fill the others' part of the memory (isolation)
+            self.sources.put_apart(group)
         self._is_after_tail = True
         return self.sources.tail_read(*self.memory.room(), full)
 
     def _next_of(self, kind: str) -> Read | None:
         full = self.memory.full()
         if kind == "list":
-            topic = self.sources.next_list(full)
-            return self.sources.list_read(topic, *self.memory.room(topic)) if topic else None
-        scope = self.holds.next_drain(full)
-        return Read("drain", *self.memory.room(scope.topic), scope=scope) if scope else None
+            group = self.sources.next_list(full)
+            return None if group is None else self.sources.list_read(group, *self.memory.room(group))
+        scope = self.holds.next_drain(full, self._group_of)
+        return Read("drain", *self.memory.room(self._group_of(scope.topic)), scope=scope) if scope else None
 
     def add(self, page: Page) -> None:
         """Take what a statement returned. Call it before `written` of a write that was under way meanwhile."""
@@ -131,9 +136,13 @@ class Core:
 
     # Routing: to a stream, or to the table ------------------------------------------------------------------------
 
+    def is_waiting(self) -> bool:
+        """Return whether pages wait for a write that is flushed (R1)."""
+        return bool(self._unsecured)
+
     def _route(self, row: Row, *, in_doubt: bool, taken_from: Scope | None = None) -> None:
         self._numbered += 1
-        partition = self.topics.partition(row.topic, row.key, row.position)
+        partition = self.topics.partition(row)
         item = Item(row, self._numbered, partition, in_doubt, taken_from)
         has_failed = taken_from is not None and self.holds.take_out(taken_from, row)
         scope = self.holds.scope_of(row, partition, taken_from)
@@ -141,10 +150,10 @@ class Core:
             self.holds.claim(item, EXPIRED_SCOPE)
         elif scope is not None:
             self.holds.claim(item, scope)
-        elif partition < 0:  # of an unknown topic: it waits until the driver has found the count
-            self.holds.claim(item, Scope("topic", row.topic), is_failed=True)
         elif row.is_faulty:
             self.holds.claim(item, self.holds.own_scope(row), is_failed=True)
+        elif partition < 0:  # of an unknown topic: it waits until the driver has found the count
+            self.holds.claim(item, Scope("topic", row.topic), is_failed=True)
         else:
             if has_failed:
                 self.streams.suspect(row.topic)
@@ -183,23 +192,41 @@ class Core:
         """Take acknowledgements of one producer; those of a partition are in their order."""
         self.streams.acknowledged(items, producer)
 
-    def refused(self, item: Item, producer: Producer) -> None:
-        """Take Kafka's refusal of a message. A message is accused only when it was alone on the wire (R8).
+    def refused(self, items: Collection[Item], producer: Producer) -> None:
+        """Take Kafka's refusal of one request. A message is accused only when it was alone on the wire (R8).
 
         A refusal of a main producer ends it, because nothing behind the refused message may arrive. The topic is on
         probation from now on: one message of a partition at a time, until none was refused for a while.
         """
+        item = next(iter(items))
         stream = self.streams.holder(item, producer)
         is_alone = stream is not None and len(stream.sent) == 1
         self.streams.suspect(item.row.topic)
         if not producer.is_single:
-            self._reroute(self.streams.lost(producer, certain=item))
+            self._reroute(self.streams.lost(producer, certain=items))
         if is_alone and self.streams.remove(item):  # otherwise a wider hold has it since
             self._accuse(item)
 
-    def lost(self, producer: Producer) -> None:
-        """A producer ended. The next one sends again what it had, in order; it may be in Kafka twice (R2)."""
-        self._reroute(self.streams.lost(producer))
+    def not_taken(self, items: Collection[Item], *, is_accused: bool) -> None:
+        """Take messages back that no producer took: they are not in Kafka.
+
+        Args:
+            items: of one partition, the last ones that `to_send` returned of it, in their order.
+            is_accused: the first one cannot become a record. Else all of its topic are refused.
+        """
+        self.streams.take_back(items)
+        item = next(iter(items))
+        if is_accused and self.streams.remove(item):
+            self._accuse(item)
+
+    def lost(self, producer: Producer, certain: Collection[Item] = ()) -> None:
+        """A producer ended. The next one sends again what it had, in order; it may be in Kafka twice (R2).
+
+        Args:
+            producer: the one that ended.
+            certain: messages that are certainly not in Kafka.
+        """
+        self._reroute(self.streams.lost(producer, certain))
 
     def silent(self, topic: str, partition: int, now: float) -> None:
         """Hold a partition that acknowledges nothing; what was sent of it is in doubt (R8), and repeated later."""
@@ -230,7 +257,7 @@ class Core:
         self.holds.hold(scope, is_paused=True)
         self._take(scope)
 
-    def set_count(self, topic: str, count: int) -> None:
+    def set_count(self, topic: str, count: Count) -> None:
         """Take the partition count that a topic is to have; a topic that was unknown is published from now on."""
         if self.topics.request(topic, count):
             self.holds.release(Scope("topic", topic))
@@ -245,8 +272,14 @@ class Core:
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def next_write(self) -> Write | None:
-        """Return the next transaction, or None if there is nothing to write. It is under way until `written`."""
+    def next_write(self, *, holds_are_locked: bool = False) -> Write | None:
+        """Return the next transaction, or None if there is nothing to write. It is under way until `written`.
+
+        Args:
+            holds_are_locked: another session holds a row that claims and holds need, so they wait for a later one.
+        """
+        if holds_are_locked:
+            return self._publications()
         published = tuple(self.streams.published)
         first = self.streams.first_of({claim.row.topic for claim in self.holds.claims.values()})
         claims = tuple(  # R4: nothing of its key in front of it is on its way
@@ -266,12 +299,22 @@ class Core:
             claims,
             self.sources.floor(settled).snapshot,
             () if self.is_stopping else self.holds.to_announce(),
-            self.holds.to_retract(is_last=self.is_stopping),
+            self.holds.to_retract(settled, claims, is_last=self.is_stopping),
             () if self.is_stopping else self.holds.to_let_go(settled),
             self._moves,
             tuple(self._unsecured),
         )
         return None if write.is_empty else write
+
+    def _publications(self) -> Write | None:
+        published = tuple(self.streams.published)
+        floor = self.sources.floor({item.row.id for item in published}).snapshot
+        is_needed = published or self._unsecured
+        return Write(published, (), floor, (), (), (), (), tuple(self._unsecured)) if is_needed else None
+
+    def barrier(self) -> Write:
+        """Return a write of nothing: that it is flushed secures what was read (R1)."""
+        return Write((), (), self.sources.floor(set()).snapshot, (), (), (), (), tuple(self._unsecured))
 
     def written(self, write: Write) -> None:
         """Take a write that has committed and is flushed."""
@@ -302,7 +345,7 @@ class Core:
     def is_done(self) -> bool:
         """Return whether the leadership can be given back: nothing is on the wire, unrecorded or announced."""
         is_open = self.streams.published or self.streams.by_name or self.holds.claims
-        return not (is_open or self.holds.to_retract(is_last=True))
+        return not (is_open or self.holds.to_retract(set(), (), is_last=True))
 
     def is_clean(self) -> bool:
         """Return whether the next leader has nothing to doubt, of this leader or of one before it (R8)."""

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 from outbox_relay.publisher.core.topics import TopicCounts
-from outbox_relay.publisher.core.values import EXPIRED_SCOPE, Claim, Item, Limits, Page, Row, Scope
+from outbox_relay.publisher.core.values import EXPIRED_SCOPE, Claim, GroupOf, Item, Limits, Page, Row, Scope
 
 
 @dataclass(slots=True, eq=False)
@@ -114,13 +114,11 @@ class Holds:
         return kinds is not None and kinds["partition"] > 0
 
     def is_covered(self, scope: Scope) -> bool:
-        """Return whether a wider hold may have rows in front of this one's (R6)."""
+        """Return whether a wider hold may have rows in front of this one's (R6); a key's may be in any partition."""
         if scope.kind in ("topic", "message"):
             return False
-        if scope.kind == "key":
-            partition = self.topics.partition(scope.topic, scope.part, 0)
-            if Scope("partition", scope.topic, partition) in self.by_scope:
-                return True
+        if scope.kind == "key" and self.has_partitions(scope.topic):
+            return True
         return Scope("topic", scope.topic) in self.by_scope
 
     # Claims -------------------------------------------------------------------------------------------------------
@@ -186,17 +184,21 @@ class Holds:
             self._retries.pop(scope, None)
             self._busy[scope] = hold
 
-    def retry_due(self, now: float) -> None:
-        """Release the holds whose pause is over."""
-        for scope in [scope for scope, at in self._retries.items() if at <= now]:
-            self.release(scope)
+    def is_requested(self, scope: Scope) -> bool:
+        """Return whether a hold is to be drained."""
+        hold = self.by_scope.get(scope)
+        return hold is not None and hold.is_requested
+
+    def due(self, now: float) -> list[Scope]:
+        """Return the holds whose pause is over. The driver asks Kafka, and releases them or lets them fail again."""
+        return [scope for scope, at in self._retries.items() if at <= now]
 
     # Draining -----------------------------------------------------------------------------------------------------
 
-    def next_drain(self, full: list[str]) -> Scope | None:
+    def next_drain(self, full: list[Hashable], group_of: GroupOf) -> Scope | None:
         """Return the hold whose next page is read, in turn; it is announced (R7) and not covered (R6)."""
         for scope in self._readable:
-            if scope.topic not in full and not self.is_covered(scope):
+            if group_of(scope.topic) not in full and not self.is_covered(scope):
                 return scope
         return None
 
@@ -227,12 +229,26 @@ class Holds:
             and not self.is_covered(hold.scope)
         )
 
-    def to_retract(self, *, is_last: bool = False) -> tuple[Scope, ...]:
-        """Return the holds whose announcement is over; `is_last`: also where a request stays for the next leader."""
+    def to_retract(
+        self, settled: set[int], claims: tuple[Claim, ...], *, is_last: bool = False
+    ) -> tuple[Scope, ...]:
+        """Return the holds whose announcement is over with a write.
+
+        Args:
+            settled: the ids that it settles.
+            claims: what it claims.
+            is_last: also holds whose request stays for the next leader.
+        """
+        written = Counter(claim.scope for claim in claims)
         return tuple(
             hold.scope
             for hold in self._busy.values()
-            if hold.is_announced and not ((hold.is_requested and not is_last) or hold.out or hold.unwritten)
+            if hold.is_announced
+            and not (
+                (hold.is_requested and not is_last)
+                or hold.out - settled
+                or hold.unwritten > written[hold.scope]
+            )
         )
 
     def to_let_go(self, settled: set[int]) -> tuple[Scope, ...]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
-from outbox_relay.publisher.core.values import Page, Read, Row
+from outbox_relay.publisher.core.values import THE_REST, Page, Read, Row
 from outbox_relay.publisher.snapshot import Snapshot
 
 
@@ -31,9 +31,9 @@ class OpenRows:
 
 @dataclass(slots=True, eq=False)
 class CatchUp:
-    """A topic with more than a page: it is read from a list, next to the tail. Its new rows wait behind the list."""
+    """A group with more than a page: it is read from a list, next to the tail. Its new rows wait behind the list."""
 
-    topic: str
+    group: Hashable
     base: Mark
     rows: OpenRows
     until: Mark | None = None
@@ -47,7 +47,7 @@ class Sources:
         """Begin at the floor that the leader's row has."""
         self._marks = 0
         self.tail = Mark(0, floor)
-        self.catch_ups: dict[str, CatchUp] = {}
+        self.catch_ups: dict[Hashable, CatchUp] = {}
         self._open: list[OpenRows] = []
         self._of: dict[int, OpenRows] = {}
 
@@ -59,56 +59,65 @@ class Sources:
         """Return whether the floor has left what another session read."""
         return self.floor(set()).order > 0
 
-    def put_apart(self, topic: str) -> None:
-        """Begin a catch-up of a topic where the tail is. Until it joins again, the tail leaves it out."""
-        if topic not in self.catch_ups:
-            self.catch_ups[topic] = CatchUp(topic, self.tail, OpenRows(self.tail))
+    def put_apart(self, group: Hashable) -> None:
+        """Begin a catch-up of a group where the tail is. Until it joins again, the tail leaves it out.
 
-    def tail_read(self, rows: int, size: int, full: list[str]) -> Read:
-        """Return a read of all topics without a catch-up, and of those whose catch-up is done.
+        While there is one of THE_REST no other one begins, because its list may hold the same rows.
+        """
+        if group not in self.catch_ups and THE_REST not in self.catch_ups:
+            self.catch_ups[group] = CatchUp(group, self.tail, OpenRows(self.tail))
+
+    def tail_read(self, rows: int, size: int, full: list[Hashable]) -> Read:
+        """Return a read of all groups without a catch-up, and of those whose catch-up is done.
 
         Args:
             rows: the most rows.
             size: the most bytes.
-            full: topics that have their share of the memory. They do not join.
+            full: groups that have their share of the memory. They do not join.
         """
-        done = [one for one in self.catch_ups.values() if one.is_done and one.topic not in full]
-        joins = tuple((one.topic, one.base.snapshot) for one in done)
+        done = [one for one in self.catch_ups.values() if one.is_done and one.group not in full]
+        if THE_REST in self.catch_ups:  # the tail reads nothing: what else is done goes on with another list
+            for one in done:
+                if one.group != THE_REST:
+                    one.until, one.is_done = None, False
+            done = [one for one in done if one.group == THE_REST]
+        joins = tuple((one.group, one.base.snapshot) for one in done)
         compare = self.tail.order == 0
         apart = frozenset(self.catch_ups)
         return Read("tail", rows, size, self.tail.snapshot, compare=compare, apart=apart, joins=joins)
 
-    def list_read(self, topic: str, rows: int, size: int) -> Read:
+    def list_read(self, group: Hashable, rows: int, size: int) -> Read:
         """Return a read of the next page of a catch-up."""
-        one = self.catch_ups[topic]
+        one = self.catch_ups[group]
         until = one.until.snapshot if one.until else None
-        return Read("list", rows, size, one.base.snapshot, until, compare=one.base.order == 0, topic=topic)
+        compare, apart = one.base.order == 0, frozenset(self.catch_ups)
+        return Read("list", rows, size, one.base.snapshot, until, compare=compare, group=group, apart=apart)
 
-    def next_list(self, full: list[str]) -> str | None:
-        """Return the topic whose catch-up is read next, in turn; one that has its share of the memory waits."""
-        for topic, one in self.catch_ups.items():
-            if not one.is_done and topic not in full:
-                self.catch_ups[topic] = self.catch_ups.pop(topic)
-                return topic
+    def next_list(self, full: list[Hashable]) -> Hashable:
+        """Return the group whose catch-up is read next, in turn, or None; one with its share of the memory waits."""
+        for group, one in self.catch_ups.items():
+            if not one.is_done and group not in full:
+                self.catch_ups[group] = self.catch_ups.pop(group)
+                return group
         return None
 
     def add_tail(self, page: Page) -> None:
         """Note a page of the tail. What did not fit has a catch-up from now on, from where it was read up to."""
         bases = [self.tail]
-        for topic, _ in page.read.joins:
-            if topic in page.heavy:  # not level yet: another list, from where the last one ended
-                self.catch_ups[topic].until, self.catch_ups[topic].is_done = None, False
+        for group, _ in page.read.joins:
+            if group in page.heavy:  # not level yet: another list, from where the last one ended
+                self.catch_ups[group].until, self.catch_ups[group].is_done = None, False
             else:
-                bases.append(self.catch_ups.pop(topic).base)
-        for topic in page.heavy:
-            self.put_apart(topic)
+                bases.append(self.catch_ups.pop(group).base)
+        for group in page.heavy:
+            self.put_apart(group)
         self._open.append(OpenRows(min(bases)))
         self._track(page.rows, self._open[-1])
         self.tail = self._mark(page.snapshot)
 
     def add_list(self, page: Page) -> None:
         """Note a page of a catch-up. The list's rows stay open together: a floor within a list has no snapshot."""
-        one = self.catch_ups[page.read.topic]
+        one = self.catch_ups[page.read.group]
         if one.until is None:
             one.until = self._mark(page.snapshot)
         self._track(page.rows, one.rows)

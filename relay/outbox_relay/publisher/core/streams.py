@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from outbox_relay.publisher.core.values import Item, Limits, Scope
+from outbox_relay.publisher.core.values import Item, Limits, Row, Scope
 
 
 class Producer(NamedTuple):
@@ -124,12 +124,12 @@ class Streams:
             else:
                 self.main = Producer(self._last, is_single=False)
 
-    def lost(self, producer: Producer, certain: Item | None = None) -> list[Item]:
+    def lost(self, producer: Producer, certain: Collection[Item] = ()) -> list[Item]:
         """Take everything out of the streams that a producer had messages of, because it ended.
 
         Args:
             producer: the one that ended.
-            certain: a message that is certainly not in Kafka. The others of the wire are in doubt (R8).
+            certain: messages that are certainly not in Kafka. The others of the wire are in doubt (R8).
 
         Returns:
             The items in order. They are to be routed again (R2).
@@ -139,7 +139,7 @@ class Streams:
         for name in [name for name, one in self.by_name.items() if one.producer == producer]:
             stream = self.by_name.pop(name)
             for item in stream.sent:
-                item.in_doubt = item.in_doubt or item is not certain
+                item.in_doubt = item.in_doubt or item not in certain
             items += (*stream.sent, *stream.queued)
         return items
 
@@ -155,6 +155,12 @@ class Streams:
         for item in stream.sent:
             item.in_doubt = True
         return [*stream.sent, *stream.queued]
+
+    def take_back(self, items: Collection[Item]) -> None:
+        """Queue messages again that no producer took: the last ones that `to_send` returned of their partitions."""
+        for item in reversed([*items]):
+            stream = self.by_name[item.row.topic, item.partition]
+            stream.queued.appendleft(stream.sent.pop())
 
     def remove(self, item: Item) -> bool:
         """Take one message out that is certainly not in Kafka. Return whether it was here."""
@@ -198,12 +204,12 @@ class Streams:
             self._drop_empty(name)
         return taken
 
-    def move(self, topic: str, partition_of: Callable[[str, Hashable, int], int]) -> None:
+    def move(self, topic: str, partition_of: Callable[[Row], int]) -> None:
         """Put the messages of a topic into the partitions of its new count, in the order of arrival (R9)."""
         names = [name for name in self.by_name if name[0] == topic]
         items = [item for name in names for item in self.by_name.pop(name).queued]
         for item in sorted(items, key=lambda one: one.number):
-            item.partition = partition_of(topic, item.row.key, item.row.position)
+            item.partition = partition_of(item.row)
             self.push(item)
 
     # Questions ----------------------------------------------------------------------------------------------------

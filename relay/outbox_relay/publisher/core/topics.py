@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 
-from outbox_relay.publisher.core.values import Partitioner
+from outbox_relay.publisher.core.values import Count, Partitioner, Row
 
 
 class TopicCounts:
     """Which partition a key of a topic belongs to."""
 
     def __init__(
-        self, counts: Mapping[str, int], skip_ahead: frozenset[str], partition_of: Partitioner
+        self, counts: Mapping[str, Count], skip_ahead: frozenset[str], partition_of: Partitioner
     ) -> None:
         """Begin with the counts that the tables have."""
         self.counts = dict(counts)
         self.skip_ahead = skip_ahead
-        self.moving: dict[str, int] = {}
+        self.moving: dict[str, Count] = {}
         self._partition_of = partition_of
 
-    def partition(self, topic: str, key: Hashable, position: int) -> int:
+    def partition(self, row: Row) -> int:
         """Return a message's partition; -1 while the topic is unknown."""
-        count = self.counts.get(topic)
-        return -1 if count is None else self._partition_of(topic, key, position, count)
+        count = self.counts.get(row.topic)
+        return -1 if count is None else self._partition_of(row, count)
 
-    def request(self, topic: str, count: int) -> bool:
+    def request(self, topic: str, count: Count) -> bool:
         """Note the count that a topic is to have. Return whether the topic was unknown: it has the count at once."""
         if topic not in self.counts:
             self.counts[topic] = count
@@ -35,7 +35,7 @@ class TopicCounts:
             self.moving[topic] = count
         return False
 
-    def move(self, topic: str, count: int) -> None:
+    def move(self, topic: str, count: Count) -> None:
         """Give a topic its new count (R9)."""
         self.counts[topic] = count
         if self.moving.get(topic) == count:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from outbox_relay.publisher.snapshot import Snapshot
 
-Partitioner = Callable[[str, Hashable, int, int], int]
-"""Returns the partition of a topic, key, position and partition count; a key alone decides, if there is one."""
+Count = Hashable
+"""A topic's partition count, with whatever else the driver needs to choose a partition."""
+THE_REST: Hashable = ("rest",)
+"""The group of all topics without a catch-up of their own, where more of them have backlogs than have one."""
+Partitioner = Callable[["Row", Any], int]
+"""Returns the partition of a row by its topic's `Count`. The rows of a key whose order matters have one partition."""
+GroupOf = Callable[[str], Hashable]
+"""Returns the group of a topic. Statements separate groups only: a group is read, and fills memory, together."""
 
 
 class Row(NamedTuple):
@@ -44,13 +50,19 @@ EXPIRED_SCOPE = Scope("expired")
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """A row on its way. `number` is the order of arrival; `taken_from` is the hold whose table rows it belongs to."""
+    """A row on its way.
+
+    `number` is the order of arrival; `taken_from` is the hold whose table rows it belongs to. The driver notes when it
+    gave the message to a producer, and the offset that Kafka returned.
+    """
 
     row: Row
     number: int
     partition: int
     in_doubt: bool
     taken_from: Scope | None
+    offset: int = -1
+    sent_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,9 +77,9 @@ class Read:
         until: a list was made at this snapshot; None makes it now. A page of it holds its rows as they are now, and
             leaves out what has changed since the list was made.
         compare: leave out what has a publication, because the base is another session's floor.
-        topic: of a list.
-        apart: topics that a tail leaves out, because they have a catch-up.
-        joins: topics whose catch-up is done, each with a base of its own. A tail reads them along.
+        group: of a list.
+        apart: groups that a tail, or the list of THE_REST, leaves out, because they have a catch-up.
+        joins: groups whose catch-up is done, each with a base of its own. A tail reads them along.
         scope: of a drain.
     """
 
@@ -77,9 +89,9 @@ class Read:
     base: Snapshot | None = None
     until: Snapshot | None = None
     compare: bool = False
-    topic: str = ""
-    apart: frozenset[str] = frozenset()
-    joins: tuple[tuple[str, Snapshot], ...] = ()
+    group: Hashable = None
+    apart: frozenset[Hashable] = frozenset()
+    joins: tuple[tuple[Hashable, Snapshot], ...] = ()
     scope: Scope = EXPIRED_SCOPE
 
 
@@ -92,7 +104,7 @@ class Page:
         rows: in the order of their positions.
         snapshot: of the statement.
         has_more: a list or hold has rows behind these.
-        heavy: topics of a tail that did not fit. The driver leaves out the largest ones until the others fit, so a
+        heavy: groups of a tail that did not fit. The driver leaves out the largest ones until the others fit, so a
             flood of one topic delays no other.
         is_flushed: the statement found that PostgreSQL cannot forget any row of it, or of a page before it.
     """
@@ -101,7 +113,7 @@ class Page:
     rows: tuple[Row, ...]
     snapshot: Snapshot
     has_more: bool = False
-    heavy: tuple[str, ...] = ()
+    heavy: tuple[Hashable, ...] = ()
     is_flushed: bool = False
 
 
@@ -140,7 +152,7 @@ class Write:
     announce: tuple[Scope, ...]
     retract: tuple[Scope, ...]
     let_go: tuple[Scope, ...]
-    moved: tuple[tuple[str, int], ...]
+    moved: tuple[tuple[str, Count], ...]
     covers: tuple[Page, ...]
 
     @property
