@@ -7,6 +7,7 @@ from typing import Any
 
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
+from tests.support.publisher_core import CORE
 
 LIMIT_S = 60.0
 
@@ -23,7 +24,7 @@ def publish(dsn: str, bootstrap_servers: str, messages: int, **options: Any) -> 
     Raises:
         AssertionError: they are not recorded within a minute.
     """
-    relay = Relay(RelayOptions(dsn, bootstrap_servers, **options))
+    relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": CORE, **options}))
     deadline = time.monotonic() + LIMIT_S
     recorded = 0
 

@@ -6,10 +6,12 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from outbox_relay.publisher.finder import PAGE
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
+from tests.support.publisher_core import CORE
 from tests.support.waiting import wait_until
 
 DEFAULTS: Mapping[str, str] = {}
@@ -39,7 +41,7 @@ class _Stepped(Relay):
         except Exception as error:  # noqa: BLE001  (the test raises it)
             self.handed.put(error)
 
-    def _loop(self, session: Session) -> None:
+    def _loop(self, session: Any) -> None:
         self.handed.put(session)
         self.done.wait()
         self.stop()
@@ -60,7 +62,7 @@ def relay_session(
 
     `kafka`: settings of librdkafka other than the relay's.
     """
-    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page, kafka=kafka), clean=clean)
+    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page, kafka=kafka, core=CORE), clean=clean)
     thread = threading.Thread(target=relay.work, daemon=True)
     thread.start()
     try:

@@ -10,6 +10,7 @@ from typing import Any, Self
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from outbox_relay.text.logs import ROOT
+from tests.support.publisher_core import CORE
 from tests.support.relay_process import Event
 from tests.support.waiting import wait_until
 
@@ -25,7 +26,7 @@ class RelayThread(logging.Handler):
         self.events: list[Event] = []
         self.error: BaseException | None = None
         self.session: Session | None = None
-        self._relay = Relay(RelayOptions(dsn, bootstrap_servers, **options))
+        self._relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": CORE, **options}))
         self._relay.on_turn = self._on_turn
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -179,6 +179,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         ),
         **dict.fromkeys(["take_over_unpublished", "take_over_published"], RESTORE),
     },
+    "relay/outbox_relay/publisher/hands/reads.sql": {"hashes": NO_TABLE},
     "relay/outbox_relay/publisher/publications.sql": {"record": LANES, "has_synchronous_standbys": NO_TABLE},
     "relay/outbox_relay/publisher/sweep.sql": {"settings": NO_TABLE},
 }

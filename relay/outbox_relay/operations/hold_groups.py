@@ -19,7 +19,7 @@ class HoldGroup:
     """The holds of one kind, topic and code of an error.
 
     Attributes:
-        kind: `message`, `key`, `topic` or `lane`, as `outbox holds ls` has it.
+        kind: `message`, `key`, `partition`, `topic` or `lane`, as `outbox holds ls` has it.
         topic: of their messages; None for a lane that waits for Kafka.
         error: of the oldest; it begins with the code.
         holds: how many there are.

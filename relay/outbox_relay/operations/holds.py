@@ -57,10 +57,10 @@ class HoldView:
     """One hold.
 
     Attributes:
-        kind: `message`, `key`, `topic` or `lane`.
+        kind: `message`, `key`, `partition`, `topic` or `lane`.
         lanes: where its messages wait.
         topic: of its messages; of a lane that of the message at which it stopped.
-        queue: the explicit partition that has the order, in place of a key.
+        queue: the explicit partition that has the order, in place of a key; of a partition its number.
         order_key: the key.
         id: of the message that fails; of a topic that of the first one to try; None where a lane waits for Kafka.
         message_id: of the same message.
@@ -117,6 +117,8 @@ class HoldView:
             return f"{topic}, all of it"
         if self.kind == "lane":
             return f"lane {self.lanes[0]}"
+        if self.kind == "partition":
+            return f"{topic}, partition {self.queue}"
         if self.kind == "message":
             return f"message {self.id}, {topic}"
         order = f"key {cell(self.order_key)}" if self.queue is None else f"queue {self.queue}"
@@ -151,8 +153,8 @@ class HoldView:
         error = printable(self.error)
         if self.kind == "lane":
             return self._behind_a_lane(id_, error)
-        if self.kind == "topic":
-            return f"waits, with all of its topic: {error}"
+        if self.kind in ("topic", "partition"):
+            return f"waits, with all of its {self.kind}: {error}"
         if id_ == self.id:
             behind = many(self.waiting or 0, "message")
             return f"cannot be published, and holds up {behind} of its key: {error}"
@@ -247,7 +249,7 @@ def of_message(conn: psycopg.Connection[Any], id_: int, lane: int | None = None)
         row = conn.execute(STATEMENTS["number"], {"id": id_}).fetchone()
         if row is None or row[0] is None:
             return None
-        named = "keys" if row[0] > 0 else "topics"
+        named = "topics" if row[1] else "keys"
         found = _read(conn, {**values, "number": row[0]}, **{named: STATEMENTS[f"of_{named[:-1]}"]})
     return found[0] if found else None
 

@@ -1,23 +1,23 @@
 -- Holds, as operators see them: what cannot be published now, and what waits behind it.
 
 -- name: held
--- One row per hold. Of a key or a message: "id" fails. A topic once for each error, though each lane has a row of it: all its
--- messages wait, and "id" is tried first. Of a lane: it stopped at "id", or without one at a partition. A message id that the
+-- One row per hold. Of a key or a message: "id" fails. A topic, or a partition, once for each error, though each lane has a row of it:
+-- all its messages wait, and "id" is tried first. Of a lane: it stopped at "id", or without one at a partition. A message id that the
 -- outbox made carries the row's id; others have an index of their own.
 SELECT CASE WHEN k.queue IS NULL AND k.order_key IS NULL THEN 'message' ELSE 'key' END AS kind,
        ARRAY[k.lane] AS lanes, k.topic, k.queue, k.order_key, k.head AS id, NULL::uuid AS message_id, k.error, k.since,
        k.tries, k.requested_at, k.draining_at IS NOT NULL AS is_being_tried, false AS in_doubt,
        true AS may_be_given_up, ARRAY[k.number] AS numbers
 FROM outbox.parked_key k
-WHERE NOT k.is_topic AND {keys}
+WHERE NOT k.is_topic AND k.partition IS NULL AND {keys}
 UNION ALL
-SELECT 'topic', array_agg(k.lane ORDER BY k.lane), k.topic, NULL, NULL,
+SELECT CASE WHEN k.is_topic THEN 'topic' ELSE 'partition' END, array_agg(k.lane ORDER BY k.lane), k.topic, k.partition, NULL,
        (array_agg(k.head ORDER BY k.number DESC))[1], NULL,
        (array_agg(k.error ORDER BY k.number DESC))[1], min(k.since),
        max(k.tries), max(k.requested_at), bool_or(k.draining_at IS NOT NULL), false, false, array_agg(k.number)
 FROM outbox.parked_key k
-WHERE k.is_topic AND {topics}
-GROUP BY k.topic, split_part(k.error, ':', 1)
+WHERE (k.is_topic OR k.partition IS NOT NULL) AND {topics}
+GROUP BY k.topic, k.partition, k.is_topic, split_part(k.error, ':', 1)
 UNION ALL
 SELECT 'lane', ARRAY[l.lane], m.topic, NULL, NULL, m.id, l.stopped_message, l.stopped_error, l.stopped_at,
        0, l.retry_requested_at, l.retrying_at IS NOT NULL, l.stopped_in_doubt,
@@ -52,7 +52,7 @@ SELECT c.kind, c.lanes, c.topic, c.queue, c.order_key, c.id, coalesce(c.message_
        c.since, c.tries, c.requested_at, c.is_being_tried, c.in_doubt OR coalesce(w.in_doubt, false) AS in_doubt,
        c.may_be_given_up, c.numbers, EXISTS (SELECT FROM alive a WHERE a.lane = ANY (c.lanes)) AS has_relay,
        CASE WHEN c.kind <> 'lane' THEN (
-           SELECT count(*) FROM outbox.waiting b WHERE b.parked = ANY (c.numbers) AND (c.kind = 'topic' OR b.id <> c.id)
+           SELECT count(*) FROM outbox.waiting b WHERE b.parked = ANY (c.numbers) AND (c.kind IN ('topic', 'partition') OR b.id <> c.id)
        ) END AS waiting
 FROM chosen c LEFT JOIN outbox.waiting w ON w.id = c.id
 ORDER BY c.since, c.id
@@ -66,7 +66,7 @@ WITH held AS (
 ), behind AS (
     SELECT h.kind, h.topic, split_part(h.error, ':', 1) AS code, count(*) AS messages
     FROM held h CROSS JOIN LATERAL unnest(h.numbers) n (number) JOIN outbox.waiting b ON b.parked = n.number
-    WHERE h.kind = 'topic' OR b.id <> h.id
+    WHERE h.kind IN ('topic', 'partition') OR b.id <> h.id
     GROUP BY 1, 2, 3
 ), grouped AS (
     SELECT h.kind, h.topic, split_part(h.error, ':', 1) AS code, (array_agg(h.error ORDER BY h.since, h.id))[1] AS error,
@@ -85,8 +85,8 @@ k.number = %(number)s
 
 -- name: of_topic
 -- All rows of the topic of one row, with its error.
-(k.topic, split_part(k.error, ':', 1)) = (
-    SELECT t.topic, split_part(t.error, ':', 1) FROM outbox.parked_key t WHERE t.number = %(number)s
+(k.topic, coalesce(k.partition, -1), split_part(k.error, ':', 1)) = (
+    SELECT t.topic, coalesce(t.partition, -1), split_part(t.error, ':', 1) FROM outbox.parked_key t WHERE t.number = %(number)s
 )
 
 -- name: of_lane
@@ -94,8 +94,10 @@ k.number = %(number)s
 l.lane = %(at)s
 
 -- name: number
--- The number of the hold for which a message waits; null: it waits for something else.
-SELECT w.parked FROM outbox.waiting w WHERE w.id = %(id)s
+-- The number of the hold for which a message waits, and whether that is of a topic or partition; null: it waits for something
+-- else.
+SELECT w.parked, k.is_topic OR k.partition IS NOT NULL
+FROM outbox.waiting w LEFT JOIN outbox.parked_key k ON k.number = w.parked WHERE w.id = %(id)s
 
 -- name: waiting
 -- The first messages of a hold, in their order: failed, or held.

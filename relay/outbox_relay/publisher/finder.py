@@ -277,7 +277,7 @@ class Finder:
         """List the ids of an open difference beyond its position; of a partial one, those without a publication."""
         base, current = progress.base, progress.snapshot
         assert base is not None  # noqa: S101  (level groups are polled)
-        if base == BEGINNING:
+        if base == BEGINNING and scope.topic is None and not scope.without:
             bounds = {"lanes": array_text(scope.lanes), **_bounds(current, progress.after)}
             return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
         bounds = _difference(base, current, scope, progress.after)

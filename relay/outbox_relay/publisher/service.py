@@ -32,8 +32,13 @@ from outbox_relay.database.reasons import is_away, is_divided, may_heal, reason
 from outbox_relay.database.rights import needing
 from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.publisher import lease
+from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.finder import PAGE, prepare_session
+from outbox_relay.publisher.hands.opening import Hands
+from outbox_relay.publisher.hands.rows import Rows
+from outbox_relay.publisher.hands.silence import Silence
+from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.kafka import new_admin, new_producer, producer_settings, readable
 from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
 from outbox_relay.publisher.locked import report_locked
@@ -91,6 +96,8 @@ class RelayOptions:
     report_every: float = 10.0
     sweep_every: float = 600.0
     publish_after: PublishAfter = PublishAfter.COMMITTED
+    core: str = "old"
+    """`new` publishes by the core of outbox_relay/publisher/core; all relays of a database use the same."""
     stalled_after: float = 60.0
     """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
     begin_span: Begin | None = None
@@ -126,7 +133,7 @@ class Relay:
         self._backoff = Backoff(FIRST_PAUSE_S, LAST_PAUSE_S)
         self._failed_in_a_row = 0
         self.vitals = Vitals()
-        self.on_turn: Callable[[Session], None] | None = None
+        self.on_turn: Callable[[Any], None] | None = None
 
     @property
     def owner(self) -> str:
@@ -205,7 +212,7 @@ class Relay:
         quiet = self._held_since is not None and time.monotonic() - self._held_since >= QUIET_S
         return self._recorded or (quiet and not self._unsettled)
 
-    def _does_better(self, session: Session, now: float) -> bool:
+    def _does_better(self, session: Session | CoreSession, now: float) -> bool:
         """Return whether a session gets further than those before it, each of which ended with an error."""
         quiet = self._held_since is not None and now - self._held_since >= QUIET_S
         return session.counts.recorded > 0 or (quiet and not session.unsettled)
@@ -247,6 +254,7 @@ class Relay:
         read = TopicLookup(lambda: new_admin(self._settings)).read
         refresher = Refresher(lambda: self._connect_as("outbox relay topics"), read)
         probe = PartitionProbe(lambda: new_admin(self._settings))
+        silence = Silence(probe, patience=self._options.ack_timeout)
         overdue = Overdue(probe, patience=self._options.ack_timeout)
 
         def new_publisher(conn: psycopg.Connection[Any]) -> Publisher:
@@ -254,17 +262,27 @@ class Relay:
             publisher.begin_span = self._options.begin_span
             return publisher
 
-        session = Session(
-            conn,
-            held,
-            new_publisher,
-            ahead,
-            upkeep,
-            renewal=renewal,
-            overdue=overdue,
-            recorder=Recorder(conn, held, replication),
-            page=self._options.page,
-        )
+        session: Session | CoreSession
+        if self._options.core == "new":
+            rows = Rows()
+            topics = TopicWatch(conn, read, refresher, rows.topics)
+            hands = Hands(
+                conn, held, ahead, silence, topics, replication, rows, self._settings, self._options.page
+            )
+            hands.begin_span = self._options.begin_span
+            session = CoreSession(hands, upkeep, renewal)
+        else:
+            session = Session(
+                conn,
+                held,
+                new_publisher,
+                ahead,
+                upkeep,
+                renewal=renewal,
+                overdue=overdue,
+                recorder=Recorder(conn, held, replication),
+                page=self._options.page,
+            )
         session.stopping = lambda: self._stopping
         self._started, self._held_since = True, time.monotonic()
         upkeep.start()
@@ -288,6 +306,7 @@ class Relay:
             upkeep.stop()
             ahead.close()
             overdue.close()
+            silence.close()
             refresher.close()
         self._unsettled = 0
         log.info("stopped", published=self._published, unsettled=left)
@@ -313,7 +332,7 @@ class Relay:
                 report_locked(locked)
         return None
 
-    def _loop(self, session: Session) -> None:
+    def _loop(self, session: Session | CoreSession) -> None:
         options = self._options
         polling = Backoff(options.poll_min, options.poll_max, factor=POLL_FACTOR)
         wait = polling.next()

@@ -103,6 +103,16 @@ def relay() -> None:
     show_envvar=True,
     help="What a message waits for: its commit, or also that a synchronous standby has it.",
 )
+@click.option(
+    "--core",
+    type=click.Choice(["old", "new"]),
+    default="old",
+    show_default=True,
+    envvar="OUTBOX_CORE",
+    show_envvar=True,
+    help="Which publisher runs; all relays of a database use the same. With the new one a partition that takes nothing "
+    "is held by itself, and no lane stops.",
+)
 @tracing_option
 @retain_options
 @alarm_options
@@ -120,6 +130,7 @@ def run(
     ack_timeout: float,
     shutdown_timeout: float,
     publish_after: str,
+    core: str,
     tracing: bool,
     http: tuple[str, int] | None,
     livez: tuple[str, int] | None,
@@ -157,6 +168,7 @@ def run(
             ack_timeout=ack_timeout,
             shutdown_timeout=shutdown_timeout,
             publish_after=PublishAfter(publish_after),
+            core=core,
             begin_span=begin_span,
         )
         for name, dsn in chosen(dsns, config).items()

@@ -1,0 +1,327 @@
+"""One session of the relay with the core: one database connection and one lease, and a loop for the lanes that it has.
+
+A loop has a fixed set of lanes. When the relay takes lanes or gives some back, the loop stops reading, settles what is
+under way, and another one begins for the lanes that there are then. Whatever is in doubt (a lost connection, a lost
+lease) ends the session; what is not recorded is read again from the database.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from outbox.backoff import Backoff
+from outbox_relay.publisher.batch import Stop
+from outbox_relay.publisher.delayed import Delayed
+from outbox_relay.publisher.errors import DeliveryError
+from outbox_relay.publisher.hands.opening import Hands
+from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
+from outbox_relay.publisher.locked import report_locked
+from outbox_relay.publisher.loop import FORGET_AFTER_S, Loop
+from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, PAUSE_FIRST_S, naming_defects
+from outbox_relay.publisher.renewal import Renewal
+from outbox_relay.publisher.session import FEW, REST_S
+from outbox_relay.publisher.shared_lanes import BALANCE_EVERY_S, LEAVE_S, Shares
+from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
+from outbox_relay.text.logs import Log
+
+log = Log("lanes")
+
+RETIRE_EVERY_S = 1.0
+KEPT_S = 1.0
+"""Lanes that could not be given back are published for so long before that is tried again."""
+
+
+@dataclass(slots=True)
+class SessionTimes:
+    """When a session does what it does not do in each turn (monotonic seconds)."""
+
+    balance_at: float = 0.0
+    retire_at: float = 0.0
+    leave_by: float = 0.0
+    kept_until: float = 0.0
+    begin_at: float = 0.0
+    calm_at: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_S, BROKEN_PAUSE_LAST_S))
+
+
+class CoreSession:
+    """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
+
+    def __init__(self, hands: Hands, upkeep: Upkeep, renewal: Renewal) -> None:
+        """Begin without lanes."""
+        self._conn = hands.conn
+        self._lease = hands.lease
+        self._hands = hands
+        self._upkeep = upkeep
+        self._renewal = renewal
+        self._shares = Shares(hands.conn, hands.lease)
+        self._delayed = Delayed(hands.conn)
+        self._floors: dict[int, Snapshot] = {}
+        self._doubted: dict[int, int] = {}
+        self._batch = 0
+        self._at = SessionTimes()
+        self._loop: Loop | None = None
+        self.counts = hands.counts
+        self.stopping: Callable[[], bool] = lambda: False
+
+    # What others see ----------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this session has its lanes."""
+        return self._lease.epoch
+
+    @property
+    def lanes(self) -> frozenset[int]:
+        """The lanes that it has, those that it is giving back included."""
+        return self._lease.lanes
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether an operator has asked this relay to give its lanes to others."""
+        return self._shares.is_draining
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages given to Kafka whose acknowledgement is not known yet."""
+        return 0 if self._loop is None else self._loop.wires.unacknowledged
+
+    @property
+    def stopped(self) -> dict[int, Stop]:
+        """The lanes that are stopped: none, because only holds make messages wait."""
+        return {}
+
+    @property
+    def unsettled(self) -> int:
+        """Messages given to Kafka that are not recorded."""
+        return 0 if self._loop is None else self._loop.unsettled
+
+    # A turn -------------------------------------------------------------------------------------------------------
+
+    def run_once(self, wait: float) -> bool:
+        """Turn the loop once; return whether anything was found.
+
+        Args:
+            wait: seconds to wait when nothing is to be done.
+
+        Raises:
+            LeaseLostError: another relay has taken over.
+            psycopg.OperationalError: the connection is gone.
+            KafkaUnavailableError: no broker replies about a topic.
+        """
+        self._look_after()
+        loop = self._loop
+        if loop is None:
+            time.sleep(wait)
+            return False
+        published = self.counts.published
+        try:
+            with naming_defects():
+                found = loop.turn()
+        except DeliveryError as error:
+            self._start_over(error)
+            return True
+        if self.counts.published - published < FEW:
+            self._rest(loop, wait if not found else min(wait, REST_S))
+        return found
+
+    def _rest(self, loop: Loop, seconds: float) -> None:
+        if loop.core.streams.by_name and loop.silence.away_since is None:
+            loop.wires.serve(seconds)  # an acknowledgement may let the next message go
+        else:
+            time.sleep(seconds)
+
+    def _look_after(self) -> None:
+        now = time.monotonic()
+        self._renewal.beat()
+        self.balance()
+        loop = self._loop
+        if loop is None:
+            self._upkeep.take_lost(())
+            return
+        with naming_defects():
+            loop.signals(now)
+        if loop.due is not None:
+            self._delayed.expect(loop.due)
+            loop.due = None
+        self.counts.released += self._delayed.release(self._lease.lanes)
+        lost = self._upkeep.take_lost(self._lease.lanes)
+        if lost:
+            loop.reads.partitions.revive()
+            repair(self._conn, lost, self._lease)
+            self._doubt_everything()  # they have new positions, and may have been published under their old ones
+        if now >= self._at.retire_at:
+            self._at.retire_at = now + RETIRE_EVERY_S
+            self._retire(loop)
+
+    def _retire(self, loop: Loop) -> None:
+        """Leave partitions out that hold nothing to publish, and tell the sweep how far all is recorded."""
+        partitions, newest = loop.reads.partitions, loop.reads.newest
+        if partitions.live and partitions.live[0].upper <= newest and not loop.has_unread:
+            floor = loop.core.sources.floor(set()).snapshot
+            left = partitions.retire(newest, loop.reads.finder.beyond_all_running(), [floor])
+            if left:
+                log.info("partitions done", tables=left, live=list(partitions.tables))
+        loop.writes.bounds = partitions.bounds()
+        if loop.writes.floor is not None:
+            levels = {lane: Progress(loop.writes.floor) for lane in self.lanes}
+            mark = mark_of(levels, partitions.live, of=len(levels))
+            if mark is not None:
+                self._upkeep.mark(mark)
+
+    def _doubt_everything(self) -> None:
+        row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()
+        assert row is not None  # noqa: S101  (a sequence has a value)
+        self._doubted.update(dict.fromkeys(self.lanes, row[0]))
+
+    def _start_over(self, error: DeliveryError) -> None:
+        """Begin again from what is recorded, after an error of the relay's own."""
+        now = time.monotonic()
+        if now >= self._at.calm_at:
+            self._at.backoff.reset()
+        pause = self._at.backoff.next()
+        self._at.begin_at, self._at.calm_at = now + pause, now + pause + FORGET_AFTER_S
+        log.error("delivery failed", text=str(error), next_try_in_s=pause)
+        self._end_loop(is_clean=False)
+        self._doubt_everything()
+
+    # Lanes --------------------------------------------------------------------------------------------------------
+
+    def balance(self) -> None:
+        """Take what is this relay's share and free, and give back what is not its share.
+
+        Raises:
+            CannotShareError: the connection does not keep its session.
+            LeaseLostError: the lease has ended, or another relay took lanes of ours.
+        """
+        now = time.monotonic()
+        if now >= self._at.balance_at:
+            self._at.balance_at = now + BALANCE_EVERY_S
+            share, free = self._shares.read()
+            self._leave_without_kafka(now)
+            self._follow_topics()
+            wanting = (share - self.lanes) & free
+            taken = self._take(wanting) if wanting else False
+            if self._loop is None:
+                if now >= self._at.begin_at:
+                    self._begin()
+            elif taken or (self.lanes - share and now >= self._at.kept_until):
+                self._stop_loop(now)
+        if self._loop is not None and self._loop.core.is_stopping:
+            self._change_lanes(now)
+
+    def _stop_loop(self, now: float) -> None:
+        loop = self._loop
+        if loop is not None and not loop.core.is_stopping:
+            loop.stop()
+            self._at.leave_by = now + LEAVE_S
+
+    def _change_lanes(self, now: float) -> None:
+        """End a loop that has settled, give back what is not our share, and begin the next one."""
+        loop = self._loop
+        assert loop is not None  # noqa: S101  (asked by the caller)
+        if not loop.core.is_done():
+            if now >= self._at.leave_by:
+                raise LeaseLostError(
+                    f"lanes {sorted(self.lanes)} are to be shared again, and Kafka acknowledged nothing of them for "
+                    f"{LEAVE_S:g} s: they are left as they are"
+                )
+            return
+        self._end_loop(is_clean=True)
+        share, _ = self._shares.read()
+        if leaving := self.lanes - share:
+            given = self._lease.give_back(self._conn, {lane: self._doubted.get(lane, 0) for lane in leaving})
+            if given:
+                log.info("lanes given back", owner=self._lease.owner, epoch=self.epoch, lanes=sorted(given))
+            if leaving - given:
+                self._at.kept_until = now + KEPT_S
+        self._begin()
+
+    def _take(self, lanes: frozenset[int]) -> bool:
+        """Take free lanes; return whether any is ours now."""
+        self._keep_floors()
+        try:
+            taken = self._lease.take(self._conn, lanes, self._batch + 1)
+        except LanesLockedError as locked:
+            report_locked(locked)
+            return False
+        self._floors |= {lane: known.floor for lane, known in taken.progress.items()}
+        self._doubted |= taken.doubted
+        if taken.progress:
+            self._hands.topics.read_anew(self._shares.read_generation())
+            lease = self._lease
+            log.info("lanes taken", owner=lease.owner, epoch=lease.epoch, lanes=sorted(lease.lanes))
+        return bool(taken.progress)
+
+    def _begin(self) -> None:
+        """Begin a loop for the lanes that there are."""
+        if not self.lanes:
+            return
+        floors = [self._floors[lane] for lane in self.lanes]
+        floor = min(floors, key=lambda one: one.age)
+        self._delayed.start_again()
+        self._loop = self._hands.open(floor, self._doubted, self._batch)
+        self._loop.writes.bounds = self._loop.reads.partitions.bounds()
+
+    def _keep_floors(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            self._batch = loop.writes.batch
+            if loop.writes.floor is not None:
+                self._floors.update(dict.fromkeys(loop.reads.lanes, loop.writes.floor))
+
+    def _end_loop(self, *, is_clean: bool) -> None:
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        self._loop = loop
+        self._keep_floors()
+        self._loop = None
+        if not is_clean:
+            loop.doubt_what_is_sent()
+        loop.close()
+
+    def _leave_without_kafka(self, now: float) -> None:
+        loop = self._loop
+        silences = (self._hands.silence.away_since, None if loop is None else loop.unanswered_since)
+        since = min((one for one in silences if one is not None), default=None)
+        self._lease.lacks_kafka = since is not None
+        if since is not None and now - since >= LEAVE_S and self._shares.others_have_kafka:
+            raise LeaseLostError(
+                f"no broker replied to this relay for {LEAVE_S:g} s, and another relay has Kafka: lanes "
+                f"{sorted(self.lanes)} are left to them as they are"
+            )
+
+    def _follow_topics(self) -> None:
+        topics = self._hands.topics
+        topics.expect(self._shares.generation)
+        if topics.generation is not None and (self._loop is None or self._loop.follows_topics):
+            self._lease.topics_seen = topics.generation
+
+    # The end ------------------------------------------------------------------------------------------------------
+
+    def finish(self, seconds: float) -> int:
+        """Settle what is under way, record it and give the lanes back; return the messages left unsettled."""
+        loop, deadline, left = self._loop, time.monotonic() + seconds, 0
+        if loop is not None:
+            self._hands.silence.hurry()
+            loop.stop()
+            with naming_defects():
+                while not loop.core.is_done() and time.monotonic() < deadline:
+                    self._renewal.beat()
+                    loop.turn()
+                    loop.wires.serve(0.005)
+            left = loop.unsettled
+            self._end_loop(is_clean=loop.core.is_done())
+        self._renewal.stop()
+        self._lease.release(self._conn, {lane: self._doubted.get(lane, 0) for lane in self.lanes})
+        return left
+
+    def abandon(self) -> None:
+        """Let go of the producers after the connection was lost; nothing is recorded any more."""
+        if self._loop is not None:
+            self._loop.wires.close()

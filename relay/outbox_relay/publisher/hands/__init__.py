@@ -1,0 +1,1 @@
+"""The hands of the publisher's core: what reads PostgreSQL, writes to it, and gives messages to Kafka."""

@@ -1,0 +1,133 @@
+"""The rows of outbox.parked_key: which numbers a hold has, one in each lane.
+
+A hold's number is the id of the message that it began with; a topic's is minus that, as operators' functions expect.
+Where that number is in use, because the same message began another hold, it is moved by a power of two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+import psycopg
+
+from outbox.statements import Statements, array_text
+from outbox_relay.publisher.core.values import Scope
+from outbox_relay.publisher.finder import KEY, LANE, ORDER_KEY, QUEUE, RawRow
+from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
+
+STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
+
+STEP = 1 << 60
+MOST_REQUESTS = 1_000
+
+
+class HoldRow(NamedTuple):
+    """A row to insert."""
+
+    number: int
+    lane: int
+    scope: Scope
+    order_key: bytes | None
+    head: int
+    error: str
+
+    @property
+    def queue(self) -> int | None:
+        """The queue that it holds, if it is one."""
+        part = self.scope.part
+        return part if self.scope.kind == "key" and isinstance(part, int) else None
+
+
+class HoldRows:
+    """The numbers of all holds of a set of lanes."""
+
+    def __init__(self, conn: psycopg.Connection[Any], lanes: frozenset[int]) -> None:
+        """Begin with what the table has, after the lanes were taken."""
+        self._conn = conn
+        self._lanes = lanes
+        self.by_scope: dict[Scope, dict[int, int]] = {}
+        """The number of each hold, by lane."""
+        self.errors: dict[Scope, str] = {}
+        """Why a topic or a partition is held."""
+        self.scope_of: dict[int, Scope] = {}
+        self.first: dict[Scope, int] = {}
+        """A position in front of which none of its messages waits, as of the beginning."""
+        self._load()
+
+    def _load(self) -> None:
+        values = {"lanes": array_text(self._lanes), "longest": LONGEST_KEY, "first": FIRST_BYTES}
+        rows = self._conn.execute(STATEMENTS["holds"], values).fetchall()
+        for number, lane, topic, partition, queue, order_key, first, error in rows:
+            scope = _scope(number, topic, partition, queue, order_key)
+            self.note(scope, lane, number)
+            self.errors.setdefault(scope, error)
+            place = 1 << 62 if first is None else first
+            self.first[scope] = min(self.first.get(scope, 1 << 62), place)
+
+    def note(self, scope: Scope, lane: int, number: int) -> None:
+        """Note that a hold has a row."""
+        self.by_scope.setdefault(scope, {})[lane] = number
+        self.scope_of[number] = scope
+
+    def drop(self, numbers: Collection[int]) -> None:
+        """Note that rows are deleted."""
+        for number in numbers:
+            scope = self.scope_of.pop(number)
+            rows = self.by_scope[scope]
+            for lane in [lane for lane, one in rows.items() if one == number]:
+                del rows[lane]
+            if not rows:
+                del self.by_scope[scope]
+                self.errors.pop(scope, None)
+
+    def number(self, scope: Scope, lane: int) -> int | None:
+        """Return the number of a hold in a lane."""
+        return self.by_scope.get(scope, {}).get(lane)
+
+    def numbers(self, scopes: Collection[Scope]) -> list[int]:
+        """Return all numbers of some holds."""
+        return [number for scope in scopes for number in self.by_scope.get(scope, {}).values()]
+
+    def begin(self, scope: Scope, raw: RawRow, id_: int, error: str) -> HoldRow:
+        """Choose the number of a hold in the lane of the first message that waits for it."""
+        step = -STEP if scope.kind == "topic" else STEP
+        number = -id_ if scope.kind == "topic" else id_ + STEP if scope.kind == "partition" else id_
+        while number in self.scope_of:
+            number += step
+        self.note(scope, raw[LANE], number)
+        has_key = scope.kind == "key" and raw[QUEUE] is None
+        order_key = (raw[KEY] if raw[ORDER_KEY] is None else raw[ORDER_KEY]) if has_key else None
+        return HoldRow(number, raw[LANE], scope, order_key, id_, error)
+
+    def requested(self) -> set[Scope]:
+        """Read which holds somebody has asked to release."""
+        values = {"lanes": array_text(self._lanes), "most": MOST_REQUESTS}
+        rows = self._conn.execute(STATEMENTS["requested"], values, prepare=True).fetchall()
+        return {self.scope_of[number] for (number,) in rows if number in self.scope_of}
+
+
+def _scope(
+    number: int, topic: str, partition: int | None, queue: int | None, order_key: bytes | None
+) -> Scope:
+    if number < 0:
+        return Scope("topic", topic)
+    if partition is not None:
+        return Scope("partition", topic, partition)
+    if queue is None and order_key is None:
+        return Scope("message", topic, number % STEP)
+    return Scope("key", topic, queue if queue is not None else order_key)
+
+
+def values_of(rows: Collection[HoldRow]) -> dict[str, Any]:
+    """Return what `begin_holds` binds."""
+    return {
+        "numbers": array_text(row.number for row in rows),
+        "lanes": array_text(row.lane for row in rows),
+        "topics": [row.scope.topic for row in rows],
+        "partitions": [row.scope.part if row.scope.kind == "partition" else None for row in rows],
+        "queues": [row.queue for row in rows],
+        "order_keys": [row.order_key for row in rows],
+        "heads": array_text(row.head for row in rows),
+        "errors": [row.error for row in rows],
+    }

@@ -1,0 +1,264 @@
+"""PostgreSQL's side of reading: the statement of each `Read`, and what it returned."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+
+import psycopg
+from psycopg import IsolationLevel
+
+from outbox.statements import Statements
+from outbox_relay.publisher.barriers import FRESH_S
+from outbox_relay.publisher.core.values import THE_REST, Read
+from outbox_relay.publisher.core.values import Scope as HoldScope
+from outbox_relay.publisher.finder import ID, POSITION, TOPIC, WAITING, Finder, Poll, RawRow, Scope
+from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.prepared import Rider
+from outbox_relay.publisher.read_ahead import QUANTUM, ListAhead, ReadAhead
+from outbox_relay.publisher.reader import MOST_APART
+from outbox_relay.publisher.snapshot import EVERYTHING, Progress, Snapshot
+
+STATEMENTS = Statements("outbox_relay/publisher/hands/reads.sql")
+
+SHARE = 8
+"""A group with more than one in so many of the messages that did not fit a page is read apart."""
+
+
+@dataclass(slots=True)
+class Brought:
+    """What a statement returned; see `Page` in the core. `waiting`: of a page of a hold, the ids in doubt."""
+
+    raws: list[RawRow]
+    snapshot: Snapshot
+    has_more: bool = False
+    heavy: tuple[Hashable, ...] = ()
+    is_flushed: bool = False
+    waiting: Collection[int] | None = None
+
+
+@dataclass(slots=True)
+class Announced:
+    """What the table has announced of a hold, in order: ids, those in doubt, and whether more of it wait."""
+
+    ids: array[int]
+    doubtful: frozenset[int]
+    has_more: bool
+
+
+@dataclass(slots=True)
+class OpenList:
+    """A list that is being read, and the snapshot that it was made from."""
+
+    ahead: ListAhead
+    until: Snapshot
+
+
+@dataclass(slots=True)
+class Reads:
+    """Executes the core's reads for a set of lanes."""
+
+    finder: Finder
+    partitions: LivePartitions
+    ahead: ReadAhead
+    lanes: frozenset[int]
+    announced: dict[HoldScope, Announced] = field(default_factory=dict)
+    gone: set[int] = field(default_factory=set)
+    """Ids that waited for a hold and are not to be published any more."""
+    hashes: dict[str, int] = field(default_factory=dict)
+    """Of topics, as the finder's index holds them. Those with one hash are one group of the core."""
+    newest: int = 0
+    has_tail: bool = False
+    """Whether the last tail brought messages: then pages of lists are short."""
+    _lists: dict[Hashable, OpenList] = field(default_factory=dict)
+    _snapshot: Snapshot | None = None
+
+    def group_of(self, topic: str) -> Hashable:
+        """Return the group of a topic."""
+        return self.hashes.get(topic, topic)
+
+    def learn_groups(self, topics: Collection[str]) -> None:
+        """Read the hashes of topics that are not known yet, before any row of them is given to the core."""
+        names = [name for name in topics if name not in self.hashes]
+        if names:
+            found = self.finder.conn.execute(STATEMENTS["hashes"], {"topics": names}, prepare=True)
+            self.hashes.update(found.fetchall())
+
+    def execute(self, read: Read, rider: Rider | None = None) -> Brought | None:
+        """Execute a read; return None if its list is not ready.
+
+        Args:
+            read: what to read.
+            rider: a statement that travels behind the poll of a tail.
+        """
+        if read.kind == "list":
+            return self._list(read)
+        return self._drain(read) if read.kind == "drain" else self._tail(read, rider)
+
+    # The tail -----------------------------------------------------------------------------------------------------
+
+    def _tail(self, read: Read, rider: Rider | None) -> Brought:
+        base = read.base
+        assert base is not None  # noqa: S101  (of a tail)
+        self.finder.page_size, self.finder.page_bytes = _rounded(read.rows), _rounded(read.size)
+        heavy: list[Hashable] = []
+        joins = dict(read.joins)
+        if THE_REST in read.apart:
+            base = joins.pop(THE_REST, None)
+            if base is None:
+                self._snapshot, self.newest = self.finder.here()
+                return Brought([], self._snapshot)
+        while True:
+            began = time.monotonic()
+            # What joins has a base of its own, so it is read by a poll of its own.
+            scope = self._without({*read.apart, *heavy})
+            polls = self._polls(base, scope, joins, rider)
+            poll = polls[None]
+            found = self._too_many(read, polls, scope, joins)
+            if not found:
+                break
+            if THE_REST in read.apart or len(read.apart) + len(heavy) >= MOST_APART:
+                heavy += (*joins, THE_REST)
+                poll.rows = []
+                polls = {None: poll}
+                break
+            heavy += found
+            joins = {group: snapshot for group, snapshot in joins.items() if group not in heavy}
+        rows = [row for one in polls.values() for row in one.rows]
+        if len(polls) > 1:
+            rows.sort(key=lambda row: row[POSITION])
+        if read.compare and poll.rows:
+            known = self.finder.published(poll.rows)
+            rows = [row for row in rows if row[POSITION] not in known]
+        self.newest, self._snapshot, self.has_tail = poll.newest, poll.snapshot, bool(rows)
+        is_flushed = poll.needs_no_barrier and time.monotonic() - began < FRESH_S
+        return Brought(rows, poll.snapshot, heavy=tuple(heavy), is_flushed=is_flushed)
+
+    def _without(self, groups: Collection[Hashable]) -> Scope:
+        return Scope(self.lanes, without=frozenset(group for group in groups if isinstance(group, int)))
+
+    def _polls(
+        self, base: Snapshot, scope: Scope, joins: dict[Hashable, Snapshot], rider: Rider | None
+    ) -> dict[Hashable, Poll]:
+        """Poll the tail (None) and what joins it, in one snapshot."""
+        while True:
+            self.finder.name_partitions(self.partitions.tables)
+            try:
+                if joins:
+                    polls = self.finder.statements.redo(lambda: self._together(base, scope, joins))
+                else:
+                    polls = {None: self.finder.poll(base, scope, rider)}
+            except psycopg.errors.UndefinedTable:
+                if not self.partitions.forget_dropped():
+                    raise
+                continue
+            newest = polls[None].newest
+            if not self.partitions.reaches_beyond(newest):
+                return polls
+            # Rows may lie in a partition that the statement did not name: forget this answer.
+            known = self.partitions.tables
+            self.partitions.refresh(newest)
+            if self.partitions.tables == known:
+                return polls  # there is no such partition yet, so there is no row in it
+
+    def _together(
+        self, base: Snapshot, scope: Scope, joins: dict[Hashable, Snapshot]
+    ) -> dict[Hashable, Poll]:
+        conn = self.finder.conn
+        conn.isolation_level = IsolationLevel.REPEATABLE_READ
+        try:
+            with conn.transaction():
+                polls: dict[Hashable, Poll] = {None: self.finder.poll(base, scope)}
+                for group, snapshot in joins.items():
+                    polls[group] = self.finder.poll(snapshot, self._of_group(group))
+                return polls
+        finally:
+            conn.isolation_level = None
+
+    def _of_group(self, group: Hashable) -> Scope:
+        assert isinstance(group, int)  # noqa: S101  (rows come with the hash of their topic)
+        return Scope(self.lanes, topic=group)
+
+    def _too_many(
+        self, read: Read, polls: dict[Hashable, Poll], scope: Scope, joins: dict[Hashable, Snapshot]
+    ) -> list[Hashable]:
+        """Return the groups to leave out: what was found is more than a page. None: it fits."""
+        full = [group for group in joins if polls[group].more]
+        if not full and joins and sum(len(poll.rows) for poll in polls.values()) > read.rows:
+            full = list(joins)
+        poll = polls[None]
+        if not poll.more or poll.rows:
+            return full
+        found = poll.found
+        if read.compare:
+            # Most of what the difference to a floor begins with is published: it must not count.
+            base = read.base
+            assert base is not None  # noqa: S101  (of a tail)
+            found = self.finder.unpublished_by_topic(base, poll.snapshot, scope)
+        # The largest of what was found, and all that are more than a share of it.
+        counts = sorted(found.items(), key=lambda item: -item[1])
+        total = sum(found.values())
+        return full + [
+            group for number, (group, count) in enumerate(counts) if not number or count * SHARE > total
+        ]
+
+    # Catch-ups and holds ------------------------------------------------------------------------------------------
+
+    def _list(self, read: Read) -> Brought | None:
+        one = self._lists.get(read.group)
+        if one is None:
+            base = read.base
+            assert base is not None and self._snapshot is not None  # noqa: S101, PT018  (a tail was read before)
+            progress = Progress(self._snapshot, base, 0, is_partial=read.compare)
+            scope = self._without(read.apart) if read.group == THE_REST else self._of_group(read.group)
+            one = OpenList(self.ahead.list(progress, scope), self._snapshot)
+            self._lists[read.group] = one
+        one.ahead.begin(self.partitions.tables, min(read.rows, QUANTUM) if self.has_tail else read.rows)
+        if not one.ahead.is_ready:
+            return None
+        try:
+            rows, is_last = one.ahead.take()
+        except psycopg.errors.UndefinedTable:
+            # The session may have noticed before that a partition was dropped; the list does not know it.
+            if not self.partitions.forget_dropped() and self.partitions.tables == one.ahead.tables:
+                raise
+            return None
+        if is_last:
+            del self._lists[read.group]
+        return Brought(rows, one.until, has_more=not is_last)
+
+    def close_lists(self, *groups: Hashable) -> None:
+        """Close the lists of some groups, or all."""
+        for group in groups or list(self._lists):
+            one = self._lists.pop(group, None)
+            if one is not None:
+                one.ahead.close()
+
+    def _drain(self, read: Read) -> Brought:
+        announced = self.announced.pop(read.scope)
+        ids = announced.ids[: read.rows]
+        rows: list[RawRow] = []
+        settled = 0
+        if ids:
+            self.finder.page_size, self.finder.page_bytes = len(ids), read.size
+            rows, settled = self.finder.page(ids, EVERYTHING)
+        self.gone.update(set(ids[:settled]).difference(row[ID] for row in rows))
+        has_more = announced.has_more or settled < len(announced.ids)
+        return Brought(rows, EVERYTHING, has_more=has_more, waiting=announced.doubtful)
+
+
+def _rounded(number: int) -> int:
+    """Return the power of two below a number: pages of many sizes would be as many kinds of polls."""
+    return 1 << (number.bit_length() - 1)
+
+
+def due_of(raws: list[RawRow]) -> str | None:
+    """Return when the first message of a page is due that waits for its time."""
+    return min((row[WAITING] for row in raws if row[WAITING] is not None), default=None)
+
+
+def topics_of(raws: list[RawRow]) -> set[str]:
+    """Return the topics of a page."""
+    return {row[TOPIC] for row in raws if row[TOPIC] is not None}

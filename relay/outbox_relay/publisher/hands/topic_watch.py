@@ -1,0 +1,125 @@
+"""Topics as the core publishes to them: read when they are used first, and again on a thread before that is stale.
+
+What is read is Kafka's metadata and the registry, outbox.topic. It decides which topics are held: one that Kafka does
+not have, that is forbidden, or that somebody paused. A partition count moves when the core has written it (R9).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+
+import psycopg
+
+from outbox_relay.database.connections import DatabaseUnreachableError
+from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.topics import FORGET_S, REFRESH_S, Found, Read, Refresher
+from outbox_relay.text.logs import Log
+
+AGAIN_S = 1.0
+"""When topics are read again that could not be read, or whose registry has changed."""
+
+log = Log("topics")
+
+
+class TopicWatch:
+    """Reads topics, and knows when to read them again."""
+
+    def __init__(
+        self, conn: psycopg.Connection[object], read: Read, refresher: Refresher, topics: dict[str, Topic]
+    ) -> None:
+        """Begin without a topic.
+
+        Args:
+            conn: of the publishing loop, for new topics.
+            read: reads topics from Kafka and the registry.
+            refresher: does so on a thread.
+            topics: those that can be published to are noted here.
+        """
+        self._conn = conn
+        self._read = read
+        self._refresher = refresher
+        self.open = topics
+        self.closed: dict[str, Unpublishable] = {}
+        self.tried: frozenset[str] = frozenset()
+        self._used_at: dict[str, float] = {}
+        self._reading: Future[Found] | None = None
+        self._reading_for: int | None = None
+        self._read_at = time.monotonic() + REFRESH_S
+        self._wanted: int | None = None
+        self.generation: int | None = None
+        """All known topics were read when the registry had this generation, or a later one."""
+
+    def learn(self, names: Iterable[str]) -> Found:
+        """Read the topics that are not known; return them. The others are noted as used.
+
+        Raises:
+            KafkaUnavailableError: no broker replies; nothing is known about the topics.
+        """
+        now = time.monotonic()
+        names = list(names)
+        self._used_at.update(dict.fromkeys(names, now))
+        missing = [name for name in names if name not in self.open and name not in self.closed]
+        return self._read(self._conn, missing) if missing else {}
+
+    def note(self, name: str, topic: Topic | Unpublishable) -> None:
+        """Note what a topic is from now on."""
+        if isinstance(topic, Topic):
+            self.closed.pop(name, None)
+            self.open[name] = topic
+        else:
+            self.open.pop(name, None)
+            self.closed[name] = topic
+
+    def read_anew(self, generation: int) -> None:
+        """Read topics before they are used next, unless they were read at this generation of the registry."""
+        if generation != self.generation:
+            self.open.clear()
+            self.closed.clear()
+
+    def expect(self, generation: int) -> None:
+        """Let the known topics be read again soon, unless they were read at this generation of the registry."""
+        self._wanted = generation
+
+    def tend(self, due: Iterable[str]) -> Found:
+        """Begin or end reading topics again; return what was read.
+
+        Args:
+            due: topics with a hold that is to be tried again. `tried` has those that were due when what is returned
+                began to be read.
+        """
+        found: Mapping[str, Topic | Unpublishable] = {}
+        now = time.monotonic()
+        if self._reading is not None:
+            if not self._reading.done():
+                return {}
+            done, self._reading = self._reading, None
+            try:
+                found = done.result()
+            except (KafkaUnavailableError, DatabaseUnreachableError, psycopg.Error) as error:
+                log.warning("topics not read again; what is known stays in use", error=str(error).strip())
+                self._read_at = now + AGAIN_S
+            else:
+                self.generation = self._reading_for
+            return found
+        is_behind = self._wanted != self.generation
+        due = frozenset(due)
+        names = set(due)
+        if now >= self._read_at or (is_behind and now >= self._read_at - REFRESH_S + AGAIN_S):
+            self._read_at = now + REFRESH_S
+            self._used_at = {name: at for name, at in self._used_at.items() if now - at < FORGET_S}
+            for name in {*self.open, *self.closed} - self._used_at.keys():
+                self.open.pop(name, None)
+                self.closed.pop(name, None)
+            names |= self.open.keys() | self.closed.keys()
+            self._reading_for = self._wanted
+            if not names:
+                self.generation = self._wanted
+        else:
+            self._reading_for = self.generation
+        if names:
+            self.tried = due
+            self._reading = self._refresher.start(names)
+        return found

@@ -1,0 +1,285 @@
+"""Kafka's side: the producers of the core, what is on the wire of each, and what came of it.
+
+librdkafka reports the deliveries of a partition in the order of produce(), so each wire is a queue: no callback has to
+know its message. A producer that pipelines ends with its first refusal (`enable.gapless.guarantee`); one of single
+messages goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from outbox_relay.publisher.core.streams import Producer
+from outbox_relay.publisher.core.values import Item
+from outbox_relay.publisher.errors import REFUSED, Unpublishable
+from outbox_relay.publisher.finder import BODY, KEY, RawRow
+from outbox_relay.publisher.parked import TOPICS_FAULT
+from outbox_relay.publisher.producers import Producers
+from outbox_relay.publisher.records import reason_of
+from outbox_relay.publisher.topic import Topic
+
+SERVE_EVERY = 500
+"""Messages between two polls of deliveries while messages are handed over."""
+MORE_S = 0.02
+MORE_TIMES = 5
+"""So often, and so long, a failed producer is polled for more: what was refused with a message may be reported late."""
+
+
+class Failure(NamedTuple):
+    """A message that was not delivered, and why."""
+
+    item: Item
+    error: KafkaError
+
+
+class Wire:
+    """The messages of one partition that one producer has."""
+
+    __slots__ = ("delivered", "items", "partition", "produce", "since", "topic")
+
+    def __init__(self, topic: str, partition: int, produce: Callable[..., None], reports: Reports) -> None:
+        self.topic, self.partition, self.produce = topic, partition, produce
+        self.items: deque[Item] = deque()
+        self.since = 0.0
+        """Since when it has been waiting for the next acknowledgement (monotonic seconds)."""
+        pop, acknowledged = self.items.popleft, reports.acknowledged.append
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            item = pop()
+            if error is None:
+                item.offset = cast("int", message.offset())  # a delivered message has one
+                acknowledged(item)
+            else:
+                reports.failures.append(Failure(item, error))
+
+        self.delivered = delivered
+
+
+@dataclass(slots=True)
+class Reports:
+    """What a producer reported and the core does not know yet."""
+
+    acknowledged: list[Item] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+class Handle:
+    """A producer of the core: its librdkafka producers, its wires, and what it reported."""
+
+    def __init__(self, producers: Producers) -> None:
+        self.producers = producers
+        self.wires: dict[tuple[str, int], Wire] = {}
+        self.reports = Reports()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it takes no message any more."""
+        return self.producers.ended is not None or bool(self.reports.failures)
+
+
+class ProducerEnd(NamedTuple):
+    """Why a producer ended, or one message of it was refused.
+
+    `code` is Kafka's name of the error. `refused`: the messages that the broker refused, and that are certainly not in
+    Kafka; none where the producer itself is at fault.
+    """
+
+    producer: Producer
+    code: str
+    text: str
+    refused: tuple[Item, ...]
+
+    @property
+    def is_of_topic(self) -> bool:
+        """Whether every message of the topic would be refused."""
+        return self.code in TOPICS_FAULT
+
+
+class Wires:
+    """All producers that the core uses."""
+
+    def __init__(self, settings: Mapping[str, Any], topics: Mapping[str, Topic]) -> None:
+        """Begin without a producer; each is made for its first message.
+
+        Args:
+            settings: of the main producers.
+            topics: what is known of topics; a topic's limit decides how large its batches are.
+        """
+        self._settings = settings
+        self._topics = topics
+        self._handles: dict[Producer, Handle] = {}
+        self._backlog: deque[tuple[Item, Producer]] = deque()
+        self.handed = 0
+        """Messages that were handed over so far."""
+        self.unacknowledged = 0
+        """Messages that were handed over and are not acknowledged, as of the last check; other threads read it."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether librdkafka had no room for messages, which wait here to be handed over."""
+        return bool(self._backlog)
+
+    def _handle(self, producer: Producer) -> Handle:
+        handle = self._handles.get(producer)
+        if handle is None:
+            settings = dict(self._settings)
+            if producer.is_single:  # one message of a partition at a time: nothing is behind the refused one
+                settings["enable.gapless.guarantee"] = False
+            handle = self._handles[producer] = Handle(Producers(settings))
+        return handle
+
+    def open(self, producer: Producer) -> Producers:
+        """Return the librdkafka producers of one, made now if it has none."""
+        return self._handle(producer).producers
+
+    def send(self, messages: Collection[tuple[Item, Producer]]) -> list[tuple[list[Item], Unpublishable]]:
+        """Hand messages over, in order; those that find no room wait for the next call.
+
+        Returns:
+            Messages that no producer takes, by partition: the first one is at fault.
+        """
+        self._backlog.extend(messages)
+        refused: list[tuple[list[Item], Unpublishable]] = []
+        now = time.monotonic()
+        while self._backlog:
+            item, producer = self._backlog[0]
+            handle = self._handle(producer)
+            error = None
+            if not handle.has_ended:  # else the core learns that it is lost
+                try:
+                    self._hand_over(handle, item, now)
+                except BufferError:
+                    if self._waits_for_room(handle):
+                        break
+                    text = "the message is larger than the relay's queue.buffering.max.kbytes"
+                    error = Unpublishable("MESSAGE_TOO_LARGE", text)
+                except MemoryError:
+                    raise
+                except Exception as raised:  # noqa: BLE001  (whatever it is: see below)
+                    if isinstance(raised, KafkaException) and raised.args[0].name() not in REFUSED:
+                        handle.producers.ended = raised.args[0]  # the producer, not the message
+                    else:
+                        error = reason_of(raised)
+            if error is not None:
+                refused.append((self._take_stream(item), error))
+                continue
+            self._backlog.popleft()
+            self.handed += 1
+            if not self.handed % SERVE_EVERY:
+                self.serve(0)
+        return refused
+
+    def _waits_for_room(self, handle: Handle) -> bool:
+        """Return whether librdkafka's queue has messages, so that there will be room."""
+        return bool(len(handle.producers))
+
+    def _hand_over(self, handle: Handle, item: Item, now: float) -> None:
+        name = item.row.topic, item.partition
+        wire = handle.wires.get(name)
+        if wire is None:
+            of_topic = self._topics.get(name[0])
+            limit = 1 << 30 if of_topic is None else of_topic.max_message_bytes
+            produce = handle.producers.of(name[0], limit).produce
+            wire = handle.wires[name] = Wire(*name, produce, handle.reports)
+        raw, headers = cast("tuple[RawRow, Any]", item.row.content)
+        if not wire.items:
+            wire.since = now
+        wire.items.append(item)
+        try:
+            wire.produce(name[0], raw[BODY], raw[KEY], name[1], wire.delivered, headers=headers)
+        except BaseException:
+            wire.items.pop()
+            raise
+        item.sent_at = now
+
+    def _take_stream(self, item: Item) -> list[Item]:
+        """Take what waits to be handed over of the partition of a message."""
+        name = item.row.topic, item.partition
+        mine = [one for one, _ in self._backlog if (one.row.topic, one.partition) == name]
+        left = set(map(id, mine))
+        self._backlog = deque(each for each in self._backlog if id(each[0]) not in left)
+        return mine
+
+    def serve(self, seconds: float) -> None:
+        """Collect deliveries, waiting up to `seconds` for the first."""
+        handles = list(self._handles.values())
+        for number, handle in enumerate(handles):
+            handle.producers.poll(seconds if number == len(handles) - 1 else 0)
+
+    def take_acknowledged(self) -> list[tuple[list[Item], Producer]]:
+        """Return what was acknowledged since the last call, of each producer, by partition in its order."""
+        found, now = [], time.monotonic()
+        for producer, handle in self._handles.items():
+            items = handle.reports.acknowledged
+            if items:
+                found.append((items.copy(), producer))
+                for name in {(item.row.topic, item.partition) for item in items}:
+                    handle.wires[name].since = now
+                items.clear()  # the wires append to this list
+        return found
+
+    def take_ended(self) -> list[ProducerEnd]:
+        """Return which producers have ended, or had a single message refused, since the last call."""
+        found = []
+        for producer, handle in list(self._handles.items()):
+            if not handle.has_ended:
+                continue
+            for _ in range(MORE_TIMES):
+                if any(one.error.name() in REFUSED for one in handle.reports.failures):
+                    break
+                handle.producers.poll(MORE_S)
+            found += self._ends_of(producer, handle)
+            if producer.is_single and handle.producers.ended is None:
+                handle.reports.failures.clear()
+        return found
+
+    def _ends_of(self, producer: Producer, handle: Handle) -> list[ProducerEnd]:
+        refused = [one for one in handle.reports.failures if one.error.name() in REFUSED]
+        if not refused:
+            error = handle.producers.ended or handle.reports.failures[0].error
+            return [ProducerEnd(producer, error.name(), error.str(), ())]
+        requests: dict[tuple[str, int], list[Failure]] = {}
+        for one in refused:
+            requests.setdefault((one.item.row.topic, one.item.partition), []).append(one)
+        disturbed_until = handle.producers.disturbed_until
+        ended = []
+        for failures in requests.values():
+            error = failures[0].error
+            for one in failures:
+                # A refusal by librdkafka itself (a negative code), or after a lost connection, may be of a second
+                # request: the first one may have arrived.
+                uncertain = one.error.code() < 0 or one.item.sent_at <= disturbed_until
+                one.item.in_doubt = one.item.in_doubt or uncertain
+            items = tuple(one.item for one in failures)
+            ended.append(ProducerEnd(producer, error.name(), error.str(), items))
+        return ended
+
+    def waiting(self) -> list[Wire]:
+        """Return the wires with messages that are not acknowledged."""
+        found = [wire for handle in self._handles.values() for wire in handle.wires.values() if wire.items]
+        self.unacknowledged = sum(len(wire.items) for wire in found)
+        return found
+
+    def forget(self, topic: str, partition: int) -> None:
+        """Wait no longer for what a partition has on any wire: its messages are in the table again."""
+        for handle in self._handles.values():
+            wire = handle.wires.get((topic, partition))
+            if wire is not None:
+                wire.since = float("inf")
+
+    def close_unused(self, used: Collection[Producer]) -> None:
+        """Close the producers that the core does not use any more."""
+        for producer in self._handles.keys() - set(used):
+            self._handles.pop(producer).producers.close()
+        self._backlog = deque(each for each in self._backlog if each[1] in self._handles or each[1] in used)
+
+    def close(self) -> None:
+        """Close all producers; what they had may arrive."""
+        self._backlog.clear()
+        self.close_unused(())

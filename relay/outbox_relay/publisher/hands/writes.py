@@ -1,0 +1,369 @@
+"""PostgreSQL's side of writing: one flushed transaction for each `Write`, under the lanes' epoch.
+
+A write of publications alone is one statement, and travels behind the next poll (ADR 128). All others lock the lanes'
+rows first. Schedules. The process dies before the commit: nothing of it happened, and what was acknowledged is
+published again. The result is unknown: the session ends, and its successor reads the tables. The lanes were taken: no
+row, and the session ends. Another session holds a row that is needed: nothing is written, and it is tried again.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import psycopg
+
+from outbox.statements import Statements, array_text
+from outbox_relay.publisher.core.values import Claim, Scope, Write
+from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.finder import LANE, MESSAGE_ID, RawRow
+from outbox_relay.publisher.hands.hold_rows import HoldRow, HoldRows, values_of
+from outbox_relay.publisher.hands.published import records_of
+from outbox_relay.publisher.hands.reads import Announced, Reads
+from outbox_relay.publisher.lease import ROW_WAIT_MS, Lease, LeaseLostError
+from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.publisher.locked import LockedRows
+from outbox_relay.publisher.prepared import BOOL, INT8, TEXT, Call, Numbered, PreparedStatements, Rider
+from outbox_relay.publisher.snapshot import Snapshot
+from outbox_relay.text.logs import Log
+
+log = Log("relay")
+
+STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
+PUBLICATIONS = Statements("outbox_relay/publisher/publications.sql")
+PARKED = Statements("outbox_relay/publisher/parked.sql")
+
+HOLDS_AT_ONCE = 100
+"""Holds that are announced by one write."""
+HOLD_PAGE = 2_000
+"""Messages of a hold that are announced together."""
+TRY_AGAIN_S = 0.1
+"""When a write is tried again that found a row held by another session."""
+
+_TYPES = {
+    **dict.fromkeys(("epoch", "batch", "lo", "hi", "after"), INT8),
+    "owner": TEXT,
+    "is_partial": BOOL,
+}
+_RECORD = Numbered.of(PUBLICATIONS["record"], _TYPES)
+_BARRIER = Numbered.of(PUBLICATIONS["barrier"], _TYPES)
+
+
+@dataclass(slots=True)
+class Writes:
+    """Writes for a set of lanes that are ours."""
+
+    conn: psycopg.Connection[Any]
+    lease: Lease
+    statements: PreparedStatements
+    reads: Reads
+    holds: HoldRows
+    errors: dict[int, Unpublishable]
+    """By id, why a message failed."""
+    bounds: list[int] = field(default_factory=list)
+    """Upper bounds of the live partitions, ascending."""
+    unrequested: set[Scope] = field(default_factory=set)
+    """Holds that failed again: their requests are over."""
+    announced_before: bool = True
+    """Whether an earlier owner's announcements may be in the table: their messages are not marked as in doubt yet."""
+    batch: int = 0
+    try_at: float = 0.0
+    floor: Snapshot | None = None
+    """The last one that was written."""
+    locked: LockedRows = field(init=False)
+    _dropped: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Report rows that others hold on the same connection."""
+        self.locked = LockedRows(self.conn)
+
+    # Publications -------------------------------------------------------------------------------------------------
+
+    def rider(self, write: Write) -> Rider | None:
+        """Return a write of one publication as a statement to travel with a poll; None: it takes more than that."""
+        parts = (write.claims, write.announce, write.retract, write.let_go, self.reads.gone, self.unrequested)
+        if any(parts) or not write.published or any(item.taken_from for item in write.published):
+            return None
+        records = self._records(write)
+        if len(records) != 1:
+            return None
+        self.floor = write.floor
+        return Rider(Call(_RECORD, _RECORD.bind(records[0])))
+
+    def land(self, rider: Rider) -> None:
+        """Execute a rider unless it has travelled.
+
+        Raises:
+            LeaseLostError: another relay owns lanes of ours; nothing was written.
+        """
+        self._require_a_row(self.statements.finish(rider).command_tuples)
+
+    def _records(self, write: Write) -> list[dict[str, Any]]:
+        self.batch += 1
+        ownership = self.lease.ownership(self.reads.lanes)
+        return records_of(write, {**ownership, "lanes": ownership["mine"], "batch": self.batch}, self.bounds)
+
+    # Everything else ----------------------------------------------------------------------------------------------
+
+    def commit(self, write: Write) -> Write | None:
+        """Write all of it in one transaction; return what was written, or None where another session holds a row.
+
+        Raises:
+            LeaseLostError: another relay owns lanes of ours; nothing was written.
+        """
+        write = replace(write, announce=write.announce[:HOLDS_AT_ONCE])
+        others = (
+            write.claims,
+            write.announce,
+            write.retract,
+            write.let_go,
+            self.reads.gone,
+            self.unrequested,
+        )
+        is_plain = not any(others) and not any(item.taken_from for item in write.published)
+        records = self._records(write)
+        if is_plain and len(records) < 2:
+            call = Call(_RECORD, _RECORD.bind(records[0])) if records else self._barrier()
+            self._require_a_row(self.statements.run(call).command_tuples)
+        elif not self._is_time() or (done := self._commit(write, records)) is None:
+            return None
+        else:
+            write = done
+        if records:
+            self.floor = write.floor
+        return write
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to write that the core does not know of."""
+        return bool(self.reads.gone or self.unrequested)
+
+    def barrier(self) -> None:
+        """Make a flushed commit of nothing.
+
+        Raises:
+            LeaseLostError: another relay owns lanes of ours.
+        """
+        self._require_a_row(self.statements.run(self._barrier()).command_tuples)
+
+    def _is_time(self) -> bool:
+        return time.monotonic() >= self.try_at
+
+    def _commit(self, write: Write, records: list[dict[str, Any]]) -> Write | None:
+        rows, fails, claims = self._claims(write)
+        try:
+            done = self.statements.redo(lambda: self._together(write, records, rows, fails, claims))
+        except psycopg.errors.LockNotAvailable:
+            done = None
+        if done is None:
+            for row in rows:
+                self.holds.drop([row.number])
+            self._put_off()
+            return None
+        self._log(write, rows, fails)
+        for claim in write.claims:
+            self.errors.pop(claim.row.id, None)
+            # It waits behind the page that was announced, which is then not the last one (R5).
+            if (
+                announced := self.reads.announced.get(claim.scope)
+            ) is not None and claim.scope not in done.announce:
+                announced.has_more = True
+        self.holds.drop(self._dropped)
+        self.reads.gone.clear()
+        self.unrequested.clear()
+        return done
+
+    def _put_off(self) -> None:
+        """Note that another session holds a row; the write is tried again soon.
+
+        Raises:
+            LeaseLostError: the lanes are another relay's.
+        """
+        self.try_at = time.monotonic() + TRY_AGAIN_S
+        self.barrier()
+        self.locked.report(self.reads.lanes, "recording what fails, is held, or is released")
+
+    def _log(self, write: Write, rows: Collection[HoldRow], fails: Mapping[int, tuple[int, str]]) -> None:
+        """Log which holds have begun, and which messages failed again."""
+        if not rows and not fails:
+            return
+        ids = {claim.row.id: _raw(claim)[MESSAGE_ID] for claim in write.claims}
+        for row in rows:
+            what = "topic" if row.scope.kind == "topic" else "key"
+            log.error(f"{what} parked", lane=row.lane, message_id=ids[row.head], reason=row.error)
+        for head, error in fails.values():
+            log.error("key stays parked", message_id=ids[head], reason=error)
+
+    def _claims(self, write: Write) -> tuple[list[HoldRow], dict[int, tuple[int, str]], dict[str, Any]]:
+        """Return the holds that begin, by number those at which a message fails again, and the claims' values."""
+        rows: list[HoldRow] = []
+        fails: dict[int, tuple[int, str]] = {}
+        numbers: list[int | None] = []
+        for claim in write.claims:
+            if claim.scope.kind == "expired":
+                numbers.append(None)
+                continue
+            raw = _raw(claim)
+            error = self._error(claim)
+            number = self.holds.number(claim.scope, raw[LANE])
+            if number is None:
+                rows.append(self.holds.begin(claim.scope, raw, claim.row.id, error))
+                number = rows[-1].number
+            elif claim.is_failed:
+                fails[number] = claim.row.id, error
+            numbers.append(number)
+        return rows, fails, _claim_values(write.claims, numbers)
+
+    def _error(self, claim: Claim) -> str:
+        own = self.errors.get(claim.row.id)
+        if own is not None and claim.scope.kind in ("key", "message"):
+            return str(own)
+        known = self.holds.errors.get(claim.scope)
+        if known is None and own is not None:
+            known = f"TOO_MANY_PARKED: the topic has too many held keys: {own}"
+        return known or "HELD: an earlier message waits"
+
+    def _together(
+        self,
+        write: Write,
+        records: list[dict[str, Any]],
+        rows: list[HoldRow],
+        fails: Mapping[int, tuple[int, str]],
+        claims: dict[str, Any],
+    ) -> Write | None:
+        """Execute the statements; None where not all lanes' rows could be locked."""
+        mine = self.lease.ownership(self.reads.lanes)
+        self._dropped = frozenset()
+        with self.conn.transaction():
+            self._run(LANE_STATEMENTS["lock_timeout"], {"ms": str(ROW_WAIT_MS)})
+            if write.claims or write.announce or write.retract or write.let_go or self.unrequested:
+                locked = self.conn.execute(STATEMENTS["own"], mine, prepare=True).fetchone()
+                if locked != (len(self.reads.lanes),):
+                    return None
+            if rows:
+                self._run(STATEMENTS["begin_holds"], values_of(rows))
+            if fails:
+                self._run(
+                    STATEMENTS["fail_holds"],
+                    {
+                        "numbers": list(fails),
+                        "heads": [head for head, _ in fails.values()],
+                        "errors": [error for _, error in fails.values()],
+                    },
+                )
+            if write.claims:
+                self._run(STATEMENTS["claim"], claims)
+            for record in records:
+                self.statements.run(Call(_RECORD, _RECORD.bind(record)))
+            settled = self.reads.gone | {item.row.id for item in write.published if item.taken_from}
+            if settled:
+                self._run(STATEMENTS["settle"], {"ids": array_text(settled)})
+            failed = {claim.scope for claim in write.claims if claim.is_failed} | self.unrequested
+            if failed:
+                self._run(STATEMENTS["end_requests"], {"numbers": self.holds.numbers(failed)})
+            return replace(
+                write,
+                retract=self._whole("retract", write.retract),
+                let_go=self._let_go(write.let_go),
+                announce=self._announce(write.announce),
+            )
+
+    def _run(self, statement: str, values: Mapping[str, Any]) -> None:
+        self.conn.execute(statement, values, prepare=True)
+
+    def _whole(self, name: str, scopes: Collection[Scope]) -> tuple[Scope, ...]:
+        """Change the rows of holds; return the holds of which all rows were free."""
+        if not scopes:
+            return ()
+        values = {"numbers": self.holds.numbers(scopes)}
+        found = {number for (number,) in self.conn.execute(STATEMENTS[name], values, prepare=True).fetchall()}
+        return tuple(scope for scope in scopes if found.issuperset(self.holds.numbers([scope])))
+
+    def _let_go(self, scopes: Collection[Scope]) -> tuple[Scope, ...]:
+        if not scopes:
+            return ()
+        values = {"numbers": self.holds.numbers(scopes)}
+        rows = self.conn.execute(STATEMENTS["let_go"], values, prepare=True).fetchall()
+        self._dropped = frozenset(number for (number,) in rows)
+        return tuple(scope for scope in scopes if self._dropped.issuperset(self.holds.numbers([scope])))
+
+    def end_announcements(self) -> bool:
+        """Mark what an earlier owner announced as in doubt; return whether no row of it was held by another session."""
+        if self.announced_before:
+            values = {
+                "epoch": self.lease.epoch,
+                "owner": self.lease.owner,
+                "lanes": array_text(self.reads.lanes),
+            }
+            left = self.conn.execute(PARKED["end_drains"], values).fetchall()
+            self.announced_before = bool(left)
+        return not self.announced_before
+
+    def _announce(self, scopes: Collection[Scope]) -> tuple[Scope, ...]:
+        if not scopes or not self.end_announcements():
+            return ()
+        asked = [
+            (hold, number)
+            for hold, scope in enumerate(scopes)
+            for number in self.holds.by_scope.get(scope, {}).values()
+        ]
+        values = {
+            "holds": [hold for hold, _ in asked],
+            "numbers": [number for _, number in asked],
+            "sinces": [0] * len(asked),
+            "most": HOLD_PAGE,
+        }
+        listed: dict[int, list[tuple[int, bool]]] = {}
+        for hold, id_, _, in_doubt in self.conn.execute(
+            STATEMENTS["announce"], values, prepare=True
+        ).fetchall():
+            of_hold = listed.setdefault(hold, [])
+            if id_ is not None:
+                of_hold.append((id_, in_doubt))
+        done = []
+        for hold, scope in enumerate(scopes):
+            if scope not in self.holds.by_scope:  # it has no row any more: nothing of it waits
+                listed.setdefault(hold, [])
+            if hold in listed:
+                ids = [id_ for id_, _ in listed[hold]]
+                doubtful = frozenset(id_ for id_, in_doubt in listed[hold] if in_doubt)
+                self.reads.announced[scope] = Announced(
+                    array("q", ids[:HOLD_PAGE]), doubtful, len(ids) > HOLD_PAGE
+                )
+                done.append(scope)
+        return tuple(done)
+
+    def _barrier(self) -> Call:
+        return Call(_BARRIER, _BARRIER.bind(self.lease.ownership(self.reads.lanes)))
+
+    def _require_a_row(self, rows: int | None) -> None:
+        if not rows:
+            raise LeaseLostError(
+                f"another relay has taken lanes from {self.lease.owner} (epoch {self.lease.epoch})"
+            )
+
+
+def _raw(claim: Claim) -> RawRow:
+    return cast("tuple[RawRow, object]", claim.row.content)[0]
+
+
+def _claim_values(claims: Collection[Claim], numbers: list[int | None]) -> dict[str, Any]:
+    return {
+        "ids": array_text(claim.row.id for claim in claims),
+        "message_ids": [_raw(claim)[MESSAGE_ID] for claim in claims],
+        "reasons": [_reason(claim) for claim in claims],
+        "numbers": numbers,
+        "places": array_text(claim.row.position for claim in claims),
+        "doubtful": [claim.in_doubt for claim in claims],
+    }
+
+
+def _reason(claim: Claim) -> str:
+    if claim.scope.kind == "expired":
+        return "expired"
+    if claim.scope.kind in ("topic", "partition"):
+        return "parked"
+    return "failed" if claim.is_failed else "held"

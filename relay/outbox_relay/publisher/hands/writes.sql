@@ -1,0 +1,107 @@
+-- What the publisher writes besides publications: claims, holds, and what was announced. All of it in one transaction.
+
+-- name: own
+-- Lock the rows of our lanes against whoever takes them, and count them: a relay that takes a lane has locked its row before it
+-- reads which holds there are. FOR KEY SHARE lets all others write these rows; nothing waits for a session that holds one.
+SELECT count(*) FROM (
+    SELECT lane FROM outbox.lane
+    WHERE epoch = %(epoch)s AND owner = %(owner)s AND lane = ANY (%(mine)s::smallint[]) FOR KEY SHARE SKIP LOCKED
+) l
+
+-- name: begin_holds
+-- Holds that have a row from now on.
+INSERT INTO outbox.parked_key (number, lane, topic, partition, queue, order_key, head, error)
+SELECT k.number, k.lane, k.topic, k.partition, k.queue, k.order_key, k.head, k.error
+FROM unnest(%(numbers)s::bigint[], %(lanes)s::smallint[], %(topics)s::text[], %(partitions)s::integer[],
+            %(queues)s::integer[], %(order_keys)s::bytea[], %(heads)s::bigint[], %(errors)s::text[])
+     k (number, lane, topic, partition, queue, order_key, head, error)
+
+-- name: fail_holds
+-- Holds at which another message fails: it is their head, and what was requested is over. A row that another session holds
+-- stays as it is.
+UPDATE outbox.parked_key k SET head = f.head, error = f.error, requested_at = NULL, requested_by = NULL
+FROM unnest(%(numbers)s::bigint[], %(heads)s::bigint[], %(errors)s::text[]) f (number, head, error)
+WHERE k.number = f.number
+    AND k.number IN (SELECT o.number FROM outbox.parked_key o WHERE o.number = ANY (%(numbers)s::bigint[])
+                     FOR NO KEY UPDATE SKIP LOCKED)
+
+-- name: end_requests
+-- Holds that failed again: what was requested is over.
+UPDATE outbox.parked_key SET requested_at = NULL, requested_by = NULL
+WHERE number IN (SELECT o.number FROM outbox.parked_key o
+                 WHERE o.number = ANY (%(numbers)s::bigint[]) AND o.requested_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED)
+
+-- name: claim
+-- Messages that wait from now on, for a hold, or for ever because they have expired. One that waits already changes its hold,
+-- and keeps its doubt. One that has expired since it was published makes no claim: a successor reads what has a publication
+-- again where it does not know how far its predecessor was.
+INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
+SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
+FROM unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[], %(places)s::bigint[],
+            %(doubtful)s::boolean[]) c (id, message_id, reason, parked, place, in_doubt)
+WHERE c.reason <> 'expired' OR NOT c.in_doubt
+    OR NOT EXISTS (SELECT FROM outbox.publication b
+                   WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
+                       AND b.positions @> ARRAY[c.place])
+ON CONFLICT (id) DO UPDATE
+SET reason = excluded.reason, parked = excluded.parked, place = excluded.place,
+    in_doubt = waiting.in_doubt OR excluded.in_doubt
+
+-- name: settle
+-- Messages that wait no longer: they were published, or are not to be published any more.
+DELETE FROM outbox.waiting WHERE id = ANY (%(ids)s::bigint[])
+
+-- name: retract
+-- Nothing of these holds is on its way any more.
+UPDATE outbox.parked_key SET draining_at = NULL
+WHERE number IN (SELECT o.number FROM outbox.parked_key o WHERE o.number = ANY (%(numbers)s::bigint[])
+                 FOR NO KEY UPDATE SKIP LOCKED)
+RETURNING number
+
+-- name: let_go
+-- Holds for which nothing waits any more. One whose row another session holds stays, and is let go later.
+DELETE FROM outbox.parked_key
+WHERE number IN (SELECT o.number FROM outbox.parked_key o
+                 WHERE o.number = ANY (%(numbers)s::bigint[])
+                     AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.parked = o.number)
+                 FOR UPDATE SKIP LOCKED)
+RETURNING number
+
+-- name: announce
+-- The messages of each hold that are published next, by place, from the one in front of which none waits. From this commit on
+-- none of them can be given up while it may be on its way to Kafka, and whoever takes the lanes meanwhile finds them in doubt. A
+-- hold of a topic or partition has a row for each lane. One of whose rows another session holds is left out.
+WITH asked AS MATERIALIZED (
+    SELECT a.hold, a.number, a.since FROM unnest(%(holds)s::integer[], %(numbers)s::bigint[], %(sinces)s::bigint[])
+                                          a (hold, number, since)
+), free AS MATERIALIZED (
+    SELECT k.number FROM outbox.parked_key k WHERE k.number = ANY (%(numbers)s::bigint[]) FOR NO KEY UPDATE SKIP LOCKED
+), whole AS MATERIALIZED (
+    SELECT a.hold FROM asked a LEFT JOIN free f ON f.number = a.number GROUP BY a.hold HAVING count(*) = count(f.number)
+), listed AS MATERIALIZED (
+    SELECT a.hold, a.number, w.id, w.place, w.in_doubt,
+           row_number() OVER (PARTITION BY a.hold ORDER BY w.place) AS rank
+    FROM asked a JOIN whole h ON h.hold = a.hold
+    CROSS JOIN LATERAL (SELECT o.id, o.place, o.in_doubt FROM outbox.waiting o
+                        WHERE o.parked = a.number AND o.place >= a.since ORDER BY o.place LIMIT %(most)s + 1) w
+), announced AS (
+    UPDATE outbox.parked_key k
+    SET draining_at = clock_timestamp(), tries = tries + (k.draining_at IS NULL)::integer,
+        draining_to = (SELECT max(l.place) FROM listed l WHERE l.number = k.number AND l.rank <= %(most)s)
+    FROM asked a JOIN whole h ON h.hold = a.hold WHERE k.number = a.number
+)
+SELECT h.hold, l.id, l.place, l.in_doubt FROM whole h LEFT JOIN listed l ON l.hold = h.hold ORDER BY h.hold, l.place
+
+-- name: holds
+-- The holds of lanes that were taken, each with a place in front of which nothing waits for it. Of a long key its first bytes and
+-- its hash, as `kept` in kept_keys.py makes them.
+SELECT k.number, k.lane, k.topic, k.partition, k.queue,
+       CASE WHEN octet_length(k.order_key) > %(longest)s::integer
+            THEN substr(k.order_key, 1, %(first)s::integer) || sha256(k.order_key) ELSE k.order_key END,
+       (SELECT w.place FROM outbox.waiting w WHERE w.parked = k.number ORDER BY w.place LIMIT 1), k.error
+FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
+
+-- name: requested
+-- The holds whose messages somebody has asked to publish, those first that were asked for first.
+SELECT number FROM outbox.parked_key
+WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL ORDER BY requested_at LIMIT %(most)s

@@ -1,0 +1,361 @@
+"""The publisher's loop: one core with its hands, from taking lanes to giving them back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from outbox.backoff import Backoff
+from outbox_relay.database.partitions_ahead import Room
+from outbox_relay.publisher.barriers import RECORD_MESSAGES, RECORD_S
+from outbox_relay.publisher.core import Core
+from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
+from outbox_relay.publisher.counts import Counts
+from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.finder import POSITION, born
+from outbox_relay.publisher.hands.published import check_offsets
+from outbox_relay.publisher.hands.reads import Brought, Reads, due_of, topics_of
+from outbox_relay.publisher.hands.rows import Rows
+from outbox_relay.publisher.hands.silence import Silence
+from outbox_relay.publisher.hands.spans import Spans
+from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
+from outbox_relay.publisher.hands.writes import Writes
+from outbox_relay.publisher.parked import TOPICS_FAULT
+from outbox_relay.publisher.prepared import Rider
+from outbox_relay.publisher.recovery import PAUSE_FIRST_S, PAUSE_LAST_S
+from outbox_relay.publisher.replication import Replication
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.text.logs import Log
+
+SIGNALS_EVERY_S = 0.25
+FORGET_AFTER_S = 10.0
+"""So long without another failure, the pause after the next one is the first again."""
+
+log = Log("relay")
+
+
+@dataclass(slots=True)
+class Clock:
+    """When the loop does what it does not do in each turn (monotonic seconds)."""
+
+    record_at: float = 0.0
+    signals_at: float = 0.0
+    send_at: float = 0.0
+    _calm_at: float = 0.0
+    _backoff: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_S, PAUSE_LAST_S))
+
+    def pause(self, now: float) -> float:
+        """Send nothing for a while, because a producer failed; return for how many seconds."""
+        if now >= self._calm_at:
+            self._backoff.reset()
+        pause = self._backoff.next()
+        self.send_at, self._calm_at = now + pause, now + pause + FORGET_AFTER_S
+        return pause
+
+
+@dataclass(slots=True)
+class Loop:
+    """What one set of lanes is published by. `turn` is the loop's body."""
+
+    core: Core
+    rows: Rows
+    reads: Reads
+    writes: Writes
+    wires: Wires
+    topics: TopicWatch
+    silence: Silence
+    replication: Replication
+    counts: Counts
+    spans: Spans
+    room: Room
+    """Makes partitions for positions beyond the last one."""
+    doubted: dict[int, int]
+    """By lane, up to which position Kafka may have what has no publication."""
+    due: str | None = None
+    """When a delayed message is due that was found since the last release."""
+    unanswered_since: float | None = None
+    """Since when no broker replies about a new topic; None: one did."""
+    _requested: set[Scope] = field(default_factory=set)
+    """Holds that somebody asked to release, and whose topics are not read yet since."""
+    _unread: tuple[Read, Brought] | None = None
+    """A page that was read while Kafka did not reply about one of its topics."""
+    _unconfirmed: Write | None = None
+    """A write that no standby has confirmed, where messages wait for one."""
+    _clock: Clock = field(default_factory=Clock)
+
+    def turn(self) -> bool:
+        """Hear, write, read and send once; return whether anything was read.
+
+        Raises:
+            KafkaUnavailableError: no broker replies about a new topic.
+            LeaseLostError: another relay owns lanes of ours.
+        """
+        now = time.monotonic()
+        self._hear(now)
+        rider, write = self._write(now)
+        try:
+            found = self._read(rider)
+        finally:
+            if rider is not None and write is not None:
+                self.writes.land(rider)
+                self._written(write)
+        if self.core.is_waiting():
+            self._commit()
+        self._send(now)
+        return found
+
+    # Kafka --------------------------------------------------------------------------------------------------------
+
+    def _hear(self, now: float) -> None:
+        """Take what Kafka acknowledged, refused, or does not answer."""
+        self.wires.serve(0)
+        ends = self.wires.take_ended()  # first, because it waits for what else has happened
+        for items, producer in self.wires.take_acknowledged():
+            check_offsets(items)
+            self.core.acknowledged(items, producer)
+        for ended in ends:
+            self._end(ended, now)
+        if self.silence.is_due(now):
+            for (topic, partition), reason in self.silence.silent(self.wires.waiting(), now).items():
+                scope = Scope("partition", topic, partition)
+                self._explain(scope, reason)
+                self.core.silent(topic, partition, now)
+                self.wires.forget(topic, partition)
+            self.wires.close_unused(self.core.streams.producers())
+
+    def _end(self, ended: ProducerEnd, now: float) -> None:
+        """Take the end of a producer, or the refusal of one message."""
+        code, text = ended.code, ended.text
+        if not ended.refused:
+            pause = self._clock.pause(now)
+            log.error("delivery failed", text=f"{code}: {text}", next_try_in_s=pause)
+            self.core.lost(ended.producer)
+        else:
+            first = ended.refused[0]
+            text = f"topic {first.row.topic!r}, partition {first.partition}: {text}"
+            if code == "INVALID_TIMESTAMP":
+                text += "; records have the time of this relay's host: compare its clock with the broker's"
+            log.error("delivery failed", text=f"{code}: {text}", messages=len(ended.refused))
+            if ended.is_of_topic:
+                self._close(first.row.topic, Unpublishable(code, text), now)
+                self.core.lost(ended.producer, ended.refused)
+            else:
+                self.rows.errors.update((item.row.id, Unpublishable(code, text)) for item in ended.refused)
+                self.core.refused(ended.refused, ended.producer)
+        self.wires.close_unused(self.core.streams.producers())
+
+    def _send(self, now: float) -> None:
+        if now < self._clock.send_at:
+            return
+        messages = [] if self.wires.is_full else self.core.to_send()
+        self.spans.sent([item for item, _ in messages])
+        handed = self.wires.handed
+        refused = self.wires.send(messages)
+        self.counts.published += self.wires.handed - handed
+        for items, error in refused:
+            first = items[0].row
+            if error.code in TOPICS_FAULT:
+                self.core.not_taken(items, is_accused=False)
+                self._close(first.topic, error, now)
+            else:
+                self.rows.errors[first.id] = error
+                self.core.not_taken(items, is_accused=True)
+
+    # PostgreSQL ---------------------------------------------------------------------------------------------------
+
+    def _write(self, now: float) -> tuple[Rider | None, Write | None]:
+        """Write what is due; return a write that travels with the next poll instead."""
+        published = len(self.core.streams.published)
+        if published < RECORD_MESSAGES and now < self._clock.record_at:
+            return None, None
+        self._clock.record_at = now + RECORD_S
+        if self._unconfirmed is not None:
+            self._confirm()
+            return None, None
+        write = self.core.next_write()
+        if write is None and not self.writes.has_more:
+            return None, None
+        rider = None if write is None or self.replication.is_wanted else self.writes.rider(write)
+        if rider is None:
+            self._commit()
+        return rider, write
+
+    def _commit(self) -> None:
+        """Write all there is to write, or a barrier."""
+        if self._unconfirmed is not None:
+            self._confirm()
+            return
+        written = self.writes.commit(self.core.next_write() or self.core.barrier())
+        if written is None and (write := self.core.next_write(holds_are_locked=True)) is not None:
+            # Another session holds a row: publications, and what was read, go on without it.
+            written = self.writes.commit(write)
+        if written is None:
+            return
+        if self.replication.has_reached_standby():
+            self._written(written)
+        else:
+            self._unconfirmed = written
+
+    def _confirm(self) -> None:
+        self.writes.barrier()
+        if self._unconfirmed is not None and self.replication.has_reached_standby():
+            write, self._unconfirmed = self._unconfirmed, None
+            self._written(write)
+
+    def _written(self, write: Write) -> None:
+        self.core.written(write)
+        self.spans.ended(write.published)
+        self.counts.recorded += len(write.published)
+        if write.published:
+            first = write.published[0]
+            self.counts.acknowledged(first.sent_at, None, born(first.row.content[0]))  # type: ignore[index]
+        for scope in write.let_go:
+            log.info(f"{scope.kind} is held no more", topic=scope.topic)
+
+    def _read(self, rider: Rider | None) -> bool:
+        if self._unread is None:
+            read = self.core.next_read()
+            answer = None if read is None else self.reads.execute(read, rider)
+            if read is None or answer is None:
+                return False
+            self.counts.polls += 1
+            if not answer.raws:
+                self.core.add(_page(read, answer, ()))
+                return bool(answer.heavy)
+            self._unread = read, answer
+        read, answer = self._unread
+        if not self._has_room(max(raw[POSITION] for raw in answer.raws)):
+            return False
+        try:
+            self._meet(self.topics.learn(topics_of(answer.raws)))
+        except KafkaUnavailableError:
+            self.unanswered_since = self.unanswered_since or time.monotonic()
+            raise
+        self.unanswered_since = None
+        rows = self.rows.of_page(answer.raws, self.doubted, answer.waiting)
+        self.reads.learn_groups({row.topic for row in rows})
+        self.core.add(_page(read, answer, rows))
+        self._unread = None
+        if answer.waiting is None and (due := due_of(answer.raws)) is not None:
+            self.due = due if self.due is None else min(due, self.due)
+        self.counts.last_found = time.monotonic()
+        return True
+
+    def _has_room(self, highest: int) -> bool:
+        """Return whether all of a page can be recorded: its positions have partitions."""
+        partitions = self.reads.partitions
+        if highest < partitions.top or self.room.make(highest, self._last_bound):
+            self.writes.bounds = partitions.bounds()
+            return True
+        return False
+
+    def _last_bound(self) -> int:
+        self.reads.partitions.refresh()
+        return self.reads.partitions.top
+
+    # Topics and holds ---------------------------------------------------------------------------------------------
+
+    def signals(self, now: float) -> None:
+        """Take what operators asked for, and what Kafka and the registry list of topics; four times a second."""
+        if now < self._clock.signals_at:
+            return
+        self._clock.signals_at = now + SIGNALS_EVERY_S
+        requested = self.writes.holds.requested() if self.writes.holds.by_scope else set()
+        self._requested = {scope for scope in requested if not self.core.holds.is_requested(scope)}
+        # Read first: what is known of a topic may be what was wrong.
+        tried = {*self._requested, *self.core.holds.due(now)}
+        self._meet(self.topics.tend({scope.topic for scope in tried}), now)
+
+    def _meet(self, found: Mapping[str, Topic | Unpublishable], now: float | None = None) -> None:
+        """Use what was read of topics."""
+        now = time.monotonic() if now is None else now
+        for name, topic in found.items():
+            if isinstance(topic, Unpublishable):
+                self._close(name, topic, now)
+                continue
+            known = self.topics.open.get(name)
+            if known is not None and known.partitions < topic.partitions:
+                main = self.wires.open(self.core.streams.main)
+                if not main.lists(topic):
+                    continue  # its producer does not know the new partitions yet: at the next look
+            was_closed = name in self.topics.closed
+            self.topics.note(name, topic)
+            self.core.set_count(name, (topic.partitions, topic.selector))
+            skipping = self.core.topics.skip_ahead - {name}
+            self.core.topics.skip_ahead = skipping | {name} if topic.skip_ahead else skipping
+            self._try_again(topic, now, was_closed=was_closed)
+
+    def _try_again(self, topic: Topic, now: float, *, was_closed: bool) -> None:
+        """Release the holds of a topic that Kafka takes messages of again."""
+        tried = {*self._requested, *self.core.holds.due(now)} if topic.name in self.topics.tried else set()
+        tried = {scope for scope in tried if scope.topic == topic.name}
+        whole = Scope("topic", topic.name)
+        if was_closed or whole in tried:
+            self.core.holds.release(whole, is_resumed=True)
+        for scope in tried - {whole}:
+            if scope.kind == "partition" and scope.part in topic.leaderless | topic.short:
+                self.core.holds.fail(scope, now)
+            else:
+                self.core.holds.release(scope)
+
+    def _close(self, name: str, reason: Unpublishable, now: float) -> None:
+        """Hold a topic that takes no message."""
+        self.topics.note(name, reason)
+        self._explain(Scope("topic", name), str(reason))
+        if reason.code == "TOPIC_PAUSED":
+            self.core.pause(name)
+        else:
+            self.core.unavailable(name, None, now)
+
+    def _explain(self, scope: Scope, reason: str) -> None:
+        if scope not in self.writes.holds.by_scope:
+            log.error(f"{scope.kind} is held", topic=scope.topic, reason=reason)
+            self.writes.holds.errors[scope] = reason
+        self.writes.unrequested.add(scope)
+
+    @property
+    def follows_topics(self) -> bool:
+        """Whether messages go by what was read of topics last, and none of a paused one is on its way."""
+        core = self.core
+        paused = [name for name, why in self.topics.closed.items() if why.code == "TOPIC_PAUSED"]
+        return not core.topics.moving and not any(core.streams.has_sent(name) for name in paused)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether a page waits for its topics."""
+        return self._unread is not None
+
+    # The end ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Read no more; what is under way is settled by further turns."""
+        self._unread = None
+        self.core.stop()
+
+    def doubt_what_is_sent(self) -> None:
+        """Note that Kafka may have what is not recorded: this loop ends before it is."""
+        streams = self.core.streams
+        items = [*streams.published, *(item for one in streams.by_name.values() for item in one.sent)]
+        items += [item for one in streams.by_name.values() for item in one.queued if item.in_doubt]
+        rows = [item.row for item in items] + [c.row for c in self.core.holds.claims.values() if c.in_doubt]
+        highest = max((row.position for row in rows), default=0)
+        for lane in self.reads.lanes:
+            self.doubted[lane] = max(highest, self.doubted.get(lane, 0))
+
+    @property
+    def unsettled(self) -> int:
+        """Messages given to Kafka that are not recorded."""
+        streams = self.core.streams
+        return len(streams.published) + sum(len(stream.sent) for stream in streams.by_name.values())
+
+    def close(self) -> None:
+        """Let go of producers and lists."""
+        self.spans.close()
+        self.wires.close()
+        self.reads.close_lists()
+
+
+def _page(read: Read, answer: Brought, rows: tuple[Row, ...]) -> Page:
+    return Page(read, rows, answer.snapshot, answer.has_more, answer.heavy, answer.is_flushed)
