@@ -1,4 +1,4 @@
-"""The publisher's core without I/O: streams, holds, reading and writes. The driver is not yet bound to it.
+"""The publisher's core without I/O: streams, holds, reading and writes. Its driver is `loop.py`, with `hands/`.
 
 The core opens no socket and reads no clock. It takes rows, acknowledgements, refusals, silence, requests and `now`, and
 returns what to read, write and send. Files: `core.py` the loop's calls, `sources.py` what is read, `streams.py` what is

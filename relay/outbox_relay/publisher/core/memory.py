@@ -20,24 +20,32 @@ class Memory:
 
     def take(self, rows: Iterable[Row]) -> None:
         """Count the rows of a page."""
+        last: str | None = None
+        of_group = [0, 0]
         for row in rows:
+            if row.topic != last:
+                last = row.topic
+                of_group = self.groups.setdefault(self._group_of(last), [0, 0])
             self.rows += 1
             self.size += row.size
-            of_group = self.groups.setdefault(self._group_of(row.topic), [0, 0])
             of_group[0] += 1
             of_group[1] += row.size
 
     def free(self, rows: Iterable[Row]) -> None:
         """Count rows no longer: they are settled or forgotten."""
+        last: str | None = None
+        of_group = [0, 0]
         for row in rows:
+            if row.topic != last:
+                last = row.topic
+                of_group = self.groups[self._group_of(last)]
             self.rows -= 1
             self.size -= row.size
-            group = self._group_of(row.topic)
-            of_group = self.groups[group]
             of_group[0] -= 1
             of_group[1] -= row.size
             if not of_group[0]:
-                del self.groups[group]
+                del self.groups[self._group_of(last)]
+                last = None
 
     def has_room(self) -> bool:
         """Return whether there is room for one row, the largest one."""

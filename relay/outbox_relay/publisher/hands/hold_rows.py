@@ -53,6 +53,8 @@ class HoldRows:
         self.scope_of: dict[int, Scope] = {}
         self.first: dict[Scope, int] = {}
         """A position in front of which none of its messages waits, as of the beginning."""
+        self.since: dict[int, int] = {}
+        """By number, a place in front of which none of its messages waits; where nothing is known there is none."""
         self._load()
 
     def _load(self) -> None:
@@ -70,10 +72,16 @@ class HoldRows:
         self.by_scope.setdefault(scope, {})[lane] = number
         self.scope_of[number] = scope
 
+    def note_place(self, number: int, place: int) -> None:
+        """Note that a message waits from now on, before its row is written."""
+        if place < self.since.get(number, 0):
+            self.since[number] = place
+
     def drop(self, numbers: Collection[int]) -> None:
         """Note that rows are deleted."""
         for number in numbers:
             scope = self.scope_of.pop(number)
+            self.since.pop(number, None)
             rows = self.by_scope[scope]
             for lane in [lane for lane, one in rows.items() if one == number]:
                 del rows[lane]

@@ -214,6 +214,7 @@ class Writes:
                 number = rows[-1].number
             elif claim.is_failed:
                 fails[number] = claim.row.id, error
+            self.holds.note_place(number, claim.row.position)
             numbers.append(number)
         return rows, fails, _claim_values(write.claims, numbers)
 
@@ -313,15 +314,21 @@ class Writes:
         values = {
             "holds": [hold for hold, _ in asked],
             "numbers": [number for _, number in asked],
-            "sinces": [0] * len(asked),
+            "sinces": [self.holds.since.get(number, 0) for _, number in asked],
             "most": HOLD_PAGE,
         }
         listed: dict[int, list[tuple[int, bool]]] = {}
-        for hold, id_, _, in_doubt in self.conn.execute(
+        seen: set[int] = set()
+        for hold, number, id_, place, in_doubt in self.conn.execute(
             STATEMENTS["announce"], values, prepare=True
         ).fetchall():
             of_hold = listed.setdefault(hold, [])
             if id_ is not None:
+                if (
+                    number not in seen
+                ):  # what is deleted in front of it stays in the index while a snapshot is held
+                    seen.add(number)
+                    self.holds.since[number] = place
                 of_hold.append((id_, in_doubt))
         done = []
         for hold, scope in enumerate(scopes):

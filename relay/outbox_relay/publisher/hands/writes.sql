@@ -90,7 +90,7 @@ WITH asked AS MATERIALIZED (
         draining_to = (SELECT max(l.place) FROM listed l WHERE l.number = k.number AND l.rank <= %(most)s)
     FROM asked a JOIN whole h ON h.hold = a.hold WHERE k.number = a.number
 )
-SELECT h.hold, l.id, l.place, l.in_doubt FROM whole h LEFT JOIN listed l ON l.hold = h.hold ORDER BY h.hold, l.place
+SELECT h.hold, l.number, l.id, l.place, l.in_doubt FROM whole h LEFT JOIN listed l ON l.hold = h.hold ORDER BY h.hold, l.place
 
 -- name: holds
 -- The holds of lanes that were taken, each with a place in front of which nothing waits for it. Of a long key its first bytes and
