@@ -20,6 +20,7 @@ from tests.support.bare_reader import narrow_partitions
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import Findings, compare, read_topic
 from tests.support.plain_inserts import Connection, connect, wait_published
+from tests.support.publisher_core import CORE
 from tests.support.relay_process import RelayProcess
 from tests.support.sick_topics import Operators
 from tests.support.terminal_lines import Tell
@@ -27,7 +28,7 @@ from tests.support.waiting import wait_until
 
 Fault = tuple[int, Callable[[], None]]
 """How often something happens, and what."""
-LEASE = "2"
+OPTIONS = ("--lease", "2", "--log-level", "warning")
 LEFT = "SELECT (SELECT count(*) FROM outbox.waiting) + (SELECT count(*) FROM outbox.parked_key)"
 SEED = int(os.environ.get("OUTBOX_CHAOS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 
@@ -50,6 +51,8 @@ class Chaos:
     """One relay that is always wanted, and everything that can happen to it."""
 
     poison = 0.0
+    core = CORE
+    """Which publisher the relays run."""
     others: tuple[str, ...] = ()
     """Topics that are written to next to the place's own."""
 
@@ -61,7 +64,7 @@ class Chaos:
 
     def start(self) -> None:
         self.relays.append(
-            RelayProcess(self._dsn, self._stack.bootstrap_servers, "--lease", LEASE, "--log-level", "warning")
+            RelayProcess(self._dsn, self._stack.bootstrap_servers, *OPTIONS, "--core", self.core)
         )
 
     @property
@@ -174,6 +177,12 @@ class Chaos:
 
     def tracebacks(self) -> list[str]:
         return [relay.output() for relay in self.relays if "Traceback" in relay.output()]
+
+
+class NewCoreChaos(Chaos):
+    """One relay that is always wanted, with the new core."""
+
+    core = "new"
 
 
 class SharedChaos(Chaos):
@@ -350,3 +359,9 @@ def endure(make: Callable[[random.Random], Chaos], place: Place, seconds: int, t
     assert not chaos.tracebacks(), f"seed {SEED}: {chaos.tracebacks()[0]}"
     assert not chaos.repairs(), f"seed {SEED}: the sweep had to repair a loss: {chaos.repairs()}"
     assert len(committed) > seconds * 10, "the writers hardly wrote"
+
+
+class SharedNewCoreChaos(SharedChaos):
+    """Several relays with the new core."""
+
+    core = "new"

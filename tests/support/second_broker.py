@@ -102,6 +102,21 @@ class SecondBroker:
         wait_until(lambda: self._leads(admin, name, on), f"broker {on} leads {name}")
         return name
 
+    def make_spread_topic(self) -> str:
+        """Make a topic with its first partition on the first broker, and its second one here."""
+        name = f"spread-{uuid.uuid4().hex[:12]}"
+        admin = self._admin()
+        admin.create_topics([NewTopic(name, num_partitions=2, replica_assignment=[[1], [NODE]])])[
+            name
+        ].result(15)
+
+        def has_leaders() -> bool:
+            parts = admin.list_topics(name, timeout=15).topics[name].partitions
+            return [part.leader for _, part in sorted(parts.items())] == [1, NODE]
+
+        wait_until(has_leaders, f"both partitions of {name} have leaders")
+        return name
+
     def _leads(self, admin: AdminClient, name: str, node: int) -> bool:
         known = admin.list_topics(name, timeout=15).topics[name]
         return known.error is None and all(part.leader == node for part in known.partitions.values())

@@ -26,6 +26,8 @@ from outbox_relay.publisher.overdue import (
 from outbox_relay.publisher.probe import PartitionState
 from outbox_relay.text.logs import Log, inherit
 
+LATE_AGAIN_S = 2.0
+"""So long after the last partition was late, what Kafka listed of it is of no use."""
 UNANSWERED_S = 0.5
 """After so long without an acknowledgement Kafka is asked about a partition."""
 
@@ -40,7 +42,7 @@ class Silence:
         self._probe = probe
         self.patience = patience
         self._pool: ThreadPoolExecutor | None = None
-        self._look_at = self._ask_at = self._report_at = 0.0
+        self._look_at = self._ask_at = self._report_at = self._late_at = 0.0
         self._asked: Future[Mapping[TopicPartition, PartitionState]] | None = None
         self._known: Mapping[TopicPartition, PartitionState] = {}
         self._reports = Backoff(REPORT_FIRST_S, REPORT_LAST_S)
@@ -61,8 +63,11 @@ class Silence:
         self._look_at = now + CHECK_EVERY_S
         late = [wire for wire in wires if now - wire.since >= UNANSWERED_S]
         if not late:
-            self._known, self.away_since = {}, None  # of no use for the next time
+            # Its clock may just have begun again: what is known stays for as long as it takes to be late once more.
+            if now - self._late_at > LATE_AGAIN_S:
+                self._known, self.away_since = {}, None
             return {}
+        self._late_at = now
         self._ask(late, now)
         return {
             (wire.topic, wire.partition): self._reason(wire)
