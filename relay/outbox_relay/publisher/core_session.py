@@ -31,8 +31,9 @@ from outbox_relay.text.logs import Log
 log = Log("lanes")
 
 RETIRE_EVERY_S = 1.0
-KEPT_S = 1.0
-"""Lanes that could not be given back are published for so long before that is tried again."""
+KEPT_FIRST_S, KEPT_LAST_S = 1.0, 60.0
+"""Lanes that could not be given back are published for so long before that is tried again; longer each time."""
+HASHES_KEPT = 10_000
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class SessionTimes:
     retire_at: float = 0.0
     leave_by: float = 0.0
     kept_until: float = 0.0
+    kept: Backoff = field(default_factory=lambda: Backoff(KEPT_FIRST_S, KEPT_LAST_S))
     begin_at: float = 0.0
     calm_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_S, BROKEN_PAUSE_LAST_S))
@@ -113,13 +115,13 @@ class CoreSession:
             psycopg.OperationalError: the connection is gone.
             KafkaUnavailableError: no broker replies about a topic.
         """
-        self._look_after()
-        loop = self._loop
-        if loop is None:
-            time.sleep(wait)
-            return False
         published = self.counts.published
         try:
+            self._look_after()
+            loop = self._loop
+            if loop is None:
+                time.sleep(wait)
+                return False
             with naming_defects():
                 found = loop.turn()
         except DeliveryError as error:
@@ -167,8 +169,10 @@ class CoreSession:
             if left:
                 log.info("partitions done", tables=left, live=list(partitions.tables))
         loop.writes.bounds = partitions.bounds()
+        if len(loop.reads.hashes) > HASHES_KEPT and not loop.core.memory.rows:
+            loop.reads.hashes.clear()  # no row of a group is counted
         if loop.writes.floor is not None:
-            levels = {lane: Progress(loop.writes.floor) for lane in self.lanes}
+            levels = {lane: Progress(loop.writes.floor) for lane in loop.reads.lanes}
             mark = mark_of(levels, partitions.live, of=len(levels))
             if mark is not None:
                 self._upkeep.mark(mark)
@@ -218,6 +222,7 @@ class CoreSession:
         loop = self._loop
         if loop is not None and not loop.core.is_stopping:
             loop.stop()
+            self._hands.silence.hurry()
             self._at.leave_by = now + LEAVE_S
 
     def _change_lanes(self, now: float) -> None:
@@ -238,7 +243,9 @@ class CoreSession:
             if given:
                 log.info("lanes given back", owner=self._lease.owner, epoch=self.epoch, lanes=sorted(given))
             if leaving - given:
-                self._at.kept_until = now + KEPT_S
+                self._at.kept_until = now + self._at.kept.next()
+            else:
+                self._at.kept.reset()
         self._begin()
 
     def _take(self, lanes: frozenset[int]) -> bool:
@@ -310,11 +317,15 @@ class CoreSession:
         if loop is not None:
             self._hands.silence.hurry()
             loop.stop()
-            with naming_defects():
-                while not loop.core.is_done() and time.monotonic() < deadline:
-                    self._renewal.beat()
-                    loop.turn()
-                    loop.wires.serve(0.005)
+            try:
+                with naming_defects():
+                    while not loop.core.is_done() and time.monotonic() < deadline:
+                        self._renewal.beat()
+                        loop.turn()
+                        loop.wires.serve(0.005)
+            except DeliveryError as error:
+                log.error("delivery failed", text=str(error))
+                self._doubt_everything()
             left = loop.unsettled
             self._end_loop(is_clean=loop.core.is_done())
         self._renewal.stop()

@@ -38,8 +38,6 @@ LOWEST_HASH, HIGHEST_HASH = -(2**31), 2**31 - 1
 """Of a topic: PostgreSQL's hashtext."""
 DENSE = 2
 """A page whose ids span no more than this many times their number is read as a range."""
-
-
 FIELDS = (
     "position", "id", "lane", "topic", "key", "body", "order_key", "queue", "selector", "message_id", "born_at",
     "deliver_at", "headers", "tags", "index_keys", "producer_group", *(column for column, _ in wire.TEXT_HEADERS),
@@ -191,6 +189,7 @@ class Finder:
         self.found_flushed = False
         """Whether one of the last two polls that found something returned that it needs no barrier, as the next may."""
         self._last_flushed = False
+        self.lists_what_waits = True  # then a list's reader passes over what waits
         self.page_size = page
         self.page_bytes = page_bytes
         self.row_bytes = row_bytes
@@ -265,13 +264,12 @@ class Finder:
             self._polls.add(kind, *self._new_poll(scope))
         carries = rider is not None and rider.result is None
         answer = self._polls.run(kind, previous, rider if carries else None)
-        has_carried = carries and rider is not None and rider.is_behind
-        more = answer.found > len(answer.rows)
+        more, has_carried = answer.found > len(answer.rows), carries and rider is not None and rider.is_behind
         if answer.found:
             self.found_flushed = answer.is_secured or self._last_flushed
             self._last_flushed = answer.is_secured
-        secured = has_carried or answer.is_secured
-        return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, secured)
+        needs_none = has_carried or answer.is_secured
+        return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, needs_none)
 
     def backlog(self, progress: Progress, scope: Scope) -> Listing:
         """List the ids of an open difference beyond its position; of a partial one, those without a publication."""
@@ -279,13 +277,17 @@ class Finder:
         assert base is not None  # noqa: S101  (level groups are polled)
         if base == BEGINNING and scope.topic is None and not scope.without:
             bounds = {"lanes": array_text(scope.lanes), **_bounds(current, progress.after)}
-            return Listing(self._cursor, sql.SQL(STATEMENTS["unpublished"]), bounds)
+            return self._list("unpublished", bounds)
         bounds = _difference(base, current, scope, progress.after)
         branches = self.branches("backlog_branch", scope)
         if not progress.is_partial:
-            return Listing(self._cursor, sql.SQL(STATEMENTS["backlog"]), bounds, branches=branches)
+            return self._list("backlog", bounds, branches=branches)
         with self._no_nested_loops():
-            return Listing(self._cursor, sql.SQL(STATEMENTS["partial_backlog"]), bounds, branches=branches)
+            return self._list("partial_backlog", bounds, branches=branches)
+
+    def _list(self, name: str, bounds: dict[str, Any], **parts: sql.Composed) -> Listing:
+        waits = sql.SQL(STATEMENTS["with_what_waits" if self.lists_what_waits else "what_waits"])
+        return Listing(self._cursor, sql.SQL(STATEMENTS[name]), bounds, waits=waits, **parts)
 
     def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Scope) -> dict[int, int]:
         """Count, by hash of the topic, what a large difference begins with, without what has a publication."""
@@ -385,10 +387,8 @@ def neighbours(lanes: Collection[int]) -> list[tuple[int, int]]:
     """Return the runs of neighbouring lanes, each with its first and its last."""
     runs: list[tuple[int, int]] = []
     for lane in sorted(lanes):
-        if runs and runs[-1][1] == lane - 1:
-            runs[-1] = (runs[-1][0], lane)
-        else:
-            runs.append((lane, lane))
+        first = runs.pop()[0] if runs and runs[-1][1] == lane - 1 else lane
+        runs.append((first, lane))
     return runs
 
 

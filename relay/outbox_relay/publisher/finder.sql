@@ -183,7 +183,15 @@ CASE WHEN (pg_column_size(headers) > 500 OR pg_column_compression(headers) IS NO
 -- name: backlog
 -- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not, beyond a
 -- position. PostgreSQL writes the ids to a temporary file; see listing.py.
-DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m ORDER BY position
+DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m WHERE {waits} ORDER BY position
+
+-- name: what_waits
+-- A list without what waits: that leaves the table by its hold only, or with another xid.
+NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
+
+-- name: with_what_waits
+-- A list that has it, for a reader that passes over it.
+true
 
 -- name: backlog_branch
 -- One live partition of a large difference.
@@ -202,7 +210,7 @@ SELECT id, position, topic FROM {partition} WHERE {scope} AND xid = ANY (%(xip)s
 DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
 WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
                                WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
-    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired')
+    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired') AND {waits}
 ORDER BY m.position
 
 -- name: unpublished_by_topic
@@ -237,6 +245,7 @@ WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED' AND m.posit
     AND m.xid < %(cur_xmax)s::xid8 AND NOT m.xid = ANY (%(cur_xip)s::xid8[])
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
                     WHERE p.position = m.position)
+    AND {waits}
 ORDER BY m.position
 
 -- name: next_of_list

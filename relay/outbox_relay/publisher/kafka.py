@@ -45,6 +45,7 @@ PROMISED: dict[str, tuple[frozenset[str], str]] = {
 """Settings that keep a promise: the values they may have, and what breaks with any other."""
 
 BATCH_BYTES = 1_000_000
+QUEUE_KBYTES = 65_536
 
 
 class KafkaSettingError(ValueError):
@@ -70,7 +71,7 @@ def producer_settings(bootstrap_servers: str, extra: Mapping[str, str] | None = 
         # The size limit is each topic's own, and checked before a message is produced.
         "message.max.bytes": 1_000_000_000,
         "queue.buffering.max.messages": 100_000,
-        "queue.buffering.max.kbytes": 65_536,
+        "queue.buffering.max.kbytes": QUEUE_KBYTES,
         "topic.metadata.propagation.max.ms": 10_000,
         "socket.keepalive.enable": True,
         "reconnect.backoff.max.ms": 1_000,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from outbox.backoff import Backoff
 from outbox_relay.database.partitions_ahead import Room
@@ -22,7 +23,7 @@ from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.parked import TOPICS_FAULT
+from outbox_relay.publisher.parked import TOPICS_FAULT, UNNAMED
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.recovery import PAUSE_FIRST_S, PAUSE_LAST_S
 from outbox_relay.publisher.replication import Replication
@@ -123,6 +124,9 @@ class Loop:
                 self._explain(scope, reason)
                 self.core.silent(topic, partition, now)
                 self.wires.forget(topic, partition)
+                current = {self.core.streams.main, self.core.streams.single}
+                for items in self.wires.take_back(current):
+                    self.core.not_taken(items, is_accused=False)
             self.wires.close_unused(self.core.streams.producers())
 
     def _end(self, ended: ProducerEnd, now: float) -> None:
@@ -139,7 +143,7 @@ class Loop:
                 text += "; records have the time of this relay's host: compare its clock with the broker's"
             log.error("delivery failed", text=f"{code}: {text}", messages=len(ended.refused))
             if ended.is_of_topic:
-                self._close(first.row.topic, Unpublishable(code, text), now)
+                self._hold_topic(first.row.topic, f"{code}: {text}", now)
                 self.core.lost(ended.producer, ended.refused)
             else:
                 self.rows.errors.update((item.row.id, Unpublishable(code, text)) for item in ended.refused)
@@ -158,7 +162,7 @@ class Loop:
             first = items[0].row
             if error.code in TOPICS_FAULT:
                 self.core.not_taken(items, is_accused=False)
-                self._close(first.topic, error, now)
+                self._hold_topic(first.topic, str(error), now)
             else:
                 self.rows.errors[first.id] = error
                 self.core.not_taken(items, is_accused=True)
@@ -190,7 +194,7 @@ class Loop:
         written = self.writes.commit(self.core.next_write() or self.core.barrier())
         if written is None and (write := self.core.next_write(holds_are_locked=True)) is not None:
             # Another session holds a row: publications, and what was read, go on without it.
-            written = self.writes.commit(write)
+            written = self.writes.record(write)
         if written is None:
             return
         if self.replication.has_reached_standby():
@@ -207,10 +211,14 @@ class Loop:
     def _written(self, write: Write) -> None:
         self.core.written(write)
         self.spans.ended(write.published)
+        if self.rows.errors:  # a sound message may have been refused with another one
+            for item in write.published:
+                self.rows.errors.pop(item.row.id, None)
         self.counts.recorded += len(write.published)
         if write.published:
             first = write.published[0]
             self.counts.acknowledged(first.sent_at, None, born(first.row.content[0]))  # type: ignore[index]
+        self.spans.ended_ids(claim.row.id for claim in write.claims)
         for scope in write.let_go:
             log.info(f"{scope.kind} is held no more", topic=scope.topic)
 
@@ -232,6 +240,7 @@ class Loop:
             self._meet(self.topics.learn(topics_of(answer.raws)))
         except KafkaUnavailableError:
             self.unanswered_since = self.unanswered_since or time.monotonic()
+            answer.is_flushed = False  # that was asked too long ago
             raise
         self.unanswered_since = None
         rows = self.rows.of_page(answer.raws, self.doubted, answer.waiting)
@@ -262,11 +271,25 @@ class Loop:
         if now < self._clock.signals_at:
             return
         self._clock.signals_at = now + SIGNALS_EVERY_S
-        requested = self.writes.holds.requested() if self.writes.holds.by_scope else set()
-        self._requested = {scope for scope in requested if not self.core.holds.is_requested(scope)}
+        self._requested = self._read_requests() if self.writes.holds.by_scope else set()
         # Read first: what is known of a topic may be what was wrong.
         tried = {*self._requested, *self.core.holds.due(now)}
-        self._meet(self.topics.tend({scope.topic for scope in tried}), now)
+        held = {scope.topic for scope in self.core.holds.by_scope if scope.kind == "topic"}
+        self._meet(self.topics.tend({scope.topic for scope in tried}, held), now)
+
+    def _read_requests(self) -> set[Scope]:
+        """Return what somebody asked to release, but what is released already, or cannot be: its topic is closed."""
+        holds = self.core.holds
+        passed = [
+            scope
+            for scope in self.writes.holds.by_scope
+            if scope.topic in self.topics.closed or holds.is_requested(scope)
+        ]
+        requested = self.writes.holds.requested(passed)
+        for scope in [scope for scope in requested if scope.topic.endswith(UNNAMED)]:
+            holds.release(scope)  # Kafka cannot be asked about it
+            requested.discard(scope)
+        return requested
 
     def _meet(self, found: Mapping[str, Topic | Unpublishable], now: float | None = None) -> None:
         """Use what was read of topics."""
@@ -275,11 +298,16 @@ class Loop:
             if isinstance(topic, Unpublishable):
                 self._close(name, topic, now)
                 continue
-            known = self.topics.open.get(name)
-            if known is not None and known.partitions < topic.partitions:
-                main = self.wires.open(self.core.streams.main)
-                if not main.lists(topic):
-                    continue  # its producer does not know the new partitions yet: at the next look
+            count: Any = self.core.topics.counts.get(name)
+            streams = self.core.streams
+            used = (self.wires.open(one) for one in (streams.main, streams.single))
+            if (
+                count is not None
+                and count[0] < topic.partitions
+                and not all(one.lists(topic) for one in used)
+            ):
+                self.topics.read_soon()  # a producer does not know the new partitions yet
+                continue
             was_closed = name in self.topics.closed
             self.topics.note(name, topic)
             self.core.set_count(name, (topic.partitions, topic.selector))
@@ -308,6 +336,13 @@ class Loop:
             self.core.pause(name)
         else:
             self.core.unavailable(name, None, now)
+
+    def _hold_topic(self, name: str, reason: str, now: float) -> None:
+        """Hold a topic that Kafka lists, and takes no message of. It is tried again by a producer of its own."""
+        scope = Scope("topic", name)
+        self._explain(scope, reason)
+        self.core.streams.suspect(name)
+        self.core.unavailable(name, None, now)
 
     def _explain(self, scope: Scope, reason: str) -> None:
         if scope not in self.writes.holds.by_scope:

@@ -46,6 +46,8 @@ class ReadAhead:
         self._finder: Finder | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead", initializer=inherit())
         self._next: tuple[array[int], Future[Part]] | None = None
+        self.lists_what_waits = True
+        """As of `Finder`."""
 
     def start(self, ids: array[int], current: Snapshot) -> None:
         """Begin to read these rows, listed from the snapshot `current`."""
@@ -78,6 +80,7 @@ class ReadAhead:
             conn = self._conn = self._connect()
             prepare_session(conn)
             self._finder = Finder(conn, page=self._page)
+            self._finder.lists_what_waits = self.lists_what_waits
         self._finder.page_bytes = min(page_bytes, self._page_bytes)
         return self._finder
 

@@ -104,6 +104,24 @@ def test_a_flood_of_one_topic_lets_another_through(
     check(bootstrap_servers, other, 2)
 
 
+def test_messages_of_more_bytes_than_a_page_are_all_published(
+    relay: RelayThread, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
+) -> None:
+    """They are fewer than a page has rows. Those behind the cut are neither lost nor late for the sweep."""
+    large, other = make_topic(partitions=1), make_topic(partitions=1)
+    with conn.transaction():
+        for version in range(24):
+            much = '{"much": "%s"}' % ("x" * 900_000)
+            insert(conn, large if version % 3 else other, "k", f"k:{version}", headers=much)
+    wait_published(conn)
+    for topic, third in ((large, False), (other, True)):
+        expected = [("k", version) for version in range(24) if (version % 3 == 0) is third]
+        found = compare(read_topic(bootstrap_servers, topic), expected)
+        assert not found.broken
+        assert found.duplicate_records == 0
+    assert not relay.find("messages were recorded as published and are not; publishing them now")
+
+
 def test_a_message_that_cannot_be_sent_holds_its_key_until_it_is_released(
     relay: RelayThread, bootstrap_servers: str, make_topic: MakeTopic, conn: Connection
 ) -> None:

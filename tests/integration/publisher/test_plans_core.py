@@ -94,18 +94,18 @@ def test_an_announcement_reads_its_holds(conn: Connection, most: int) -> None:
 
 @pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "holds", "requested")
 def test_a_lanes_holds_are_read_by_lane(conn: Connection) -> None:
-    types = {"lanes": "smallint[]", "longest": "integer", "first": "integer"}
-    values = {"lanes": "{3}", "longest": LONGEST_KEY, "first": FIRST_BYTES}
-    plan = watch(conn, "holds", types, values).explain(values)
+    of_holds = {"lanes": "smallint[]", "longest": "integer", "first": "integer"}
+    values: dict[str, Any] = {"lanes": "{3}", "longest": LONGEST_KEY, "first": FIRST_BYTES}
+    plan = watch(conn, "holds", of_holds, values).explain(values)
     assert rows_read(plan, "parked_key") <= KEYS // 8
     assert rows_read(plan, "waiting") <= KEYS // 8, "the first of each"
     conn.execute("DEALLOCATE watched")
     conn.execute("TRUNCATE outbox.parked_key, outbox.waiting")
-    watched = watch(
-        conn, "requested", {"lanes": "smallint[]", "most": "bigint"}, {"lanes": "{4,5}", "most": 9}
-    )
+    types = {"lanes": "smallint[]", "most": "bigint", "without": "bigint[]"}
+    asked = {"lanes": "{4,5}", "most": 9, "without": "{}"}
+    watched = watch(conn, "requested", types, asked)
     conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE number IN (500, 505)")
-    plan = watched.explain({"lanes": "{4,5}", "most": 9})
+    plan = watched.explain(asked)
     assert plan["Actual Rows"] == 2
     assert rows_read(plan, "parked_key") <= 2
 

@@ -244,7 +244,9 @@ def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
         conn.execute("DELETE FROM outbox.waiting WHERE id = %s", [id_])
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "backlog", "backlog_branch")
+@pytest.mark.plan(
+    "relay/outbox_relay/publisher/finder.sql", "backlog", "backlog_branch", "what_waits", "with_what_waits"
+)
 def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(conn: Connection) -> None:
     """It is not prepared: its plan is made each time, here with statistics that are older than all rows."""
     finder = Finder(conn)
@@ -357,7 +359,8 @@ def explain_backlog(
     """Explain what the cursor of a backlog reads."""
     declared = FINDER["backlog"]
     branches = finder.branches("backlog_branch", scope)
-    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches)
+    waits = sql.SQL(FINDER["what_waits"])
+    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches, waits=waits)
     values = {
         "xmax": str(previous.xmax),
         "xip": previous.xip_array,

@@ -60,6 +60,7 @@ class Core:
         self.memory = Memory(limits, group_of)
         self._group_of = group_of
         self.is_stopping = False
+        self._limits = limits
         self._is_unclean = is_unclean
         self._unsecured: list[Page] = []
         self._moves: tuple[tuple[str, Count], ...] = ()
@@ -85,7 +86,8 @@ class Core:
                 return read
         full = self.memory.full()
         for group in full:  # it may not fill the others' part of the memory (isolation)
-            self.sources.put_apart(group)
+            if len(self.sources.catch_ups) < self._limits.apart:
+                self.sources.put_apart(group)
         self._is_after_tail = True
         return self.sources.tail_read(*self.memory.room(), full)
 
@@ -132,7 +134,7 @@ class Core:
         for page in pages:
             in_doubt = page.read.compare and self._is_unclean
             for row in page.rows:
-                self._route(row, in_doubt=in_doubt)
+                self._route(row, in_doubt=row.in_doubt or in_doubt)
 
     # Routing: to a stream, or to the table ------------------------------------------------------------------------
 
@@ -307,7 +309,8 @@ class Core:
         return None if write.is_empty else write
 
     def _publications(self) -> Write | None:
-        published = tuple(self.streams.published)
+        # What comes from a hold is settled with rows that may be locked.
+        published = tuple(item for item in self.streams.published if item.taken_from is None)
         floor = self.sources.floor({item.row.id for item in published}).snapshot
         is_needed = published or self._unsecured
         return Write(published, (), floor, (), (), (), (), tuple(self._unsecured)) if is_needed else None
@@ -320,7 +323,7 @@ class Core:
         """Take a write that has committed and is flushed."""
         settled = write.settled
         self.sources.settle(settled)
-        self.streams.recorded(len(write.published))
+        self.streams.recorded(write.published)
         self.memory.free(item.row for item in write.published)
         self.memory.free(claim.row for claim in write.claims)
         self.holds.claimed(write.claims)

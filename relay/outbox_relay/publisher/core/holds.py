@@ -157,6 +157,8 @@ class Holds:
     def hold(self, scope: Scope, *, is_paused: bool = False) -> None:
         """Begin a hold, or stop publishing from it. Its rows wait until it is released."""
         hold = self._begin(scope)
+        if is_paused:
+            self._retries.pop(scope, None)
         hold.is_paused |= is_paused
         hold.is_passing = False
         self._stop(hold)

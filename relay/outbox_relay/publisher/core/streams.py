@@ -105,9 +105,13 @@ class Streams:
         if not stream.sent and not stream.queued:
             del self.by_name[name]
 
-    def recorded(self, count: int) -> None:
-        """Forget the first published messages: a write has recorded them."""
-        del self.published[:count]
+    def recorded(self, items: Collection[Item]) -> None:
+        """Forget published messages: a write has recorded them."""
+        if self.published[: len(items)] == [*items]:
+            del self.published[: len(items)]
+        else:
+            known = set(map(id, items))
+            self.published = [item for item in self.published if id(item) not in known]
 
     # Failures -----------------------------------------------------------------------------------------------------
 

@@ -188,6 +188,7 @@ class Limits:
         window: unacknowledged messages of one partition.
         probation: messages of a topic that are sent one at a time after Kafka refused one of it.
         holds: held keys and messages of one topic; more of them hold the topic.
+        apart: catch-ups that groups get because they fill their share of the memory.
         pause: the first pause of a hold that Kafka caused, in seconds; it doubles with each failure.
         longest_pause: the last one.
     """
@@ -200,5 +201,6 @@ class Limits:
     window: int = 5000
     probation: int = 200
     holds: int = 10_000
+    apart: int = 7
     pause: float = 0.5
     longest_pause: float = 60.0

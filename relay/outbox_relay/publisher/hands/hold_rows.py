@@ -77,8 +77,8 @@ class HoldRows:
         if place < self.since.get(number, 0):
             self.since[number] = place
 
-    def drop(self, numbers: Collection[int]) -> None:
-        """Note that rows are deleted."""
+    def drop(self, numbers: Collection[int], *, is_over: bool = True) -> None:
+        """Note that there are no such rows: they are deleted, or were not written and will be."""
         for number in numbers:
             scope = self.scope_of.pop(number)
             self.since.pop(number, None)
@@ -87,7 +87,8 @@ class HoldRows:
                 del rows[lane]
             if not rows:
                 del self.by_scope[scope]
-                self.errors.pop(scope, None)
+                if is_over:
+                    self.errors.pop(scope, None)
 
     def number(self, scope: Scope, lane: int) -> int | None:
         """Return the number of a hold in a lane."""
@@ -108,9 +109,10 @@ class HoldRows:
         order_key = (raw[KEY] if raw[ORDER_KEY] is None else raw[ORDER_KEY]) if has_key else None
         return HoldRow(number, raw[LANE], scope, order_key, id_, error)
 
-    def requested(self) -> set[Scope]:
-        """Read which holds somebody has asked to release."""
-        values = {"lanes": array_text(self._lanes), "most": MOST_REQUESTS}
+    def requested(self, passed: Collection[Scope]) -> set[Scope]:
+        """Read which holds somebody has asked to release, but for some that are passed over."""
+        without = array_text(self.numbers(passed))
+        values = {"lanes": array_text(self._lanes), "most": MOST_REQUESTS, "without": without}
         rows = self._conn.execute(STATEMENTS["requested"], values, prepare=True).fetchall()
         return {self.scope_of[number] for (number,) in rows if number in self.scope_of}
 

@@ -32,9 +32,9 @@ from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Snapshot
 
-BYTES = 192 << 20
+BYTES = 256 << 20
 """Bytes of rows in memory; the largest row among them."""
-LARGEST = 64 << 20
+LARGEST = 32 << 20
 
 
 @dataclass(slots=True)
@@ -77,10 +77,13 @@ class Hands:
             batch: of the last publication of this epoch.
         """
         lanes = frozenset(self.lease.lanes)
+        self.silence.calm()
+        self.topics.closed.clear()  # they are read, and held, when they are used, or their holds tried
         self.partitions.revive()  # rows of other lanes may lie in partitions that held nothing for these
         finder = Finder(
             self.conn, page=self.page, statements=self.statements, lease=self.lease if self.asks else None
         )
+        self.ahead.lists_what_waits = False
         reads = Reads(finder, self.partitions, self.ahead, lanes)
         holds = HoldRows(self.conn, lanes)
         writes = Writes(self.conn, self.lease, self.statements, reads, holds, self.rows.errors, batch=batch)

@@ -6,6 +6,7 @@ import time
 from array import array
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
+from typing import Any
 
 import psycopg
 from psycopg import IsolationLevel
@@ -14,7 +15,17 @@ from outbox.statements import Statements
 from outbox_relay.publisher.barriers import FRESH_S
 from outbox_relay.publisher.core.values import THE_REST, Read
 from outbox_relay.publisher.core.values import Scope as HoldScope
-from outbox_relay.publisher.finder import ID, POSITION, TOPIC, WAITING, Finder, Poll, RawRow, Scope
+from outbox_relay.publisher.finder import (
+    ID,
+    POSITION,
+    TOPIC,
+    WAITING,
+    WITHHELD,
+    Finder,
+    Poll,
+    RawRow,
+    Scope,
+)
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import QUANTUM, ListAhead, ReadAhead
@@ -119,7 +130,7 @@ class Reads:
             found = self._too_many(read, polls, scope, joins)
             if not found:
                 break
-            if THE_REST in read.apart or len(read.apart) + len(heavy) >= MOST_APART:
+            if THE_REST in (*read.apart, *found) or len(read.apart) + len(heavy) >= MOST_APART:
                 heavy += (*joins, THE_REST)
                 poll.rows = []
                 polls = {None: poll}
@@ -189,10 +200,12 @@ class Reads:
         if not full and joins and sum(len(poll.rows) for poll in polls.values()) > read.rows:
             full = list(joins)
         poll = polls[None]
-        if not poll.more or poll.rows:
+        if not poll.more:
             return full
-        found = poll.found
-        if read.compare:
+        found: dict[Any, int] = poll.found
+        if poll.rows:  # it was cut at the bytes of a page
+            found = self._bytes_of(poll.rows)
+        elif read.compare:
             # Most of what the difference to a floor begins with is published: it must not count.
             base = read.base
             assert base is not None  # noqa: S101  (of a tail)
@@ -203,6 +216,18 @@ class Reads:
         return full + [
             group for number, (group, count) in enumerate(counts) if not number or count * SHARE > total
         ]
+
+    def _bytes_of(self, rows: list[RawRow]) -> dict[Hashable, int]:
+        """Return the bytes of each group of a page that was cut; of a row without a name they are THE_REST's."""
+        topics = topics_of(rows)
+        self.learn_groups(topics)
+        found: dict[Hashable, int] = {}
+        for row in rows:
+            group = THE_REST if row[TOPIC] is None else self.hashes[row[TOPIC]]
+            fields = sum(len(value) for value in row if isinstance(value, bytes | str))
+            size = fields + (row[WITHHELD] or 0)
+            found[group] = found.get(group, 0) + size
+        return found
 
     # Catch-ups and holds ------------------------------------------------------------------------------------------
 

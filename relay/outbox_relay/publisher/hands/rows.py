@@ -65,9 +65,11 @@ class Rows:
             known = self._partitions.setdefault(partitions, {})
             partition = known.get(arg)
             if partition is None:
-                if len(known) >= KEYS_CACHED:
-                    known.clear()
-                partition = known[arg] = partition_of(None, arg, partitions)
+                partition = partition_of(None, arg, partitions)
+                if len(arg) <= LONGEST_KEY:
+                    if len(known) >= KEYS_CACHED:
+                        known.clear()
+                    known[arg] = partition
             return partition
         try:
             return partition_of(selector, arg, partitions, raw[POSITION])

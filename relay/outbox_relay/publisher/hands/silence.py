@@ -40,7 +40,7 @@ class Silence:
     def __init__(self, probe: Probe, *, patience: float) -> None:
         """Begin to watch; `patience` in seconds."""
         self._probe = probe
-        self.patience = patience
+        self.patience = self._usual = patience
         self._pool: ThreadPoolExecutor | None = None
         self._look_at = self._ask_at = self._report_at = self._late_at = 0.0
         self._asked: Future[Mapping[TopicPartition, PartitionState]] | None = None
@@ -50,8 +50,12 @@ class Silence:
         """Since when no broker replies, while something waits for one; None: one did."""
 
     def hurry(self) -> None:
-        """Hold partitions as soon as Kafka has shown that only they are in trouble: the relay is to end."""
+        """Hold partitions as soon as Kafka has shown that only they are in trouble: the loop is to end."""
         self.patience = min(self.patience, LEAST_PATIENCE_S)
+
+    def calm(self) -> None:
+        """Have the usual patience again."""
+        self.patience = self._usual
 
     def close(self) -> None:
         """Let go of the thread; a question under way ends by itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -41,10 +41,14 @@ class Spans:
 
     def ended(self, items: Collection[Item], error: str | None = None) -> None:
         """Note messages that are recorded, or are not going to be."""
+        self.ended_ids((item.row.id for item in items), error)
+
+    def ended_ids(self, ids: Iterable[int], error: str | None = None) -> None:
+        """Do the same for messages by their ids."""
         if self.begin is None:
             return
-        for item in items:
-            batch = self._open.pop(item.row.id, None)
+        for id_ in ids:
+            batch = self._open.pop(id_, None)
             if batch is None:
                 continue
             left = self._left[id(batch)] = self._left[id(batch)] - 1

@@ -7,7 +7,7 @@ not have, that is forbidden, or that somebody paused. A partition count moves wh
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 
 import psycopg
@@ -44,6 +44,8 @@ class TopicWatch:
         self.open = topics
         self.closed: dict[str, Unpublishable] = {}
         self.tried: frozenset[str] = frozenset()
+        self._newer: set[str] = set()
+        """Topics that were learned since the thread began to read: what it read of them may be older."""
         self._used_at: dict[str, float] = {}
         self._reading: Future[Found] | None = None
         self._reading_for: int | None = None
@@ -62,7 +64,11 @@ class TopicWatch:
         names = list(names)
         self._used_at.update(dict.fromkeys(names, now))
         missing = [name for name in names if name not in self.open and name not in self.closed]
-        return self._read(self._conn, missing) if missing else {}
+        if not missing:
+            return {}
+        found = self._read(self._conn, missing)
+        self._newer.update(missing)
+        return found
 
     def note(self, name: str, topic: Topic | Unpublishable) -> None:
         """Note what a topic is from now on."""
@@ -77,18 +83,24 @@ class TopicWatch:
         """Read topics before they are used next, unless they were read at this generation of the registry."""
         if generation != self.generation:
             self.open.clear()
-            self.closed.clear()
+            self._reading = None  # what it brings may be older
+        self.closed.clear()
+
+    def read_soon(self) -> None:
+        """Read all topics again in a moment: what was read of one could not be used."""
+        self._read_at, self.generation = time.monotonic() + AGAIN_S, None
 
     def expect(self, generation: int) -> None:
         """Let the known topics be read again soon, unless they were read at this generation of the registry."""
         self._wanted = generation
 
-    def tend(self, due: Iterable[str]) -> Found:
+    def tend(self, due: Iterable[str], held: Collection[str] = ()) -> Found:
         """Begin or end reading topics again; return what was read.
 
         Args:
             due: topics with a hold that is to be tried again. `tried` has those that were due when what is returned
                 began to be read.
+            held: topics that are held as such; they are not forgotten.
         """
         found: Mapping[str, Topic | Unpublishable] = {}
         now = time.monotonic()
@@ -103,14 +115,14 @@ class TopicWatch:
                 self._read_at = now + AGAIN_S
             else:
                 self.generation = self._reading_for
-            return found
+            return {name: topic for name, topic in found.items() if name not in self._newer}
         is_behind = self._wanted != self.generation
         due = frozenset(due)
         names = set(due)
         if now >= self._read_at or (is_behind and now >= self._read_at - REFRESH_S + AGAIN_S):
             self._read_at = now + REFRESH_S
             self._used_at = {name: at for name, at in self._used_at.items() if now - at < FORGET_S}
-            for name in {*self.open, *self.closed} - self._used_at.keys():
+            for name in {*self.open, *self.closed} - self._used_at.keys() - {*held}:
                 self.open.pop(name, None)
                 self.closed.pop(name, None)
             names |= self.open.keys() | self.closed.keys()
@@ -121,5 +133,6 @@ class TopicWatch:
             self._reading_for = self.generation
         if names:
             self.tried = due
+            self._newer.clear()
             self._reading = self._refresher.start(names)
         return found

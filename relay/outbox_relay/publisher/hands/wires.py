@@ -19,6 +19,7 @@ from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Item
 from outbox_relay.publisher.errors import REFUSED, Unpublishable
 from outbox_relay.publisher.finder import BODY, KEY, RawRow
+from outbox_relay.publisher.kafka import QUEUE_KBYTES
 from outbox_relay.publisher.parked import TOPICS_FAULT
 from outbox_relay.publisher.producers import Producers
 from outbox_relay.publisher.records import reason_of
@@ -72,15 +73,16 @@ class Reports:
 class Handle:
     """A producer of the core: its librdkafka producers, its wires, and what it reported."""
 
-    def __init__(self, producers: Producers) -> None:
+    def __init__(self, producers: Producers, *, is_single: bool) -> None:
         self.producers = producers
+        self._is_single = is_single
         self.wires: dict[tuple[str, int], Wire] = {}
         self.reports = Reports()
 
     @property
     def has_ended(self) -> bool:
-        """Whether it takes no message any more."""
-        return self.producers.ended is not None or bool(self.reports.failures)
+        """Whether it takes no message any more: one of single messages goes on after a refusal."""
+        return self.producers.ended is not None or (bool(self.reports.failures) and not self._is_single)
 
 
 class ProducerEnd(NamedTuple):
@@ -129,9 +131,12 @@ class Wires:
         handle = self._handles.get(producer)
         if handle is None:
             settings = dict(self._settings)
+            if settings.get("queue.buffering.max.kbytes") == QUEUE_KBYTES:
+                # The core bounds what is in memory; a partition that takes nothing must not fill all of the queue.
+                settings["queue.buffering.max.kbytes"] = 8 * QUEUE_KBYTES
             if producer.is_single:  # one message of a partition at a time: nothing is behind the refused one
                 settings["enable.gapless.guarantee"] = False
-            handle = self._handles[producer] = Handle(Producers(settings))
+            handle = self._handles[producer] = Handle(Producers(settings), is_single=producer.is_single)
         return handle
 
     def open(self, producer: Producer) -> Producers:
@@ -228,7 +233,7 @@ class Wires:
         """Return which producers have ended, or had a single message refused, since the last call."""
         found = []
         for producer, handle in list(self._handles.items()):
-            if not handle.has_ended:
+            if not handle.has_ended and not handle.reports.failures:
                 continue
             for _ in range(MORE_TIMES):
                 if any(one.error.name() in REFUSED for one in handle.reports.failures):
@@ -258,6 +263,10 @@ class Wires:
                 one.item.in_doubt = one.item.in_doubt or uncertain
             items = tuple(one.item for one in failures)
             ended.append(ProducerEnd(producer, error.name(), error.str(), items))
+        others = [one.error for one in handle.reports.failures if one.error.name() not in REFUSED]
+        if producer.is_single and (others or handle.producers.ended is not None):
+            error = handle.producers.ended or others[0]
+            ended.append(ProducerEnd(producer, error.name(), error.str(), ()))
         return ended
 
     def waiting(self) -> list[Wire]:
@@ -268,10 +277,22 @@ class Wires:
 
     def forget(self, topic: str, partition: int) -> None:
         """Wait no longer for what a partition has on any wire: its messages are in the table again."""
+        self._backlog = deque(
+            each for each in self._backlog if (each[0].row.topic, each[0].partition) != (topic, partition)
+        )
         for handle in self._handles.values():
             wire = handle.wires.get((topic, partition))
             if wire is not None:
                 wire.since = float("inf")
+
+    def take_back(self, current: Collection[Producer]) -> list[list[Item]]:
+        """Return, by partition, what waits for room in producers that get nothing new: their queues may stay full."""
+        found: dict[tuple[str, int], list[Item]] = {}
+        for item, producer in self._backlog:
+            if producer not in current:
+                found.setdefault((item.row.topic, item.partition), []).append(item)
+        self._backlog = deque(each for each in self._backlog if each[1] in current)
+        return list(found.values())
 
     def close_unused(self, used: Collection[Producer]) -> None:
         """Close the producers that the core does not use any more."""

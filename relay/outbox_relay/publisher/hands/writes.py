@@ -136,6 +136,28 @@ class Writes:
             self.floor = write.floor
         return write
 
+    def record(self, write: Write) -> Write:
+        """Write publications alone, for which no row is locked; they, or a barrier, are flushed.
+
+        Raises:
+            LeaseLostError: another relay owns lanes of ours; nothing was written.
+        """
+        records = self._records(write)
+        if records:
+            self.statements.redo(lambda: self._in_one_commit(records))
+            self.floor = write.floor
+        else:
+            self.barrier()
+        return write
+
+    def _in_one_commit(self, records: Collection[dict[str, Any]]) -> None:
+        with self.conn.transaction():
+            self._insert(records)
+
+    def _insert(self, records: Collection[dict[str, Any]]) -> None:
+        for record in records:
+            self._require_a_row(self.statements.run(Call(_RECORD, _RECORD.bind(record))).command_tuples)
+
     @property
     def has_more(self) -> bool:
         """Whether there is something to write that the core does not know of."""
@@ -159,8 +181,7 @@ class Writes:
         except psycopg.errors.LockNotAvailable:
             done = None
         if done is None:
-            for row in rows:
-                self.holds.drop([row.number])
+            self.holds.drop([row.number for row in rows], is_over=False)
             self._put_off()
             return None
         self._log(write, rows, fails)
@@ -240,10 +261,9 @@ class Writes:
         self._dropped = frozenset()
         with self.conn.transaction():
             self._run(LANE_STATEMENTS["lock_timeout"], {"ms": str(ROW_WAIT_MS)})
-            if write.claims or write.announce or write.retract or write.let_go or self.unrequested:
-                locked = self.conn.execute(STATEMENTS["own"], mine, prepare=True).fetchone()
-                if locked != (len(self.reads.lanes),):
-                    return None
+            locked = self.conn.execute(STATEMENTS["own"], mine, prepare=True).fetchone()
+            if locked != (len(self.reads.lanes),):
+                return None
             if rows:
                 self._run(STATEMENTS["begin_holds"], values_of(rows))
             if fails:
@@ -257,8 +277,7 @@ class Writes:
                 )
             if write.claims:
                 self._run(STATEMENTS["claim"], claims)
-            for record in records:
-                self.statements.run(Call(_RECORD, _RECORD.bind(record)))
+            self._insert(records)
             settled = self.reads.gone | {item.row.id for item in write.published if item.taken_from}
             if settled:
                 self._run(STATEMENTS["settle"], {"ids": array_text(settled)})

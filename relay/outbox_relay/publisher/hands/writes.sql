@@ -104,4 +104,5 @@ FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
 -- name: requested
 -- The holds whose messages somebody has asked to publish, those first that were asked for first.
 SELECT number FROM outbox.parked_key
-WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL ORDER BY requested_at LIMIT %(most)s
+WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL AND number <> ALL (%(without)s::bigint[])
+ORDER BY requested_at LIMIT %(most)s
