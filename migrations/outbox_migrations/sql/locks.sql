@@ -12,7 +12,7 @@ DECLARE
     longest CONSTANT interval := least(current_setting('deadlock_timeout')::interval / 2, '500 ms');
     patience CONSTANT interval := '10 s';
     give_up CONSTANT timestamptz := clock_timestamp() + patience;
-    alone   CONSTANT text[] := '{inbox,inbox_held_key,inbox_parked,inbox_replay,inbox_position,consumer_group,consumer_member,lease}';
+    alone   CONSTANT text[] := '{inbox,inbox_held_key,inbox_parked,inbox_replay,inbox_position,consumer_group,consumer_member,lease,parked_key}';
     due     timestamptz;
     wanted  record;
 BEGIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from outbox.backoff import Backoff
 from outbox_relay.database.partitions_ahead import Room
@@ -17,7 +17,7 @@ from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.finder import POSITION, born
 from outbox_relay.publisher.hands.published import check_offsets
 from outbox_relay.publisher.hands.reads import Brought, Reads, due_of, topics_of
-from outbox_relay.publisher.hands.rows import Rows
+from outbox_relay.publisher.hands.rows import Rows, TopicCount
 from outbox_relay.publisher.hands.silence import Silence
 from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
@@ -209,6 +209,9 @@ class Loop:
             self._written(write)
 
     def _written(self, write: Write) -> None:
+        for topic, count in cast("tuple[tuple[str, TopicCount], ...]", write.moved):
+            (before, _) = cast("TopicCount", self.core.topics.counts[topic])
+            log.info("topic moves its keys", topic=topic, partitions=count[0], before=before)
         self.core.written(write)
         self.spans.ended(write.published)
         if self.rows.errors:  # a sound message may have been refused with another one
@@ -298,7 +301,7 @@ class Loop:
             if isinstance(topic, Unpublishable):
                 self._close(name, topic, now)
                 continue
-            count: Any = self.core.topics.counts.get(name)
+            count = cast("TopicCount | None", self.core.topics.counts.get(name))
             streams = self.core.streams
             used = (self.wires.open(one) for one in (streams.main, streams.single))
             if (

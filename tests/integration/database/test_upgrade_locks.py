@@ -44,6 +44,7 @@ LOCKED = {
         "consumer_group",
         "consumer_member",
         "lease",
+        "parked_key",
     )
 }
 """Tables from which an upgrade locks out those who write them."""

@@ -7,7 +7,6 @@ wire.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from typing import Any
 
 from outbox import wire
 from outbox.cloudevents import attributes as cloudevents
@@ -32,6 +31,8 @@ from outbox_relay.publisher.topic import Topic
 _ID, _BORN_AT, _DELIVER_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.DELIVER_AT, wire.TAGS, wire.KEYS
 _GROUP, _TRANSACTION_ID, _TRACEPARENT = wire.PRODUCER_GROUP, wire.TRANSACTION_ID, wire.TRACEPARENT
 
+TopicCount = tuple[int, str | None]
+"""What the core takes for a topic's count: the pinned partitions, and the selector."""
 FRAME = 256
 """Bytes that a row is counted with, besides its body."""
 KEYS_CACHED = 100_000
@@ -48,7 +49,7 @@ class Rows:
         """By id, why a message can be no record, or was refused; until its claim is written."""
         self._partitions: dict[int, dict[bytes, int]] = {}
 
-    def partition_of(self, row: Row, count: Any) -> int:
+    def partition_of(self, row: Row, count: TopicCount) -> int:
         """Return the partition of a row: of its queue, by its selector, or by its key's hash.
 
         Args:
