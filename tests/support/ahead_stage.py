@@ -15,9 +15,9 @@ from outbox.inbox.messages import RawRecord, Source, identify
 from outbox.inbox.server import CurrentServer, identify_server
 from outbox.inbox.sessions import use_read_committed
 from outbox.inbox.threads import Runtime
+from tests.support.inbox_days import DAY_S
 from tests.support.inbox_stage import InboxStage, apply
 
-BORN_AT, YESTERDAY = (str(int((time.time() - age) * 1000)).encode() for age in (0, 86_400))
 SOURCE = Source(1, "c/t")
 TOPIC = ("t", 0)
 
@@ -44,10 +44,12 @@ class Stage:
 
     def add(self, *numbers: int, failure: Failure | None = None, is_of_new_day: bool = False) -> None:
         """Deliver messages."""
+        # Now, and not when the tests began: the day may have changed since.
+        born_at = int((time.time() - (DAY_S if is_of_new_day else 0)) * 1000)
         for number in numbers:
             headers = (
                 ("outbox-id", f"00000000-0000-4000-8000-{number:012}".encode()),
-                ("outbox-born-at", YESTERDAY if is_of_new_day else BORN_AT),
+                ("outbox-born-at", str(born_at).encode()),
             )
             record = RawRecord(
                 "t", 0, number, b"k%d" % number, str(number).encode(), headers, 1_700_000_000_123
