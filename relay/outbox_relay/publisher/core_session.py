@@ -16,11 +16,12 @@ from outbox_relay.publisher.batch import Stop
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.errors import DeliveryError
 from outbox_relay.publisher.hands.opening import Hands
+from outbox_relay.publisher.hands.pauses import PauseAfterFailure
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
 from outbox_relay.publisher.locked import report_locked
-from outbox_relay.publisher.loop import FORGET_AFTER_S, Loop
-from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, PAUSE_FIRST_S, naming_defects
+from outbox_relay.publisher.loop import Loop
+from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, naming_defects
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.session import FEW, REST_S
 from outbox_relay.publisher.shared_lanes import BALANCE_EVERY_S, LEAVE_S, Shares
@@ -45,9 +46,8 @@ class SessionTimes:
     leave_by: float = 0.0
     kept_until: float = 0.0
     kept: Backoff = field(default_factory=lambda: Backoff(KEPT_FIRST_S, KEPT_LAST_S))
-    begin_at: float = 0.0
-    calm_at: float = 0.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_S, BROKEN_PAUSE_LAST_S))
+    broken: PauseAfterFailure = field(default_factory=lambda: PauseAfterFailure(BROKEN_PAUSE_LAST_S))
+    """The loop ended with an error of its own: the next one begins when the pause is over."""
 
 
 class CoreSession:
@@ -168,7 +168,6 @@ class CoreSession:
             left = partitions.retire(newest, loop.reads.finder.beyond_all_running(), [floor])
             if left:
                 log.info("partitions done", tables=left, live=list(partitions.tables))
-        loop.writes.bounds = partitions.bounds()
         if len(loop.reads.hashes) > HASHES_KEPT and not loop.core.memory.rows:
             loop.reads.hashes.clear()  # no row of a group is counted
         if loop.writes.floor is not None:
@@ -184,11 +183,7 @@ class CoreSession:
 
     def _start_over(self, error: DeliveryError) -> None:
         """Begin again from what is recorded, after an error of the relay's own."""
-        now = time.monotonic()
-        if now >= self._at.calm_at:
-            self._at.backoff.reset()
-        pause = self._at.backoff.next()
-        self._at.begin_at, self._at.calm_at = now + pause, now + pause + FORGET_AFTER_S
+        pause = self._at.broken.begin(time.monotonic())
         log.error("delivery failed", text=str(error), next_try_in_s=pause)
         self._end_loop(is_clean=False)
         self._doubt_everything()
@@ -211,7 +206,7 @@ class CoreSession:
             wanting = (share - self.lanes) & free
             taken = self._take(wanting) if wanting else False
             if self._loop is None:
-                if now >= self._at.begin_at:
+                if now >= self._at.broken.over_at:
                     self._begin()
             elif taken or (self.lanes - share and now >= self._at.kept_until):
                 self._stop_loop(now)
@@ -272,7 +267,6 @@ class CoreSession:
         floor = min(floors, key=lambda one: one.age)
         self._delayed.start_again()
         self._loop = self._hands.open(floor, self._doubted, self._batch)
-        self._loop.writes.bounds = self._loop.reads.partitions.bounds()
 
     def _keep_floors(self) -> None:
         loop = self._loop
@@ -282,12 +276,10 @@ class CoreSession:
                 self._floors.update(dict.fromkeys(loop.reads.lanes, loop.writes.floor))
 
     def _end_loop(self, *, is_clean: bool) -> None:
+        self._keep_floors()
         loop, self._loop = self._loop, None
         if loop is None:
             return
-        self._loop = loop
-        self._keep_floors()
-        self._loop = None
         if not is_clean:
             loop.doubt_what_is_sent()
         loop.close()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from outbox.backoff import Backoff
 from outbox_relay.database.partitions_ahead import Room
 from outbox_relay.publisher.barriers import RECORD_MESSAGES, RECORD_S
 from outbox_relay.publisher.core import Core
@@ -15,6 +14,7 @@ from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.finder import POSITION, born
+from outbox_relay.publisher.hands.pauses import PauseAfterFailure
 from outbox_relay.publisher.hands.published import check_offsets
 from outbox_relay.publisher.hands.reads import Brought, Reads, due_of, topics_of
 from outbox_relay.publisher.hands.rows import Rows, TopicCount
@@ -25,14 +25,12 @@ from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
 from outbox_relay.publisher.hands.writes import Writes
 from outbox_relay.publisher.parked import TOPICS_FAULT, UNNAMED
 from outbox_relay.publisher.prepared import Rider
-from outbox_relay.publisher.recovery import PAUSE_FIRST_S, PAUSE_LAST_S
+from outbox_relay.publisher.recovery import PAUSE_LAST_S
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 
 SIGNALS_EVERY_S = 0.25
-FORGET_AFTER_S = 10.0
-"""So long without another failure, the pause after the next one is the first again."""
 
 log = Log("relay")
 
@@ -43,17 +41,8 @@ class Clock:
 
     record_at: float = 0.0
     signals_at: float = 0.0
-    send_at: float = 0.0
-    _calm_at: float = 0.0
-    _backoff: Backoff = field(default_factory=lambda: Backoff(PAUSE_FIRST_S, PAUSE_LAST_S))
-
-    def pause(self, now: float) -> float:
-        """Send nothing for a while, because a producer failed; return for how many seconds."""
-        if now >= self._calm_at:
-            self._backoff.reset()
-        pause = self._backoff.next()
-        self.send_at, self._calm_at = now + pause, now + pause + FORGET_AFTER_S
-        return pause
+    sending: PauseAfterFailure = field(default_factory=lambda: PauseAfterFailure(PAUSE_LAST_S))
+    """A producer failed: nothing is sent before its pause is over."""
 
 
 @dataclass(slots=True)
@@ -103,7 +92,10 @@ class Loop:
                 self.writes.land(rider)
                 self._written(write)
         if self.core.is_waiting():
-            self._commit()
+            if self._unconfirmed is None:
+                self._commit(self.core.next_write())
+            else:
+                self._confirm()
         self._send(now)
         return found
 
@@ -133,7 +125,7 @@ class Loop:
         """Take the end of a producer, or the refusal of one message."""
         code, text = ended.code, ended.text
         if not ended.refused:
-            pause = self._clock.pause(now)
+            pause = self._clock.sending.begin(now)
             log.error("delivery failed", text=f"{code}: {text}", next_try_in_s=pause)
             self.core.lost(ended.producer)
         else:
@@ -151,7 +143,7 @@ class Loop:
         self.wires.close_unused(self.core.streams.producers())
 
     def _send(self, now: float) -> None:
-        if now < self._clock.send_at:
+        if now < self._clock.sending.over_at:
             return
         messages = [] if self.wires.is_full else self.core.to_send()
         self.spans.sent([item for item, _ in messages])
@@ -183,18 +175,15 @@ class Loop:
             return None, None
         rider = None if write is None or self.replication.is_wanted else self.writes.rider(write)
         if rider is None:
-            self._commit()
+            self._commit(write)
         return rider, write
 
-    def _commit(self) -> None:
-        """Write all there is to write, or a barrier."""
-        if self._unconfirmed is not None:
-            self._confirm()
-            return
-        written = self.writes.commit(self.core.next_write() or self.core.barrier())
-        if written is None and (write := self.core.next_write(holds_are_locked=True)) is not None:
+    def _commit(self, write: Write | None) -> None:
+        """Commit a write, or a barrier."""
+        written = self.writes.commit(write or self.core.barrier())
+        if written is None and (plain := self.core.publications()) is not None:
             # Another session holds a row: publications, and what was read, go on without it.
-            written = self.writes.record(write)
+            written = self.writes.record(plain)
         if written is None:
             return
         if self.replication.has_reached_standby():
@@ -257,11 +246,7 @@ class Loop:
 
     def _has_room(self, highest: int) -> bool:
         """Return whether all of a page can be recorded: its positions have partitions."""
-        partitions = self.reads.partitions
-        if highest < partitions.top or self.room.make(highest, self._last_bound):
-            self.writes.bounds = partitions.bounds()
-            return True
-        return False
+        return highest < self.reads.partitions.top or self.room.make(highest, self._last_bound)
 
     def _last_bound(self) -> int:
         self.reads.partitions.refresh()
@@ -278,7 +263,7 @@ class Loop:
         # Read first: what is known of a topic may be what was wrong.
         tried = {*self._requested, *self.core.holds.due(now)}
         held = {scope.topic for scope in self.core.holds.by_scope if scope.kind == "topic"}
-        self._meet(self.topics.tend({scope.topic for scope in tried}, held), now)
+        self._meet(self.topics.tend({scope.topic for scope in tried}, held))
 
     def _read_requests(self) -> set[Scope]:
         """Return what somebody asked to release, but what is released already, or cannot be: its topic is closed."""
@@ -294,9 +279,9 @@ class Loop:
             requested.discard(scope)
         return requested
 
-    def _meet(self, found: Mapping[str, Topic | Unpublishable], now: float | None = None) -> None:
+    def _meet(self, found: Mapping[str, Topic | Unpublishable]) -> None:
         """Use what was read of topics."""
-        now = time.monotonic() if now is None else now
+        now = time.monotonic()
         for name, topic in found.items():
             if isinstance(topic, Unpublishable):
                 self._close(name, topic, now)

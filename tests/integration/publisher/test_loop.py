@@ -6,14 +6,12 @@ Every test of trouble has a topic that has none: all of its messages are publish
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
 from tests.support.kafka_records import compare, read_topic
+from tests.support.misread_limits import misread_limits
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
@@ -156,16 +154,7 @@ def test_a_refusal_costs_its_own_topic(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The relay takes a topic's limit for a higher one than it is. The first refusal ends a producer, no other does."""
-    read = TopicLookup.read
-
-    def misread(lookup: TopicLookup, conn: Connection, names: Iterable[str]) -> Any:
-        found = read(lookup, conn, names)
-        for topic in found.values():
-            if isinstance(topic, Topic):
-                topic.max_message_bytes = topic.small = 1_000_000
-        return found
-
-    monkeypatch.setattr(TopicLookup, "read", misread)
+    misread_limits(monkeypatch)
     sick, well = make_topic(max_message_bytes="10000"), make_topic()
     sent = 0
     with RelayThread(database, bootstrap_servers, core="new"):

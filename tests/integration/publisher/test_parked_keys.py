@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
 from typing import Any
 
 import psycopg
@@ -15,12 +14,11 @@ from outbox_relay.publisher.lease import LeaseLostError
 from outbox_relay.publisher.parked import ParkedKeys
 from outbox_relay.publisher.recorder import STATEMENTS
 from outbox_relay.publisher.session import Session
-from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topic_lookup import TopicLookup
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
+from tests.support.misread_limits import misread_limits
 from tests.support.parking import LIMIT, Parking, check, relay, unacknowledged
-from tests.support.plain_inserts import Connection, connect, insert
+from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
@@ -225,16 +223,7 @@ def test_a_message_that_the_broker_refuses_parks_its_key(
 
     However many messages a request has: those of the refused one are certain, those of the others in doubt.
     """
-    read = TopicLookup.read
-
-    def misread(lookup: TopicLookup, conn: Connection, names: Iterable[str]) -> Any:
-        found = read(lookup, conn, names)
-        for topic in found.values():
-            if isinstance(topic, Topic):
-                topic.max_message_bytes = topic.small = 1_000_000
-        return found
-
-    monkeypatch.setattr(TopicLookup, "read", misread)
+    misread_limits(monkeypatch)
     requests = {"batch.num.messages": str(together)}
     with connect(database) as conn, relay(database, bootstrap_servers, kafka=requests) as session:
         parking = Parking(conn, make_topic(partitions=1, max_message_bytes=str(LIMIT)))

@@ -10,24 +10,12 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.publisher.finder import prepare_session
 from outbox_relay.publisher.hands.writes import STATEMENTS
 from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
-from tests.support.plain_inserts import Connection, connect
-from tests.support.publications import own_lanes
+from tests.support.much_held import EACH, EPOCH, KEYS, session_of_a_relay, watch
+from tests.support.plain_inserts import Connection
 from tests.support.query_plans import Plan, Prepared, rows_read
 
-KEYS, EACH, EPOCH = 2_000, 5, 7
-FILL = """
-    WITH keys AS (
-        INSERT INTO outbox.parked_key (number, lane, topic, order_key, head, error)
-        SELECT i * %(each)s, i %% 8, 't', convert_to('k' || i, 'UTF8'), i * %(each)s, 'X'
-        FROM generate_series(1, %(keys)s) i RETURNING number
-    )
-    INSERT INTO outbox.waiting (id, message_id, reason, parked, place)
-    SELECT k.number + j, gen_random_uuid(), 'held', k.number, k.number + j
-    FROM keys k, generate_series(0, %(each)s - 1) j
-"""
 IDS = {"ids": "bigint[]"}
 NUMBERS = {"numbers": "bigint[]"}
 
@@ -35,28 +23,15 @@ NUMBERS = {"numbers": "bigint[]"}
 @pytest.fixture
 def conn(database: str) -> Iterator[Connection]:
     """A relay's session; statistics stay as they are."""
-    with connect(database) as conn:
-        for table in ("waiting", "parked_key", "lane"):
-            conn.execute(f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = false)")
-        prepare_session(conn)
+    with session_of_a_relay(database) as conn:
         yield conn
-
-
-def watch(conn: Connection, name: str, types: dict[str, str], values: dict[str, Any]) -> Prepared:
-    """Prepare a statement while nothing is held, then hold much."""
-    own_lanes(conn, EPOCH)
-    prepared = Prepared(conn, STATEMENTS[name], types)
-    with conn.transaction(force_rollback=True):
-        prepared.explain(values)
-    conn.execute(FILL, {"keys": KEYS, "each": EACH})
-    return prepared
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "own")
 def test_ownership_reads_lanes_only(conn: Connection) -> None:
     types = {"epoch": "bigint", "owner": "text", "mine": "smallint[]"}
     values = {"epoch": EPOCH, "owner": "relay-1", "mine": "{3,4}"}
-    plan = watch(conn, "own", types, values).explain(values)
+    plan = watch(conn, STATEMENTS["own"], types, values).explain(values)
     assert rows_read(plan, "lane") <= 8
     assert rows_read(plan, "parked_key") == rows_read(plan, "waiting") == 0
 
@@ -71,14 +46,14 @@ def test_a_change_of_a_hold_reads_that_hold(conn: Connection, name: str) -> None
     if name == "fail_holds":
         types |= {"heads": "bigint[]", "errors": "text[]"}
         values |= {"heads": [501], "errors": ["X"]}
-    plan = watch(conn, name, types, values).explain(values)
+    plan = watch(conn, STATEMENTS[name], types, values).explain(values)
     assert rows_read(plan, "parked_key") <= 3
     assert rows_read(plan, "waiting") <= 1
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "settle")
 def test_settling_reads_what_it_settles(conn: Connection) -> None:
-    plan = watch(conn, "settle", IDS, {"ids": [500]}).explain({"ids": [500, 501]})
+    plan = watch(conn, STATEMENTS["settle"], IDS, {"ids": [500]}).explain({"ids": [500, 501]})
     assert rows_read(plan, "waiting") == 2
 
 
@@ -87,7 +62,7 @@ def test_settling_reads_what_it_settles(conn: Connection) -> None:
 def test_an_announcement_reads_its_holds(conn: Connection, most: int) -> None:
     types = {"holds": "integer[]", "numbers": "bigint[]", "sinces": "bigint[]", "most": "bigint"}
     values = {"holds": [0, 1], "numbers": [500, 505], "sinces": [0, 0], "most": most}
-    plan = watch(conn, "announce", types, values).explain(values)
+    plan = watch(conn, STATEMENTS["announce"], types, values).explain(values)
     assert rows_read(plan, "parked_key") <= 4
     assert rows_read(plan, "waiting") == 2 * min(most + 1, EACH)
 
@@ -96,14 +71,14 @@ def test_an_announcement_reads_its_holds(conn: Connection, most: int) -> None:
 def test_a_lanes_holds_are_read_by_lane(conn: Connection) -> None:
     of_holds = {"lanes": "smallint[]", "longest": "integer", "first": "integer"}
     values: dict[str, Any] = {"lanes": "{3}", "longest": LONGEST_KEY, "first": FIRST_BYTES}
-    plan = watch(conn, "holds", of_holds, values).explain(values)
+    plan = watch(conn, STATEMENTS["holds"], of_holds, values).explain(values)
     assert rows_read(plan, "parked_key") <= KEYS // 8
     assert rows_read(plan, "waiting") <= KEYS // 8, "the first of each"
     conn.execute("DEALLOCATE watched")
     conn.execute("TRUNCATE outbox.parked_key, outbox.waiting")
     types = {"lanes": "smallint[]", "most": "bigint", "without": "bigint[]"}
     asked = {"lanes": "{4,5}", "most": 9, "without": "{}"}
-    watched = watch(conn, "requested", types, asked)
+    watched = watch(conn, STATEMENTS["requested"], types, asked)
     conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE number IN (500, 505)")
     plan = watched.explain(asked)
     assert plan["Actual Rows"] == 2
@@ -118,7 +93,7 @@ def claim(conn: Connection, **given: Any) -> Plan:
     values: dict[str, Any] = {
         "ids": [7], "message_ids": ["0" * 32], "reasons": ["held"], "numbers": [7], "places": [7], "doubtful": [False],
     }  # fmt: skip
-    return watch(conn, "claim", types, values).explain({**values, **given})
+    return watch(conn, STATEMENTS["claim"], types, values).explain({**values, **given})
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "claim", "begin_holds")

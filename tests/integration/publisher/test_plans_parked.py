@@ -14,47 +14,23 @@ import pytest
 from outbox_relay.operations.dead_letters import STATEMENTS as DEAD_LETTERS
 from outbox_relay.operations.holds import ALL, read_statement
 from outbox_relay.operations.holds import STATEMENTS as HOLDS
-from outbox_relay.publisher.finder import prepare_session
 from outbox_relay.publisher.kept_keys import FIRST_BYTES, LONGEST_KEY
 from outbox_relay.publisher.parked import STATEMENTS as PARKED
 from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
-from tests.support.plain_inserts import Connection, connect
-from tests.support.publications import own_lanes, record, snapshot
+from tests.support.much_held import EACH, EPOCH, KEYS, fill, session_of_a_relay, watch
+from tests.support.plain_inserts import Connection
+from tests.support.publications import record, snapshot
 from tests.support.query_plans import Prepared, rows_read
 
-KEYS, EACH, EPOCH = 2_000, 5, 7
 LONG = {"longest": LONGEST_KEY, "first": FIRST_BYTES}
 OWNED = {"epoch": "bigint", "owner": "text"}
-FILL = """
-    WITH keys AS (
-        INSERT INTO outbox.parked_key (number, lane, topic, order_key, head, error)
-        SELECT i * %(each)s, i %% 8, 't', convert_to('k' || i, 'UTF8'), i * %(each)s, 'X'
-        FROM generate_series(1, %(keys)s) i RETURNING number
-    )
-    INSERT INTO outbox.waiting (id, message_id, reason, parked, place)
-    SELECT k.number + j, gen_random_uuid(), 'held', k.number, k.number + j
-    FROM keys k, generate_series(0, %(each)s - 1) j
-"""
 
 
 @pytest.fixture
 def conn(database: str) -> Iterator[Connection]:
     """A relay's session; statistics stay as they are."""
-    with connect(database) as conn:
-        for table in ("waiting", "parked_key", "lane"):
-            conn.execute(f"ALTER TABLE outbox.{table} SET (autovacuum_enabled = false)")
-        prepare_session(conn)
+    with session_of_a_relay(database) as conn:
         yield conn
-
-
-def watch(conn: Connection, statement: str, types: dict[str, str], values: dict[str, Any]) -> Prepared:
-    """Prepare a statement while nothing is parked, then park much."""
-    own_lanes(conn, EPOCH)
-    prepared = Prepared(conn, statement, types)
-    with conn.transaction(force_rollback=True):
-        prepared.explain(values)
-    conn.execute(FILL, {"keys": KEYS, "each": EACH})
-    return prepared
 
 
 @pytest.mark.plan("relay/outbox_relay/publisher/parked.sql", "requested")
@@ -263,7 +239,7 @@ def test_groups_of_holds_read_what_waits_once(conn: Connection, analyzed: str) -
     )
     if analyzed == "the topic":
         conn.execute("ANALYZE outbox.waiting, outbox.parked_key")
-    conn.execute(FILL, {"keys": KEYS, "each": EACH})
+    fill(conn)
     if analyzed == "all":
         conn.execute("ANALYZE outbox.waiting, outbox.parked_key")
     statement = read_statement("groups", keys="true", topics="true", lanes="true").as_string(conn)

@@ -146,7 +146,7 @@ def _choosy_send(leader: Leader) -> None:
 
 def _locked_write(leader: Leader) -> None:
     """Write what needs no row that another session holds."""
-    leader.begin_write(holds_are_locked=True)
+    leader.begin_write(leader.core.publications)
     leader.end_write()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outbox_relay.publisher.core.streams import Producer
@@ -219,10 +219,10 @@ class Leader:
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def begin_write(self, *, holds_are_locked: bool = False) -> None:
-        """Send the next write, if there is one and none is under way."""
+    def begin_write(self, make: Callable[[], Write | None] | None = None) -> None:
+        """Send the next write, or another one, if there is one and none is under way."""
         if self.travelling is None:
-            self.travelling = self.core.next_write(holds_are_locked=holds_are_locked)
+            self.travelling = self.core.next_write() if make is None else make()
             self.was_owner = self.leads()
 
     def end_write(self, *, dies: bool = False) -> None:

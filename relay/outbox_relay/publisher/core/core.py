@@ -60,7 +60,6 @@ class Core:
         self.memory = Memory(limits, group_of)
         self._group_of = group_of
         self.is_stopping = False
-        self._limits = limits
         self._is_unclean = is_unclean
         self._unsecured: list[Page] = []
         self._moves: tuple[tuple[str, Count], ...] = ()
@@ -86,7 +85,7 @@ class Core:
                 return read
         full = self.memory.full()
         for group in full:  # it may not fill the others' part of the memory (isolation)
-            if len(self.sources.catch_ups) < self._limits.apart:
+            if len(self.sources.catch_ups) < self.memory.limits.apart:
                 self.sources.put_apart(group)
         self._is_after_tail = True
         return self.sources.tail_read(*self.memory.room(), full)
@@ -274,14 +273,8 @@ class Core:
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def next_write(self, *, holds_are_locked: bool = False) -> Write | None:
-        """Return the next transaction, or None if there is nothing to write. It is under way until `written`.
-
-        Args:
-            holds_are_locked: another session holds a row that claims and holds need, so they wait for a later one.
-        """
-        if holds_are_locked:
-            return self._publications()
+    def next_write(self) -> Write | None:
+        """Return the next transaction, or None if there is nothing to write. It is under way until `written`."""
         published = tuple(self.streams.published)
         first = self.streams.first_of({claim.row.topic for claim in self.holds.claims.values()})
         claims = tuple(  # R4: nothing of its key in front of it is on its way
@@ -308,7 +301,8 @@ class Core:
         )
         return None if write.is_empty else write
 
-    def _publications(self) -> Write | None:
+    def publications(self) -> Write | None:
+        """Return a write for which no row is locked: another session holds one that claims and holds need."""
         # What comes from a hold is settled with rows that may be locked.
         published = tuple(item for item in self.streams.published if item.taken_from is None)
         floor = self.sources.floor({item.row.id for item in published}).snapshot

@@ -254,12 +254,11 @@ class Reads:
             del self._lists[read.group]
         return Brought(rows, one.until, has_more=not is_last)
 
-    def close_lists(self, *groups: Hashable) -> None:
-        """Close the lists of some groups, or all."""
-        for group in groups or list(self._lists):
-            one = self._lists.pop(group, None)
-            if one is not None:
-                one.ahead.close()
+    def close_lists(self) -> None:
+        """Close all lists."""
+        for one in self._lists.values():
+            one.ahead.close()
+        self._lists.clear()
 
     def _drain(self, read: Read) -> Brought:
         announced = self.announced.pop(read.scope)

@@ -6,7 +6,7 @@ wire.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from outbox import wire
 from outbox.cloudevents import attributes as cloudevents
@@ -161,8 +161,3 @@ def _nameless(name: str) -> Unpublishable:
     return Unpublishable(
         "TOPIC_EXCEPTION", f"{name[:80]!r} is longer than Kafka's {LONGEST_TOPIC} characters"
     )
-
-
-def group_by_topic(hashes: Mapping[str, int], topic: str) -> Hashable:
-    """Return the group of a topic: its hash as the finder's index holds it; of one that has none, its name."""
-    return hashes.get(topic, topic)

@@ -172,7 +172,7 @@ class Wires:
                     else:
                         error = reason_of(raised)
             if error is not None:
-                refused.append((self._take_stream(item), error))
+                refused.append((self._take_stream(item.row.topic, item.partition), error))
                 continue
             self._backlog.popleft()
             self.handed += 1
@@ -203,12 +203,16 @@ class Wires:
             raise
         item.sent_at = now
 
-    def _take_stream(self, item: Item) -> list[Item]:
-        """Take what waits to be handed over of the partition of a message."""
-        name = item.row.topic, item.partition
-        mine = [one for one, _ in self._backlog if (one.row.topic, one.partition) == name]
-        left = set(map(id, mine))
-        self._backlog = deque(each for each in self._backlog if id(each[0]) not in left)
+    def _take_stream(self, topic: str, partition: int) -> list[Item]:
+        """Take what waits to be handed over of a partition."""
+        mine: list[Item] = []
+        others: deque[tuple[Item, Producer]] = deque()
+        for item, producer in self._backlog:
+            if (item.row.topic, item.partition) == (topic, partition):
+                mine.append(item)
+            else:
+                others.append((item, producer))
+        self._backlog = others
         return mine
 
     def serve(self, seconds: float) -> None:
@@ -277,9 +281,7 @@ class Wires:
 
     def forget(self, topic: str, partition: int) -> None:
         """Wait no longer for what a partition has on any wire: its messages are in the table again."""
-        self._backlog = deque(
-            each for each in self._backlog if (each[0].row.topic, each[0].partition) != (topic, partition)
-        )
+        self._take_stream(topic, partition)
         for handle in self._handles.values():
             wire = handle.wires.get((topic, partition))
             if wire is not None:

@@ -63,8 +63,6 @@ class Writes:
     holds: HoldRows
     errors: dict[int, Unpublishable]
     """By id, why a message failed."""
-    bounds: list[int] = field(default_factory=list)
-    """Upper bounds of the live partitions, ascending."""
     unrequested: set[Scope] = field(default_factory=set)
     """Holds that failed again: their requests are over."""
     announced_before: bool = True
@@ -84,8 +82,7 @@ class Writes:
 
     def rider(self, write: Write) -> Rider | None:
         """Return a write of one publication as a statement to travel with a poll; None: it takes more than that."""
-        parts = (write.claims, write.announce, write.retract, write.let_go, self.reads.gone, self.unrequested)
-        if any(parts) or not write.published or any(item.taken_from for item in write.published):
+        if not write.published or not self._is_plain(write):
             return None
         records = self._records(write)
         if len(records) != 1:
@@ -104,7 +101,8 @@ class Writes:
     def _records(self, write: Write) -> list[dict[str, Any]]:
         self.batch += 1
         ownership = self.lease.ownership(self.reads.lanes)
-        return records_of(write, {**ownership, "lanes": ownership["mine"], "batch": self.batch}, self.bounds)
+        of_all = {**ownership, "lanes": ownership["mine"], "batch": self.batch}
+        return records_of(write, of_all, self.reads.partitions.bounds())
 
     # Everything else ----------------------------------------------------------------------------------------------
 
@@ -114,27 +112,17 @@ class Writes:
         Raises:
             LeaseLostError: another relay owns lanes of ours; nothing was written.
         """
-        write = replace(write, announce=write.announce[:HOLDS_AT_ONCE])
-        others = (
-            write.claims,
-            write.announce,
-            write.retract,
-            write.let_go,
-            self.reads.gone,
-            self.unrequested,
-        )
-        is_plain = not any(others) and not any(item.taken_from for item in write.published)
-        records = self._records(write)
-        if is_plain and len(records) < 2:
-            call = Call(_RECORD, _RECORD.bind(records[0])) if records else self._barrier()
-            self._require_a_row(self.statements.run(call).command_tuples)
-        elif not self._is_time() or (done := self._commit(write, records)) is None:
+        if self._is_plain(write):
+            return self.record(write)
+        if time.monotonic() < self.try_at:
             return None
-        else:
-            write = done
-        if records:
-            self.floor = write.floor
-        return write
+        write = replace(write, announce=write.announce[:HOLDS_AT_ONCE])
+        return self._commit(write, self._records(write))
+
+    def _is_plain(self, write: Write) -> bool:
+        """Return whether there is nothing to write but publications, or a barrier."""
+        others = (write.claims, write.announce, write.retract, write.let_go)
+        return not (any(others) or self.has_more or any(item.taken_from for item in write.published))
 
     def record(self, write: Write) -> Write:
         """Write publications alone, for which no row is locked; they, or a barrier, are flushed.
@@ -143,11 +131,14 @@ class Writes:
             LeaseLostError: another relay owns lanes of ours; nothing was written.
         """
         records = self._records(write)
-        if records:
-            self.statements.redo(lambda: self._in_one_commit(records))
-            self.floor = write.floor
-        else:
+        if not records:
             self.barrier()
+            return write
+        if len(records) == 1:
+            self._insert(records)
+        else:
+            self.statements.redo(lambda: self._in_one_commit(records))
+        self.floor = write.floor
         return write
 
     def _in_one_commit(self, records: Collection[dict[str, Any]]) -> None:
@@ -171,9 +162,6 @@ class Writes:
         """
         self._require_a_row(self.statements.run(self._barrier()).command_tuples)
 
-    def _is_time(self) -> bool:
-        return time.monotonic() >= self.try_at
-
     def _commit(self, write: Write, records: list[dict[str, Any]]) -> Write | None:
         rows, fails, claims = self._claims(write)
         try:
@@ -195,6 +183,8 @@ class Writes:
         self.holds.drop(self._dropped)
         self.reads.gone.clear()
         self.unrequested.clear()
+        if records:
+            self.floor = write.floor
         return done
 
     def _put_off(self) -> None:
@@ -258,7 +248,6 @@ class Writes:
     ) -> Write | None:
         """Execute the statements; None where not all lanes' rows could be locked."""
         mine = self.lease.ownership(self.reads.lanes)
-        self._dropped = frozenset()
         with self.conn.transaction():
             self._run(LANE_STATEMENTS["lock_timeout"], {"ms": str(ROW_WAIT_MS)})
             locked = self.conn.execute(STATEMENTS["own"], mine, prepare=True).fetchone()
@@ -284,31 +273,21 @@ class Writes:
             failed = {claim.scope for claim in write.claims if claim.is_failed} | self.unrequested
             if failed:
                 self._run(STATEMENTS["end_requests"], {"numbers": self.holds.numbers(failed)})
-            return replace(
-                write,
-                retract=self._whole("retract", write.retract),
-                let_go=self._let_go(write.let_go),
-                announce=self._announce(write.announce),
-            )
+            retract, _ = self._change("retract", write.retract)
+            let_go, self._dropped = self._change("let_go", write.let_go)
+            return replace(write, retract=retract, let_go=let_go, announce=self._announce(write.announce))
 
     def _run(self, statement: str, values: Mapping[str, Any]) -> None:
         self.conn.execute(statement, values, prepare=True)
 
-    def _whole(self, name: str, scopes: Collection[Scope]) -> tuple[Scope, ...]:
-        """Change the rows of holds; return the holds of which all rows were free."""
+    def _change(self, name: str, scopes: Collection[Scope]) -> tuple[tuple[Scope, ...], frozenset[int]]:
+        """Change the rows of holds; return the holds of which all rows were free, and the numbers of those rows."""
         if not scopes:
-            return ()
+            return (), frozenset()
         values = {"numbers": self.holds.numbers(scopes)}
-        found = {number for (number,) in self.conn.execute(STATEMENTS[name], values, prepare=True).fetchall()}
-        return tuple(scope for scope in scopes if found.issuperset(self.holds.numbers([scope])))
-
-    def _let_go(self, scopes: Collection[Scope]) -> tuple[Scope, ...]:
-        if not scopes:
-            return ()
-        values = {"numbers": self.holds.numbers(scopes)}
-        rows = self.conn.execute(STATEMENTS["let_go"], values, prepare=True).fetchall()
-        self._dropped = frozenset(number for (number,) in rows)
-        return tuple(scope for scope in scopes if self._dropped.issuperset(self.holds.numbers([scope])))
+        rows = self.conn.execute(STATEMENTS[name], values, prepare=True).fetchall()
+        found = frozenset(number for (number,) in rows)
+        return tuple(scope for scope in scopes if found.issuperset(self.holds.numbers([scope]))), found
 
     def end_announcements(self) -> bool:
         """Mark what an earlier owner announced as in doubt; return whether no row of it was held by another session."""
@@ -337,18 +316,16 @@ class Writes:
             "most": HOLD_PAGE,
         }
         listed: dict[int, list[tuple[int, bool]]] = {}
-        seen: set[int] = set()
+        first: dict[int, int] = {}
         for hold, number, id_, place, in_doubt in self.conn.execute(
             STATEMENTS["announce"], values, prepare=True
         ).fetchall():
             of_hold = listed.setdefault(hold, [])
             if id_ is not None:
-                if (
-                    number not in seen
-                ):  # what is deleted in front of it stays in the index while a snapshot is held
-                    seen.add(number)
-                    self.holds.since[number] = place
+                # What is deleted in front of the first one stays in the index while a snapshot is held.
+                first.setdefault(number, place)
                 of_hold.append((id_, in_doubt))
+        self.holds.since.update(first)
         done = []
         for hold, scope in enumerate(scopes):
             if scope not in self.holds.by_scope:  # it has no row any more: nothing of it waits
