@@ -123,7 +123,7 @@ class Core:
             if not hold.is_requested:
                 return  # one of them failed: what is behind it stays in the table
             self.memory.take([row])
-            self._route(row, in_doubt=row.in_doubt, taken_from=hold.scope)
+            self._route([row], taken_from=hold.scope)
         self.holds.close(hold, page)
 
     def _secure(self, covered: Iterable[Page]) -> None:
@@ -132,8 +132,7 @@ class Core:
         self._unsecured = [page for page in self._unsecured if page not in pages]
         for page in pages:
             in_doubt = page.read.compare and self._is_unclean
-            for row in page.rows:
-                self._route(row, in_doubt=row.in_doubt or in_doubt)
+            self._route(page.rows, in_doubt=in_doubt)
 
     # Routing: to a stream, or to the table ------------------------------------------------------------------------
 
@@ -141,24 +140,26 @@ class Core:
         """Return whether pages wait for a write that is flushed (R1)."""
         return bool(self._unsecured)
 
-    def _route(self, row: Row, *, in_doubt: bool, taken_from: Scope | None = None) -> None:
-        self._numbered += 1
-        partition = self.topics.partition(row)
-        item = Item(row, self._numbered, partition, in_doubt, taken_from)
-        has_failed = taken_from is not None and self.holds.take_out(taken_from, row)
-        scope = self.holds.scope_of(row, partition, taken_from)
-        if row.is_expired:
-            self.holds.claim(item, EXPIRED_SCOPE)
-        elif scope is not None:
-            self.holds.claim(item, scope)
-        elif row.is_faulty:
-            self.holds.claim(item, self.holds.own_scope(row), is_failed=True)
-        elif partition < 0:  # of an unknown topic: it waits until the driver has found the count
-            self.holds.claim(item, Scope("topic", row.topic), is_failed=True)
-        else:
-            if has_failed:
-                self.streams.suspect(row.topic)
-            self.streams.push(item)
+    def _route(self, rows: Iterable[Row], *, in_doubt: bool = False, taken_from: Scope | None = None) -> None:
+        holds = self.holds
+        for row in rows:
+            self._numbered += 1
+            partition = self.topics.partition(row)
+            item = Item(row, self._numbered, partition, in_doubt or row.in_doubt, taken_from)
+            has_failed = taken_from is not None and holds.take_out(taken_from, row)
+            scope = holds.scope_of(row, partition, taken_from)
+            if row.is_expired:
+                holds.claim(item, EXPIRED_SCOPE)
+            elif scope is not None:
+                holds.claim(item, scope)
+            elif row.is_faulty:
+                holds.claim(item, holds.own_scope(row), is_failed=True)
+            elif partition < 0:  # of an unknown topic: it waits until the driver has found the count
+                holds.claim(item, Scope("topic", row.topic), is_failed=True)
+            else:
+                if has_failed:
+                    self.streams.suspect(row.topic)
+                self.streams.push(item)
 
     def _reroute(self, items: list[Item]) -> None:
         """Send messages again, in order, or let those wait whose hold has begun meanwhile (R2, R5)."""
@@ -298,6 +299,7 @@ class Core:
             () if self.is_stopping else self.holds.to_let_go(settled),
             self._moves,
             tuple(self._unsecured),
+            settled,
         )
         return None if write.is_empty else write
 
@@ -305,20 +307,23 @@ class Core:
         """Return a write for which no row is locked: another session holds one that claims and holds need."""
         # What comes from a hold is settled with rows that may be locked.
         published = tuple(item for item in self.streams.published if item.taken_from is None)
-        floor = self.sources.floor({item.row.id for item in published}).snapshot
-        is_needed = published or self._unsecured
-        return Write(published, (), floor, (), (), (), (), tuple(self._unsecured)) if is_needed else None
+        settled = {item.row.id for item in published}
+        floor = self.sources.floor(settled).snapshot
+        write = Write(published, (), floor, (), (), (), (), tuple(self._unsecured), settled)
+        return write if published or self._unsecured else None
 
     def barrier(self) -> Write:
         """Return a write of nothing: that it is flushed secures what was read (R1)."""
-        return Write((), (), self.sources.floor(set()).snapshot, (), (), (), (), tuple(self._unsecured))
+        return Write(
+            (), (), self.sources.floor(set()).snapshot, (), (), (), (), tuple(self._unsecured), set()
+        )
 
     def written(self, write: Write) -> None:
         """Take a write that has committed and is flushed."""
         settled = write.settled
         self.sources.settle(settled)
         self.streams.recorded(write.published)
-        self.memory.free(item.row for item in write.published)
+        self.memory.free([item.row for item in write.published])
         self.memory.free(claim.row for claim in write.claims)
         self.holds.claimed(write.claims)
         self.holds.announced(write.announce, write.retract)

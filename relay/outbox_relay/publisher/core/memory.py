@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Hashable, Iterable
 
 from outbox_relay.publisher.core.values import GroupOf, Limits, Row
@@ -20,32 +21,24 @@ class Memory:
 
     def take(self, rows: Iterable[Row]) -> None:
         """Count the rows of a page."""
-        last: str | None = None
-        of_group = [0, 0]
-        for row in rows:
-            if row.topic != last:
-                last = row.topic
-                of_group = self.groups.setdefault(self._group_of(last), [0, 0])
-            self.rows += 1
-            self.size += row.size
-            of_group[0] += 1
-            of_group[1] += row.size
+        self._count(rows, 1)
 
     def free(self, rows: Iterable[Row]) -> None:
         """Count rows no longer: they are settled or forgotten."""
-        last: str | None = None
-        of_group = [0, 0]
+        self._count(rows, -1)
+
+    def _count(self, rows: Iterable[Row], sign: int) -> None:
+        by_topic: defaultdict[str, list[int]] = defaultdict(list)
         for row in rows:
-            if row.topic != last:
-                last = row.topic
-                of_group = self.groups[self._group_of(last)]
-            self.rows -= 1
-            self.size -= row.size
-            of_group[0] -= 1
-            of_group[1] -= row.size
+            by_topic[row.topic].append(row.size)
+        for topic, sizes in by_topic.items():
+            of_group = self.groups.setdefault(self._group_of(topic), [0, 0])
+            of_group[0] += sign * len(sizes)
+            of_group[1] += sign * sum(sizes)
+            self.rows += sign * len(sizes)
+            self.size += sign * sum(sizes)
             if not of_group[0]:
-                del self.groups[self._group_of(last)]
-                last = None
+                del self.groups[self._group_of(topic)]
 
     def has_room(self) -> bool:
         """Return whether there is room for one row, the largest one."""

@@ -127,24 +127,22 @@ class Sources:
             one.rows = OpenRows(one.base)
 
     def _track(self, rows: Iterable[Row], one: OpenRows) -> None:
-        for row in rows:
-            if row.id not in self._of:
-                self._of[row.id] = one
-                one.count += 1
+        new = {row.id for row in rows}.difference(self._of)
+        self._of.update(dict.fromkeys(new, one))
+        one.count += len(new)
 
     def floor(self, settled: set[int]) -> Mark:
         """Return the snapshot of which all rows are settled (R3), if those of `settled` are, too.
 
         A catch-up may be ahead of the tail, and the tail ahead of a catch-up.
         """
-        settling = Counter(id(self._of[row_id]) for row_id in settled if row_id in self._of)
-        bases = [one.base for one in self._open if one.count > settling[id(one)]]
+        settling = Counter(map(self._of.get, settled))
+        bases = [one.base for one in self._open if one.count > settling[one]]
         return min([self.tail, *bases, *(one.base for one in self.catch_ups.values())])
 
     def settle(self, settled: set[int]) -> None:
         """Forget rows that a write has settled (R3)."""
-        for row_id in settled:
-            one = self._of.pop(row_id, None)
+        for one, count in Counter(self._of.pop(row_id, None) for row_id in settled).items():
             if one is not None:
-                one.count -= 1
+                one.count -= count
         self._open = [one for one in self._open if one.count]

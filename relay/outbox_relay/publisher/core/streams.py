@@ -72,10 +72,10 @@ class Streams:
                 continue
             stream.producer = producer
             window = 1 if producer.is_single else self.limits.window
-            while stream.queued and len(stream.sent) < window:
-                item = stream.queued.popleft()
-                stream.sent.append(item)
-                found.append((item, producer))
+            room = min(len(stream.queued), window - len(stream.sent))
+            items = [stream.queued.popleft() for _ in range(room)]
+            stream.sent += items
+            found += [(item, producer) for item in items]
         return found
 
     def holder(self, item: Item, producer: Producer) -> Stream | None:
@@ -94,7 +94,8 @@ class Streams:
             stream.sent.remove(item)
             self.published.append(item)
             topic = item.row.topic
-            self._drop_empty((topic, item.partition))
+            if not stream.sent:
+                self._drop_empty((topic, item.partition))
             if topic in self.probation:
                 self.probation[topic] -= 1
                 if not self.probation[topic]:

@@ -144,6 +144,7 @@ class Write:
         let_go: empty holds, to delete.
         moved: topics and their partition counts from now on.
         covers: pages that are routed when this write is flushed.
+        settled: the ids that it settles (R3).
     """
 
     published: tuple[Item, ...]
@@ -154,6 +155,7 @@ class Write:
     let_go: tuple[Scope, ...]
     moved: tuple[tuple[str, Count], ...]
     covers: tuple[Page, ...]
+    settled: set[int]
 
     @property
     def is_empty(self) -> bool:
@@ -168,11 +170,6 @@ class Write:
             self.covers,
         )
         return not any(parts)
-
-    @property
-    def settled(self) -> set[int]:
-        """Return the ids that this write settles (R3)."""
-        return {item.row.id for item in self.published} | {claim.row.id for claim in self.claims}
 
 
 @dataclass(frozen=True, slots=True)
