@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, le
 from typing import Any
 
 from outbox.statements import array_text
 from outbox_relay.publisher.core.values import Item, Write
 from outbox_relay.publisher.errors import BrokenError
+
+_position = attrgetter("row.position")
 
 
 def records_of(write: Write, of_all: Mapping[str, Any], bounds: Sequence[int]) -> list[dict[str, Any]]:
@@ -32,10 +35,6 @@ def records_of(write: Write, of_all: Mapping[str, Any], bounds: Sequence[int]) -
     return records
 
 
-def _position(item: Item) -> int:
-    return item.row.position
-
-
 def _record(items: Sequence[Item], write: Write, of_all: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **of_all,
@@ -45,22 +44,19 @@ def _record(items: Sequence[Item], write: Write, of_all: Mapping[str, Any]) -> d
         "snapshot": str(write.floor),
         "after": None,
         "is_partial": True,
-        "positions": array_text(item.row.position for item in items),
-        "partitions": array_text(item.partition for item in items),
-        "offsets": array_text(item.offset for item in items),
+        "positions": array_text([item.row.position for item in items]),
+        "partitions": array_text([item.partition for item in items]),
+        "offsets": array_text([item.offset for item in items]),
     }
 
 
-def check_offsets(items: Collection[Item]) -> None:
-    """Refuse offsets of a partition that do not ascend: matching them to messages would be wrong.
+def check_offsets(items: Sequence[Item]) -> None:
+    """Refuse offsets of one partition that do not ascend: matching them to messages would be wrong.
 
     Raises:
         BrokenError: naming the partition; nothing of it is recorded.
     """
-    last: dict[tuple[str, int], int] = {}
-    for item in items:
-        name = item.row.topic, item.partition
-        if item.offset <= last.get(name, -1):
-            text = f"offset {item.offset} after {last[name]} in {name[0]}[{name[1]}]: deliveries out of order"
-            raise BrokenError(text, {})
-        last[name] = item.offset
+    offsets = [item.offset for item in items]
+    if any(map(le, offsets, [-1, *offsets])):
+        topic, partition = items[0].row.topic, items[0].partition
+        raise BrokenError(f"offsets {offsets} in {topic}[{partition}]: deliveries out of order", {})

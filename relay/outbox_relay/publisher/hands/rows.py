@@ -6,6 +6,7 @@ wire.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from outbox import wire
@@ -25,7 +26,7 @@ from outbox_relay.publisher.records import (
     select,
     too_large,
 )
-from outbox_relay.publisher.topic import Topic
+from outbox_relay.publisher.topic import ROOM, Topic
 
 # Names in this module's own dictionary are looked up faster.
 _ID, _BORN_AT, _DELIVER_AT, _TAGS, _KEYS = wire.ID, wire.BORN_AT, wire.DELIVER_AT, wire.TAGS, wire.KEYS
@@ -33,9 +34,14 @@ _GROUP, _TRANSACTION_ID, _TRACEPARENT = wire.PRODUCER_GROUP, wire.TRANSACTION_ID
 
 TopicCount = tuple[int, str | None]
 """What the core takes for a topic's count: the pinned partitions, and the selector."""
+OwnHeaders = tuple[Headers, tuple[str, ...]]
+"""Headers that a message has, and the names of those that it lacks."""
 FRAME = 256
 """Bytes that a row is counted with, besides its body."""
 KEYS_CACHED = 100_000
+LONG = ROOM // 32
+"""With a key or header of more characters the size is computed: seven of them, and the frame, take less than ROOM."""
+_new = tuple.__new__
 
 
 class Rows:
@@ -47,7 +53,9 @@ class Rows:
         """What is known of the topics that can be published to."""
         self.errors: dict[int, Unpublishable] = {}
         """By id, why a message can be no record, or was refused; until its claim is written."""
-        self._partitions: dict[int, dict[bytes, int]] = {}
+        self._partitions: defaultdict[int, dict[bytes, int]] = defaultdict(dict)
+        self._text: str | None = None
+        self._own: OwnHeaders = ([], ())
 
     def partition_of(self, row: Row, count: TopicCount) -> int:
         """Return the partition of a row: of its queue, by its selector, or by its key's hash.
@@ -63,7 +71,7 @@ class Rows:
         selector = raw[SELECTOR] or of_topic
         arg = raw[KEY] if raw[ORDER_KEY] is None else raw[ORDER_KEY]
         if selector is None and arg is not None:
-            known = self._partitions.setdefault(partitions, {})
+            known = self._partitions[partitions]
             partition = known.get(arg)
             if partition is None:
                 partition = partition_of(None, arg, partitions)
@@ -88,73 +96,77 @@ class Rows:
             waiting: of a page of a hold, the ids in doubt; None: of another page, which leaves out what waits.
         """
         found: list[Row] = []
-        topics = self.topics
-        topic: Topic | None = None
-        last_topic, last_headers = "", ""
-        pairs: Headers = []
-        missing = cloudevents.missing(pairs)
         for raw in raws:
-            (position, id_, lane, name, key, body, arg, queue, selector, message_id, born_at, deliver_at, headers,
+            (position, id_, lane, name, key, body, arg, queue, selector, _, _, _, headers,
              tags, index_keys, group, transaction_id, traceparent, waits, expired, withheld, _) = raw  # fmt: skip
             if waits is not None and waiting is None:
                 continue
             in_doubt = position <= doubted.get(lane, 0) if waiting is None else id_ in waiting
-            if arg is None:
-                arg = key
-            order = queue if queue is not None else arg
+            arg = key if arg is None else arg
+            order = arg if queue is None else queue
             if name is None or len(name) > LONGEST_TOPIC:
                 name, order, withheld = (name or "")[: LONGEST_TOPIC - 1] + UNNAMED, None, withheld or 0
-            elif arg is not None and queue is None and len(arg) > LONGEST_KEY:
+            elif queue is None and arg is not None and len(arg) > LONGEST_KEY:
                 order = kept(arg)
-            if name != last_topic:
-                topic, last_topic = topics.get(name), name
-            record: Headers | None = None
+            topic = self.topics.get(name)
+            own: OwnHeaders | None = None
+            is_sound = False
             size = FRAME + (0 if body is None else len(body)) + (0 if headers is None else len(headers))
             if expired is None and (topic is not None or withheld is not None):
                 try:
-                    if withheld is not None:
+                    if topic is None or withheld is not None:
                         raise too_large(withheld) if withheld else _nameless(name)
-                    assert topic is not None  # noqa: S101  (asked above)
                     if key is None and topic.needs_key:
                         raise keyless(topic)
                     if queue is not None or selector is not None or topic.selector is not None:
                         select(topic, queue, selector, arg, position)
-                    record = [(_ID, message_id), (_BORN_AT, born_at)]
-                    if deliver_at is not None:
-                        record.append((_DELIVER_AT, deliver_at))
-                    if tags is not None:
-                        record.append((_TAGS, tags))
-                    if index_keys is not None:
-                        record.append((_KEYS, index_keys))
-                    if group is not None:
-                        record.append((_GROUP, group))
-                    if transaction_id is not None:
-                        record.append((_TRANSACTION_ID, transaction_id))
-                    if traceparent is not None:
-                        record.append((_TRACEPARENT, traceparent))
                     if headers is not None:
-                        if headers != last_headers:  # often the same text for many messages in a row
-                            last_headers, pairs = "", decode_headers(headers)
-                            missing, last_headers = cloudevents.missing(pairs), headers
-                        record += pairs
-                        if missing:
-                            record += cloudevents.added(missing, message_id, born_at)
-                    # Without a body of some size, a message is within its limit unless something else is long.
-                    if size + 4 * _long(key, tags, index_keys, group) > topic.small:
-                        check_size(topic, key, body, record)
+                        own = self._own if headers == self._text else self._decode(headers)
+                    if (size > topic.small or (key and len(key) > LONG) or (headers and len(headers) > LONG)
+                        or (tags and len(tags) > LONG) or (index_keys and len(index_keys) > LONG)
+                        or (group and len(group) > LONG) or (transaction_id and len(transaction_id) > LONG)
+                        or (traceparent and len(traceparent) > LONG)):  # fmt: skip
+                        check_size(topic, key, body, headers_of(raw, own))
+                    is_sound = True
                 except MemoryError:
                     raise
                 except Exception as error:  # noqa: BLE001  (whatever it is, it concerns this message)
-                    record, self.errors[id_] = None, reason_of(error)
-            is_faulty = id_ in self.errors and record is None and expired is None
-            found.append(
-                Row(id_, position, name, order, size, is_faulty, expired is not None, in_doubt, (raw, record))
-            )
+                    self.errors[id_] = reason_of(error)
+            is_faulty = not is_sound and expired is None and id_ in self.errors
+            values = id_, position, name, order, size, is_faulty, expired is not None, in_doubt, (raw, own)
+            found.append(_new(Row, values))
         return tuple(found)
 
+    def _decode(self, text: str) -> OwnHeaders:
+        """Decode headers; often the same text comes for many messages in a row."""
+        pairs = decode_headers(text)
+        self._own, self._text = (pairs, cloudevents.missing(pairs)), text
+        return self._own
 
-def _long(*texts: bytes | str | None) -> int:
-    return sum(len(text) for text in texts if text is not None)
+
+def headers_of(raw: RawRow, own: OwnHeaders | None) -> Headers:
+    """Return all headers of a record: the outbox's, and the message's own."""
+    (_, _, _, _, _, _, _, _, _, message_id, born_at, deliver_at, _,
+     tags, index_keys, group, transaction_id, traceparent, _, _, _, _) = raw  # fmt: skip
+    record: Headers = [(_ID, message_id), (_BORN_AT, born_at)]
+    if deliver_at is not None:
+        record.append((_DELIVER_AT, deliver_at))
+    if tags is not None:
+        record.append((_TAGS, tags))
+    if index_keys is not None:
+        record.append((_KEYS, index_keys))
+    if group is not None:
+        record.append((_GROUP, group))
+    if transaction_id is not None:
+        record.append((_TRANSACTION_ID, transaction_id))
+    if traceparent is not None:
+        record.append((_TRACEPARENT, traceparent))
+    if own is not None:
+        pairs, missing = own
+        record += pairs
+        if missing:
+            record += cloudevents.added(missing, message_id, born_at)
+    return record
 
 
 def _nameless(name: str) -> Unpublishable:

@@ -19,6 +19,7 @@ from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Item
 from outbox_relay.publisher.errors import REFUSED, Unpublishable
 from outbox_relay.publisher.finder import BODY, KEY, RawRow
+from outbox_relay.publisher.hands.rows import headers_of
 from outbox_relay.publisher.kafka import QUEUE_KBYTES
 from outbox_relay.publisher.parked import TOPICS_FAULT
 from outbox_relay.publisher.producers import Producers
@@ -153,55 +154,67 @@ class Wires:
         refused: list[tuple[list[Item], Unpublishable]] = []
         now = time.monotonic()
         while self._backlog:
-            item, producer = self._backlog[0]
-            handle = self._handle(producer)
-            error = None
-            if not handle.has_ended:  # else the core learns that it is lost
-                try:
-                    self._hand_over(handle, item, now)
-                except BufferError:
-                    if self._waits_for_room(handle):
-                        break
-                    text = "the message is larger than the relay's queue.buffering.max.kbytes"
-                    error = Unpublishable("MESSAGE_TOO_LARGE", text)
-                except MemoryError:
-                    raise
-                except Exception as raised:  # noqa: BLE001  (whatever it is: see below)
-                    if isinstance(raised, KafkaException) and raised.args[0].name() not in REFUSED:
-                        handle.producers.ended = raised.args[0]  # the producer, not the message
-                    else:
-                        error = reason_of(raised)
-            if error is not None:
-                refused.append((self._take_stream(item.row.topic, item.partition), error))
+            handle = self._handle(self._backlog[0][1])
+            if handle.has_ended:  # the core learns that it is lost
+                self._backlog.popleft()
+                self.handed += 1
                 continue
-            self._backlog.popleft()
-            self.handed += 1
-            if not self.handed % SERVE_EVERY:
-                self.serve(0)
+            try:
+                self._hand_over(handle, now)
+            except BufferError:
+                if self._waits_for_room(handle):
+                    break
+                text = "the message is larger than the relay's queue.buffering.max.kbytes"
+                error = Unpublishable("MESSAGE_TOO_LARGE", text)
+            except MemoryError:
+                raise
+            except Exception as raised:  # noqa: BLE001  (whatever it is: see below)
+                if isinstance(raised, KafkaException) and raised.args[0].name() not in REFUSED:
+                    handle.producers.ended = raised.args[0]  # the producer, not the message
+                    continue
+                error = reason_of(raised)
+            else:
+                if not self.handed % SERVE_EVERY:
+                    self.serve(0)
+                continue
+            item = self._backlog[0][0]
+            refused.append((self._take_stream(item.row.topic, item.partition), error))
         return refused
 
     def _waits_for_room(self, handle: Handle) -> bool:
         """Return whether librdkafka's queue has messages, so that there will be room."""
         return bool(len(handle.producers))
 
-    def _hand_over(self, handle: Handle, item: Item, now: float) -> None:
-        name = item.row.topic, item.partition
+    def _hand_over(self, handle: Handle, now: float) -> None:
+        """Hand over what is first, and what follows it for the same wire; an error concerns the first that is left."""
+        backlog = self._backlog
+        item, producer = backlog[0]
+        topic, partition = name = item.row.topic, item.partition
         wire = handle.wires.get(name)
         if wire is None:
-            of_topic = self._topics.get(name[0])
+            of_topic = self._topics.get(topic)
             limit = 1 << 30 if of_topic is None else of_topic.max_message_bytes
-            produce = handle.producers.of(name[0], limit).produce
-            wire = handle.wires[name] = Wire(*name, produce, handle.reports)
-        raw, headers = cast("tuple[RawRow, Any]", item.row.content)
+            wire = Wire(*name, handle.producers.of(topic, limit).produce, handle.reports)
+            handle.wires[name] = wire
         if not wire.items:
             wire.since = now
-        wire.items.append(item)
-        try:
-            wire.produce(name[0], raw[BODY], raw[KEY], name[1], wire.delivered, headers=headers)
-        except BaseException:
-            wire.items.pop()
-            raise
-        item.sent_at = now
+        items, produce, delivered = wire.items, wire.produce, wire.delivered
+        while backlog:
+            item, by = backlog[0]
+            if item.partition != partition or by != producer or item.row.topic != topic:
+                return
+            raw, own = cast("tuple[RawRow, Any]", item.row.content)
+            items.append(item)
+            try:
+                produce(topic, raw[BODY], raw[KEY], partition, delivered, headers=headers_of(raw, own))
+            except BaseException:
+                items.pop()
+                raise
+            item.sent_at = now
+            backlog.popleft()
+            self.handed += 1
+            if not self.handed % SERVE_EVERY:
+                return
 
     def _take_stream(self, topic: str, partition: int) -> list[Item]:
         """Take what waits to be handed over of a partition."""
@@ -222,15 +235,16 @@ class Wires:
             handle.producers.poll(seconds if number == len(handles) - 1 else 0)
 
     def take_acknowledged(self) -> list[tuple[list[Item], Producer]]:
-        """Return what was acknowledged since the last call, of each producer, by partition in its order."""
+        """Return what was acknowledged since the last call, of each producer and partition, in its order."""
         found, now = [], time.monotonic()
         for producer, handle in self._handles.items():
-            items = handle.reports.acknowledged
-            if items:
-                found.append((items.copy(), producer))
-                for name in {(item.row.topic, item.partition) for item in items}:
-                    handle.wires[name].since = now
-                items.clear()  # the wires append to this list
+            by_wire: dict[tuple[str, int], list[Item]] = {}
+            for item in handle.reports.acknowledged:
+                by_wire.setdefault((item.row.topic, item.partition), []).append(item)
+            for name, items in by_wire.items():
+                handle.wires[name].since = now
+                found.append((items, producer))
+            handle.reports.acknowledged.clear()  # the wires append to this list
         return found
 
     def take_ended(self) -> list[ProducerEnd]:
