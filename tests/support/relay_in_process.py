@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.service import Relay, RelayOptions
-from outbox_relay.publisher.session import Session
 from tests.support.publisher_core import CORE
 
 LIMIT_S = 60.0
@@ -28,7 +28,7 @@ def publish(dsn: str, bootstrap_servers: str, messages: int, **options: Any) -> 
     deadline = time.monotonic() + LIMIT_S
     recorded = 0
 
-    def watch(session: Session) -> None:
+    def watch(session: CoreSession) -> None:
         nonlocal recorded
         recorded = session.counts.recorded
         if recorded >= messages or time.monotonic() > deadline:

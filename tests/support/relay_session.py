@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.finder import PAGE
+from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.service import Relay, RelayOptions
-from outbox_relay.publisher.session import Session
 from tests.support.publisher_core import CORE
 from tests.support.waiting import wait_until
 
@@ -29,7 +30,7 @@ class _Stepped(Relay):
     def __init__(self, options: RelayOptions, *, clean: bool) -> None:
         super().__init__(options)
         self._clean = clean
-        self.handed: queue.Queue[Session | Exception] = queue.Queue()
+        self.handed: queue.Queue[CoreSession | Exception] = queue.Queue()
         self.done = threading.Event()
 
     def work(self) -> None:
@@ -57,7 +58,7 @@ def relay_session(
     clean: bool = True,
     page: int = PAGE,
     kafka: Mapping[str, str] = DEFAULTS,
-) -> Iterator[Session]:
+) -> Iterator[CoreSession]:
     """Take the lanes and yield the session; at the end settle and give them back, or die where not `clean`.
 
     `kafka`: settings of librdkafka other than the relay's.
@@ -76,7 +77,14 @@ def relay_session(
     assert relay.handed.empty(), relay.handed.get()
 
 
-def turn_until(session: Session, condition: Callable[[], bool], what: str) -> None:
+def loop_of(session: CoreSession) -> Loop:
+    """Return the loop that publishes the lanes of a session."""
+    loop = session._loop
+    assert loop is not None
+    return loop
+
+
+def turn_until(session: CoreSession, condition: Callable[[], bool], what: str) -> None:
     """Let the relay take turns until something is true."""
 
     def after_a_turn() -> bool:

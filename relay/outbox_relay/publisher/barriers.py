@@ -152,6 +152,7 @@ class Barriers:
         for batch in acknowledged:
             if batch.messages:
                 self.counts.acknowledged(batch.since, batch.acknowledged_at, batch.born)
+                self.counts.batches += 1
             if batch.span is not None:
                 batch.span.end()
 

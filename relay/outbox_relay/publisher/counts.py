@@ -42,14 +42,13 @@ class Counts:
     """From the insertion of a batch's oldest message to its acknowledgement."""
 
     def acknowledged(self, since: float, at: float | None, born: float | None) -> None:
-        """Count a batch that is recorded.
+        """Count the times of a batch that Kafka acknowledged.
 
         Args:
             since: when it was given to Kafka, as of `time.monotonic()`.
             at: when that was acknowledged, by the same clock; None: now.
             born: when its oldest message was inserted, in seconds since 1970, if that is known.
         """
-        self.batches += 1
         now = time.monotonic()
         at = now if at is None else at
         self.ack.add(at - since)

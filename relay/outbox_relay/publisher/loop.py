@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from outbox_relay.database.partitions_ahead import Room
-from outbox_relay.publisher.barriers import RECORD_MESSAGES, RECORD_S
+from outbox_relay.publisher.barriers import FRESH_S, RECORD_MESSAGES, RECORD_S
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
 from outbox_relay.publisher.counts import Counts
@@ -107,6 +107,8 @@ class Loop:
         ends = self.wires.take_ended()  # first, because it waits for what else has happened
         for items, producer in self.wires.take_acknowledged():
             check_offsets(items)
+            first = items[0]
+            self.counts.acknowledged(first.sent_at, now, born(first.row.content[0]))  # type: ignore[index]
             self.core.acknowledged(items, producer)
         for ended in ends:
             self._end(ended, now)
@@ -163,8 +165,8 @@ class Loop:
 
     def _write(self, now: float) -> tuple[Rider | None, Write | None]:
         """Write what is due; return a write that travels with the next poll instead."""
-        published = len(self.core.streams.published)
-        if published < RECORD_MESSAGES and now < self._clock.record_at:
+        may_wait = len(self.core.streams.published) < RECORD_MESSAGES and not self.core.is_stopping
+        if may_wait and now < self._clock.record_at:
             return None, None
         self._clock.record_at = now + RECORD_S
         if self._unconfirmed is not None:
@@ -207,9 +209,7 @@ class Loop:
             for item in write.published:
                 self.rows.errors.pop(item.row.id, None)
         self.counts.recorded += len(write.published)
-        if write.published:
-            first = write.published[0]
-            self.counts.acknowledged(first.sent_at, None, born(first.row.content[0]))  # type: ignore[index]
+        self.counts.batches += bool(write.published)
         self.spans.ended_ids(claim.row.id for claim in write.claims)
         for scope in write.let_go:
             log.info(f"{scope.kind} is held no more", topic=scope.topic)
@@ -229,10 +229,12 @@ class Loop:
         if not self._has_room(max(raw[POSITION] for raw in answer.raws)):
             return False
         try:
-            self._meet(self.topics.learn(topics_of(answer.raws)))
+            if found := self.topics.learn(topics_of(answer.raws)):
+                answer.is_flushed = False  # what was read of a topic may be younger than what is flushed
+                self._meet(found)
         except KafkaUnavailableError:
             self.unanswered_since = self.unanswered_since or time.monotonic()
-            answer.is_flushed = False  # that was asked too long ago
+            answer.is_flushed = False
             raise
         self.unanswered_since = None
         rows = self.rows.of_page(answer.raws, self.doubted, answer.waiting)
@@ -381,4 +383,6 @@ class Loop:
 
 
 def _page(read: Read, answer: Brought, rows: tuple[Row, ...]) -> Page:
-    return Page(read, rows, answer.snapshot, answer.has_more, answer.heavy, answer.is_flushed)
+    # The lanes were ours when that was asked; they may be another relay's by now.
+    is_flushed = answer.is_flushed and time.monotonic() - answer.asked_at < FRESH_S
+    return Page(read, rows, answer.snapshot, answer.has_more, answer.heavy, is_flushed)

@@ -9,6 +9,7 @@ finds another epoch: a barrier is made by itself, or nothing is published.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,33 +17,32 @@ from typing import Any
 import psycopg
 import pytest
 
-from outbox_relay.publisher import barriers
+from outbox_relay.publisher import loop
+from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.hands import reads
 from outbox_relay.publisher.lease import LeaseLostError
-from tests.support.plain_inserts import Connection, connect
+from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes
+from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
-from tests.support.servers import MakeTopic
-from tests.support.settled_relay import SettledRelay, make_own_barriers
+from tests.support.settled_relay import POLL_WITH_RECORD, Cost, SettledRelay, make_own_barriers
 from tests.support.waiting import wait_until
 
 NEWEST = "SELECT xid::text::bigint FROM outbox.publication ORDER BY xid DESC LIMIT 1"
 
 
 class Watched(SettledRelay):
-    """It has had a message acknowledged, and has another one to find."""
+    """It has had a message acknowledged, which is to be recorded now, and has another one to find."""
 
     def __init__(self, session: Any, producer: Connection, topic: str) -> None:
         super().__init__(session, producer, topic)
+        self.let_acknowledge(1)
         self.send(1)
-        self.turn()
-        self.acknowledge()
-        self.send(1)
-        self.barriers = 0
+        self.record_soon(is_time=True)
 
     @property
     def xmax(self) -> int:
         """Where the snapshot of the last poll ends."""
-        (group,) = self.session._groups
-        return group.progress.snapshot.xmax
+        return self.loop.core.sources.tail.snapshot.xmax
 
 
 @pytest.fixture
@@ -52,35 +52,45 @@ def conn(database: str) -> Iterator[Connection]:
 
 
 @pytest.fixture
-def relay(
-    database: str, conn: Connection, bootstrap_servers: str, make_topic: MakeTopic
-) -> Iterator[Watched]:
-    topic = make_topic()
+def relay(database: str, conn: Connection, bootstrap_servers: str, topic: str) -> Iterator[Watched]:
     make_own_barriers(conn)
     with relay_session(database, bootstrap_servers, clean=False) as session:
         yield Watched(session, conn, topic)
 
 
 def newest_xid(conn: Connection) -> int:
-    row = conn.execute(NEWEST).fetchone()
-    assert row is not None
-    return int(row[0])
+    return int(value(conn, NEWEST))
+
+
+def take_lanes(conn: Connection, condition: str = "true") -> None:
+    """Let another relay have lanes."""
+    conn.execute(f"UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another' WHERE {condition}".encode())
 
 
 def test_a_record_is_executed_behind_the_poll_that_it_travels_with(relay: Watched, conn: Connection) -> None:
-    relay.turn()
+    assert relay.turn() == POLL_WITH_RECORD
     assert newest_xid(conn) >= relay.xmax, "the poll's snapshot was there first"
-    assert relay.barriers == 0
-    assert len(relay.session._publisher.in_flight) == 1
+    assert relay.sent == 1
 
 
-def test_a_record_is_no_barrier_for_a_poll_that_is_made_again(relay: Watched, conn: Connection) -> None:
-    partitions = relay.session._partitions
+def test_a_record_is_no_barrier_for_a_poll_that_is_made_again(
+    relay: Watched, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitions = relay.loop.reads.partitions
     partitions.live, partitions.top = partitions.live[-1:], 0
-    relay.turn()
-    assert newest_xid(conn) < relay.xmax, "the second poll was behind the record"
-    assert relay.barriers == 1
-    assert len(relay.session._publisher.in_flight) == 1
+    poll = Finder.poll
+
+    def taken_behind(*given: Any) -> Any:
+        answer = poll(*given)
+        if newest_xid(conn) < answer.snapshot.xmax:  # the second poll, behind the record
+            assert not answer.needs_no_barrier
+            take_lanes(conn)
+        return answer
+
+    monkeypatch.setattr(Finder, "poll", taken_behind)
+    with pytest.raises(LeaseLostError):
+        relay.turn()
+    assert relay.sent == 0
 
 
 def test_statements_that_were_deallocated_are_prepared_again_and_keep_their_order(
@@ -89,62 +99,70 @@ def test_statements_that_were_deallocated_are_prepared_again_and_keep_their_orde
     relay.session._conn.execute("DEALLOCATE ALL")
     relay.turn()
     assert newest_xid(conn) >= relay.xmax
-    assert len(relay.session._publisher.in_flight) == 1
+    assert relay.sent == 1
     turn_until(relay.session, lambda: relay.is_settled, "the rest is recorded")
 
 
 def test_a_barrier_is_made_again_when_the_check_of_ownership_is_old(
     relay: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(barriers, "FRESH_S", 0.0)
-    relay.turn()
-    assert relay.barriers == 1
-    assert len(relay.session._publisher.in_flight) == 1
+    monkeypatch.setattr(loop, "FRESH_S", 0.0)
+    assert relay.turn() == Cost(round_trips=2, executed=3, parsed=0)
+    assert relay.sent == 1
 
 
 def test_nothing_is_published_when_the_record_finds_another_epoch(relay: Watched, conn: Connection) -> None:
     before = newest_xid(conn)
-    conn.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another'")
+    take_lanes(conn)
     with pytest.raises(LeaseLostError):
         relay.turn()
     assert newest_xid(conn) == before
-    assert not relay.session._publisher.in_flight
+    assert relay.sent == 0
 
 
 def test_the_check_of_ownership_is_as_old_as_the_poll_that_took_it_along(
-    relay: Watched, monkeypatch: pytest.MonkeyPatch
+    relay: Watched, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is paused for a lease while the answer of the poll is there and not read yet."""
-    now = [1_000.0]
+    now = [time.monotonic()]
     clock = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(barriers, "time", clock)
-    poll = relay.session._finder.poll
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(reads, "time", clock)
+    poll = Finder.poll
 
     def paused(*given: Any) -> Any:
         answer = poll(*given)
+        assert answer.needs_no_barrier
         now[0] += 60.0
+        take_lanes(conn)
         return answer
 
-    monkeypatch.setattr(relay.session._finder, "poll", paused)
-    relay.turn()
-    assert relay.barriers == 1
-    assert len(relay.session._publisher.in_flight) == 1
+    monkeypatch.setattr(Finder, "poll", paused)
+    with pytest.raises(LeaseLostError):
+        relay.turn()
+    assert relay.sent == 0
 
 
 def test_nothing_is_published_when_only_lanes_without_a_record_were_lost(
-    relay: Watched, conn: Connection
+    database: str, conn: Connection, bootstrap_servers: str, topic: str
 ) -> None:
     """Paused for a lease, a relay may lose some of its lanes; the record is of the others."""
-    session = relay.session
-    (batch,) = session._publisher.in_flight
-    (lane,) = set(batch.row_lanes)
-    batch.lanes = (lane,)
-    before = newest_xid(conn)
-    conn.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another' WHERE lane <> %s", [lane])
-    with pytest.raises(LeaseLostError):
-        relay.turn()
-    assert newest_xid(conn) == before
-    assert not session._publisher.in_flight
+    (key,) = keys_of_lanes(conn, topic, 3)
+    with relay_session(database, bootstrap_servers, clean=False) as session:
+        relay = SettledRelay(session, conn, topic)
+        relay.record_soon(is_time=False)
+        for body in ("1", "2"):
+            insert(conn, topic, key, body)
+            if body == "1":
+                relay.turn()
+                relay.acknowledge()
+        relay.record_soon(is_time=True)
+        before = newest_xid(conn)
+        take_lanes(conn, "lane <> 3")
+        with pytest.raises(LeaseLostError):
+            relay.turn()
+        assert newest_xid(conn) == before
+        assert relay.sent == 0
 
 
 @pytest.mark.parametrize("table", ["message", "publication"])
@@ -157,23 +175,24 @@ def test_a_session_that_is_terminated_while_both_are_on_the_way_ends(
     def turn() -> None:
         try:
             relay.turn()
-        except BaseException as error:  # noqa: BLE001  (the test looks at it)
+        except BaseException as error:  # noqa: BLE001  (the test asks for it)
             errors.append(error)
 
     with connect(database) as other, other.transaction():
         other.execute(f"LOCK TABLE outbox.{table} IN ACCESS EXCLUSIVE MODE")
         thread = threading.Thread(target=turn)
         thread.start()
-        waits = "SELECT FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
+        waits = "SELECT FROM pg_catalog.pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'"
         wait_until(lambda: conn.execute(waits, [pid]).fetchone() is not None, "it waits for the lock")
-        conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+        conn.execute("SELECT pg_catalog.pg_terminate_backend(%s)", [pid])
         thread.join(30)
     (error,) = errors
     assert isinstance(error, psycopg.OperationalError), error
+    assert relay.sent == 0
 
 
 def test_a_session_that_was_terminated_before_ends(relay: Watched, conn: Connection) -> None:
     pid = relay.session._conn.info.backend_pid
-    conn.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+    conn.execute("SELECT pg_catalog.pg_terminate_backend(%s, 10000)", [pid])
     with pytest.raises(psycopg.OperationalError):
         relay.turn()

@@ -7,13 +7,15 @@ it is known what is flushed. Schedules, between the poll and what it finds being
 - The relay is paused for longer than its lease: its check of ownership is as old as the poll, so a barrier is made.
 - The lanes are taken before the poll: it finds another owner there, and nothing is published.
 - The rows wait, because Kafka does not reply about a topic: the poll's answer does not count in a later turn.
+- A topic has to be read: what was read of it may be younger than what was flushed, so a barrier is made.
 - The log ends at the end of a segment, or others have written and not committed: the poll waits for none of that, and a
   barrier is made at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -22,11 +24,15 @@ import psycopg
 import pytest
 
 from outbox_local.stack.api import Stack
-from outbox_relay.publisher import barriers
+from outbox_relay.publisher import loop
+from outbox_relay.publisher.core import Core
+from outbox_relay.publisher.core.values import Page
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.finder import Finder, Scope, prepare_session
-from outbox_relay.publisher.lane_groups import Group
+from outbox_relay.publisher.hands import reads
+from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.lease import LeaseLostError
+from outbox_relay.publisher.topics import Found
 from tests.support.background_flushes import no_background_flushes
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import take
@@ -34,11 +40,13 @@ from tests.support.plain_inserts import Connection, connect, insert, keys_of_lan
 from tests.support.publications import value
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
-from tests.support.settled_relay import SettledRelay, on_the_wire, watched_relay
+from tests.support.servers import MakeTopic
+from tests.support.settled_relay import POLL, POLL_AND_BARRIER, SettledRelay, watched_relay
 from tests.support.waiting import wait_until
 
-NEXT_XID = "SELECT pg_current_xact_id()::text::bigint"
-FLUSHED = "SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
+NEXT_XID = "SELECT pg_catalog.pg_current_xact_id()::text::bigint"
+INSERTED = "SELECT pg_catalog.pg_current_wal_insert_lsn()"
+FLUSHED = "SELECT pg_catalog.pg_current_wal_flush_lsn() >= pg_catalog.pg_current_wal_insert_lsn()"
 ALL = Scope(frozenset(range(8)))
 
 
@@ -61,60 +69,61 @@ def flush(conn: Connection) -> None:
     conn.execute("SELECT pg_logical_emit_message(true, 'test', '')")
 
 
+def take_lanes(conn: Connection, condition: str = "true") -> None:
+    """Let another relay have lanes."""
+    conn.execute(f"UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another' WHERE {condition}".encode())
+
+
 def test_what_is_flushed_is_published_without_a_barrier(relay: SettledRelay, conn: Connection) -> None:
-    with no_background_flushes(conn):
-        relay.send(1)
-        before = value(conn, "SELECT pg_current_wal_insert_lsn()")
-        relay.turn()
-        assert (on_the_wire(relay), relay.barriers) == (1, 0)
-        assert value(conn, "SELECT pg_current_wal_insert_lsn()") == before, "nothing was written before"
+    relay.send(1)
+    before = value(conn, INSERTED)
+    assert relay.turn() == POLL
+    assert relay.sent == 1
+    assert value(conn, INSERTED) == before, "nothing was written before"
 
 
 def test_what_is_not_flushed_waits_for_a_barrier(relay: SettledRelay, conn: Connection) -> None:
-    with no_background_flushes(conn):
-        conn.execute("SET synchronous_commit = off")
-        relay.send(1)
-        assert not value(conn, FLUSHED)
-        relay.turn()
-        assert (on_the_wire(relay), relay.barriers) == (1, 1)
-        relay.acknowledge()
-        turn_until(relay.session, lambda: relay.is_settled, "it is recorded")
-        relay.barriers = 0
-        relay.send(1)
-        conn.execute("SET synchronous_commit = on")
-        flush(conn)
-        relay.turn()
-        assert (on_the_wire(relay), relay.barriers) == (1, 0), "a stranger's commit has flushed it"
+    conn.execute("SET synchronous_commit = off")
+    relay.send(1)
+    assert not value(conn, FLUSHED)
+    assert relay.turn() == POLL_AND_BARRIER
+    assert relay.sent == 1
+    relay.acknowledge()
+    turn_until(relay.session, lambda: relay.is_settled, "it is recorded")
+    relay.send(1)
+    conn.execute("SET synchronous_commit = on")
+    flush(conn)
+    assert relay.turn() == POLL, "a stranger's commit has flushed it"
+    assert relay.sent == 1
 
 
 def test_what_others_write_and_do_not_commit_holds_up_nothing(
     relay: SettledRelay, conn: Connection, private_database: str
 ) -> None:
-    with no_background_flushes(conn), connect(private_database) as other, other.transaction():
+    with connect(private_database) as other, other.transaction():
         relay.send(1)
         other.execute("CREATE TABLE half_a_page (a text)")
         assert not value(conn, FLUSHED)
-        relay.turn()
-        assert (on_the_wire(relay), relay.barriers) == (1, 1)
+        assert relay.turn() == POLL_AND_BARRIER
+        assert relay.sent == 1
 
 
 def test_a_log_that_ends_with_its_segment_holds_up_nothing(relay: SettledRelay, conn: Connection) -> None:
-    with no_background_flushes(conn):
-        relay.send(1)
-        conn.execute("SELECT pg_switch_wal()")
-        assert not value(conn, FLUSHED), "the next record would begin behind the header of the next segment"
-        relay.turn()
-        assert (on_the_wire(relay), relay.barriers) == (1, 1)
+    relay.send(1)
+    conn.execute("SELECT pg_catalog.pg_switch_wal()")
+    assert not value(conn, FLUSHED), "the next record would begin behind the header of the next segment"
+    assert relay.turn() == POLL_AND_BARRIER
+    assert relay.sent == 1
 
 
 def test_nothing_is_published_when_the_poll_finds_another_owner(
     relay: SettledRelay, conn: Connection
 ) -> None:
     relay.send(1)
-    conn.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another'")
+    take_lanes(conn)
     with pytest.raises(LeaseLostError):
         relay.turn()
-    assert (on_the_wire(relay), relay.barriers) == (0, 1)
+    assert relay.sent == 0
 
 
 def test_one_lost_lane_is_enough_for_a_barrier(
@@ -122,128 +131,99 @@ def test_one_lost_lane_is_enough_for_a_barrier(
 ) -> None:
     """Also for messages of lanes that are still ours: the session ends as a whole."""
     (key,) = keys_of_lanes(conn, private_topic, 1)
-    conn.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another' WHERE lane = 5")
+    take_lanes(conn, "lane = 5")
     insert(conn, private_topic, key, "1")
     assert value(conn, FLUSHED)
     with pytest.raises(LeaseLostError):
         relay.turn()
-    assert (on_the_wire(relay), relay.barriers) == (0, 1)
-
-
-def test_one_page_that_needs_a_barrier_is_enough_for_one(
-    relay: SettledRelay, conn: Connection, private_topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a list, next to a poll that found its rows flushed."""
-    session = relay.session
-    (group,) = session._groups
-    lanes = sorted(group.lanes)
-    group.lanes = set(lanes[:3])
-    session._groups.append(Group(set(lanes[3:]), group.progress))
-    read = session._reader.read
-
-    def as_of_a_list(*given: Any, **more: Any) -> Iterator[Any]:
-        for number, page in enumerate(read(*given, **more)):
-            assert page.has_barrier
-            page.has_barrier = number == 0
-            yield page
-
-    monkeypatch.setattr(session._reader, "read", as_of_a_list)
-    for key in keys_of_lanes(conn, private_topic, lanes[0], lanes[-1]):
-        insert(conn, private_topic, key, "1")
-    relay.turn()
-    assert (on_the_wire(relay), relay.barriers) == (2, 1)
+    assert relay.sent == 0
 
 
 def test_a_topic_that_is_read_after_the_poll_waits_for_a_barrier(
-    relay: SettledRelay, private_topic: str
+    relay: SettledRelay, conn: Connection, make_private_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read of the registry may be younger than what the poll found flushed."""
-    relay.send(1)
-    del relay.session._publisher.topics._topics[private_topic]
-    relay.turn()
-    assert (on_the_wire(relay), relay.barriers) == (1, 1)
+    learn = TopicWatch.learn
+
+    def meanwhile(watch: TopicWatch, names: Iterable[str]) -> Found:
+        found = learn(watch, names)
+        assert found
+        take_lanes(conn)
+        return found
+
+    monkeypatch.setattr(TopicWatch, "learn", meanwhile)
+    insert(conn, make_private_topic(), "k", "1")
+    with pytest.raises(LeaseLostError):
+        relay.turn()
+    assert relay.sent == 0
 
 
 def test_a_relay_that_was_paused_behind_the_poll_asks_for_its_lanes_again(
     relay: SettledRelay, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [1_000.0]
-    monkeypatch.setattr(barriers, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    poll = relay.session._finder.poll
+    now = [time.monotonic()]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(reads, "time", clock)
+    poll = Finder.poll
 
     def paused(*given: Any) -> Any:
         answer = poll(*given)
         assert answer.needs_no_barrier
         now[0] += 60.0
-        conn.execute("UPDATE outbox.lane SET epoch = epoch + 1000, owner = 'another'")
+        take_lanes(conn)
         return answer
 
-    monkeypatch.setattr(relay.session._finder, "poll", paused)
+    monkeypatch.setattr(Finder, "poll", paused)
     relay.send(1)
     with pytest.raises(LeaseLostError):
         relay.turn()
-    assert (on_the_wire(relay), relay.barriers) == (0, 1)
+    assert relay.sent == 0
 
 
 def test_the_answer_of_a_poll_does_not_count_in_a_later_turn(
-    relay: SettledRelay, monkeypatch: pytest.MonkeyPatch
+    relay: SettledRelay, conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publisher = relay.session._publisher
-    prepare = publisher.prepare
+    learn = TopicWatch.learn
 
-    def away(*given: Any) -> None:
-        monkeypatch.setattr(publisher, "prepare", prepare)
+    def away(watch: TopicWatch, names: Iterable[str]) -> Found:
+        monkeypatch.setattr(TopicWatch, "learn", learn)
         raise KafkaUnavailableError("no broker replies about a topic")
 
-    monkeypatch.setattr(publisher, "prepare", away)
+    monkeypatch.setattr(TopicWatch, "learn", away)
     relay.send(1)
     with pytest.raises(KafkaUnavailableError):
         relay.turn()
-    (page,) = relay.session._pages
-    assert page.has_barrier
-    relay.turn()
-    assert (on_the_wire(relay), relay.barriers) == (1, 1)
+    take_lanes(conn)
+    with pytest.raises(LeaseLostError):
+        relay.turn()
+    assert relay.sent == 0
 
 
 def test_pages_of_a_list_wait_for_barriers_whatever_the_poll_found(
-    private_stack: Stack, private_database: str, private_topic: str, conn: Connection
+    private_stack: Stack,
+    private_database: str,
+    private_topic: str,
+    conn: Connection,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Their rows are read by other statements, later, and some on another connection."""
+    pages: list[Page] = []
+    add = Core.add
+
+    def noted(core: Core, page: Page) -> None:
+        pages.append(page)
+        add(core, page)
+
     with relay_session(private_database, private_stack.bootstrap_servers, clean=False, page=10) as session:
         relay = SettledRelay(session, conn, private_topic)
         session._renewal.stop()
         relay.send(45)
-        pages, read = [], session._reader.read
-
-        def noted(*given: Any, **more: Any) -> Iterator[Any]:
-            for page in read(*given, **more):
-                pages.append((page.has_barrier, len(page.rows)))
-                yield page
-
-        session._reader.read = noted  # type: ignore[method-assign]
-        relay.barriers = 0
-        turn_until(session, lambda: relay.is_settled and len(pages) == 5, "all pages are published")
-        assert pages == [(False, 10)] * 4 + [(False, 5)]
-        assert relay.barriers == 5
-
-
-def test_what_is_acknowledged_is_recorded_although_no_poll_needs_a_barrier(
-    relay: SettledRelay, conn: Connection
-) -> None:
-    """Where several groups are polled, nothing travels with the polls, and each turn may find more."""
-    session = relay.session
-    relay.send(1)
-    relay.turn()
-    for _ in range(3):
-        relay.acknowledge()
-        (group,) = session._groups
-        lanes = sorted(group.lanes)
-        group.lanes = set(lanes[:3])
-        session._groups.append(Group(set(lanes[3:]), group.progress))
-        recorded = session.counts.recorded
-        relay.send(1)
-        relay.turn()
-        assert session.counts.recorded == recorded + 1
+        monkeypatch.setattr(Core, "add", noted)
+        turn_until(session, lambda: session.counts.recorded == 48, "all pages are published")
+        lists = [page for page in pages if page.read.kind == "list"]
+        assert sum(len(page.rows) for page in lists) == 45
+        assert not any(page.is_flushed for page in lists)
 
 
 def test_what_a_poll_found_flushed_is_there_after_a_crash_in_front_of_publishing(
@@ -253,19 +233,17 @@ def test_what_a_poll_found_flushed_is_there_after_a_crash_in_front_of_publishing
     private_database: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    publisher = relay.session._publisher
-    prepare = publisher.prepare
+    learn = TopicWatch.learn
 
-    def crash(*given: Any) -> None:
-        prepare(*given)
+    def crash(watch: TopicWatch, names: Iterable[str]) -> Found:
         private_stack.kill_postgres()
+        return learn(watch, names)
 
-    monkeypatch.setattr(publisher, "prepare", crash)
+    monkeypatch.setattr(TopicWatch, "learn", crash)
     relay.send(1)
-    relay.session.run_once(0)
-    assert (on_the_wire(relay), relay.barriers) == (1, 0)
+    relay.turn()
+    assert relay.sent == 1
     relay.acknowledge()
-    monkeypatch.setattr(publisher, "prepare", prepare)
     with pytest.raises(psycopg.OperationalError):
         relay.session.run_once(0)
     private_stack.start_postgres()

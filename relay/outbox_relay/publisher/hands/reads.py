@@ -12,7 +12,6 @@ import psycopg
 from psycopg import IsolationLevel
 
 from outbox.statements import Statements
-from outbox_relay.publisher.barriers import FRESH_S
 from outbox_relay.publisher.core.values import THE_REST, Read
 from outbox_relay.publisher.core.values import Scope as HoldScope
 from outbox_relay.publisher.finder import (
@@ -40,7 +39,10 @@ SHARE = 8
 
 @dataclass(slots=True)
 class Brought:
-    """What a statement returned; see `Page` in the core. `waiting`: of a page of a hold, the ids in doubt."""
+    """What a statement returned; see `Page` in the core. `waiting`: of a page of a hold, the ids in doubt.
+
+    `asked_at`: when a statement was sent that returns whether its rows are flushed, and the lanes ours.
+    """
 
     raws: list[RawRow]
     snapshot: Snapshot
@@ -48,6 +50,7 @@ class Brought:
     heavy: tuple[Hashable, ...] = ()
     is_flushed: bool = False
     waiting: Collection[int] | None = None
+    asked_at: float = 0.0
 
 
 @dataclass(slots=True)
@@ -144,8 +147,9 @@ class Reads:
             known = self.finder.published(poll.rows)
             rows = [row for row in rows if row[POSITION] not in known]
         self.newest, self._snapshot, self.has_tail = poll.newest, poll.snapshot, bool(rows)
-        is_flushed = poll.needs_no_barrier and time.monotonic() - began < FRESH_S
-        return Brought(rows, poll.snapshot, heavy=tuple(heavy), is_flushed=is_flushed)
+        return Brought(
+            rows, poll.snapshot, heavy=tuple(heavy), is_flushed=poll.needs_no_barrier, asked_at=began
+        )
 
     def _without(self, groups: Collection[Hashable]) -> Scope:
         return Scope(self.lanes, without=frozenset(group for group in groups if isinstance(group, int)))
