@@ -19,7 +19,7 @@ from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.pauses import PauseAfterFailure
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
-from outbox_relay.publisher.locked import report_locked
+from outbox_relay.publisher.locked import LockedRows, report_locked
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, naming_defects
 from outbox_relay.publisher.renewal import Renewal
@@ -61,6 +61,7 @@ class CoreSession:
         self._upkeep = upkeep
         self._renewal = renewal
         self._shares = Shares(hands.conn, hands.lease)
+        self._locked = LockedRows(hands.conn)
         self._delayed = Delayed(hands.conn)
         self._floors: dict[int, Snapshot] = {}
         self._doubted: dict[int, int] = {}
@@ -203,8 +204,7 @@ class CoreSession:
             share, free = self._shares.read()
             self._leave_without_kafka(now)
             self._follow_topics()
-            wanting = (share - self.lanes) & free
-            taken = self._take(wanting) if wanting else False
+            taken = self._take((share - self.lanes) & free)
             if self._loop is None:
                 if now >= self._at.broken.over_at:
                     self._begin()
@@ -238,6 +238,7 @@ class CoreSession:
             if given:
                 log.info("lanes given back", owner=self._lease.owner, epoch=self.epoch, lanes=sorted(given))
             if leaving - given:
+                self._locked.report(leaving - given, "giving the lane back")
                 self._at.kept_until = now + self._at.kept.next()
             else:
                 self._at.kept.reset()
@@ -245,12 +246,16 @@ class CoreSession:
 
     def _take(self, lanes: frozenset[int]) -> bool:
         """Take free lanes; return whether any is ours now."""
+        if not lanes:
+            self._locked.miss(lanes)
+            return False
         self._keep_floors()
         try:
             taken = self._lease.take(self._conn, lanes, self._batch + 1)
         except LanesLockedError as locked:
             report_locked(locked)
             return False
+        self._locked.miss(lanes - taken.progress.keys())
         self._floors |= {lane: known.floor for lane, known in taken.progress.items()}
         self._doubted |= taken.doubted
         if taken.progress:

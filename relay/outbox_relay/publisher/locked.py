@@ -28,6 +28,16 @@ class LockedRows:
     def __init__(self, conn: psycopg.Connection[Any]) -> None:
         self._conn = conn
         self._reported: dict[int, float] = {}
+        self._missed: frozenset[int] = frozenset()
+
+    def miss(self, lanes: frozenset[int]) -> None:
+        """Note lanes that are free and could not be taken, and log those that were not the last time either.
+
+        One that is missed once may have been taken by another relay.
+        """
+        if again := lanes & self._missed:
+            self.report(again, "taking the lane")
+        self._missed = lanes
 
     def report(self, lanes: Iterable[int], left: str) -> None:
         """Log that the rows of these lanes are held, by whom, and what repairs it.

@@ -10,8 +10,9 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
+from outbox_relay.publisher import core_session
+from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.lease import LanesLockedError, Lease, LeaseLostError, Taken
-from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.upkeep import repair
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import compare, read_topic
@@ -30,6 +31,7 @@ from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session, turn_until
 from tests.support.relay_thread import RelayThread
 from tests.support.waiting import wait_until
+from tests.support.withheld_acknowledgements import withheld_acknowledgements
 
 ALL = list(range(8))
 LOW, HIGH = ALL[:4], ALL[4:]
@@ -193,26 +195,29 @@ def test_a_lane_whose_row_is_held_is_taken_when_it_is_free(
     assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
 
 
+def reads_no_more(session: CoreSession) -> bool:
+    """Whether the relay takes turns and reads nothing in them."""
+    before = session.counts.polls
+    for _ in range(20):
+        session.run_once(0.001)
+    return session.counts.polls == before
+
+
 def test_a_lane_is_given_back_only_when_what_is_on_the_wire_is_recorded(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
-    with relay_session(database, bootstrap_servers) as session:
+    with relay_session(database, bootstrap_servers) as session, connect(database) as other:
         (key,) = keys_of_lanes(conn, topic, 7)
-        turn_until(session, lambda: session.counts.polls > 2, "it polls")
-        insert(conn, topic, key, f"{key}:0")
-        publisher = session._publisher
-        turn_until(session, lambda: bool(publisher.in_flight), "it is on the wire")
-        acknowledged, publisher.take_acknowledged = publisher.take_acknowledged, list  # type: ignore[method-assign]
-        with connect(database) as other:
+        with withheld_acknowledgements():
+            insert(conn, topic, key, f"{key}:0")
+            turn_until(session, lambda: bool(read_topic(bootstrap_servers, topic)), "it is in Kafka")
             take(other, "another", 60, lanes=[])
-            turn_until(session, lambda: session._leaving == set(HIGH), "lanes are to be given back")
-            turn_until(session, lambda: publisher.in_flight[0].is_acknowledged, "it is acknowledged")
-            for _ in range(20):
-                session.run_once(0.005)
+            turn_until(session, lambda: reads_no_more(session), "lanes are to be given back")
             assert session.lanes == set(ALL)
-            publisher.take_acknowledged = acknowledged  # type: ignore[method-assign]
-            turn_until(session, lambda: session.lanes == set(LOW), "they are given back")
-            assert conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (1,)
+            assert shares(conn) == [ALL]
+        turn_until(session, lambda: session.lanes == set(LOW), "they are given back")
+        assert conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (1,)
+    assert [record.value for record in read_topic(bootstrap_servers, topic)] == [f"{key}:0".encode()]
 
 
 def test_what_is_behind_a_lanes_last_batch_is_published_by_its_next_owner(
@@ -235,26 +240,27 @@ def test_what_is_behind_a_lanes_last_batch_is_published_by_its_next_owner(
     ]
 
 
-def lose(conn: Connection, session: Session, lane: int) -> None:
+def lose(conn: Connection, lane: int) -> None:
     """Let another relay own a lane, as after a pause that was longer than the lease."""
     conn.execute(
-        "UPDATE outbox.lane SET owner = 'another', epoch = nextval('outbox.epoch') WHERE lane = %s", [lane]
+        "UPDATE outbox.lane SET owner = 'another', epoch = pg_catalog.nextval('outbox.epoch') WHERE lane = %s",
+        [lane],
     )
 
 
-def is_acknowledged(session: Session) -> bool:
-    """Whether Kafka has acknowledged the first batch on the wire."""
-    session._publisher.serve(0.01)
-    return session._publisher.in_flight[0].is_acknowledged
+@pytest.fixture
+def seldom_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relays that read their shares once: what they lost is found by what they read or write."""
+    monkeypatch.setattr(core_session, "BALANCE_EVERY_S", 3_600.0)
 
 
+@pytest.mark.usefixtures("seldom_balanced")
 def test_a_barrier_is_refused_when_one_lane_is_lost(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
     with relay_session(database, bootstrap_servers, clean=False) as session:
-        session._balance_at = float("inf")
         kept, lost = keys_of_lanes(conn, topic, 1, 5)
-        lose(conn, session, 5)
+        lose(conn, 5)
         insert(conn, topic, lost, "x")
         insert(conn, topic, kept, "x")
         with pytest.raises(LeaseLostError):
@@ -267,37 +273,22 @@ def test_a_lost_lane_is_noticed_without_traffic(
 ) -> None:
     """Its new owner may have ended, too; then nobody else takes what a living relay has by its own account."""
     with relay_session(database, bootstrap_servers, clean=False) as session:
-        lose(conn, session, 5)
+        lose(conn, 5)
         with pytest.raises(LeaseLostError, match=r"lanes \[5\] of .* were taken by another relay"):
             turn_until(session, lambda: False, "it notices")
 
 
-def test_what_was_acknowledged_of_the_other_lanes_is_recorded_when_one_is_lost(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection
-) -> None:
-    with relay_session(database, bootstrap_servers, clean=False) as session:
-        session._balance_at = float("inf")
-        (kept,) = keys_of_lanes(conn, topic, 1)
-        session._leave(frozenset({5}))
-        insert(conn, topic, kept, "x")
-        turn_until(session, lambda: bool(session._publisher.in_flight), "it is on the wire")
-        lose(conn, session, 5)
-        wait_until(lambda: is_acknowledged(session), "Kafka acknowledges it")
-        session._record()
-        assert session.counts.recorded == 1
-
-
+@pytest.mark.usefixtures("seldom_balanced")
 def test_what_was_acknowledged_of_a_lost_lane_is_left_to_its_new_owner(
     database: str, bootstrap_servers: str, topic: str, conn: Connection
 ) -> None:
     with relay_session(database, bootstrap_servers, clean=False) as session:
-        session._balance_at = float("inf")
-        insert(conn, topic, keys_of_lanes(conn, topic, 5)[0], "x")
-        turn_until(session, lambda: bool(session._publisher.in_flight), "it is on the wire")
-        lose(conn, session, 5)
-        wait_until(lambda: is_acknowledged(session), "Kafka acknowledges it")
+        with withheld_acknowledgements():
+            insert(conn, topic, keys_of_lanes(conn, topic, 5)[0], "x")
+            turn_until(session, lambda: bool(read_topic(bootstrap_servers, topic)), "it is in Kafka")
+            lose(conn, 5)
         with pytest.raises(LeaseLostError):
-            session._record()
+            turn_until(session, lambda: False, "it notices")
         assert conn.execute("SELECT count(*) FROM outbox.publication").fetchone() == (0,)
 
 
