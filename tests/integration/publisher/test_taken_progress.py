@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from outbox_relay.publisher import lease
+from outbox_relay.publisher import core_session, lease
 from tests.support.lanes import take
 from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import relay_session, turn_until
@@ -22,11 +22,11 @@ def test_progress_is_read_when_the_lock_of_taking_is_held(
     database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lease, "TAKE_WAIT_S", 60.0)
+    monkeypatch.setattr(core_session, "BALANCE_EVERY_S", 3_600.0)  # the owner gives nothing back
     with relay_session(database, bootstrap_servers, clean=False) as owner, connect(database) as conn:
         turn_until(owner, lambda: owner.counts.polls > 2, "it polls")
         with connect(database) as taker, connect(database) as locker, ThreadPoolExecutor(1) as thread:
             waiting = take(taker, "taker", 60, lanes=[])
-            owner._balance_at = float("inf")
             with locker.transaction():
                 locker.execute("LOCK TABLE outbox.lease IN SHARE ROW EXCLUSIVE MODE")
                 taken = thread.submit(waiting.take, taker, range(8))
@@ -34,4 +34,7 @@ def test_progress_is_read_when_the_lock_of_taking_is_held(
                 insert(conn, topic, "k", "k:0")
                 turn_until(owner, lambda: owner.counts.recorded == 1, "it is recorded")
                 locker.execute("UPDATE outbox.lease SET leased_until = now() WHERE owner <> 'taker'")
-            assert taken.result(60).progress == owner._recorder.recorded
+            recorded = conn.execute("SELECT snapshot::text FROM outbox.publication").fetchall()
+            progress = taken.result(60).progress
+            assert set(progress) == set(range(8))
+            assert [(str(known.snapshot),) for known in progress.values()] == recorded * 8
