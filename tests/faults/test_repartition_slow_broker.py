@@ -122,8 +122,9 @@ def test_a_key_moves_when_the_old_partition_has_acknowledged(
 
 def session_of(relay: RelayThread) -> Session:
     """The relay's present session."""
-    assert relay.session is not None
-    return relay.session
+    session: Session = relay.session
+    assert session is not None
+    return session
 
 
 def take_turns(session: Session, condition: Callable[[], bool], what: str) -> None:

@@ -20,7 +20,7 @@ from tests.support.bare_reader import narrow_partitions
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import Findings, compare, read_topic
 from tests.support.plain_inserts import Connection, connect, wait_published
-from tests.support.publisher_core import CORE
+from tests.support.publisher_core import core
 from tests.support.relay_process import RelayProcess
 from tests.support.sick_topics import Operators
 from tests.support.terminal_lines import Tell
@@ -51,7 +51,7 @@ class Chaos:
     """One relay that is always wanted, and everything that can happen to it."""
 
     poison = 0.0
-    core = CORE
+    core = core()
     """Which publisher the relays run."""
     others: tuple[str, ...] = ()
     """Topics that are written to next to the place's own."""

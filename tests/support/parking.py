@@ -8,7 +8,6 @@ from typing import Any
 
 from outbox.partitioning.lanes import lane_of
 from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.core_session import CoreSession
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, insert
 from tests.support.relay_session import DEFAULTS, relay_session, turn_until
@@ -48,7 +47,7 @@ class Parking:
                 headers='{"much": "%s"}' % ("x" * LIMIT) if poison else None,
             )
 
-    def fail(self, session: CoreSession, *behind: int) -> None:
+    def fail(self, session: Any, *behind: int) -> None:
         """Park the bad key at its version 0, and hold these versions behind it."""
         self.send(self.bad, 0, poison=True)
         self.send(self.bad, *behind)
@@ -58,7 +57,7 @@ class Parking:
         """Let the topic take the messages that it refused."""
         self.conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000000 WHERE name = %s", [self.topic])
 
-    def request(self, session: CoreSession | None = None) -> None:
+    def request(self, session: Any | None = None) -> None:
         """Ask for the drain of what is parked; the session reads requests at its next turn."""
         self.conn.execute(REQUEST)
         if session is not None:
@@ -90,17 +89,17 @@ class Parking:
         """Whether everything that may be published is recorded."""
         return self.conn.execute(UNFINISHED).fetchone() == (0,)
 
-    def settle(self, session: CoreSession) -> None:
+    def settle(self, session: Any) -> None:
         """Let the relay publish all that flows."""
         turn_until(session, lambda: self.is_done() and not session.unsettled, "all that flows is recorded")
 
-    def drain(self, session: CoreSession) -> None:
+    def drain(self, session: Any) -> None:
         """Let the relay publish what is parked, and what came behind it."""
         turn_until(session, lambda: not self.keys, "the keys are drained")
         self.settle(session)
         assert self.reasons == []
 
-    def publish(self, session: CoreSession) -> None:
+    def publish(self, session: Any) -> None:
         """Repair the cause, and let the relay publish all of it."""
         self.repair()
         self.request(session)
@@ -110,7 +109,7 @@ class Parking:
 @contextmanager
 def relay(
     database: str, bootstrap_servers: str, *, clean: bool = True, kafka: Mapping[str, str] = DEFAULTS
-) -> Iterator[CoreSession]:
+) -> Iterator[Any]:
     with relay_session(database, bootstrap_servers, clean=clean, kafka=kafka) as session:
         yield session
 
@@ -123,10 +122,10 @@ def check(bootstrap_servers: str, parking: Parking, bad: int, good: int, *, repe
     assert repeated or found.duplicate_records == 0
 
 
-def unacknowledged(session: CoreSession) -> None:
+def unacknowledged(session: Any) -> None:
     """Let no acknowledgement of what this producer sends be learned."""
 
     def none() -> list[Batch]:
         return []
 
-    session._publisher.take_acknowledged = none  # type: ignore[method-assign]
+    session._publisher.take_acknowledged = none

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-CORE = os.environ.get("OUTBOX_CORE", "old")
+
+def core() -> str:
+    """Return which publisher the relays run that begin now; tests/conftest.py chooses it for each test."""
+    return os.environ.get("OUTBOX_CORE", "old")
+
+
 WRITES, WIRES, CLAIM = (
     "publisher.hands.writes:Writes",
     "publisher.hands.wires:Wires",
@@ -42,4 +47,4 @@ STEPS: Mapping[str, str] = {
 
 def step_of(step: str) -> str:
     """Return the step of the publisher that runs."""
-    return STEPS.get(step, step) if CORE == "new" else step
+    return STEPS.get(step, step) if core() == "new" else step

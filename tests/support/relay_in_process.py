@@ -7,7 +7,7 @@ from typing import Any
 
 from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.service import Relay, RelayOptions
-from tests.support.publisher_core import CORE
+from tests.support.publisher_core import core
 
 LIMIT_S = 60.0
 
@@ -24,7 +24,7 @@ def publish(dsn: str, bootstrap_servers: str, messages: int, **options: Any) -> 
     Raises:
         AssertionError: they are not recorded within a minute.
     """
-    relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": CORE, **options}))
+    relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": core(), **options}))
     deadline = time.monotonic() + LIMIT_S
     recorded = 0
 

@@ -12,7 +12,7 @@ from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.finder import PAGE
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.service import Relay, RelayOptions
-from tests.support.publisher_core import CORE
+from tests.support.publisher_core import core
 from tests.support.waiting import wait_until
 
 DEFAULTS: Mapping[str, str] = {}
@@ -30,7 +30,7 @@ class _Stepped(Relay):
     def __init__(self, options: RelayOptions, *, clean: bool) -> None:
         super().__init__(options)
         self._clean = clean
-        self.handed: queue.Queue[CoreSession | Exception] = queue.Queue()
+        self.handed: queue.Queue[Any] = queue.Queue()
         self.done = threading.Event()
 
     def work(self) -> None:
@@ -58,12 +58,12 @@ def relay_session(
     clean: bool = True,
     page: int = PAGE,
     kafka: Mapping[str, str] = DEFAULTS,
-) -> Iterator[CoreSession]:
+) -> Iterator[Any]:
     """Take the lanes and yield the session; at the end settle and give them back, or die where not `clean`.
 
     `kafka`: settings of librdkafka other than the relay's.
     """
-    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page, kafka=kafka, core=CORE), clean=clean)
+    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page, kafka=kafka, core=core()), clean=clean)
     thread = threading.Thread(target=relay.work, daemon=True)
     thread.start()
     try:
@@ -84,7 +84,7 @@ def loop_of(session: CoreSession) -> Loop:
     return loop
 
 
-def turn_until(session: CoreSession, condition: Callable[[], bool], what: str) -> None:
+def turn_until(session: Any, condition: Callable[[], bool], what: str) -> None:
     """Let the relay take turns until something is true."""
 
     def after_a_turn() -> bool:

@@ -7,10 +7,9 @@ import threading
 from types import TracebackType
 from typing import Any, Self
 
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.text.logs import ROOT
-from tests.support.publisher_core import CORE
+from tests.support.publisher_core import core
 from tests.support.relay_process import Event
 from tests.support.waiting import wait_until
 
@@ -25,12 +24,12 @@ class RelayThread(logging.Handler):
         super().__init__()
         self.events: list[Event] = []
         self.error: BaseException | None = None
-        self.session: CoreSession | None = None
-        self._relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": CORE, **options}))
+        self.session: Any = None
+        self._relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": core(), **options}))
         self._relay.on_turn = self._on_turn
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _on_turn(self, session: CoreSession) -> None:
+    def _on_turn(self, session: Any) -> None:
         self.session = session
 
     def _run(self) -> None:

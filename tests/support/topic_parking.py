@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from outbox.partitioning.lanes import lane_of
-from outbox_relay.publisher.core_session import CoreSession
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, insert
 from tests.support.relay_session import turn_until
@@ -84,15 +83,15 @@ class TopicParking:
         query = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
         return self.conn.execute(query, [topic]).fetchone() == (count,)
 
-    def settle(self, session: CoreSession) -> None:
+    def settle(self, session: Any) -> None:
         turn_until(session, lambda: self.is_settled() and not session.unsettled, "all that flows is recorded")
 
-    def follow(self, session: CoreSession) -> None:
+    def follow(self, session: Any) -> None:
         """Let the relay notice what has changed of the topics."""
         (wanted,) = self.conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() or (0,)
         turn_until(session, lambda: session._publisher.topics.generation == wanted, "the relay has seen it")
 
-    def drain(self, session: CoreSession) -> None:
+    def drain(self, session: Any) -> None:
         """Let the relay publish what waits for the topic."""
         turn_until(session, lambda: not self.parked, "the topic is drained")
         self.settle(session)

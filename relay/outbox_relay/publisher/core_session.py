@@ -171,11 +171,10 @@ class CoreSession:
                 log.info("partitions done", tables=left, live=list(partitions.tables))
         if len(loop.reads.hashes) > HASHES_KEPT and not loop.core.memory.rows:
             loop.reads.hashes.clear()  # no row of a group is counted
-        if loop.writes.floor is not None:
-            levels = {lane: Progress(loop.writes.floor) for lane in loop.reads.lanes}
-            mark = mark_of(levels, partitions.live, of=len(levels))
-            if mark is not None:
-                self._upkeep.mark(mark)
+        levels = {lane: Progress(loop.writes.floor or self._floors[lane]) for lane in loop.reads.lanes}
+        mark = mark_of(levels, partitions.live, of=len(levels))
+        if mark is not None:
+            self._upkeep.mark(mark)
 
     def _doubt_everything(self) -> None:
         row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()

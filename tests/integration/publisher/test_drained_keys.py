@@ -68,7 +68,7 @@ def test_a_message_that_commits_late_below_a_drained_one_is_published(
             if drain.pages == 2:
                 late.execute("COMMIT")
 
-        session._note_drained = commit_late  # type: ignore[method-assign]
+        session._note_drained = commit_late
         parking.request(session)
         parking.drain(session)
     assert [record.value for record in read_topic(bootstrap_servers, parking.topic)] == [
@@ -92,7 +92,7 @@ def test_a_relay_that_is_to_stop_reads_nothing_behind_the_last_page_of_a_drain(
                 session.stopping = lambda: True
                 is_asked.set()
 
-        session._note_drained = ask_to_stop  # type: ignore[method-assign]
+        session._note_drained = ask_to_stop
         parking.request(session)
         turn_until(session, is_asked.is_set, "the last page is on the wire")
     assert parking.keys == []
@@ -183,12 +183,12 @@ def test_a_drain_waits_until_its_announcement_is_replicated(
             asked += 1
             return False
 
-        session._recorder.barrier_counts = is_not_replicated  # type: ignore[method-assign]
+        session._recorder.barrier_counts = is_not_replicated
         parking.request(session)
         turn_until(session, lambda: asked > 0, "the drain is announced")
         assert parking.reasons == ["failed"]
         assert parking.conn.execute("SELECT draining_at FROM outbox.parked_key").fetchall() == [(None,)]
-        session._recorder.barrier_counts = counts  # type: ignore[method-assign]
+        session._recorder.barrier_counts = counts
         session._drain_at = 0.0
         parking.drain(session)
     check(bootstrap_servers, parking, 1, 0)

@@ -66,7 +66,7 @@ def test_a_lock_of_a_key_that_is_being_drained_does_not_stop_the_relay(
                 operator.execute("SELECT FROM outbox.parked_key FOR UPDATE")
             publish_held(drain, ids, most)
 
-        session._publish_held = lock_and_publish  # type: ignore[method-assign]
+        session._publish_held = lock_and_publish
         parking.request(session)
         turn_until(session, lambda: locked, "the drain ends while the row is locked")
         parking.send(parking.good, 0)
@@ -138,7 +138,7 @@ def test_a_lock_while_a_page_of_a_drain_is_recorded_holds_up_nothing_later(
                 operator.execute("COMMIT")
             return announce(keys, drain, most)
 
-        session._publish_held = lock_and_publish  # type: ignore[method-assign]
+        session._publish_held = lock_and_publish
         monkeypatch.setattr(ParkedKeys, "announce", unlock_and_announce)
         parking.request(session)
         parking.drain(session)
@@ -222,14 +222,14 @@ def test_a_stopped_lane_waits_for_the_last_page_of_a_drain_of_its_keys(
                 unacknowledged(session)
                 session._set_aside({drain.lane})
 
-        session._note_drained = set_aside_at_the_end  # type: ignore[method-assign]
+        session._note_drained = set_aside_at_the_end
         parking.request(session)
         turn_until(session, lambda: bool(last), "the last page is on the wire")
         polls = session.counts.polls
         session._stops.hurry([3])
         turn_until(session, lambda: session.counts.polls >= polls + 5, "some turns are over")
         assert parking.reasons == ["held", "held"], "they are on the wire, and nothing joined them"
-        session._publisher.take_acknowledged = take  # type: ignore[method-assign]
+        session._publisher.take_acknowledged = take
         parking.drain(session)
         parking.send(parking.bad, 4)
         parking.settle(session)

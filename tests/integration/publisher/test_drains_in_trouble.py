@@ -49,7 +49,7 @@ def test_a_drain_that_is_never_acknowledged_ends_without_the_producer_of_the_oth
                     session._set_aside({drain.lane})
             note(drain, part, batch)
 
-        session._note_drained = unlearned  # type: ignore[method-assign]
+        session._note_drained = unlearned
         parking.request(session)
         turn_until(session, lambda: bool(drains), "the drain is on the wire")
         parking.send(parking.good, 0)
@@ -61,7 +61,7 @@ def test_a_drain_that_is_never_acknowledged_ends_without_the_producer_of_the_oth
         assert any(parking.doubtful)
         turn_until(session, lambda: parking.is_done() and not session.unsettled, "the lane goes on")
         assert session.counts.polls > polls
-        session._note_drained = note  # type: ignore[method-assign]
+        session._note_drained = note
         if page == "its first message":
             assert parking.keys[0][2] == "PARTITION_UNAVAILABLE: no acknowledgement"
             assert parking.reasons == ["failed", "held", "held", "held"]

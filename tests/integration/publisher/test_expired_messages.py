@@ -127,7 +127,7 @@ def test_the_trial_of_a_lane_is_the_message_behind_those_that_have_expired(
             tried.append(set(lanes))
             set_aside(lanes)
 
-        session._publisher.set_aside = noted  # type: ignore[method-assign]
+        session._publisher.set_aside = noted
         assert act(parking.conn, "skip", (None, UUID(head)), "a test", 1.0).result == "decided"
         parking.settle(session)
         assert tried == [{lane}]

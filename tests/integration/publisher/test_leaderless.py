@@ -150,7 +150,7 @@ def test_a_key_that_is_drained_when_its_topic_loses_a_leader_keeps_its_request(
                 session._set_aside({drain.lane})
             note(drain, part, batch)
 
-        session._note_drained = unlearned  # type: ignore[method-assign]
+        session._note_drained = unlearned
         parking.request(session)
         turn_until(session, lambda: 3 in session._publisher.aside, "the drain waits")
         session._give_up(3, LEADERLESS)

@@ -16,7 +16,7 @@ from tests.support.plain_inserts import Connection, connect_as_service, insert, 
 from tests.support.relay_process import RelayProcess
 from tests.support.relay_session import relay_session
 from tests.support.servers import MakeTopic
-from tests.support.settled_relay import SettledRelay, make_own_barriers
+from tests.support.settled_relay import POLL_AND_BARRIER, SettledRelay, make_own_barriers
 
 LOGGED = "each batch waits for a commit of the relay"
 POSITIONS = "pg_catalog.pg_current_wal_insert_lsn(), pg_catalog.pg_current_wal_flush_lsn()"
@@ -52,10 +52,8 @@ def test_a_relay_makes_its_barriers_where_an_operator_wants_them(
     make_own_barriers(conn)
     with relay_session(database, bootstrap_servers) as session:
         relay = SettledRelay(session, conn, make_topic())
-        relay.barriers = 0
         relay.send(1)
-        relay.turn()
-        assert relay.barriers == 1
+        assert relay.turn() == POLL_AND_BARRIER
 
 
 @pytest.mark.parametrize(

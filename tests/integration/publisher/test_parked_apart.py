@@ -141,7 +141,7 @@ def test_a_drain_that_finds_no_room_beside_a_backlog_goes_on_later(
                 publish(drain, ids, most)
             drained.append(session.counts.published)
 
-        session._publish_held = with_room_for_20  # type: ignore[method-assign]
+        session._publish_held = with_room_for_20
         parking.drain(session)
         assert len(drained) > 3, "it was published in parts"
         parking.settle(session)
@@ -160,7 +160,7 @@ def test_a_drain_next_to_a_list_of_which_nothing_is_taken_is_not_repeated(
         turn_until(session, lambda: len(parking.reasons) == HELD, "the whole key is held")
     parking.repair()
     with relay_session(database, bootstrap_servers, page=PAGE) as session:
-        session._lists_to_read = lambda: 0  # type: ignore[method-assign]
+        session._lists_to_read = lambda: 0
         turn_until(session, lambda: any(group.split for group in session._groups), "the topic is read apart")
         parking.request(session)
         turn_until(session, lambda: not parking.keys, "the key is drained")

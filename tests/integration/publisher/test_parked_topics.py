@@ -143,7 +143,7 @@ def test_a_pause_is_stated_once_nothing_of_the_topic_is_on_the_wire(
             return []
 
         topics.send()
-        session._publisher.take_acknowledged = none  # type: ignore[method-assign]
+        session._publisher.take_acknowledged = none
         session._publisher.topics.changes.on_the_wire = lambda: {topics.sick}
         turn_until(session, lambda: session.unsettled == 4, "both topics are on the wire")
         topics.pause()
@@ -153,7 +153,7 @@ def test_a_pause_is_stated_once_nothing_of_the_topic_is_on_the_wire(
             session.balance()
         (seen,) = conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() or (0,)
         assert session._lease.topics_seen < seen
-        session._publisher.take_acknowledged = take  # type: ignore[method-assign]
+        session._publisher.take_acknowledged = take
         session._publisher.topics.changes.on_the_wire = held
         turn_until(session, lambda: session._lease.topics_seen == seen, "it states the pause")
         topics.settle(session)

@@ -128,7 +128,7 @@ def test_what_commits_late_in_front_of_a_refused_message_goes_in_pages(
             insert(conn, topic, "k", "k:1", lane=LANE)
             insert(conn, topic, None, b"no key", lane=LANE)
             insert(conn, topic, "k", "k:2", lane=LANE)
-        session._start_over = commit_first  # type: ignore[method-assign]
+        session._start_over = commit_first
         turn_until(session, lambda: bool(value(conn, PARKED, LANE)), "the message parks itself")
         finish(session, conn)
         assert not session.stopped

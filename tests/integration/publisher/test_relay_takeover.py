@@ -11,6 +11,7 @@ import pytest
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
+from tests.support.publisher_core import core
 from tests.support.relay_session import relay_session, turn_until
 
 Connection = psycopg.Connection[tuple[object, ...]]
@@ -26,7 +27,7 @@ def send(conn: Connection, topic: str, count: int, first: int = 0) -> None:
 
 def run_relay(dsn: str, bootstrap_servers: str, *, turns: int = 400, page: int = 5_000) -> Relay:
     """Run a relay for so many turns, which end long after it has caught up."""
-    relay = Relay(RelayOptions(dsn, bootstrap_servers, page=page))
+    relay = Relay(RelayOptions(dsn, bootstrap_servers, page=page, core=core()))
     left = turns
 
     def count(session: Session) -> None:
@@ -138,7 +139,7 @@ def test_the_sweep_publishes_what_was_only_recorded(
             "UPDATE outbox.lane SET snapshot = pg_current_snapshot(), joined = 1000000, "
             "system_identifier = (SELECT system_identifier FROM pg_control_system())"
         )
-    relay = Relay(RelayOptions(database, bootstrap_servers, sweep_every=0.2))
+    relay = Relay(RelayOptions(database, bootstrap_servers, sweep_every=0.2, core=core()))
     turns = 0
 
     def stop_when_done(session: Session) -> None:

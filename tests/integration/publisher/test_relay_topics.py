@@ -140,7 +140,8 @@ def test_known_topics_flow_while_postgresql_holds_up_a_look_up(
 def book_of(relay: RelayThread) -> TopicBook:
     """What the relay knows of topics."""
     assert relay.session is not None
-    return relay.session._publisher.topics
+    book: TopicBook = relay.session._publisher.topics
+    return book
 
 
 @pytest.mark.xdist_group("private stack")

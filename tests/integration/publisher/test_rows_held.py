@@ -37,7 +37,9 @@ LIMIT = "UPDATE outbox.topic SET max_message_bytes = 20000 WHERE name = %s"
 LARGE_HEADERS = '{"much": "%s"}' % ("x" * 30_000)
 PLACE = "SELECT id, position FROM outbox.message WHERE message_id = %s"
 FLOWED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED' AND message_id <> %s"
-HEADS = "SELECT count(*) FROM outbox.parked_key k JOIN outbox.message m ON m.id = k.head WHERE m.message_id = %s"
+HEADS = (
+    "SELECT count(*) FROM outbox.parked_key k JOIN outbox.message m ON m.id = k.head WHERE m.message_id = %s"
+)
 PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
 
 

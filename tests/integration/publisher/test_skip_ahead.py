@@ -91,7 +91,7 @@ def test_what_a_dead_relay_skipped_without_a_record_is_skipped_again(
         skipping.send(skipping.bad, 0)
         skipping.settle(session)
         record = session._recorder.commit
-        session._recorder.commit = lambda batches, *rest, **named: record([], *rest, **named)  # type: ignore[method-assign]
+        session._recorder.commit = lambda batches, *rest, **named: record([], *rest, **named)
         with skipping.conn.transaction():
             skipping.send(skipping.bad, 1, poison=True)
             skipping.send(skipping.bad, 2)

@@ -126,7 +126,7 @@ class Rows:
                         or (tags and len(tags) > LONG) or (index_keys and len(index_keys) > LONG)
                         or (group and len(group) > LONG) or (transaction_id and len(transaction_id) > LONG)
                         or (traceparent and len(traceparent) > LONG)):  # fmt: skip
-                        check_size(topic, key, body, headers_of(raw, own))
+                        check_size(topic, key, body, record_headers(raw, own))
                     is_sound = True
                 except MemoryError:
                     raise
@@ -144,7 +144,7 @@ class Rows:
         return self._own
 
 
-def headers_of(raw: RawRow, own: OwnHeaders | None) -> Headers:
+def record_headers(raw: RawRow, own: OwnHeaders | None) -> Headers:
     """Return all headers of a record: the outbox's, and the message's own."""
     (_, _, _, _, _, _, _, _, _, message_id, born_at, deliver_at, _,
      tags, index_keys, group, transaction_id, traceparent, _, _, _, _) = raw  # fmt: skip

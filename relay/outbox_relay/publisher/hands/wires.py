@@ -19,7 +19,7 @@ from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Item
 from outbox_relay.publisher.errors import REFUSED, Unpublishable
 from outbox_relay.publisher.finder import BODY, KEY, RawRow
-from outbox_relay.publisher.hands.rows import headers_of
+from outbox_relay.publisher.hands.rows import record_headers
 from outbox_relay.publisher.kafka import QUEUE_KBYTES
 from outbox_relay.publisher.parked import TOPICS_FAULT
 from outbox_relay.publisher.producers import Producers
@@ -206,7 +206,7 @@ class Wires:
             raw, own = cast("tuple[RawRow, Any]", item.row.content)
             items.append(item)
             try:
-                produce(topic, raw[BODY], raw[KEY], partition, delivered, headers=headers_of(raw, own))
+                produce(topic, raw[BODY], raw[KEY], partition, delivered, headers=record_headers(raw, own))
             except BaseException:
                 items.pop()
                 raise

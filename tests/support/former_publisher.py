@@ -1,0 +1,234 @@
+"""Tests that are of the former publisher, and run it; they go when it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FORMER: Mapping[str, frozenset[str]] = {
+    "test_alarms.py": frozenset(
+        {
+            "test_a_held_lane_is_sent_once_signed_and_without_its_body",
+            "test_a_late_backlog_is_an_alarm_until_it_is_published",
+            "test_an_alarm_is_sent_again_until_the_receiver_takes_it",
+        }
+    ),
+    "test_batch_spans.py": frozenset(
+        {
+            "test_a_session_that_ends_ends_the_spans_of_what_it_did_not_record",
+        }
+    ),
+    "test_cut_pages.py": frozenset(
+        {
+            "test_a_successor_begins_in_front_of_what_a_cut_page_left",
+        }
+    ),
+    "test_drained_keys.py": frozenset(
+        {
+            "test_a_drain_waits_until_its_announcement_is_replicated",
+            "test_a_key_stays_parked_at_the_next_message_that_fails",
+            "test_a_lane_that_goes_on_after_a_stop_is_read_before_its_keys_are_drained",
+            "test_a_message_that_commits_late_below_a_drained_one_is_published",
+            "test_a_paused_owner_cannot_unpark_a_key",
+            "test_a_relay_that_is_to_stop_reads_nothing_behind_the_last_page_of_a_drain",
+            "test_the_drain_of_a_hot_key_ends",
+            "test_what_became_of_a_drain_is_refused_under_another_epoch",
+            "test_what_joins_a_key_after_a_take_over_is_not_listed_for_a_paused_drain",
+        }
+    ),
+    "test_drains_and_locks.py": frozenset(
+        {
+            "test_a_clean_stop_ends_the_announcement_of_a_drain_that_was_put_off",
+            "test_a_drain_whose_record_is_withheld_is_done_again_by_the_next_session",
+            "test_a_lock_of_a_key_that_is_being_drained_does_not_stop_the_relay",
+            "test_a_lock_while_a_page_of_a_drain_is_recorded_holds_up_nothing_later",
+            "test_a_message_cannot_be_given_up_while_its_drain_is_announced",
+            "test_a_stopped_lane_waits_for_the_last_page_of_a_drain_of_its_keys",
+        }
+    ),
+    "test_drains_given_up.py": frozenset(
+        {
+            "test_a_key_that_was_parked_by_a_page_that_is_given_up_is_drained_in_order",
+            "test_what_is_acknowledged_of_a_page_that_is_given_up_comes_once",
+        }
+    ),
+    "test_drains_in_trouble.py": frozenset(
+        {
+            "test_a_drain_that_is_never_acknowledged_ends_without_the_producer_of_the_others",
+            "test_a_lane_that_goes_on_next_to_an_endless_backlog_drains_its_keys",
+            "test_what_is_drained_in_a_lane_that_stopped_too_early_does_not_come_again",
+        }
+    ),
+    "test_expired_messages.py": frozenset(
+        {
+            "test_a_successor_without_the_claim_finds_it_again",
+            "test_one_that_expires_while_it_is_held_leaves_its_key_in_the_drain",
+            "test_the_trial_of_a_lane_is_the_message_behind_those_that_have_expired",
+        }
+    ),
+    "test_fair_topics.py": frozenset(
+        {
+            "test_a_lane_that_stops_beside_a_backlog_repeats_nothing_when_it_goes_on",
+            "test_a_message_is_published_before_the_older_backlog_of_another_topic",
+            "test_lanes_set_aside_beside_a_backlog_repeat_nothing_when_they_go_on",
+            "test_lanes_that_another_relay_takes_beside_a_backlog_repeat_nothing",
+        }
+    ),
+    "test_floods.py": frozenset(
+        {
+            "test_a_flood_by_one_transaction_of_a_producer_stops_no_lane",
+            "test_a_hot_key_that_fails_parks_its_topic_and_stops_no_lane",
+            "test_an_operator_gives_a_flood_up_at_once",
+        }
+    ),
+    "test_forbidden_topics.py": frozenset(
+        {
+            "test_a_relay_that_may_write_nothing_goes_on_once_it_may",
+        }
+    ),
+    "test_in_doubt.py": frozenset(
+        {
+            "test_a_doubt_outlives_a_clean_stop",
+            "test_a_retry_in_doubt_stays_announced_after_a_clean_stop",
+            "test_what_a_killed_relay_may_have_published_does_not_become_dead",
+            "test_what_an_unavailable_partition_may_have_taken_stays_in_doubt",
+            "test_what_went_down_with_a_producer_does_not_become_dead",
+        }
+    ),
+    "test_in_front_of_parked.py": frozenset(
+        {
+            "test_a_message_in_front_of_one_that_parked_its_key_is_published_with_its_topic",
+            "test_a_topic_that_a_later_batch_has_parked_takes_what_an_earlier_one_waits_for",
+            "test_one_in_front_that_fails_itself_joins_its_key_and_holds_what_is_between",
+            "test_what_parks_a_key_is_logged_once_also_where_its_lane_gives_up",
+        }
+    ),
+    "test_keys_of_parked_topics.py": frozenset(
+        {
+            "test_a_key_that_is_drained_during_a_pause_keeps_its_request",
+            "test_a_locked_row_of_a_topic_holds_up_no_other_drain",
+            "test_a_topic_goes_on_although_its_keys_hold_as_much_as_a_lane_may",
+        }
+    ),
+    "test_lane_rows_held.py": frozenset(
+        {
+            "test_a_clean_stop_does_not_wait_and_what_was_retried_stays_guarded",
+            "test_a_lane_goes_on_although_its_row_cannot_say_so",
+            "test_a_stop_that_cannot_be_written_holds_up_no_other_lane_and_is_written_later",
+            "test_after_a_death_with_an_unwritten_stop_first_appearances_are_in_order",
+            "test_what_expired_after_it_was_published_is_not_claimed_by_the_next_relay",
+        }
+    ),
+    "test_lanes_locked.py": frozenset(
+        {
+            "test_a_frozen_session_that_holds_the_lanes_locks_is_named_and_outlived",
+            "test_a_relay_that_waits_for_locks_of_the_lanes_stops_when_asked",
+        }
+    ),
+    "test_leaderless.py": frozenset(
+        {
+            "test_a_drain_of_a_key_is_put_off_before_it_waits_for_a_lost_leader",
+            "test_a_key_that_is_drained_when_its_topic_loses_a_leader_keeps_its_request",
+            "test_a_request_holds_up_no_lane_while_the_partition_has_no_leader",
+            "test_a_topic_that_loses_a_leader_while_it_is_drained_goes_on_waiting",
+            "test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded",
+        }
+    ),
+    "test_parked_apart.py": frozenset(
+        {
+            "test_a_drain_next_to_a_list_of_which_nothing_is_taken_is_not_repeated",
+            "test_a_drain_that_finds_no_room_beside_a_backlog_goes_on_later",
+            "test_a_successor_repeats_nothing_of_a_key_that_was_parked_apart",
+            "test_lanes_that_leave_a_split_repeat_nothing_that_was_drained",
+            "test_what_is_drained_is_not_published_again_by_a_list_that_was_made_before",
+        }
+    ),
+    "test_parked_keys.py": frozenset(
+        {
+            "test_a_lane_row_that_is_held_when_keys_are_read_does_not_stop_the_relay",
+            "test_a_take_over_between_check_and_claim_refuses_the_claim",
+            "test_a_topic_that_holds_too_much_in_a_lane_is_parked_there",
+            "test_claims_wait_for_the_acks_in_front",
+            "test_requests_are_read_only_while_a_key_is_parked",
+            "test_rows_of_a_key_that_state_different_lanes_are_parked_by_lane",
+        }
+    ),
+    "test_parked_topics.py": frozenset(
+        {
+            "test_a_backlog_of_a_paused_topic_holds_up_no_other_and_is_drained_in_order",
+            "test_a_message_that_fails_as_its_topic_goes_on_parks_its_own_key",
+            "test_a_missing_topic_parks_itself_only_and_goes_on_when_it_is_made",
+            "test_a_pause_is_stated_once_nothing_of_the_topic_is_on_the_wire",
+            "test_a_paused_topic_outlives_its_relay_and_its_successors_know_it",
+            "test_a_paused_topic_parks_itself_only_and_goes_on_in_order",
+            "test_a_topic_whose_messages_are_refused_at_each_try_repeats_nothing_of_others",
+            "test_the_messages_of_a_topic_that_is_gone_for_good_can_be_given_up",
+        }
+    ),
+    "test_pause_after_giving_up.py": frozenset(
+        {
+            "test_a_pause_is_not_stated_while_what_was_given_up_may_arrive",
+        }
+    ),
+    "test_refused_apart.py": frozenset(
+        {
+            "test_a_message_that_is_refused_inside_a_backlog_repeats_no_recorded_one",
+            "test_a_message_that_is_refused_next_to_a_backlog_does_not_slow_it_down",
+            "test_what_commits_late_in_front_of_a_refused_message_goes_in_pages",
+            "test_what_has_expired_in_front_of_a_refused_message_costs_no_turn_each",
+        }
+    ),
+    "test_relay_life.py": frozenset(
+        {
+            "test_a_relay_without_messages_rests_longer_and_a_message_ends_that",
+        }
+    ),
+    "test_relay_malformed.py": frozenset(
+        {
+            "test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash",
+        }
+    ),
+    "test_relay_stops.py": frozenset(
+        {
+            "test_an_unknown_topic_holds_up_itself_only_and_goes_on_when_it_is_created",
+        }
+    ),
+    "test_relay_topics.py": frozenset(
+        {
+            "test_known_topics_flow_while_a_broker_holds_up_a_look_up",
+            "test_known_topics_flow_while_postgresql_holds_up_a_look_up",
+        }
+    ),
+    "test_repartition.py": frozenset(
+        {
+            "test_messages_that_name_their_queue_stay_there",
+            "test_nothing_is_published_from_lanes_just_taken_before_the_change_is_used",
+            "test_what_is_held_behind_a_parked_key_goes_to_the_new_partition",
+        }
+    ),
+    "test_skip_ahead.py": frozenset(
+        {
+            "test_a_key_that_was_parked_before_the_choice_keeps_its_order",
+            "test_a_message_that_cannot_be_published_parks_alone_and_comes_later_on_request",
+            "test_a_topic_that_goes_on_after_a_pause_skips_ahead_as_well",
+            "test_a_topic_that_skips_ahead_no_more_keeps_its_order_once_the_relay_knows",
+            "test_what_a_dead_relay_skipped_without_a_record_is_skipped_again",
+        }
+    ),
+    "test_topic_repair.py": frozenset(
+        {
+            "test_a_topic_goes_on_soon_after_the_repair_that_its_error_names",
+        }
+    ),
+    "test_relay_takeover.py": frozenset(
+        {
+            "test_a_takeover_in_the_middle_of_a_backlog_finds_the_rest_in_later_partitions",
+            "test_a_takeover_that_stopped_in_a_backlog_repeats_nothing_that_is_recorded",
+        }
+    ),
+}
+"""By file, tests of what the former publisher does inside, until it goes: lanes that stop, drains, parked keys."""
+
+
+def is_of_former(file: str, test: str) -> bool:
+    """Return whether a test runs the former publisher."""
+    return test in FORMER.get(file, ())
