@@ -18,7 +18,7 @@ from outbox_relay.publisher.errors import DeliveryError
 from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.pauses import PauseAfterFailure
 from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
-from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
+from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
 from outbox_relay.publisher.locked import LockedRows, report_locked
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, naming_defects
@@ -44,6 +44,8 @@ class SessionTimes:
     balance_at: float = 0.0
     retire_at: float = 0.0
     leave_by: float = 0.0
+    locks_until: float = 0.0
+    """Until when a loop that stops waits for rows that other sessions hold."""
     kept_until: float = 0.0
     kept: Backoff = field(default_factory=lambda: Backoff(KEPT_FIRST_S, KEPT_LAST_S))
     broken: PauseAfterFailure = field(default_factory=lambda: PauseAfterFailure(BROKEN_PAUSE_LAST_S))
@@ -215,22 +217,33 @@ class CoreSession:
     def _stop_loop(self, now: float) -> None:
         loop = self._loop
         if loop is not None and not loop.core.is_stopping:
-            loop.stop()
-            self._hands.silence.hurry()
+            self._stop(loop, now)
             self._at.leave_by = now + LEAVE_S
+
+    def _stop(self, loop: Loop, now: float) -> None:
+        loop.stop()
+        self._hands.silence.hurry()
+        self._at.locks_until = now + LOCK_WAIT_S
+
+    def _has_settled(self, loop: Loop, now: float) -> bool:
+        """Return whether a loop that stops is done, but for what waits too long for rows that other sessions hold.
+
+        The next owner finds the failures again that have no hold yet, so no topic stands still for them.
+        """
+        return loop.core.is_done() or (loop.is_held_up and now >= self._at.locks_until)
 
     def _change_lanes(self, now: float) -> None:
         """End a loop that has settled, give back what is not our share, and begin the next one."""
         loop = self._loop
         assert loop is not None  # noqa: S101  (asked by the caller)
-        if not loop.core.is_done():
+        if not self._has_settled(loop, now):
             if now >= self._at.leave_by:
                 raise LeaseLostError(
                     f"lanes {sorted(self.lanes)} are to be shared again, and Kafka acknowledged nothing of them for "
                     f"{LEAVE_S:g} s: they are left as they are"
                 )
             return
-        self._end_loop(is_clean=True)
+        self._end_loop(is_clean=loop.core.is_done())
         share, _ = self._shares.read()
         if leaving := self.lanes - share:
             given = self._lease.give_back(self._conn, {lane: self._doubted.get(lane, 0) for lane in leaving})
@@ -309,16 +322,17 @@ class CoreSession:
 
     def finish(self, seconds: float) -> int:
         """Settle what is under way, record it and give the lanes back; return the messages left unsettled."""
-        loop, deadline, left = self._loop, time.monotonic() + seconds, 0
+        loop, now, left = self._loop, time.monotonic(), 0
+        deadline = now + seconds
         if loop is not None:
-            self._hands.silence.hurry()
-            loop.stop()
+            self._stop(loop, now)
             try:
                 with naming_defects():
-                    while not loop.core.is_done() and time.monotonic() < deadline:
+                    while not self._has_settled(loop, now) and now < deadline:
                         self._renewal.beat()
                         loop.turn()
                         loop.wires.serve(0.005)
+                        now = time.monotonic()
             except DeliveryError as error:
                 log.error("delivery failed", text=str(error))
                 self._doubt_everything()

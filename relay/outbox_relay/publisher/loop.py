@@ -359,6 +359,13 @@ class Loop:
         self._unread = None
         self.core.stop()
 
+    @property
+    def is_held_up(self) -> bool:
+        """Whether a loop that stops has recorded what it sent, and the rest waits for rows that other sessions hold."""
+        streams = self.core.streams
+        is_sent = streams.published or streams.by_name
+        return not is_sent and (self.writes.is_refused or not self.core.holds.claims)
+
     def doubt_what_is_sent(self) -> None:
         """Note that Kafka may have what is not recorded: this loop ends before it is."""
         streams = self.core.streams

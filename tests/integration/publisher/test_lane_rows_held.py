@@ -1,238 +1,209 @@
-"""An operator's open transaction holds the row of a lane that stops or goes on: the relay waits for nobody.
+"""An operator's open transaction holds the row of a lane in which a key is held or released: the relay waits for nobody.
 
 The rows are held from psql's point of view: a session of its own, an open transaction, `FOR UPDATE`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from typing import Any
+import time
 
 import psycopg
 import pytest
 from psycopg.errors import CheckViolation
 
-from outbox_relay.publisher.session import Session
+from tests.support.bystander import BOUND_S, Bystander
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
-from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes
-from tests.support.relay_session import relay_session, turn_until
-from tests.support.stopped_lanes import Limited
+from tests.support.parking import Parking, check, relay
+from tests.support.plain_inserts import Connection
+from tests.support.relay_session import turn_until
+from tests.support.relay_thread import RelayThread
+from tests.support.servers import MakeTopic
+from tests.support.waiting import wait_until
+from tests.support.withheld_acknowledgements import withheld_acknowledgements
 
-LANE, OTHER = 5, 6
-HOLD = f"SELECT FROM outbox.lane WHERE lane = {LANE} FOR UPDATE"
-STATUS = "SELECT status FROM outbox.message_status WHERE message_id = %s"
+HOLD = "SELECT FROM outbox.lane WHERE lane = 3 FOR UPDATE"
+HOLD_KEY = "SELECT FROM outbox.parked_key FOR UPDATE"
 SET_ASIDE = "UPDATE outbox.message SET state = 'DEAD', remark = 'by hand' WHERE message_id = %s"
+EXPIRE = "UPDATE outbox.message SET deliver_before = clock_timestamp() WHERE topic = %s AND body = %s"
+FIRST = "SELECT message_id::text FROM outbox.message WHERE topic = %s ORDER BY id LIMIT 1"
+CLAIMS = """
+    SELECT w.reason, pg_catalog.convert_from(m.body, 'UTF8') FROM outbox.waiting w JOIN outbox.message m USING (id)
+    ORDER BY w.id
+"""
+PUBLISHED = """
+    SELECT count(*) FROM outbox.message m JOIN outbox.message_status s USING (id)
+    WHERE m.topic = %s AND m.body = %s AND s.status = 'PUBLISHED'
+"""
+LEASE_ENDS = "UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s'"
 
 
 @pytest.fixture
-def limited(conn: Connection, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch) -> Limited:
-    return Limited(conn, bootstrap_servers, monkeypatch)
+def bystander(parking: Parking, make_topic: MakeTopic, bootstrap_servers: str) -> Bystander:
+    return Bystander(parking.conn, make_topic(partitions=1), bootstrap_servers)
 
 
-def lane_row(conn: Connection) -> tuple[bool, bool]:
-    """Whether the lane's row says that it is stopped, and that it is being retried."""
-    row = conn.execute(
-        "SELECT stopped_error IS NOT NULL, retrying_at IS NOT NULL FROM outbox.lane WHERE lane = %s", [LANE]
-    ).fetchone()
-    assert row is not None
-    return row[0], row[1]
+def is_published(parking: Parking, key: str, version: int) -> bool:
+    values = [parking.topic, f"{key}:{version}".encode()]
+    return parking.conn.execute(PUBLISHED, values).fetchone() == (1,)
 
 
-def is_published(conn: Connection, *message_ids: str) -> bool:
-    return all(conn.execute(STATUS, [one]).fetchone() == ("PUBLISHED",) for one in message_ids)
+def claims(conn: Connection) -> list[tuple[str, str]]:
+    return conn.execute(CLAIMS).fetchall()
 
 
-def flows(session: Session, conn: Connection, topic: str) -> None:
-    """Insist that a message of another lane is published and recorded now."""
-    (key,) = keys_of_lanes(conn, topic, OTHER)
-    message_id = insert(conn, topic, key, b"other")
-    turn_until(session, lambda: is_published(conn, message_id), "the other lane flows")
-
-
-def values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
-    return [record.value for record in read_topic(bootstrap_servers, topic)]
-
-
-def lane_values(bootstrap_servers: str, topic: str) -> list[bytes | None]:
-    return [value for value in values(bootstrap_servers, topic) if value != b"other"]
-
-
-def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
-    return [vars(record)["fields"] for record in caplog.records if record.getMessage() == event]
-
-
-def request(conn: Connection) -> None:
-    conn.execute("UPDATE outbox.lane SET retry_requested_at = clock_timestamp() WHERE lane = %s", [LANE])
-
-
-def stop_behind_one(conn: Connection, topic: str, limited: Limited) -> tuple[str, str, str]:
-    """Write a message that can be published, one that cannot, and one behind it, all of one lane."""
-    (good,) = keys_of_lanes(conn, topic, LANE)
-    with conn.transaction():
-        return (
-            insert(conn, topic, good, b"before"),
-            insert(conn, limited.name, limited.key(LANE), b"stops", lane=LANE),
-            insert(conn, topic, good, b"behind"),
-        )
-
-
-def stopped_in_memory(session: Session) -> Callable[[], bool]:
-    return lambda: LANE in session.stopped and not session.unsettled
-
-
-def test_a_stop_that_cannot_be_written_holds_up_no_other_lane_and_is_written_later(
-    database: str,
-    bootstrap_servers: str,
-    topic: str,
-    limited: Limited,
-    caplog: pytest.LogCaptureFixture,
+def test_a_hold_that_cannot_be_written_holds_up_no_other_key_and_is_written_later(
+    database: str, bootstrap_servers: str, parking: Parking, bystander: Bystander
 ) -> None:
-    with (
-        caplog.at_level(logging.WARNING, "outbox"),
-        connect(database) as conn,
-        relay_session(database, bootstrap_servers) as session,
-    ):
+    with RelayThread(database, bootstrap_servers) as running:
+        bystander.flows()
         with holding(database, HOLD) as operator:
-            before, stops, behind = stop_behind_one(conn, topic, limited)
-            turn_until(session, stopped_in_memory(session), "the lane stops")
-            flows(session, conn, topic)
-            assert is_published(conn, before)
-            assert lane_row(conn) == (False, False)
-            held = logged(caplog, "lane row locked")
-            assert [one["lanes"] for one in held] == [[LANE]]
-            assert f"(pid {operator.info.backend_pid}, " in held[0]["held_by"][0]
-            assert "pg_terminate_backend(pid)" in held[0]["repair"]
-            # What its lane is not recorded as stopped at stays what it is. (The guard asks for the lane's row.)
+            parking.send(parking.bad, 0, poison=True)
+            parking.send(parking.bad, 1)
+            parking.send(parking.good, 0)
+            bystander.flows()
+            wait_until(lambda: is_published(parking, parking.good, 0), "so does another key")
+            event = running.wait_for("lane row locked")
+            assert f"(pid {operator.info.backend_pid}, " in event["held_by"][0]
+            assert "pg_terminate_backend(pid)" in event["repair"]
+            assert (parking.keys, parking.reasons) == ([], [])
+        wait_until(lambda: parking.reasons == ["failed", "held"], "the hold is written")
+        parking.repair()
+        parking.request()
+        wait_until(lambda: not parking.keys, "the key is released")
+        wait_until(parking.is_done, "all is published")
+        assert len(running.find("lanes taken")) == 1, "the session goes on"
+    bystander.check()
+    check(bootstrap_servers, parking, 2, 1)
+
+
+def test_what_has_no_hold_yet_is_not_set_aside(
+    database: str, bootstrap_servers: str, parking: Parking
+) -> None:
+    with relay(database, bootstrap_servers) as session:
+        with holding(database, HOLD) as operator:
+            parking.send(parking.bad, 0, poison=True)
+            parking.send(parking.good, 0)
+            turn_until(session, lambda: session.counts.recorded == 1, "what is behind it is recorded")
+            # The relay takes no turn now. (The guard asks for the lane's row.)
             operator.rollback()
-            with pytest.raises(CheckViolation, match=f"lane {LANE} is not stopped at it"):
-                conn.execute(SET_ASIDE, [stops])
-        turn_until(session, lambda: lane_row(conn) == (True, False), "the stop is written")
-        limited.repair()
-        request(conn)
-        turn_until(session, lambda: is_published(conn, before, stops, behind), "the lane goes on")
-        turn_until(session, lambda: lane_row(conn) == (False, False), "its row says so")
-    assert values(bootstrap_servers, limited.name) == [b"stops"]
-    assert lane_values(bootstrap_servers, topic) == [b"before", b"behind"], "nothing is doubled"
-
-
-def hold_when_announced(session: Session, dsn: str) -> Callable[[], psycopg.Connection[Any]]:
-    """Let an operator take the lane's row at the moment at which its retry was announced."""
-    announce = session._retries.announce
-    held: list[psycopg.Connection[Any]] = []
-
-    def announce_and_hold(lane: int) -> bool:
-        announced = announce(lane)
-        if not held:
-            held.append(psycopg.connect(dsn))
-            held[0].execute(HOLD.encode())
-        return announced
-
-    session._retries.announce = announce_and_hold  # type: ignore[method-assign]
-    return lambda: held[0]
+            row = parking.conn.execute(FIRST, [parking.topic]).fetchone()
+            assert row is not None
+            with pytest.raises(CheckViolation, match="the relay may be publishing it now"):
+                parking.conn.execute(SET_ASIDE, row)
+        turn_until(session, lambda: parking.reasons == ["failed"], "the hold is written")
+        parking.publish(session)
+    check(bootstrap_servers, parking, 1, 1)
 
 
 @pytest.mark.parametrize("ends", ["commits", "is killed first"])
-def test_a_lane_goes_on_although_its_row_cannot_say_so(
-    database: str, bootstrap_servers: str, topic: str, limited: Limited, ends: str
+def test_a_key_that_is_published_is_recorded_once_the_row_of_its_lane_is_free(
+    database: str, bootstrap_servers: str, parking: Parking, ends: str
 ) -> None:
-    """Where the relay dies meanwhile, its successor repeats the lane from the recorded stop on, in order."""
+    """Where the relay dies meanwhile, its successor repeats what was not recorded, in order."""
     clean = ends == "commits"
-    with connect(database) as conn:
-        with relay_session(database, bootstrap_servers, clean=clean) as session:
-            _, stops, behind = stop_behind_one(conn, topic, limited)
-            turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
-            limited.repair()
-            operator = hold_when_announced(session, database)
-            request(conn)
-            turn_until(session, lambda: is_published(conn, stops, behind), "the lane goes on")
-            flows(session, conn, topic)
-            later = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"later")
-            turn_until(session, lambda: is_published(conn, later), "the lane flows")
-            assert lane_row(conn) == (True, True)
+    with psycopg.connect(database) as operator:
+        with relay(database, bootstrap_servers, clean=clean) as session:
+            parking.fail(session, 1, 2)
+            parking.repair()
+            with withheld_acknowledgements():
+                parking.request()
+                turn_until(
+                    session, lambda: bool(read_topic(bootstrap_servers, parking.topic)), "one is in Kafka"
+                )
+                operator.execute(HOLD)
+            turn_until(
+                session, lambda: len(read_topic(bootstrap_servers, parking.topic)) == 3, "all of it is"
+            )
+            for version in range(3):
+                parking.send(parking.good, version)
+                turn_until(
+                    session, lambda version=version: is_published(parking, parking.good, version), "flows"
+                )
+            assert parking.reasons == ["failed", "held", "held"], "nothing says that they are published"
+            row = parking.conn.execute(FIRST, [parking.topic]).fetchone()
             if clean:
-                operator().rollback()
+                operator.rollback()
+                parking.drain(session)
                 with pytest.raises(CheckViolation, match="it is published at 0/0"):
-                    conn.execute(SET_ASIDE, [stops])
-                turn_until(session, lambda: lane_row(conn) == (False, False), "its row says so in the end")
-        operator().close()
-        conn.execute("UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s'")
-        last = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"last")
-        with relay_session(database, bootstrap_servers) as session:
-            turn_until(session, lambda: is_published(conn, last), "the next relay goes on")
-            turn_until(session, lambda: lane_row(conn) == (False, False), "the row is clean")
-    found = [value for value in values(bootstrap_servers, topic) if value != b"other"]
-    if clean:
-        assert found == [b"before", b"behind", b"later", b"last"]
-    assert list(dict.fromkeys(found)) == [b"before", b"behind", b"later", b"last"]
-    assert set(values(bootstrap_servers, limited.name)) == {b"stops"}
+                    parking.conn.execute(SET_ASIDE, row)
+        operator.rollback()
+        if not clean:
+            parking.conn.execute(LEASE_ENDS)
+            with relay(database, bootstrap_servers) as successor:
+                parking.drain(successor)
+    check(bootstrap_servers, parking, 3, 3, repeated=not clean)
 
 
 def test_what_expired_after_it_was_published_is_not_claimed_by_the_next_relay(
-    database: str, bootstrap_servers: str, topic: str, limited: Limited
+    database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
-    with connect(database) as conn:
-        with relay_session(database, bootstrap_servers, clean=False) as session:
-            first = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"first")
-            turn_until(session, lambda: is_published(conn, first), "the lane has a progress")
-            _, stops, behind = stop_behind_one(conn, topic, limited)
-            turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
-            limited.repair()
-            operator = hold_when_announced(session, database)
-            request(conn)
-            turn_until(session, lambda: is_published(conn, stops, behind), "the lane goes on")
-        operator().close()
-        assert lane_row(conn) == (True, True), "nothing says that it did"
-        conn.execute("UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s'")
-        over = "UPDATE outbox.message SET deliver_before = clock_timestamp() WHERE message_id = %s"
-        for one in (stops, behind):
-            conn.execute(over, [one])
-        last = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"last")
-        never = insert(conn, topic, keys_of_lanes(conn, topic, LANE)[0], b"never")
-        conn.execute(over, [never])
-        with relay_session(database, bootstrap_servers) as session:
-            turn_until(session, lambda: is_published(conn, last), "the next relay goes on")
-            claims = "SELECT message_id::text FROM outbox.waiting ORDER BY id"
-            turn_until(session, lambda: bool(conn.execute(claims).fetchone()), "a message has expired")
-            turn_until(session, lambda: lane_row(conn) == (False, False), "the row is clean")
-            assert conn.execute(claims).fetchall() == [(never,)]
+    """It reads again what is behind the failure that could not be written."""
+    conn = parking.conn
+    with relay(database, bootstrap_servers, clean=False) as session, holding(database, HOLD):
+        parking.send(parking.bad, 0, poison=True)
+        parking.send(parking.good, 0)
+        turn_until(session, lambda: is_published(parking, parking.good, 0), "it is published")
+        assert parking.reasons == []
+    conn.execute(LEASE_ENDS)
+    parking.send(parking.good, 1)
+    for version in (0, 1):
+        conn.execute(EXPIRE, [parking.topic, f"{parking.good}:{version}".encode()])
+    parking.send(parking.good, 2)
+    with relay(database, bootstrap_servers) as session:
+        turn_until(session, lambda: is_published(parking, parking.good, 2), "the next relay goes on")
+        parking.settle(session)
+        expected = [("failed", f"{parking.bad}:0"), ("expired", f"{parking.good}:1")]
+        turn_until(session, lambda: claims(conn) == expected, "the failure is held, and one has expired")
+    found = [record.value for record in read_topic(bootstrap_servers, parking.topic)]
+    assert found == [f"{parking.good}:{version}".encode() for version in (0, 2)]
 
 
-def test_after_a_death_with_an_unwritten_stop_first_appearances_are_in_order(
-    database: str, bootstrap_servers: str, topic: str, limited: Limited
+def test_a_stop_and_its_successor_do_not_wait_for_a_row(
+    database: str, bootstrap_servers: str, parking: Parking, bystander: Bystander
 ) -> None:
-    with connect(database) as conn:
-        with (
-            relay_session(database, bootstrap_servers, clean=False) as session,
-            holding(database, HOLD),
-        ):
-            _, stops, behind = stop_behind_one(conn, topic, limited)
-            turn_until(session, stopped_in_memory(session), "the lane stops")
-        assert lane_row(conn) == (False, False)
-        conn.execute("UPDATE outbox.lease SET leased_until = clock_timestamp() - interval '1 s'")
-        limited.repair()
-        with relay_session(database, bootstrap_servers) as session:
-            turn_until(session, lambda: is_published(conn, stops, behind), "the next relay goes on")
-    assert list(dict.fromkeys(lane_values(bootstrap_servers, topic))) == [b"before", b"behind"]
-    assert values(bootstrap_servers, limited.name) == [b"stops"]
+    """The failure that could not be written is found again."""
+    with RelayThread(database, bootstrap_servers) as first:
+        bystander.flows()
+        with holding(database, HOLD):
+            parking.send(parking.bad, 0, poison=True)
+            parking.send(parking.good, 0)
+            wait_until(lambda: is_published(parking, parking.good, 0), "what is behind it is published")
+            since = time.monotonic()
+            first.stop()
+            assert time.monotonic() - since < BOUND_S
+            assert first.error is None
+            with RelayThread(database, bootstrap_servers):
+                bystander.flows(without=3)
+    with RelayThread(database, bootstrap_servers):
+        wait_until(lambda: parking.reasons == ["failed"], "it is held")
+        bystander.flows()
+    bystander.check()
+    assert [record.value for record in read_topic(bootstrap_servers, parking.topic)] == [
+        f"{parking.good}:0".encode()
+    ]
 
 
-def test_a_clean_stop_does_not_wait_and_what_was_retried_stays_guarded(
-    database: str, bootstrap_servers: str, topic: str, limited: Limited
+@pytest.mark.parametrize("held", ["the lane's", "the key's"])
+def test_lanes_are_shared_with_another_relay_while_a_row_is_held(
+    database: str, bootstrap_servers: str, parking: Parking, bystander: Bystander, held: str
 ) -> None:
-    with connect(database) as conn:
-        with relay_session(database, bootstrap_servers) as session:
-            _, stops, _ = stop_behind_one(conn, topic, limited)
-            turn_until(session, lambda: lane_row(conn)[0], "the lane stops")
-            operator = hold_when_announced(session, database)
-            request(conn)
-            turn_until(session, lambda: lane_row(conn)[1], "the retry is announced")
-            turn_until(session, stopped_in_memory(session), "the lane stops again")
-        assert lane_row(conn) == (True, True)
-        operator().close()
-        with pytest.raises(CheckViolation, match="has ended, and has not recorded"):
-            conn.execute(SET_ASIDE, [stops])
-        with relay_session(database, bootstrap_servers) as session:
-            turn_until(session, lambda: lane_row(conn) == (True, False), "the next relay records the stop")
-            conn.execute(SET_ASIDE, [stops])
+    """What waits for the row keeps no other lane from its next owner."""
+    with RelayThread(database, bootstrap_servers) as first:
+        bystander.flows()
+        parking.send(parking.bad, 0, poison=True)
+        wait_until(lambda: parking.reasons == ["failed"], "a key is held")
+        with holding(database, HOLD if held == "the lane's" else HOLD_KEY):
+            parking.send(parking.good, 0, poison=True)
+            bystander.flows()
+            with RelayThread(database, bootstrap_servers) as second:
+                second.wait_for("lanes taken", lanes=[4, 5, 6, 7])
+                bystander.flows()
+        parking.repair()
+        wait_until(lambda: parking.reasons == ["failed", "failed"], "another key is held")
+        parking.request()
+        wait_until(lambda: not parking.keys, "both are released")
+        wait_until(parking.is_done, "all is published")
+        assert not first.find("lanes lost, joining again")
+    bystander.check()
+    check(bootstrap_servers, parking, 1, 1)

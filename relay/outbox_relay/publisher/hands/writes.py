@@ -69,6 +69,8 @@ class Writes:
     """Whether an earlier owner's announcements may be in the table: their messages are not marked as in doubt yet."""
     batch: int = 0
     try_at: float = 0.0
+    is_refused: bool = False
+    """Whether the last write found a row that another session holds."""
     floor: Snapshot | None = None
     """The last one that was written."""
     locked: LockedRows = field(init=False)
@@ -180,6 +182,7 @@ class Writes:
                 announced := self.reads.announced.get(claim.scope)
             ) is not None and claim.scope not in done.announce:
                 announced.has_more = True
+        self.is_refused = False
         self.holds.drop(self._dropped)
         self.reads.gone.clear()
         self.unrequested.clear()
@@ -193,7 +196,7 @@ class Writes:
         Raises:
             LeaseLostError: the lanes are another relay's.
         """
-        self.try_at = time.monotonic() + TRY_AGAIN_S
+        self.try_at, self.is_refused = time.monotonic() + TRY_AGAIN_S, True
         self.barrier()
         self.locked.report(self.reads.lanes, "recording what fails, is held, or is released")
 
