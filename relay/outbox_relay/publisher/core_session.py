@@ -17,8 +17,8 @@ from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.errors import DeliveryError
 from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.pauses import PauseAfterFailure
-from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
+from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
 from outbox_relay.publisher.locked import LockedRows, report_locked
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.recovery import BROKEN_PAUSE_LAST_S, naming_defects
