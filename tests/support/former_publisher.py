@@ -109,15 +109,6 @@ FORMER: Mapping[str, frozenset[str]] = {
             "test_a_topic_goes_on_although_its_keys_hold_as_much_as_a_lane_may",
         }
     ),
-    "test_lane_rows_held.py": frozenset(
-        {
-            "test_a_clean_stop_does_not_wait_and_what_was_retried_stays_guarded",
-            "test_a_lane_goes_on_although_its_row_cannot_say_so",
-            "test_a_stop_that_cannot_be_written_holds_up_no_other_lane_and_is_written_later",
-            "test_after_a_death_with_an_unwritten_stop_first_appearances_are_in_order",
-            "test_what_expired_after_it_was_published_is_not_claimed_by_the_next_relay",
-        }
-    ),
     "test_lanes_locked.py": frozenset(
         {
             "test_a_frozen_session_that_holds_the_lanes_locks_is_named_and_outlived",

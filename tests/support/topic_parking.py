@@ -89,7 +89,13 @@ class TopicParking:
     def follow(self, session: Any) -> None:
         """Let the relay notice what has changed of the topics."""
         (wanted,) = self.conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() or (0,)
-        turn_until(session, lambda: session._publisher.topics.generation == wanted, "the relay has seen it")
+        is_former = hasattr(session, "_publisher")
+
+        def has_followed() -> bool:
+            topics = session._publisher.topics if is_former else session._hands.topics
+            return bool(topics.generation == wanted)
+
+        turn_until(session, has_followed, "the relay has seen it")
 
     def drain(self, session: Any) -> None:
         """Let the relay publish what waits for the topic."""

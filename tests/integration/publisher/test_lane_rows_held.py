@@ -1,4 +1,4 @@
-"""An operator's open transaction holds the row of a lane in which a key is held or released: the relay waits for nobody.
+"""An open transaction holds the row of a lane in which a key is held or released: the relay waits for nobody.
 
 The rows are held from psql's point of view: a session of its own, an open transaction, `FOR UPDATE`.
 """
@@ -6,6 +6,7 @@ The rows are held from psql's point of view: a session of its own, an open trans
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import psycopg
 import pytest
@@ -117,9 +118,7 @@ def test_a_key_that_is_published_is_recorded_once_the_row_of_its_lane_is_free(
             )
             for version in range(3):
                 parking.send(parking.good, version)
-                turn_until(
-                    session, lambda version=version: is_published(parking, parking.good, version), "flows"
-                )
+                turn_until(session, partial(is_published, parking, parking.good, version), "flows")
             assert parking.reasons == ["failed", "held", "held"], "nothing says that they are published"
             row = parking.conn.execute(FIRST, [parking.topic]).fetchone()
             if clean:
