@@ -45,13 +45,16 @@ RELAY = {
     ),
     "outbox_loop_silent_seconds": Described("gauge", (), "Seconds since the publishing loop made progress."),
     "outbox_kafka_ack_seconds": Described(
-        "histogram", (), "From handing a batch to Kafka to its acknowledgement; one observation per batch."
+        "histogram",
+        (),
+        "From handing a batch to Kafka to its acknowledgement; one observation for what is acknowledged together.",
     ),
     "outbox_publish_latency_seconds": Described(
         "histogram",
         (),
-        "From the insertion of a batch's oldest message to its acknowledgement, one observation per batch; without "
-        "half messages and delayed ones, and by the clocks of PostgreSQL and of the relay.",
+        "From the insertion of a batch's oldest message to its acknowledgement, one observation for what is "
+        "acknowledged together; without half messages and delayed ones, and by the clocks of PostgreSQL and of the "
+        "relay.",
     ),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import cast
 
 from outbox_relay.database.partitions_ahead import Room
@@ -105,10 +106,12 @@ class Loop:
         """Take what Kafka acknowledged, refused, or does not answer."""
         self.wires.serve(0)
         ends = self.wires.take_ended()  # first, because it waits for what else has happened
-        for items, producer in self.wires.take_acknowledged():
-            check_offsets(items)
-            first = items[0]
+        acknowledged = self.wires.take_acknowledged()
+        if acknowledged:  # counted once: what is acknowledged together was sent together as a rule
+            first = min((items[0] for items, _ in acknowledged), key=attrgetter("sent_at"))
             self.counts.acknowledged(first.sent_at, now, born(first.row.content[0]))  # type: ignore[index]
+        for items, producer in acknowledged:
+            check_offsets(items)
             self.core.acknowledged(items, producer)
         for ended in ends:
             self._end(ended, now)

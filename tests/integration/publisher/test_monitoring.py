@@ -47,9 +47,9 @@ def test_a_relay_counts_what_it_published_and_what_it_could_not(
         assert found["outbox_backlog_oldest_age_seconds", missing] > 0
         assert found.get(("outbox_backlog_messages", topic), 0) == 0, "the other topic is published"
         assert found["outbox_half_messages", "pay", "UNKNOWN"] == 1
-        assert found["outbox_kafka_ack_seconds_count",] == found["outbox_published_batches_total",]
+        assert found["outbox_kafka_ack_seconds_count",] >= found["outbox_published_batches_total",] > 0
         assert found["outbox_publish_latency_seconds_sum",] > 0
-        assert found["outbox_publish_latency_seconds_count",] == found["outbox_published_batches_total",]
+        assert found["outbox_publish_latency_seconds_count",] == found["outbox_kafka_ack_seconds_count",]
         page = get(port, "/metrics")[1]
         assert "secret" not in page
         families = {
