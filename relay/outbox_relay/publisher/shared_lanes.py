@@ -162,8 +162,6 @@ class SharedLanes:
     _kept_until = 0.0
     _behind: set[int]
     """Lanes that were taken, and not read yet up to what was committed then."""
-    _missed: frozenset[int] = frozenset()
-    """Lanes that were free and could not be taken."""
     _unanswered_since: float | None = None
     """Since when no broker replies about a topic that a page needs; None: one did."""
 
@@ -201,7 +199,7 @@ class SharedLanes:
             if wanting & free:
                 self._take(wanting & free)
             else:
-                self._missed = frozenset()
+                self._locked.miss(frozenset())
         if self._leaving:
             self._give_back()
 
@@ -223,11 +221,7 @@ class SharedLanes:
             return
         if taken.progress:
             self._begin(taken)
-        missed = lanes - taken.progress.keys()
-        # One that is missed once may have been taken by another relay.
-        if missed & self._missed:
-            self._locked.report(missed & self._missed, "taking the lane")
-        self._missed = missed
+        self._locked.miss(lanes - taken.progress.keys())
 
     def _begin(self, taken: Taken) -> None:
         # Their rows may lie in partitions that held nothing for the lanes that we had.
