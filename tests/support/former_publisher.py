@@ -124,48 +124,9 @@ FORMER: Mapping[str, frozenset[str]] = {
             "test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded",
         }
     ),
-    "test_parked_apart.py": frozenset(
-        {
-            "test_a_drain_next_to_a_list_of_which_nothing_is_taken_is_not_repeated",
-            "test_a_drain_that_finds_no_room_beside_a_backlog_goes_on_later",
-            "test_a_successor_repeats_nothing_of_a_key_that_was_parked_apart",
-            "test_lanes_that_leave_a_split_repeat_nothing_that_was_drained",
-            "test_what_is_drained_is_not_published_again_by_a_list_that_was_made_before",
-        }
-    ),
-    "test_parked_keys.py": frozenset(
-        {
-            "test_a_lane_row_that_is_held_when_keys_are_read_does_not_stop_the_relay",
-            "test_a_take_over_between_check_and_claim_refuses_the_claim",
-            "test_a_topic_that_holds_too_much_in_a_lane_is_parked_there",
-            "test_claims_wait_for_the_acks_in_front",
-            "test_requests_are_read_only_while_a_key_is_parked",
-            "test_rows_of_a_key_that_state_different_lanes_are_parked_by_lane",
-        }
-    ),
-    "test_parked_topics.py": frozenset(
-        {
-            "test_a_backlog_of_a_paused_topic_holds_up_no_other_and_is_drained_in_order",
-            "test_a_message_that_fails_as_its_topic_goes_on_parks_its_own_key",
-            "test_a_missing_topic_parks_itself_only_and_goes_on_when_it_is_made",
-            "test_a_pause_is_stated_once_nothing_of_the_topic_is_on_the_wire",
-            "test_a_paused_topic_outlives_its_relay_and_its_successors_know_it",
-            "test_a_paused_topic_parks_itself_only_and_goes_on_in_order",
-            "test_a_topic_whose_messages_are_refused_at_each_try_repeats_nothing_of_others",
-            "test_the_messages_of_a_topic_that_is_gone_for_good_can_be_given_up",
-        }
-    ),
     "test_pause_after_giving_up.py": frozenset(
         {
             "test_a_pause_is_not_stated_while_what_was_given_up_may_arrive",
-        }
-    ),
-    "test_refused_apart.py": frozenset(
-        {
-            "test_a_message_that_is_refused_inside_a_backlog_repeats_no_recorded_one",
-            "test_a_message_that_is_refused_next_to_a_backlog_does_not_slow_it_down",
-            "test_what_commits_late_in_front_of_a_refused_message_goes_in_pages",
-            "test_what_has_expired_in_front_of_a_refused_message_costs_no_turn_each",
         }
     ),
     "test_relay_life.py": frozenset(
@@ -194,15 +155,6 @@ FORMER: Mapping[str, frozenset[str]] = {
             "test_messages_that_name_their_queue_stay_there",
             "test_nothing_is_published_from_lanes_just_taken_before_the_change_is_used",
             "test_what_is_held_behind_a_parked_key_goes_to_the_new_partition",
-        }
-    ),
-    "test_skip_ahead.py": frozenset(
-        {
-            "test_a_key_that_was_parked_before_the_choice_keeps_its_order",
-            "test_a_message_that_cannot_be_published_parks_alone_and_comes_later_on_request",
-            "test_a_topic_that_goes_on_after_a_pause_skips_ahead_as_well",
-            "test_a_topic_that_skips_ahead_no_more_keeps_its_order_once_the_relay_knows",
-            "test_what_a_dead_relay_skipped_without_a_record_is_skipped_again",
         }
     ),
     "test_topic_repair.py": frozenset(

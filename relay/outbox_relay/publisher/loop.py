@@ -214,8 +214,17 @@ class Loop:
         self.counts.recorded += len(write.published)
         self.counts.batches += bool(write.published)
         self.spans.ended_ids(claim.row.id for claim in write.claims)
+        self._retry_topics(write)
         for scope in write.let_go:
             log.info(f"{scope.kind} is held no more", topic=scope.topic)
+
+    def _retry_topics(self, write: Write) -> None:
+        """Try a topic again that is held because it has too many holds: what fails of it may be repaired."""
+        holds, now = self.core.holds, time.monotonic()
+        failed = {claim.scope for claim in write.claims if claim.is_failed and claim.scope.kind == "topic"}
+        for scope in failed:
+            if scope.topic not in self.topics.closed and not holds.is_retried(scope):
+                holds.fail(scope, now)
 
     def _read(self, rider: Rider | None) -> bool:
         if self._unread is None:
@@ -324,9 +333,12 @@ class Loop:
     def _close(self, name: str, reason: Unpublishable, now: float) -> None:
         """Hold a topic that takes no message."""
         self.topics.note(name, reason)
-        self._explain(Scope("topic", name), str(reason))
+        scope = Scope("topic", name)
+        self._explain(scope, str(reason))
         if reason.code == "TOPIC_PAUSED":
             self.core.pause(name)
+        elif self.writes.holds.is_empty(scope):
+            self.core.holds.release(scope)  # all that waited was given up
         else:
             self.core.unavailable(name, None, now)
 

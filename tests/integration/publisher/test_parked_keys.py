@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Collection
+from functools import partial
 
 import psycopg
 import pytest
 
-from outbox_relay.publisher import parked
+from outbox_relay.publisher import loop
+from outbox_relay.publisher.core.values import Limits, Scope
+from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.hands import opening
+from outbox_relay.publisher.hands.hold_rows import HoldRows
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.lease import LeaseLostError
-from outbox_relay.publisher.parked import ParkedKeys
 from outbox_relay.publisher.recorder import STATEMENTS
-from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.misread_limits import misread_limits
-from tests.support.parking import LIMIT, Parking, check, relay, unacknowledged
+from tests.support.parking import LIMIT, Parking, check, relay
 from tests.support.plain_inserts import connect, insert
 from tests.support.relay_session import turn_until
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
+from tests.support.withheld_acknowledgements import withheld_acknowledgements
+
+IS_PUBLISHED = """
+    SELECT count(*) FROM outbox.message m JOIN outbox.message_status s USING (id)
+    WHERE m.topic = %s AND m.body = %s AND s.status = 'PUBLISHED'
+"""
 
 
 def test_a_message_that_cannot_be_published_parks_its_own_key_only(
@@ -52,30 +61,30 @@ def test_a_message_that_cannot_be_published_parks_its_own_key_only(
     check(bootstrap_servers, parking, 7, 4)
 
 
-def test_requests_are_read_only_while_a_key_is_parked(
+def test_requests_are_read_only_while_a_key_is_held(
     database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = 0
-    requested = ParkedKeys.requested
+    requested = HoldRows.requested
 
-    def count(keys: ParkedKeys, *given: Any) -> Any:
+    def count(holds: HoldRows, passed: Collection[Scope]) -> set[Scope]:
         nonlocal read
         read += 1
-        return requested(keys, *given)
+        return requested(holds, passed)
 
-    monkeypatch.setattr(ParkedKeys, "requested", count)
+    monkeypatch.setattr(HoldRows, "requested", count)
+    monkeypatch.setattr(loop, "SIGNALS_EVERY_S", 0.0)
     with relay(database, bootstrap_servers) as session:
         parking.send(parking.good, 0)
         parking.settle(session)
-        session._drain_at = 0.0
-        session.run_once(0.0)
         assert read == 0
-        parking.send(parking.bad, 0, poison=True)
-        parking.settle(session)
+        parking.fail(session)
         parking.publish(session)
         assert read > 0
-        read, session._drain_at = 0, 0.0
-        session.run_once(0.0)
+        parking.settle(session)
+        read = 0
+        parking.send(parking.good, 1)
+        parking.settle(session)
         assert read == 0
 
 
@@ -98,8 +107,7 @@ def test_claims_and_progress_are_one_statement(
 
 
 def test_claims_wait_for_the_acks_in_front(database: str, bootstrap_servers: str, parking: Parking) -> None:
-    with relay(database, bootstrap_servers, clean=False) as session:
-        unacknowledged(session)
+    with withheld_acknowledgements(), relay(database, bootstrap_servers, clean=False) as session:
         with parking.conn.transaction():
             parking.send(parking.bad, 0)
             parking.send(parking.bad, 1, poison=True)
@@ -138,7 +146,7 @@ def test_a_take_over_between_check_and_claim_refuses_the_claim(
 ) -> None:
     errors: list[Exception] = []
 
-    def turns(session: Session) -> None:
+    def turns(session: CoreSession) -> None:
         try:
             while True:
                 session.run_once(0.001)
@@ -154,7 +162,10 @@ def test_a_take_over_between_check_and_claim_refuses_the_claim(
             parking.send(parking.bad, 1, poison=True)
             thread = threading.Thread(target=turns, args=[session], daemon=True)
             thread.start()
-            wait_until(lambda: 3 in session._recorder.withheld.lanes, "the claim is not written meanwhile")
+            parking.send(parking.good, 0)
+            values = [parking.topic, f"{parking.good}:0".encode()]
+            wait_until(lambda: taker.execute(IS_PUBLISHED, values).fetchone() == (1,), "another key flows")
+            assert (parking.keys, parking.reasons) == ([], []), "the claim is not written meanwhile"
         thread.join(60)
         assert len(errors) == 1
         assert (parking.keys, parking.reasons) == ([], [])
@@ -196,19 +207,22 @@ def test_a_message_without_a_key_parks_nothing(
     assert [record.value for record in read_topic(bootstrap_servers, parking.topic)] == [b"1", b"0"]
 
 
-def test_rows_of_a_key_that_state_different_lanes_are_parked_by_lane(
+def test_rows_of_a_key_that_state_different_lanes_are_held_in_each_of_them(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
     """Each lane may have a relay of its own, which knows the keys of its lanes only."""
     much = '{"much": "%s"}' % ("x" * LIMIT)
     with relay(database, bootstrap_servers) as session:
-        for lane in (2, 5):
-            insert(parking.conn, parking.topic, "k", "0", lane=lane, headers=much)
-            insert(parking.conn, parking.topic, "k", "1", lane=lane)
+        for number, lane in enumerate((2, 5)):
+            insert(parking.conn, parking.topic, "k", f"k:{2 * number}", lane=lane, headers=much)
+            insert(parking.conn, parking.topic, "k", f"k:{2 * number + 1}", lane=lane)
         parking.settle(session)
-        assert parking.reasons == ["failed", "held", "failed", "held"]
+        assert parking.reasons == ["failed", "held", "held", "held"]
         lanes = parking.conn.execute("SELECT lane FROM outbox.parked_key ORDER BY 1").fetchall()
         assert lanes == [(2,), (5,)]
+        parking.publish(session)
+    found = [record.value for record in read_topic(bootstrap_servers, parking.topic)]
+    assert found == [b"k:0", b"k:1", b"k:2", b"k:3"]
 
 
 @pytest.mark.parametrize("together", [1, 2, 3, 4])
@@ -251,56 +265,53 @@ def test_a_message_that_the_broker_refuses_parks_its_key(
         assert list(dict.fromkeys(order)) == [f"{parking.bad}:{version}".encode() for version in (0, 2)]
 
 
-@pytest.mark.parametrize("bound", ["MOST_HELD", "MOST_KEYS"])
-def test_a_topic_that_holds_too_much_in_a_lane_is_parked_there(
-    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch, bound: str
+def test_a_topic_with_too_many_held_keys_is_held_itself(
+    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a take-over, which counts what is held."""
-    monkeypatch.setattr(parked, bound, {"MOST_HELD": 2, "MOST_KEYS": 1}[bound])
-    next_key = parking.bad if bound == "MOST_HELD" else parking.good
+    monkeypatch.setattr(opening, "Limits", partial(Limits, holds=1))
     with relay(database, bootstrap_servers) as session:
         parking.fail(session, 1)
     with relay(database, bootstrap_servers) as session:
-        parking.send(next_key, 2, poison=bound == "MOST_KEYS")
-        parking.send(parking.good, 3)
-        turn_until(session, lambda: parking.reasons == ["failed", "held", "parked", "parked"], "it is parked")
+        parking.send(parking.good, 0, poison=True)
+        parking.send(parking.good, 1)
+        turn_until(session, lambda: parking.reasons == ["failed", "held", "parked", "parked"], "it is held")
         error = str(parking.keys[0][2])
-        assert error.startswith("TOO_MANY_HELD" if bound == "MOST_HELD" else "TOO_MANY_PARKED")
-        assert ("holds 2 messages" if bound == "MOST_HELD" else "has 1 parked keys") in error
-        assert not session.stopped
+        assert error.startswith("TOO_MANY_PARKED: the topic has too many held keys: MESSAGE_TOO_LARGE")
+        parking.repair()
+        turn_until(session, lambda: parking.reasons == ["failed", "held"], "the topic follows by itself")
         parking.publish(session)
-    found = [record.value for record in read_topic(bootstrap_servers, parking.topic)]
-    sent = [(parking.bad, 0), (parking.bad, 1), (next_key, 2), (parking.good, 3)]
-    for key in (parking.bad, parking.good):
-        expected = [f"{key}:{version}".encode() for one, version in sent if one == key]
-        assert [value for value in found if value in expected] == expected
-    assert len(found) == len(sent)
+    check(bootstrap_servers, parking, 2, 2)
 
 
-def test_messages_that_were_given_up_count_no_more(
+def test_a_key_whose_messages_were_given_up_counts_no_more(
     database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parked, "MOST_HELD", 2)
+    monkeypatch.setattr(opening, "Limits", partial(Limits, holds=1))
     with relay(database, bootstrap_servers) as session:
         parking.fail(session, 1)
         parking.conn.execute("UPDATE outbox.message SET state = 'DEAD', remark = 'by hand'")
         parking.request(session)
-        turn_until(session, lambda: not parking.keys, "the key is empty, and parked no more")
-        parking.send(parking.bad, 2, poison=True)
-        turn_until(session, lambda: parking.reasons == ["failed"], "it parks its key")
-        parking.send(parking.good, 0)
-        parking.settle(session)
+        turn_until(session, lambda: not parking.keys, "the key is empty, and held no more")
+        parking.send(parking.good, 0, poison=True)
+        turn_until(session, lambda: parking.reasons == ["failed"], "it holds its key, not its topic")
+        parking.publish(session)
 
 
-def test_a_lane_row_that_is_held_when_keys_are_read_does_not_stop_the_relay(
+def test_a_key_whose_row_is_held_when_its_lane_is_taken_waits_alone(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
-    """Between taking lanes and reading their keys, an operator locks a lane's row; that lane has no drain."""
-    with relay(database, bootstrap_servers) as session:
-        parking.send(parking.bad, 0, poison=True)
-        parking.settle(session)
-        with holding(database, "SELECT FROM outbox.lane WHERE lane = 3 FOR UPDATE"):
-            session._conn.execute("SET lock_timeout = '5s'")
-            session._parked.load(session.lanes)
-            session._conn.execute("SET lock_timeout = 0")
-        assert session._parked.held.keys_of[3, parking.topic] == 1
+    """The relay before died while it published the key: what may be in Kafka is in doubt before the key goes on."""
+    with withheld_acknowledgements(), relay(database, bootstrap_servers, clean=False) as session:
+        parking.fail(session, 1)
+        parking.repair()
+        parking.request()
+        turn_until(session, lambda: bool(read_topic(bootstrap_servers, parking.topic)), "one is in Kafka")
+    with relay(database, bootstrap_servers) as successor:
+        with holding(database, "SELECT FROM outbox.parked_key FOR UPDATE"):
+            parking.send(parking.good, 0)
+            parking.settle(successor)
+            assert parking.doubtful == [True] * 2
+            assert parking.reasons == ["failed", "held"]
+        parking.drain(successor)
+    check(bootstrap_servers, parking, 2, 1, repeated=True)

@@ -7,15 +7,22 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from outbox_relay.alarms.delivery import STATEMENTS as ALARMS
-from outbox_relay.publisher import draining, parked
-from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher import parked
+from outbox_relay.publisher.hands import wires, writes
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import connect, connect_as_service, insert, insert_numbered
 from tests.support.publications import value
 from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
 from tests.support.topic_parking import LANES, TopicParking
 from tests.support.topics import Topics
+from tests.support.waiting import wait_until
+from tests.support.withheld_acknowledgements import withheld_acknowledgements
+
+GENERATION = "SELECT generation FROM outbox.topic_generation"
+STATED = "SELECT topics_seen FROM outbox.lease"
+LEASED = "SELECT leased_until FROM outbox.lease"
 
 
 def policy(bootstrap_servers: str, topic: str, cleanup: str) -> None:
@@ -39,7 +46,6 @@ def test_a_paused_topic_parks_itself_only_and_goes_on_in_order(database: str, bo
         topics.settle(session)
         assert topics.parked == [(lane, topics.sick, "TOPIC_PAUSED") for lane in LANES]
         assert topics.reasons == ["parked"] * 6
-        assert not session.stopped
         topics.check(topics.sick, range(2))
         topics.check(topics.well, range(5))
         topics.resume()
@@ -61,15 +67,10 @@ def test_a_missing_topic_parks_itself_only_and_goes_on_when_it_is_made(
         topics.send(3)
         topics.settle(session)
         assert topics.parked == [(lane, topics.sick, "UNKNOWN_TOPIC_OR_PART") for lane in LANES]
-        assert not session.stopped
         topics.check(topics.well, range(3))
-        turn_until(
-            session, lambda: session._waking._waits[topics.sick].backoff.pause > 2, "it is asked again"
-        )
-        assert len(topics.parked) == 2
         # Tried again by request before it is there.
         conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp()")
-        tried = "SELECT count(*) FROM outbox.parked_key WHERE tries > 0 AND requested_at IS NULL"
+        tried = "SELECT count(*) FROM outbox.parked_key WHERE requested_at IS NULL"
         turn_until(session, lambda: conn.execute(tried).fetchone() == (2,), "it is tried")
         assert topics.reasons == ["parked"] * 6, "nothing of it is dead"
         alarms = [row for row in conn.execute(ALARMS["found"]).fetchall() if row[0] == "hold"]
@@ -95,7 +96,6 @@ def test_a_topic_that_is_deleted_parks_itself_only(database: str, bootstrap_serv
         topics.send(2)
         topics.settle(session)
         assert [lane for lane, *_ in topics.parked] == list(LANES)
-        assert not session.stopped
         Topics(bootstrap_servers).make_named(topics.sick, 1)
         topics.send()
         topics.drain(session)
@@ -119,10 +119,9 @@ def test_a_paused_topic_outlives_its_relay_and_its_successors_know_it(
         with relay_session(database, bootstrap_servers, clean=False) as session:
             topics.settle(session)
             assert topics.reasons == ["parked"] * 4
-            assert len(session._parked.held.topics) == 2
-            assert not session._parked.held.messages_of, "there is no limit for them"
             topics.resume()
-            turn_until(session, lambda: session._drain is not None, "its drain begins")
+            announced = "SELECT count(*) FROM outbox.parked_key WHERE draining_at IS NOT NULL"
+            turn_until(session, lambda: conn.execute(announced).fetchone() == (2,), "its drain begins")
         topics.send()
         with relay_session(database, bootstrap_servers) as session:
             topics.drain(session)
@@ -133,31 +132,26 @@ def test_a_paused_topic_outlives_its_relay_and_its_successors_know_it(
 def test_a_pause_is_stated_once_nothing_of_the_topic_is_on_the_wire(
     database: str, bootstrap_servers: str
 ) -> None:
-    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+    with connect(database) as conn, RelayThread(database, bootstrap_servers, lease=1.0) as running:
         topics = TopicParking(conn, bootstrap_servers)
         topics.send()
-        topics.settle(session)
-        take, held = session._publisher.take_acknowledged, session._publisher.topics.changes.on_the_wire
-
-        def none() -> list[Batch]:
-            return []
-
-        topics.send()
-        session._publisher.take_acknowledged = none
-        session._publisher.topics.changes.on_the_wire = lambda: {topics.sick}
-        turn_until(session, lambda: session.unsettled == 4, "both topics are on the wire")
-        topics.pause()
-        turn_until(session, lambda: bool(session._publisher.topics._pausing), "the relay knows of the pause")
-        for _ in range(20):
-            session.run_once(0.005)
-            session.balance()
-        (seen,) = conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() or (0,)
-        assert session._lease.topics_seen < seen
-        session._publisher.take_acknowledged = take
-        session._publisher.topics.changes.on_the_wire = held
-        turn_until(session, lambda: session._lease.topics_seen == seen, "it states the pause")
-        topics.settle(session)
+        wait_until(topics.is_settled, "it is published")
+        seen = value(conn, GENERATION)
+        wait_until(lambda: value(conn, STATED) == seen, "it states what it publishes by")
+        with withheld_acknowledgements():
+            topics.send()
+            wait_until(lambda: len(read_topic(bootstrap_servers, topics.sick)) == 4, "it is in Kafka")
+            topics.pause()
+            running.wait_for("topic is held", topic=topics.sick)
+            for _ in range(2):
+                until = value(conn, LEASED)
+                wait_until(lambda until=until: value(conn, LEASED) != until, "the lease is renewed")  # type: ignore[misc]
+            assert value(conn, STATED) == seen
+        wait_until(lambda: value(conn, STATED) == seen + 1, "it states the pause")
+        wait_until(topics.is_settled, "what was on the wire is published")
         assert topics.reasons == []
+    topics.check(topics.sick, range(2))
+    topics.check(topics.well, range(2))
 
 
 @pytest.mark.parametrize("parked_first", [True, False])
@@ -173,7 +167,7 @@ def test_a_message_that_fails_as_its_topic_goes_on_parks_its_own_key(
         topics.settle(session)
         long = '{"much": "%s"}' % ("x" * 2_000)
         conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000 WHERE name = %s", [topics.sick])
-        session._publisher.topics.doubt(topics.sick)
+        topics.follow(session)
 
         def send_long() -> None:
             for key, lane in zip(topics.keys[topics.sick], LANES, strict=True):
@@ -198,7 +192,6 @@ def test_a_message_that_fails_as_its_topic_goes_on_parks_its_own_key(
         # A drain of the key waits for the topic: it is not tried, and its error stays.
         conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp() WHERE NOT is_topic")
         for _ in range(5):
-            session._drain_at = 0.0
             session.run_once(0.005)
         tries = conn.execute("SELECT tries FROM outbox.parked_key WHERE NOT is_topic").fetchall()
         assert tries == ([(0,)] if parked_first else [])
@@ -218,7 +211,7 @@ def test_a_backlog_of_a_paused_topic_holds_up_no_other_and_is_drained_in_order(
     database: str, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is read apart, and claimed page by page; so is what comes while it is drained."""
-    monkeypatch.setattr(draining, "TOPIC_PAGE", 30)
+    monkeypatch.setattr(writes, "HOLD_PAGE", 30)
     with connect(database) as conn:
         topics = TopicParking(conn, bootstrap_servers)
         with relay_session(database, bootstrap_servers, page=20, clean=False) as session:
@@ -238,14 +231,8 @@ def test_a_backlog_of_a_paused_topic_holds_up_no_other_and_is_drained_in_order(
         with relay_session(database, bootstrap_servers, page=20) as session:
             turn_until(session, lambda: session.counts.published > 100, "it is being drained")
             insert_numbered(conn, topics.sick, 100, keys=7, start=400)
-            turn_until(
-                session,
-                lambda: bool(session._parked.held.drained) or not topics.parked,
-                "the topic is drained",
-            )
             topics.drain(session)
             assert topics.reasons == []
-            assert not session._parked.held.drained, "a list of it was taken before it was drained"
     topics.check(topics.well, range(3))
     versions: dict[bytes, list[int]] = {}
     for record in read_topic(bootstrap_servers, topics.sick):
@@ -277,9 +264,7 @@ def test_a_topic_whose_messages_are_refused_at_each_try_repeats_nothing_of_other
     database: str, bootstrap_servers: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that may be described and not written to. Here the broker refuses messages without a key."""
-    monkeypatch.setattr(
-        "outbox_relay.publisher.records.TOPICS_FAULT", parked.TOPICS_FAULT | {"INVALID_RECORD"}
-    )
+    monkeypatch.setattr(wires, "TOPICS_FAULT", parked.TOPICS_FAULT | {"INVALID_RECORD"})
     refusing = make_topic(partitions=1, cleanup_policy="compact")
     tries = "SELECT min(tries) FROM outbox.parked_key WHERE is_topic"
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
@@ -299,7 +284,6 @@ def test_a_topic_whose_messages_are_refused_at_each_try_repeats_nothing_of_other
         topics.settle(session)
         assert value(conn, "SELECT sum(tries) FROM outbox.parked_key") <= 4, "later each time"
         assert topics.reasons == ["parked"] * 4
-        assert not session.stopped
         assert len(read_topic(bootstrap_servers, topics.well)) == repeated + 2 * (topics.sent - 1), (
             "nothing twice"
         )

@@ -51,6 +51,14 @@ def test_a_change_of_a_hold_reads_that_hold(conn: Connection, name: str) -> None
     assert rows_read(plan, "waiting") <= 1
 
 
+@pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "waits")
+def test_one_message_shows_that_something_waits_for_a_hold(conn: Connection) -> None:
+    plan = watch(conn, STATEMENTS["waits"], dict(NUMBERS), {"numbers": [500]}).explain(
+        {"numbers": [500, 505]}
+    )
+    assert rows_read(plan, "waiting") == 1
+
+
 @pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "settle")
 def test_settling_reads_what_it_settles(conn: Connection) -> None:
     plan = watch(conn, STATEMENTS["settle"], IDS, {"ids": [500]}).explain({"ids": [500, 501]})

@@ -6,11 +6,14 @@ import pytest
 
 from outbox_relay.operations import holds
 from outbox_relay.operations.dead_letters import act
+from outbox_relay.publisher.core_session import CoreSession
 from tests.support.kafka_records import read_topic
+from tests.support.locks import holding
 from tests.support.parking import Parking, relay
 from tests.support.plain_inserts import insert
-from tests.support.relay_session import turn_until
+from tests.support.relay_session import loop_of, turn_until
 from tests.support.servers import MakeTopic
+from tests.support.withheld_acknowledgements import withheld_acknowledgements
 
 SKIP = "UPDATE outbox.topic SET skip_ahead = true WHERE name = %s"
 PAUSE = """
@@ -33,6 +36,12 @@ def versions(servers: str, parking: Parking, key: str) -> list[int]:
     return [int(value.rpartition(b":")[2]) for value in dict.fromkeys(mine)]
 
 
+def follow(session: CoreSession, parking: Parking) -> None:
+    """Let the relay notice what has changed of the topics."""
+    (wanted,) = parking.conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() or (0,)
+    turn_until(session, lambda: loop_of(session).topics.generation == wanted, "the relay has seen it")
+
+
 def test_a_message_that_cannot_be_published_parks_alone_and_comes_later_on_request(
     database: str, bootstrap_servers: str, skipping: Parking
 ) -> None:
@@ -44,7 +53,6 @@ def test_a_message_that_cannot_be_published_parks_alone_and_comes_later_on_reque
         skipping.settle(session)
         assert skipping.reasons == ["failed"] * 3
         assert [(topic, key) for topic, key, _ in skipping.keys] == [(skipping.topic, None)] * 3
-        assert not session.stopped
     assert versions(bootstrap_servers, skipping, skipping.bad) == [0, 4]
     one, two, three = holds.everything(skipping.conn)
     assert [hold.waiting for hold in (one, two, three)] == [0, 0, 0]
@@ -79,7 +87,6 @@ def test_a_message_that_the_broker_refuses_parks_alone(
         assert name == compacted
         assert error.startswith("INVALID_RECORD")
         assert skipping.conn.execute("SELECT queue FROM outbox.parked_key").fetchall() == [(None,)]
-        assert not session.stopped
     assert [record.value for record in read_topic(bootstrap_servers, compacted)] == [b"behind it"]
 
 
@@ -90,14 +97,16 @@ def test_what_a_dead_relay_skipped_without_a_record_is_skipped_again(
     with relay(database, bootstrap_servers, clean=False) as session:
         skipping.send(skipping.bad, 0)
         skipping.settle(session)
-        record = session._recorder.commit
-        session._recorder.commit = lambda batches, *rest, **named: record([], *rest, **named)
-        with skipping.conn.transaction():
-            skipping.send(skipping.bad, 1, poison=True)
-            skipping.send(skipping.bad, 2)
-        turn_until(session, lambda: session.counts.published == 2, "what follows is on the wire")
-        session._publisher.serve(0.5)
-        assert skipping.keys == []
+        with holding(database, "SELECT FROM outbox.lane FOR UPDATE"), withheld_acknowledgements():
+            with skipping.conn.transaction():
+                skipping.send(skipping.bad, 1, poison=True)
+                skipping.send(skipping.bad, 2)
+            turn_until(
+                session,
+                lambda: len(read_topic(bootstrap_servers, skipping.topic)) == 2,
+                "what follows is sent",
+            )
+            assert skipping.keys == []
     with relay(database, bootstrap_servers) as successor:
         skipping.settle(successor)
         assert skipping.reasons == ["failed"]
@@ -112,7 +121,7 @@ def test_a_topic_that_goes_on_after_a_pause_skips_ahead_as_well(
         skipping.send(skipping.bad, 0)
         skipping.settle(session)
         skipping.conn.execute(PAUSE, [skipping.topic])
-        turn_until(session, lambda: bool(session._publisher.topics._pausing), "the relay knows of the pause")
+        follow(session, skipping)
         skipping.send(skipping.bad, 1, poison=True)
         skipping.send(skipping.bad, 2)
         turn_until(session, lambda: skipping.reasons == ["parked"] * 2, "both wait for the topic")
@@ -131,9 +140,9 @@ def test_a_topic_that_skips_ahead_no_more_keeps_its_order_once_the_relay_knows(
         skipping.settle(session)
         before = skipping.conn.execute(generation).fetchone() or (0,)
         skipping.conn.execute("UPDATE outbox.topic SET skip_ahead = false WHERE name = %s", [skipping.topic])
-        (wanted,) = skipping.conn.execute(generation).fetchone() or (0,)
-        assert wanted > before[0], "no relay reads the topic before its time otherwise"
-        turn_until(session, lambda: session._publisher.topics.generation == wanted, "the relay has read it")
+        after = skipping.conn.execute(generation).fetchone() or (0,)
+        assert after > before, "no relay reads the topic before its time otherwise"
+        follow(session, skipping)
         skipping.send(skipping.bad, 1, poison=True)
         skipping.send(skipping.bad, 2)
         skipping.settle(session)
@@ -146,7 +155,7 @@ def test_a_key_that_was_parked_before_the_choice_keeps_its_order(
     with relay(database, bootstrap_servers) as session:
         parking.fail(session, 1)
         parking.conn.execute(SKIP, [parking.topic])
-        session._publisher.topics.doubt(parking.topic)
+        follow(session, parking)
         insert(parking.conn, parking.topic, parking.bad, f"{parking.bad}:2")
         parking.settle(session)
         assert parking.reasons == ["failed", "held", "held"]

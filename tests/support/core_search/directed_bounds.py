@@ -52,6 +52,18 @@ def a_hold_that_stops_during_its_announcement_is_not_read(made: Any, _: Flags) -
     return _reads_tails_only(core)
 
 
+def a_message_of_a_hold_that_stopped_is_not_sent_again(made: Any, _: Flags) -> bool:
+    """A page of a topic's hold is out when Kafka refuses the topic: all of it waits for the next try."""
+    core = core_of(made, {TOPIC: 1})
+    core.holds.release(TOPIC)
+    write_all(core)
+    give(core, "drain", row_of(1), row_of(2))
+    item, producer = core.to_send()[0]
+    core.unavailable("b", None, 1.0)
+    core.lost(producer, [item])
+    return not core.to_send() and len(write_all(core).claims) == 2
+
+
 def an_announced_page_is_read_once(made: Any, _: Flags) -> bool:
     """1 is out. The next page is not announced."""
     core = _announced(made)
@@ -128,6 +140,7 @@ BOUNDS = (
     a_hold_that_got_a_claim_is_not_let_go,
     a_retraction_is_written_once,
     a_hold_that_stops_during_its_announcement_is_not_read,
+    a_message_of_a_hold_that_stopped_is_not_sent_again,
     an_announced_page_is_read_once,
     a_pause_has_a_longest_length,
     a_move_is_taken_back,

@@ -64,10 +64,10 @@ APART: Tests = {
         f"{_APART}test_a_successor_publishes_nothing_twice_of_a_backlog_that_is_taken",
     ),
     "a batch with claims is not partial": (
-        f"{_PARKED_APART}test_a_successor_repeats_nothing_of_a_key_that_was_parked_apart",
+        f"{_PARKED_APART}test_a_successor_repeats_nothing_of_a_key_that_was_held_beside_a_backlog",
     ),
     "a drain next to a list records what was recorded before": (
-        f"{_PARKED_APART}test_a_drain_next_to_a_list_of_which_nothing_is_taken_is_not_repeated",
+        f"{_PARKED_APART}test_what_is_drained_before_the_backlog_is_read_is_not_repeated",
     ),
     "the same with one topic": (f"{_DRAINED}test_a_clean_restart_after_a_drain_publishes_nothing_again",),
     "what was drained is published by its list": (

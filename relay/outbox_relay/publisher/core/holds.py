@@ -80,7 +80,7 @@ class Holds:
     # Which hold a row waits for -----------------------------------------------------------------------------------
 
     def scope_of(self, row: Row, partition: int, taken_from: Scope | None) -> Scope | None:
-        """Return the widest hold that a row has to wait for, other than the one that it comes from (R5)."""
+        """Return the widest hold that a row has to wait for (R5); the one that it comes from only if that has stopped."""
         if row.topic not in self._kinds:
             return None
         for scope in (
@@ -89,7 +89,7 @@ class Holds:
             Scope("key", row.topic, row.key),
         ):
             hold = self.by_scope.get(scope)
-            if hold is None or hold.is_passing or scope == taken_from:
+            if hold is None or hold.is_passing or (scope == taken_from and hold.is_requested):
                 continue
             if scope.kind == "key" and row.position < hold.first:
                 continue  # in front of everything that waits for its key
@@ -190,6 +190,10 @@ class Holds:
         """Return whether a hold is to be drained."""
         hold = self.by_scope.get(scope)
         return hold is not None and hold.is_requested
+
+    def is_retried(self, scope: Scope) -> bool:
+        """Return whether a hold is tried again after a pause, without a request."""
+        return scope in self._retries
 
     def due(self, now: float) -> list[Scope]:
         """Return the holds whose pause is over. The driver asks Kafka, and releases them or lets them fail again."""

@@ -98,6 +98,14 @@ class HoldRows:
         """Return all numbers of some holds."""
         return [number for scope in scopes for number in self.by_scope.get(scope, {}).values()]
 
+    def is_empty(self, scope: Scope) -> bool:
+        """Read whether a hold has rows, and nothing waits for it."""
+        numbers = self.numbers([scope])
+        if not numbers:
+            return False
+        values = {"numbers": array_text(numbers)}
+        return self._conn.execute(STATEMENTS["waits"], values, prepare=True).fetchone() == (False,)
+
     def begin(self, scope: Scope, raw: RawRow, id_: int, error: str) -> HoldRow:
         """Choose the number of a hold in the lane of the first message that waits for it."""
         step = -STEP if scope.kind == "topic" else STEP

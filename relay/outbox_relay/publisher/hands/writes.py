@@ -206,10 +206,13 @@ class Writes:
             return
         ids = {claim.row.id: _raw(claim)[MESSAGE_ID] for claim in write.claims}
         for row in rows:
-            what = "topic" if row.scope.kind == "topic" else "key"
-            log.error(f"{what} parked", lane=row.lane, message_id=ids[row.head], reason=row.error)
-        for head, error in fails.values():
-            log.error("key stays parked", message_id=ids[head], reason=error)
+            log.error(
+                f"{_named(row.scope)} parked", lane=row.lane, message_id=ids[row.head], reason=row.error
+            )
+        for number, (head, error) in fails.items():
+            log.error(
+                f"{_named(self.holds.scope_of[number])} stays parked", message_id=ids[head], reason=error
+            )
 
     def _claims(self, write: Write) -> tuple[list[HoldRow], dict[int, tuple[int, str]], dict[str, Any]]:
         """Return the holds that begin, by number those at which a message fails again, and the claims' values."""
@@ -350,6 +353,10 @@ class Writes:
             raise LeaseLostError(
                 f"another relay has taken lanes from {self.lease.owner} (epoch {self.lease.epoch})"
             )
+
+
+def _named(scope: Scope) -> str:
+    return "topic" if scope.kind == "topic" else "key"
 
 
 def _raw(claim: Claim) -> RawRow:

@@ -101,6 +101,11 @@ SELECT k.number, k.lane, k.topic, k.partition, k.queue,
        (SELECT w.place FROM outbox.waiting w WHERE w.parked = k.number ORDER BY w.place LIMIT 1), k.error
 FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
 
+-- name: waits
+-- Whether a message waits for one of some holds.
+SELECT EXISTS (SELECT FROM unnest(%(numbers)s::bigint[]) n (number)
+               CROSS JOIN LATERAL (SELECT FROM outbox.waiting w WHERE w.parked = n.number LIMIT 1) w)
+
 -- name: requested
 -- The holds whose messages somebody has asked to publish, those first that were asked for first.
 SELECT number FROM outbox.parked_key
