@@ -1,7 +1,7 @@
 """A key of a topic with a backlog is held and drained, while a part of the backlog is published.
 
-The tests act between two turns of a session. Each page is of ten messages, so the topic is read from a list, which holds
-many pages of the key when its drain begins.
+The tests act between two turns of a session. Each page is of ten messages, so the topic is read from a list, which
+holds many pages of the key when its drain begins.
 """
 
 from __future__ import annotations

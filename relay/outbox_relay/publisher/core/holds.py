@@ -80,7 +80,7 @@ class Holds:
     # Which hold a row waits for -----------------------------------------------------------------------------------
 
     def scope_of(self, row: Row, partition: int, taken_from: Scope | None) -> Scope | None:
-        """Return the widest hold that a row has to wait for (R5); the one that it comes from only if that has stopped."""
+        """Return the widest hold that a row waits for (R5); the one that it comes from only if that has stopped."""
         if row.topic not in self._kinds:
             return None
         for scope in (
