@@ -115,53 +115,6 @@ FORMER: Mapping[str, frozenset[str]] = {
             "test_a_relay_that_waits_for_locks_of_the_lanes_stops_when_asked",
         }
     ),
-    "test_leaderless.py": frozenset(
-        {
-            "test_a_drain_of_a_key_is_put_off_before_it_waits_for_a_lost_leader",
-            "test_a_key_that_is_drained_when_its_topic_loses_a_leader_keeps_its_request",
-            "test_a_request_holds_up_no_lane_while_the_partition_has_no_leader",
-            "test_a_topic_that_loses_a_leader_while_it_is_drained_goes_on_waiting",
-            "test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded",
-        }
-    ),
-    "test_pause_after_giving_up.py": frozenset(
-        {
-            "test_a_pause_is_not_stated_while_what_was_given_up_may_arrive",
-        }
-    ),
-    "test_relay_life.py": frozenset(
-        {
-            "test_a_relay_without_messages_rests_longer_and_a_message_ends_that",
-        }
-    ),
-    "test_relay_malformed.py": frozenset(
-        {
-            "test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash",
-        }
-    ),
-    "test_relay_stops.py": frozenset(
-        {
-            "test_an_unknown_topic_holds_up_itself_only_and_goes_on_when_it_is_created",
-        }
-    ),
-    "test_relay_topics.py": frozenset(
-        {
-            "test_known_topics_flow_while_a_broker_holds_up_a_look_up",
-            "test_known_topics_flow_while_postgresql_holds_up_a_look_up",
-        }
-    ),
-    "test_repartition.py": frozenset(
-        {
-            "test_messages_that_name_their_queue_stay_there",
-            "test_nothing_is_published_from_lanes_just_taken_before_the_change_is_used",
-            "test_what_is_held_behind_a_parked_key_goes_to_the_new_partition",
-        }
-    ),
-    "test_topic_repair.py": frozenset(
-        {
-            "test_a_topic_goes_on_soon_after_the_repair_that_its_error_names",
-        }
-    ),
     "test_relay_takeover.py": frozenset(
         {
             "test_a_takeover_in_the_middle_of_a_backlog_finds_the_rest_in_later_partitions",

@@ -5,12 +5,15 @@ The table refuses such rows where it checks them. The relay does not rely on tha
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
-from outbox_relay.publisher.batch import Batch, Publication, Slot, ignore
-from outbox_relay.publisher.errors import OutOfOrderError
+from outbox_relay.publisher import loop
+from outbox_relay.publisher.core.values import Item, Row
+from outbox_relay.publisher.errors import BrokenError
+from outbox_relay.publisher.hands.published import check_offsets
 from outbox_relay.publisher.kept_keys import LONGEST_TOPIC
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import connect, insert, insert_unchecked, wait_published
@@ -103,15 +106,13 @@ def test_a_queue_that_cannot_be_holds_up_its_key_and_a_topic_itself(
 def test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash(
     database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = Batch.outcome
     broken = [RuntimeError("the books do not balance"), KeyError("nothing of the kind")]
 
-    def breaks(batch: Batch) -> Publication:
-        if batch.messages and broken:
+    def breaks(items: Collection[Item]) -> None:
+        if broken:
             raise broken.pop(0)
-        return outcome(batch)
 
-    monkeypatch.setattr(Batch, "outcome", breaks)
+    monkeypatch.setattr(loop, "check_offsets", breaks)
     with connect(database) as conn, RelayThread(database, bootstrap_servers) as relay:
         insert(conn, topic, "k", "k:1")
         wait_published(conn)
@@ -124,13 +125,11 @@ def test_an_error_of_the_relay_itself_is_named_and_waited_out_without_a_crash(
     assert {record.value for record in read_topic(bootstrap_servers, topic)} == {b"k:1"}
 
 
-def test_offsets_that_do_not_ascend_accuse_their_own_lanes_only() -> None:
-    batch = Batch((1, 2, 3), None, None)  # type: ignore[arg-type]
-    batch.positions, batch.row_lanes, batch.message_ids = [10, 11, 12], [1, 2, 3], ["a", "b", "c"]
-    wrong, right = Slot("t", 0, ignore), Slot("t", 1, ignore)
-    wrong.indexes, wrong.offsets = [0, 2], [8, 8]
-    right.indexes, right.offsets = [1], [5]
-    batch.slots = {("t", 0): wrong, ("t", 1): right}
-    with pytest.raises(OutOfOrderError, match=r"offset 8 after 8 in t\[0\]") as caught:
-        batch.outcome()
-    assert {lane: one.message_id for lane, one in caught.value.refused.items()} == {1: "a", 3: "c"}
+def test_offsets_that_do_not_ascend_are_an_error_of_the_relay() -> None:
+    def acknowledged(*offsets: int) -> list[Item]:
+        row = Row(1, 1, "t", "k", 1)
+        return [Item(row, 1, 0, in_doubt=False, taken_from=None, offset=offset) for offset in offsets]
+
+    check_offsets(acknowledged(8, 9, 11))
+    with pytest.raises(BrokenError, match=r"in t\[0\]: deliveries out of order"):
+        check_offsets(acknowledged(8, 9, 9))

@@ -104,7 +104,7 @@ def test_an_unknown_topic_holds_up_itself_only_and_goes_on_when_it_is_created(
         admin.create_topics([NewTopic(missing, num_partitions=2, replication_factor=1)])[missing].result(15)
         wait_published(conn)
         wait_until(lambda: not conn.execute(error).fetchone(), "the topic is no longer parked")
-        relay.wait_for("topic is parked no more")
+        relay.wait_for("topic is held no more", topic=missing)
         relay.stop()
     late = read_topic(bootstrap_servers, missing)
     assert [record.value for record in late] == [f"{bad}:{version}".encode() for version in range(3)]

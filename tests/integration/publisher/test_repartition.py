@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -10,12 +10,13 @@ import pytest
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.operations import relays
-from outbox_relay.publisher.session import Session
-from outbox_relay.publisher.topics import TopicBook
+from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.topics import Found
 from tests.support.kafka_records import Record, read_topic
 from tests.support.moved_keys import grow, wrong_of_moved
 from tests.support.plain_inserts import Connection, insert
-from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_session import loop_of, relay_session, turn_until
 from tests.support.servers import MakeTopic
 
 BEFORE, AFTER = 2, 4
@@ -41,7 +42,7 @@ class Moving:
     def move(self) -> None:
         self.conn.execute("UPDATE outbox.topic SET partitions = %s WHERE name = %s", [AFTER, self.topic])
 
-    def all_are_recorded(self, *sessions: Session) -> Callable[[], bool]:
+    def all_are_recorded(self, *sessions: CoreSession) -> Callable[[], bool]:
         return lambda: sum(session.counts.recorded for session in sessions) == len(self.sent)
 
     def records(self) -> list[Record]:
@@ -62,14 +63,14 @@ def moving(conn: Connection, bootstrap_servers: str, make_topic: MakeTopic) -> M
 
 
 @contextmanager
-def two_sessions(database: str, servers: str) -> Iterator[tuple[Session, Session]]:
+def two_sessions(database: str, servers: str) -> Iterator[tuple[CoreSession, CoreSession]]:
     """A session with all lanes, and one that stands by."""
     with ExitStack() as stack:
         first = stack.enter_context(relay_session(database, servers))
         yield first, stack.enter_context(relay_session(database, servers))
 
 
-def hand_over(conn: Connection, source: Session, target: Session) -> None:
+def hand_over(conn: Connection, source: CoreSession, target: CoreSession) -> None:
     """Let all lanes go from one session to another one."""
     living = relays.everything(conn)
     for relay in living:
@@ -90,10 +91,12 @@ def test_a_key_does_not_go_back_with_its_lane(
         moving.send()
         turn_until(a, moving.all_are_recorded(a), "A publishes")
         # Nothing else than taking the lane lets A read the topic again.
-        refresh = TopicBook._refresh
-        monkeypatch.setattr(
-            TopicBook, "_refresh", lambda book: None if book is a._publisher.topics else refresh(book)
-        )
+        tend, kept = TopicWatch.tend, loop_of(a).topics
+
+        def seldom(watch: TopicWatch, due: Iterable[str], held: Collection[str] = ()) -> Found:
+            return {} if watch is kept else tend(watch, due, held)
+
+        monkeypatch.setattr(TopicWatch, "tend", seldom)
         grow(moving.servers, moving.topic, AFTER)
         moving.move()
         hand_over(moving.conn, a, b)
@@ -103,29 +106,6 @@ def test_a_key_does_not_go_back_with_its_lane(
         hand_over(moving.conn, b, a)
         moving.send()
         turn_until(a, moving.all_are_recorded(a, b), "A publishes again")
-    assert moving.partitions()[-1] >= BEFORE
-    assert moving.wrong == ""
-
-
-def test_nothing_is_published_from_lanes_just_taken_before_the_change_is_used(
-    database: str, moving: Moving
-) -> None:
-    with relay_session(database, moving.servers) as session:
-        moving.send()
-        turn_until(session, moving.all_are_recorded(session), "the first one is published")
-        grow(moving.servers, moving.topic, AFTER)
-        moving.move()
-        changes = session._publisher.topics.changes
-        on_the_wire, changes.on_the_wire = changes.on_the_wire, lambda: {moving.topic}
-        session._read_topics_anew()
-        moving.send()
-        turn_until(session, lambda: bool(session._pages), "a page waits")
-        for _ in range(10):
-            session.run_once(0.0)
-        assert changes.awaited == {moving.topic}
-        assert session.counts.published == 1
-        changes.on_the_wire = on_the_wire
-        turn_until(session, moving.all_are_recorded(session), "the second one is published")
     assert moving.partitions()[-1] >= BEFORE
     assert moving.wrong == ""
 
@@ -143,8 +123,8 @@ def test_what_is_held_behind_a_parked_key_goes_to_the_new_partition(
         turn_until(session, lambda: conn.execute(held).fetchone() == (2,), "two messages are held")
         grow(moving.servers, moving.topic, AFTER)
         moving.move()
-        topics = session._publisher.topics
-        turn_until(session, lambda: topics.known(moving.topic).partitions == AFTER, "the topic has moved")
+        counts = loop_of(session).core.topics.counts
+        turn_until(session, lambda: counts[moving.topic] == (AFTER, None), "the topic has moved")
         assert conn.execute(held).fetchone() == (2,)
         conn.execute("UPDATE outbox.message SET headers = NULL WHERE headers IS NOT NULL")
         conn.execute("UPDATE outbox.parked_key SET requested_at = clock_timestamp()")
@@ -166,8 +146,8 @@ def test_messages_that_name_their_queue_stay_there(database: str, conn: Connecti
         turn_until(session, moving.all_are_recorded(session), "the first one is published")
         grow(moving.servers, moving.topic, AFTER)
         moving.move()
-        topics = session._publisher.topics
-        turn_until(session, lambda: topics.generation == 1, "the topic has moved")
+        counts = loop_of(session).core.topics.counts
+        turn_until(session, lambda: counts[moving.topic] == (AFTER, None), "the topic has moved")
         send(1)
         turn_until(session, moving.all_are_recorded(session), "the second one is published")
     assert moving.partitions() == [1, 1]

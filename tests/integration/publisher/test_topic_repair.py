@@ -8,6 +8,8 @@ from functools import partial
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from outbox_relay.publisher.core.values import Limits
+from outbox_relay.publisher.hands import opening
 from tests.support.locks import holding
 from tests.support.outbox_command import Ran, outbox, succeed
 from tests.support.plain_inserts import Connection, insert, keys_of_lanes
@@ -118,16 +120,15 @@ def test_a_topic_is_altered_although_a_lanes_row_is_held(
 
 
 def test_a_topic_goes_on_soon_after_the_repair_that_its_error_names(
-    database: str, conn: Connection, bootstrap_servers: str, missing: str
+    database: str, conn: Connection, bootstrap_servers: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its back-off would be much longer than the test waits."""
+    """Its back-off is much longer than the test waits."""
+    monkeypatch.setattr(opening, "Limits", partial(Limits, pause=3_600.0, longest_pause=3_600.0))
     (key,) = keys_of_lanes(conn, missing, 1)
     insert(conn, missing, key, b"x")
     parked = "SELECT error FROM outbox.parked_key WHERE is_topic"
     with relay_session(database, bootstrap_servers) as session:
         turn_until(session, lambda: bool(conn.execute(parked).fetchall()), "the topic is parked")
-        session._waking.follow(session._parked.held.topics)
-        session._waking._waits[missing].at += 3_600
         error = str(value(conn, parked))
         command = error.rpartition("create it with: outbox ")[2].split()
         assert command == ["topic", "create", missing]
