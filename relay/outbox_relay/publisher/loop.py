@@ -360,7 +360,8 @@ class Loop:
         """Whether messages go by what was read of topics last, and none of a paused one is on its way."""
         core = self.core
         paused = [name for name, why in self.topics.closed.items() if why.code == "TOPIC_PAUSED"]
-        return not core.topics.moving and not any(core.streams.has_sent(name) for name in paused)
+        is_sent = any(core.streams.has_sent(name) or self.wires.may_deliver(name) for name in paused)
+        return not core.topics.moving and not is_sent
 
     @property
     def has_unread(self) -> bool:

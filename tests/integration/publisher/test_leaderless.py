@@ -1,192 +1,159 @@
-"""A lane that waits for a partition without a leader: the topic waits, in doubt, and everything else goes on.
+"""A partition that acknowledges nothing: what it has waits, in doubt, and everything else goes on.
 
-The messages arrive in Kafka, and what it says of that is not learned: so each of them comes a second time, which shows
-that first appearances are in order. With a broker that is killed: tests/faults/test_relay_sick_partition.py.
+The messages arrive in Kafka, and what it reports of that is not learned: so each of them comes a second time, which
+shows that first appearances are in order. With a broker that is killed: tests/faults/test_relay_sick_partition.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
 import pytest
 
-from outbox_relay.operations import holds
-from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.parked import KeyDrain
-from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topics import Found, Read
-from tests.support.deliveries import learn_nothing_of
+from outbox_relay.publisher.topic_lookup import TopicLookup
+from tests.support.deaf_wires import deaf_to
 from tests.support.kafka_records import read_topic
-from tests.support.parking import Parking, check, relay
+from tests.support.parking import Parking
 from tests.support.plain_inserts import Connection, connect
-from tests.support.relay_session import relay_session, turn_until
-from tests.support.topic_parking import LANES, TopicParking
+from tests.support.relay_thread import RelayThread
+from tests.support.topic_parking import TopicParking
+from tests.support.waiting import wait_until
 
-LEADERLESS = Unpublishable("LEADER_NOT_AVAILABLE", "no leader")
-REQUESTED = "SELECT count(*) FROM outbox.parked_key WHERE requested_at IS NOT NULL"
-DOUBTFUL = "SELECT in_doubt FROM outbox.waiting ORDER BY place"
+PARTITIONS = """
+    SELECT DISTINCT topic, partition, split_part(error, ':', 1) FROM outbox.parked_key WHERE partition IS NOT NULL
+"""
+DOUBTFUL = "SELECT bool_and(in_doubt) FROM outbox.waiting"
+ANNOUNCED = "SELECT count(*) FROM outbox.parked_key WHERE draining_at IS NOT NULL"
+REQUEST = "UPDATE outbox.parked_key SET requested_at = clock_timestamp()"
 
 
-@pytest.mark.parametrize("dies", ["never", "before the record", "after the record"])
-def test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded(
-    database: str, bootstrap_servers: str, dies: str
+def relay(database: str, bootstrap_servers: str) -> RelayThread:
+    """A relay that waits for acknowledgements for a second, and knows its topics before a test makes it deaf."""
+    return RelayThread(database, bootstrap_servers, ack_timeout=1.0)
+
+
+def wait_for_hold(conn: Connection, topic: str, code: str = "PARTITION_UNAVAILABLE") -> None:
+    wait_until(lambda: conn.execute(PARTITIONS).fetchall() == [(topic, 0, code)], "the partition is held")
+
+
+def flow(topics: TopicParking, count: int) -> None:
+    """Let both topics have messages, and wait until those of the sound one are published."""
+    topics.send(count)
+    wait_until(lambda: topics.is_published(topics.well, 2 * topics.sent), "the other topic flows")
+
+
+@pytest.mark.parametrize("who_goes_on", ["the relay", "its successor"])
+def test_what_a_silent_partition_has_is_held_in_doubt_and_the_rest_goes_on(
+    database: str, bootstrap_servers: str, who_goes_on: str
 ) -> None:
     with connect(database) as conn:
-        with relay_session(database, bootstrap_servers, clean=dies == "never") as session:
-            topics = TopicParking(conn, bootstrap_servers)
-            topics.send(1)
-            topics.settle(session)
-            learn_nothing_of(session, topics.sick)
-            topics.send(2)
-            turn_until(session, lambda: set(session._publisher.aside) == set(LANES), "both lanes wait")
-            deaf = session._publisher
-            if dies != "before the record":
-                for lane in LANES:
-                    session._give_up(lane, LEADERLESS)
-                assert [(lane, code) for lane, _, code in topics.parked] == [
-                    (lane, LEADERLESS.code) for lane in LANES
-                ]
-                assert topics.reasons == ["parked"] * 4
-                assert conn.execute(DOUBTFUL).fetchall() == [(True,)] * 4
-                assert topics.is_published(topics.well, 6)
-                assert not session.unsettled
-                assert not session.stopped
-            topics.send(1)
-            if dies == "never":
-                turn_until(session, lambda: topics.is_published(topics.well, 8), "the other topic flows")
-                assert session._publisher is not deaf
-                topics.drain(session)
-        if dies != "never":
-            with relay_session(database, bootstrap_servers) as successor:
-                topics.settle(successor)
-                topics.drain(successor)
-        assert topics.reasons == []
-    topics.check(topics.sick, range(4), repeated=True)
-    topics.check(topics.well, range(4), repeated=dies == "before the record")
-
-
-def list_leaders(session: Session, topic: str, *, none: bool) -> None:
-    """Let Kafka's answers about a topic list no leader of its partition, or what they say themselves again."""
-    book = session._publisher.topics
-    for reads in (book, book._refresher):
-        reads._read = partial(lost, reads._read, topic) if none else reads._read.args[0]  # type: ignore[attr-defined]
-
-
-def lost(read: Read, topic: str, conn: Connection, names: Iterable[str]) -> Found:
-    found = dict(read(conn, names))
-    if isinstance(known := found.get(topic), Topic):
-        found[topic] = replace(known, leaderless=frozenset((0,)))
-    return found
-
-
-def test_a_request_holds_up_no_lane_while_the_partition_has_no_leader(
-    database: str, bootstrap_servers: str
-) -> None:
-    """Registering the topic asks for a drain in each of its lanes."""
-    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
         topics = TopicParking(conn, bootstrap_servers)
-        topics.send(1)
-        topics.settle(session)
-        topics.pause()
-        topics.follow(session)
-        topics.send(2)
-        topics.settle(session)
-        list_leaders(session, topics.sick, none=True)
-        topics.resume()
-        topics.follow(session)
-        (hold,) = holds.everything(conn, holds.HoldFilter(topic=topics.sick))
-        conn.execute(holds.STATEMENTS["release"], {"numbers": hold.numbers})
-        learn_nothing_of(session, topics.sick)
-        turn_until(session, lambda: conn.execute(REQUESTED).fetchone() == (0,), "the requests are answered")
-        assert not session.unsettled
-        assert not session._publisher.aside
-        assert [(lane, code) for lane, _, code in topics.parked] == [
-            (lane, LEADERLESS.code) for lane in LANES
-        ]
-        assert topics.reasons == ["parked"] * 4
-        del session._publisher._new_slot
-        list_leaders(session, topics.sick, none=False)
-        topics.drain(session)
-    topics.check(topics.sick, range(3))
+        with ExitStack() as stack:
+            running = stack.enter_context(relay(database, bootstrap_servers))
+            with deaf_to(topics.sick):
+                flow(topics, 2)
+                wait_for_hold(conn, topics.sick)
+                assert conn.execute(DOUBTFUL).fetchone() == (True,)
+                flow(topics, 1)
+                wait_until(lambda: len(topics.reasons) == 6, "what follows waits, too")
+                if who_goes_on == "its successor":
+                    running.stop()
+            if who_goes_on == "its successor":
+                stack.enter_context(relay(database, bootstrap_servers))
+            wait_until(lambda: not topics.reasons, "all of it is published")
+            flow(topics, 1)
+            wait_until(topics.is_settled, "the topic flows")
+    topics.check(topics.sick, range(4), repeated=True)
+    topics.check(topics.well, range(4))
 
 
-def test_a_drain_of_a_key_is_put_off_before_it_waits_for_a_lost_leader(
+class Leaders:
+    """What Kafka answers about a topic's leaders, to relays that begin from now on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, topic: str) -> None:
+        self.are_lost = False
+        self.lost_answers = 0
+        read = TopicLookup.read
+
+        def misread(lookup: TopicLookup, conn: Connection, names: Iterable[str]) -> Any:
+            found = dict(read(lookup, conn, names))
+            if self.are_lost and isinstance(known := found.get(topic), Topic):
+                found[topic] = replace(known, leaderless=frozenset((0,)))
+                self.lost_answers += 1
+            return found
+
+        monkeypatch.setattr(TopicLookup, "read", misread)
+
+
+def test_nothing_is_sent_to_a_partition_without_a_leader_on_request(
+    database: str, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on by itself when it has one."""
+    with connect(database) as conn:
+        topics = TopicParking(conn, bootstrap_servers)
+        leaders = Leaders(monkeypatch, topics.sick)
+        with relay(database, bootstrap_servers):
+            with deaf_to(topics.sick):
+                flow(topics, 2)
+                wait_for_hold(conn, topics.sick)
+                leaders.are_lost = True
+                wait_until(
+                    lambda: leaders.lost_answers > 2 and conn.execute(ANNOUNCED).fetchone() == (0,),
+                    "it is known to have no leader, and nothing of it is on the wire",
+                )
+            sent, answered = len(read_topic(bootstrap_servers, topics.sick)), leaders.lost_answers
+            conn.execute(REQUEST)
+            wait_until(lambda: leaders.lost_answers > answered + 2, "Kafka was asked again")
+            flow(topics, 2)
+            assert len(read_topic(bootstrap_servers, topics.sick)) == sent
+            leaders.are_lost = False
+            wait_until(lambda: not topics.reasons, "all of it is published")
+            wait_until(topics.is_settled, "the topic flows")
+    topics.check(topics.sick, range(4), repeated=True)
+    topics.check(topics.well, range(4))
+
+
+def test_a_key_whose_partition_is_silent_while_it_is_drained_keeps_its_request(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
-    with relay(database, bootstrap_servers) as session:
-        parking.fail(session, 1, 2)
+    """Its message is sound: it is drained behind its partition, without being asked for again."""
+    with relay(database, bootstrap_servers):
+        parking.send(parking.bad, 0, poison=True)
+        parking.send(parking.bad, 1, 2)
+        wait_until(lambda: parking.reasons == ["failed", "held", "held"], "the key is held")
         parking.repair()
-        list_leaders(session, parking.topic, none=True)
-        parking.request(session)
-        turn_until(session, lambda: (3, parking.topic) in session._parked.held.topics, "its topic is parked")
-        assert not session.unsettled
-        assert not session._publisher.aside
-        assert parking.reasons == ["failed", "held", "held"]
-        assert parking.doubtful == [False] * 3
-        list_leaders(session, parking.topic, none=False)
-        parking.drain(session)
-    check(bootstrap_servers, parking, 3, 0)
-
-
-def test_a_key_that_is_drained_when_its_topic_loses_a_leader_keeps_its_request(
-    database: str, bootstrap_servers: str, parking: Parking
-) -> None:
-    """Its message is sound: it is drained after its topic, without being asked for again."""
-    with relay(database, bootstrap_servers) as session:
-        parking.fail(session, 1, 2)
-        parking.repair()
-        drains: list[Batch] = []
-        note = session._note_drained
-
-        def unlearned(drain: KeyDrain, part: KeyDrain, batch: Batch) -> None:
-            if not drains:
-                drains.append(batch)
-                for slot in batch.slots.values():
-                    slot.offsets = []
-                session._set_aside({drain.lane})
-            note(drain, part, batch)
-
-        session._note_drained = unlearned
-        parking.request(session)
-        turn_until(session, lambda: 3 in session._publisher.aside, "the drain waits")
-        session._give_up(3, LEADERLESS)
-        assert (3, parking.topic) in session._parked.held.topics
-        assert parking.reasons == ["failed", "held", "held"]
-        assert parking.doubtful == [True, False, False]
-        parking.send(parking.bad, 3)
-        parking.send(parking.good, 0)
-        parking.drain(session)
-        assert not session._parked.held.messages_of[3, parking.topic]
+        with deaf_to(parking.topic):
+            parking.request()
+            wait_for_hold(parking.conn, parking.topic)
+            assert parking.doubtful[0]
+            parking.send(parking.bad, 3)
+            parking.send(parking.good, 0)
+        wait_until(lambda: not parking.keys, "the key is drained")
+        wait_until(parking.is_done, "all is published")
     found = [record.value for record in read_topic(bootstrap_servers, parking.topic) if record.value]
     mine = [one for one in dict.fromkeys(found) if one.startswith(parking.bad.encode() + b":")]
     assert mine == [f"{parking.bad}:{version}".encode() for version in range(4)]
 
 
-def test_a_topic_that_loses_a_leader_while_it_is_drained_goes_on_waiting(
+def test_a_topic_whose_partition_is_silent_while_it_is_drained_goes_on_waiting(
     database: str, bootstrap_servers: str
 ) -> None:
-    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+    with connect(database) as conn:
         topics = TopicParking(conn, bootstrap_servers)
-        topics.send(1)
-        topics.settle(session)
-        topics.pause()
-        topics.follow(session)
-        topics.send(3)
-        topics.settle(session)
-        learn_nothing_of(session, topics.sick)
-        topics.resume()
-        turn_until(session, lambda: bool(session._publisher.aside), "its drain waits")
-        (lane,) = session._publisher.aside
-        session._give_up(lane, LEADERLESS)
-        assert topics.sick not in session._waking.open, "it is asked about before it is tried again"
-        assert topics.reasons == ["parked"] * 6
-        assert not session._parked.held.messages_of
-        assert [code for of_lane, _, code in topics.parked if of_lane == lane] == [LEADERLESS.code]
-        topics.drain(session)
-        assert topics.reasons == []
+        with relay(database, bootstrap_servers) as running:
+            topics.pause()
+            running.wait_for("lanes taken")
+            flow(topics, 3)
+            wait_until(lambda: topics.reasons == ["parked"] * 6, "it waits")
+            with deaf_to(topics.sick):
+                topics.resume()
+                wait_until(lambda: bool(conn.execute(PARTITIONS).fetchall()), "its partition is held")
+                flow(topics, 1)
+            wait_until(lambda: not topics.reasons, "all of it is published")
+            wait_until(topics.is_settled, "the topic flows")
     topics.check(topics.sick, range(4), repeated=True)
     topics.check(topics.well, range(4))

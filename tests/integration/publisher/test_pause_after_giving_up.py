@@ -1,58 +1,59 @@
-"""A topic is stated to be paused once nothing of it may arrive any more, also of what lanes wait for no longer.
+"""A topic is stated to be paused once nothing of it may arrive any more, also of what was given up.
 
-Schedule: a lane gives up what it has on the wire, because its partition has no leader, or is silent. Another lane waits
+Schedule: a partition is silent, and what it has on the wire is given up: it waits in the table. Another partition waits
 for something else, so the producer stays, and may deliver what was given up. An operator pauses the topic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
-from outbox_relay.publisher.errors import Unpublishable
-from tests.support.deliveries import learn_nothing_of
-from tests.support.plain_inserts import connect, insert
-from tests.support.relay_session import relay_session, turn_until
-from tests.support.topic_parking import LANES, TopicParking
+from outbox_relay.publisher.hands.silence import Silence
+from outbox_relay.publisher.hands.wires import Wire
+from tests.support.deaf_wires import deaf_to
+from tests.support.plain_inserts import connect
+from tests.support.publications import value
+from tests.support.relay_thread import RelayThread
+from tests.support.topic_parking import TopicParking
+from tests.support.waiting import wait_until
 
-REGISTRY = "SELECT generation FROM outbox.topic_generation"
+GENERATION = "SELECT generation FROM outbox.topic_generation"
+STATED = "SELECT topics_seen FROM outbox.lease"
+LEASED = "SELECT leased_until FROM outbox.lease"
 
 
-@pytest.mark.parametrize("code", ["LEADER_NOT_AVAILABLE", "PARTITION_UNAVAILABLE", "of a drain"])
 def test_a_pause_is_not_stated_while_what_was_given_up_may_arrive(
-    database: str, bootstrap_servers: str, code: str
+    database: str, bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given_up, waits = LANES
-    with connect(database) as conn, relay_session(database, bootstrap_servers) as session:
+    with connect(database) as conn:
         topics = TopicParking(conn, bootstrap_servers)
-        topics.send()
-        topics.settle(session)
-        if code == "of a drain":
-            topics.pause()
-            topics.follow(session)
-            insert(conn, topics.sick, topics.keys[topics.sick][0], "waits")
-            topics.settle(session)
+        patient = {topics.well}
+        silent = Silence.silent
+
+        def but_patient(silence: Silence, wires: Collection[Wire], now: float) -> dict[tuple[str, int], str]:
+            return {
+                name: reason for name, reason in silent(silence, wires, now).items() if name[0] not in patient
+            }
+
+        monkeypatch.setattr(Silence, "silent", but_patient)
+        with RelayThread(database, bootstrap_servers, ack_timeout=1.0, lease=1.0) as running:
+            with deaf_to(topics.sick, topics.well):
+                with conn.transaction():
+                    topics.send()
+                running.wait_for("partition is held", topic=topics.sick)
+                topics.pause()
+                running.wait_for("topic is held", topic=topics.sick)
+                for _ in range(2):
+                    until = value(conn, LEASED)
+                    wait_until(lambda until=until: value(conn, LEASED) != until, "the lease is renewed")  # type: ignore[misc]
+                assert value(conn, STATED) < value(conn, GENERATION), "the producer may deliver"
+                patient.clear()
+                running.wait_for("partition is held", topic=topics.well)
+            wait_until(lambda: value(conn, STATED) == value(conn, GENERATION), "it states the pause")
             topics.resume()
-            topics.follow(session)
-        learn_nothing_of(session)
-        if code != "of a drain":
-            insert(conn, topics.sick, topics.keys[topics.sick][0], "given up")
-        turn_until(session, lambda: given_up in session._publisher.aside, "the lane waits")
-        insert(conn, topics.well, topics.keys[topics.well][1], "waits")
-        turn_until(session, lambda: waits in session._publisher.aside, "another lane waits")
-        deaf = session._publisher
-        session._give_up(given_up, Unpublishable(code.partition(" ")[0], "for a test"))
-        assert set(deaf.aside) == {waits}
-        topics.pause()
-        (seen,) = conn.execute(REGISTRY).fetchone() or (0,)
-        turn_until(
-            session, lambda: session._publisher.topics._current == seen, "the relay knows of the pause"
-        )
-        session._follow_topics()
-        assert session._publisher is deaf
-        assert session._lease.topics_seen < seen, "the producer may deliver what was given up"
-        session._give_up(waits, Unpublishable("LEADER_NOT_AVAILABLE", "for a test"))
-        turn_until(session, lambda: session._lease.topics_seen == seen, "the relay states the pause")
-        assert session._publisher is not deaf
-        topics.resume()
-        turn_until(session, lambda: not topics.reasons and not session.stopped, "all of it goes on")
-        topics.settle(session)
+            wait_until(lambda: not topics.reasons, "all of it goes on")
+            wait_until(topics.is_settled, "all of it is published")
+    for topic in (topics.sick, topics.well):
+        topics.check(topic, range(1), repeated=True)

@@ -293,6 +293,11 @@ class Wires:
         self.unacknowledged = sum(len(wire.items) for wire in found)
         return found
 
+    def may_deliver(self, topic: str) -> bool:
+        """Return whether a producer has messages of a topic; also what is in the table again may arrive."""
+        wires = [wire for handle in self._handles.values() for wire in handle.wires.values()]
+        return any(wire.items and wire.topic == topic for wire in wires)
+
     def forget(self, topic: str, partition: int) -> None:
         """Wait no longer for what a partition has on any wire: its messages are in the table again."""
         self._take_stream(topic, partition)
