@@ -131,7 +131,7 @@ TOPIC_PARKING: Tests = {
     ),
     "a record under another epoch": LANES["a record that does not name its lanes"],
     "a drain of a key that forgets its request where the topic is closed": (
-        f"{_P}test_leaderless.py::test_a_key_that_is_drained_when_its_topic_loses_a_leader_keeps_its_request",
+        f"{_P}test_leaderless.py::test_a_key_whose_partition_is_silent_while_it_is_drained_keeps_its_request",
     ),
     "a drain that is given up with the key that it parked": (
         f"{_P}test_drains_given_up.py::test_a_key_that_was_parked_by_a_page_that_is_given_up_is_drained_in_order",
@@ -140,7 +140,7 @@ TOPIC_PARKING: Tests = {
         f"{_FRONT}test_a_message_in_front_of_one_that_parked_its_key_is_published_with_its_topic",
     ),
     "what is given up counts as published": (
-        f"{_P}test_leaderless.py::test_what_a_lane_waits_for_is_parked_in_doubt_and_the_rest_is_recorded",
+        f"{_P}test_leaderless.py::test_what_a_silent_partition_has_is_held_in_doubt_and_the_rest_goes_on",
     ),
     "newer messages flow before what was given up": (
         f"{_U}test_leaderless.py::test_what_is_not_acknowledged_waits_for_its_topic_in_order",
