@@ -64,6 +64,14 @@ def a_message_of_a_hold_that_stopped_is_not_sent_again(made: Any, _: Flags) -> b
     return not core.to_send() and len(write_all(core).claims) == 2
 
 
+def a_hold_is_drained_while_it_gets_messages(made: Any, _: Flags) -> bool:
+    """2 comes to a requested hold, and its claim is written: the same write announces the hold."""
+    core = core_of(made, {KEY: 1})
+    core.holds.release(KEY)
+    give(core, "tail", row_of(2))
+    return bool(write_all(core).announce == (KEY,))
+
+
 def an_announced_page_is_read_once(made: Any, _: Flags) -> bool:
     """1 is out. The next page is not announced."""
     core = _announced(made)
@@ -141,6 +149,7 @@ BOUNDS = (
     a_retraction_is_written_once,
     a_hold_that_stops_during_its_announcement_is_not_read,
     a_message_of_a_hold_that_stopped_is_not_sent_again,
+    a_hold_is_drained_while_it_gets_messages,
     an_announced_page_is_read_once,
     a_pause_has_a_longest_length,
     a_move_is_taken_back,

@@ -294,7 +294,7 @@ class Core:
             published,
             claims,
             self.sources.floor(settled).snapshot,
-            () if self.is_stopping else self.holds.to_announce(),
+            () if self.is_stopping else self.holds.to_announce(claims),
             self.holds.to_retract(settled, claims, is_last=self.is_stopping),
             () if self.is_stopping else self.holds.to_let_go(settled),
             self._moves,

@@ -225,13 +225,18 @@ class Holds:
 
     # Writing ------------------------------------------------------------------------------------------------------
 
-    def to_announce(self) -> tuple[Scope, ...]:
-        """Return the holds of which a page may be read next: all claims are written, no wider hold covers it (R6)."""
+    def to_announce(self, claims: tuple[Claim, ...]) -> tuple[Scope, ...]:
+        """Return the holds of which a page may be read next: no wider hold covers it (R6), all its claims are written.
+
+        Args:
+            claims: those that the same write records. A key that gets messages all the time has some in each.
+        """
+        written = Counter(claim.scope for claim in claims)
         return tuple(
             hold.scope
             for hold in self._busy.values()
             if hold.is_requested
-            and not (hold.is_passing or hold.may_read or hold.out or hold.unwritten)
+            and not (hold.is_passing or hold.may_read or hold.out or hold.unwritten > written[hold.scope])
             and not self.is_covered(hold.scope)
         )
 
