@@ -1,8 +1,8 @@
 """Kafka's side: the producers of the core, what is on the wire of each, and what came of it.
 
-librdkafka reports the deliveries of a partition in the order of produce(), so each wire is a queue: no callback has to
-know its message. A producer that pipelines ends with its first refusal (`enable.gapless.guarantee`); one of single
-messages goes on.
+Each delivery names its message: librdkafka reports those of a partition in the order of produce(), but not where a
+producer ends: what it purges from its queue comes before the outcome of what was sent already. A producer that
+pipelines ends with its first refusal (`enable.gapless.guarantee`); one of single messages goes on.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -43,17 +44,18 @@ class Failure(NamedTuple):
 class Wire:
     """The messages of one partition that one producer has."""
 
-    __slots__ = ("delivered", "items", "partition", "produce", "since", "topic")
+    __slots__ = ("delivered", "partition", "produce", "since", "topic", "waiting")
 
     def __init__(self, topic: str, partition: int, produce: Callable[..., None], reports: Reports) -> None:
         self.topic, self.partition, self.produce = topic, partition, produce
-        self.items: deque[Item] = deque()
+        self.waiting = 0
+        """Messages that have no outcome yet."""
         self.since = 0.0
         """Since when it has been waiting for the next acknowledgement (monotonic seconds)."""
-        pop, acknowledged = self.items.popleft, reports.acknowledged.append
+        acknowledged = reports.acknowledged.append
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            item = pop()
+        def delivered(item: Item, error: KafkaError | None, message: Message) -> None:
+            self.waiting -= 1
             if error is None:
                 item.offset = cast("int", message.offset())  # a delivered message has one
                 acknowledged(item)
@@ -196,20 +198,17 @@ class Wires:
             limit = 1 << 30 if of_topic is None else of_topic.max_message_bytes
             wire = Wire(*name, handle.producers.of(topic, limit).produce, handle.reports)
             handle.wires[name] = wire
-        if not wire.items:
+        if not wire.waiting:
             wire.since = now
-        items, produce, delivered = wire.items, wire.produce, wire.delivered
+        produce, delivered = wire.produce, wire.delivered
         while backlog:
             item, by = backlog[0]
             if item.partition != partition or by != producer or item.row.topic != topic:
                 return
             raw, own = cast("tuple[RawRow, Any]", item.row.content)
-            items.append(item)
-            try:
-                produce(topic, raw[BODY], raw[KEY], partition, delivered, headers=record_headers(raw, own))
-            except BaseException:
-                items.pop()
-                raise
+            headers = record_headers(raw, own)
+            produce(topic, raw[BODY], raw[KEY], partition, partial(delivered, item), headers=headers)
+            wire.waiting += 1
             item.sent_at = now
             backlog.popleft()
             self.handed += 1
@@ -289,14 +288,14 @@ class Wires:
 
     def waiting(self) -> list[Wire]:
         """Return the wires with messages that are not acknowledged."""
-        found = [wire for handle in self._handles.values() for wire in handle.wires.values() if wire.items]
-        self.unacknowledged = sum(len(wire.items) for wire in found)
+        found = [wire for handle in self._handles.values() for wire in handle.wires.values() if wire.waiting]
+        self.unacknowledged = sum(wire.waiting for wire in found)
         return found
 
     def may_deliver(self, topic: str) -> bool:
         """Return whether a producer has messages of a topic; also what is in the table again may arrive."""
         wires = [wire for handle in self._handles.values() for wire in handle.wires.values()]
-        return any(wire.items and wire.topic == topic for wire in wires)
+        return any(wire.waiting and wire.topic == topic for wire in wires)
 
     def forget(self, topic: str, partition: int) -> None:
         """Wait no longer for what a partition has on any wire: its messages are in the table again."""
