@@ -315,7 +315,7 @@ class CoreSession:
     def _follow_topics(self) -> None:
         topics = self._hands.topics
         topics.expect(self._shares.generation)
-        if topics.generation is not None and (self._loop is None or self._loop.follows_topics):
+        if topics.generation is not None and (self._loop is None or self._loop.gates.follows_topics):
             self._lease.topics_seen = topics.generation
 
     # The end ------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import cast
@@ -15,6 +14,7 @@ from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.finder import POSITION, born
+from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.pauses import PauseAfterFailure
 from outbox_relay.publisher.hands.published import check_offsets
 from outbox_relay.publisher.hands.reads import Brought, Reads, due_of, topics_of
@@ -24,11 +24,10 @@ from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.parked import TOPICS_FAULT, UNNAMED
+from outbox_relay.publisher.parked import TOPICS_FAULT
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.recovery import PAUSE_LAST_S
 from outbox_relay.publisher.replication import Replication
-from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 
 SIGNALS_EVERY_S = 0.25
@@ -55,6 +54,7 @@ class Loop:
     reads: Reads
     writes: Writes
     wires: Wires
+    gates: Gates
     topics: TopicWatch
     silence: Silence
     replication: Replication
@@ -68,8 +68,6 @@ class Loop:
     """When a delayed message is due that was found since the last release."""
     unanswered_since: float | None = None
     """Since when no broker replies about a new topic; None: one did."""
-    _requested: set[Scope] = field(default_factory=set)
-    """Holds that somebody asked to release, and whose topics are not read yet since."""
     _unread: tuple[Read, Brought] | None = None
     """A page that was read while Kafka did not reply about one of its topics."""
     _unconfirmed: Write | None = None
@@ -118,7 +116,7 @@ class Loop:
         if self.silence.is_due(now):
             for (topic, partition), reason in self.silence.silent(self.wires.waiting(), now).items():
                 scope = Scope("partition", topic, partition)
-                self._explain(scope, reason)
+                self.gates.explain(scope, reason)
                 self.core.silent(topic, partition, now)
                 self.wires.forget(topic, partition)
                 current = {self.core.streams.main, self.core.streams.single}
@@ -140,7 +138,7 @@ class Loop:
                 text += "; records have the time of this relay's host: compare its clock with the broker's"
             log.error("delivery failed", text=f"{code}: {text}", messages=len(ended.refused))
             if ended.is_of_topic:
-                self._hold_topic(first.row.topic, f"{code}: {text}", now)
+                self.gates.hold_topic(first.row.topic, f"{code}: {text}", now)
                 self.core.lost(ended.producer, ended.refused)
             else:
                 self.rows.errors.update((item.row.id, Unpublishable(code, text)) for item in ended.refused)
@@ -159,7 +157,7 @@ class Loop:
             first = items[0].row
             if error.code in TOPICS_FAULT:
                 self.core.not_taken(items, is_accused=False)
-                self._hold_topic(first.topic, str(error), now)
+                self.gates.hold_topic(first.topic, str(error), now)
             else:
                 self.rows.errors[first.id] = error
                 self.core.not_taken(items, is_accused=True)
@@ -243,7 +241,7 @@ class Loop:
         try:
             if found := self.topics.learn(topics_of(answer.raws)):
                 answer.is_flushed = False  # what was read of a topic may be younger than what is flushed
-                self._meet(found)
+                self.gates.meet(found)
         except KafkaUnavailableError:
             self.unanswered_since = self.unanswered_since or time.monotonic()
             answer.is_flushed = False
@@ -266,102 +264,11 @@ class Loop:
         self.reads.partitions.refresh()
         return self.reads.partitions.top
 
-    # Topics and holds ---------------------------------------------------------------------------------------------
-
     def signals(self, now: float) -> None:
         """Take what operators asked for, and what Kafka and the registry list of topics; four times a second."""
-        if now < self._clock.signals_at:
-            return
-        self._clock.signals_at = now + SIGNALS_EVERY_S
-        self._requested = self._read_requests() if self.writes.holds.by_scope else set()
-        # Read first: what is known of a topic may be what was wrong.
-        tried = {*self._requested, *self.core.holds.due(now)}
-        held = {scope.topic for scope in self.core.holds.by_scope if scope.kind == "topic"}
-        self._meet(self.topics.tend({scope.topic for scope in tried}, held))
-
-    def _read_requests(self) -> set[Scope]:
-        """Return what somebody asked to release, but what is released already, or cannot be: its topic is closed."""
-        holds = self.core.holds
-        passed = [
-            scope
-            for scope in self.writes.holds.by_scope
-            if scope.topic in self.topics.closed or holds.is_requested(scope)
-        ]
-        requested = self.writes.holds.requested(passed)
-        for scope in [scope for scope in requested if scope.topic.endswith(UNNAMED)]:
-            holds.release(scope)  # Kafka cannot be asked about it
-            requested.discard(scope)
-        return requested
-
-    def _meet(self, found: Mapping[str, Topic | Unpublishable]) -> None:
-        """Use what was read of topics."""
-        now = time.monotonic()
-        for name, topic in found.items():
-            if isinstance(topic, Unpublishable):
-                self._close(name, topic, now)
-                continue
-            count = cast("TopicCount | None", self.core.topics.counts.get(name))
-            streams = self.core.streams
-            used = (self.wires.open(one) for one in (streams.main, streams.single))
-            if (
-                count is not None
-                and count[0] < topic.partitions
-                and not all(one.lists(topic) for one in used)
-            ):
-                self.topics.read_soon()  # a producer does not know the new partitions yet
-                continue
-            was_closed = name in self.topics.closed
-            self.topics.note(name, topic)
-            self.core.set_count(name, (topic.partitions, topic.selector))
-            skipping = self.core.topics.skip_ahead - {name}
-            self.core.topics.skip_ahead = skipping | {name} if topic.skip_ahead else skipping
-            self._try_again(topic, now, was_closed=was_closed)
-
-    def _try_again(self, topic: Topic, now: float, *, was_closed: bool) -> None:
-        """Release the holds of a topic that Kafka takes messages of again."""
-        tried = {*self._requested, *self.core.holds.due(now)} if topic.name in self.topics.tried else set()
-        tried = {scope for scope in tried if scope.topic == topic.name}
-        whole = Scope("topic", topic.name)
-        if was_closed or whole in tried:
-            self.core.holds.release(whole, is_resumed=True)
-        for scope in tried - {whole}:
-            if scope.kind == "partition" and scope.part in topic.leaderless | topic.short:
-                self.core.holds.fail(scope, now)
-            else:
-                self.core.holds.release(scope)
-
-    def _close(self, name: str, reason: Unpublishable, now: float) -> None:
-        """Hold a topic that takes no message."""
-        self.topics.note(name, reason)
-        scope = Scope("topic", name)
-        self._explain(scope, str(reason))
-        if reason.code == "TOPIC_PAUSED":
-            self.core.pause(name)
-        elif self.writes.holds.is_empty(scope):
-            self.core.holds.release(scope)  # all that waited was given up
-        else:
-            self.core.unavailable(name, None, now)
-
-    def _hold_topic(self, name: str, reason: str, now: float) -> None:
-        """Hold a topic that Kafka lists, and takes no message of. It is tried again by a producer of its own."""
-        scope = Scope("topic", name)
-        self._explain(scope, reason)
-        self.core.streams.suspect(name)
-        self.core.unavailable(name, None, now)
-
-    def _explain(self, scope: Scope, reason: str) -> None:
-        if scope not in self.writes.holds.by_scope:
-            log.error(f"{scope.kind} is held", topic=scope.topic, reason=reason)
-            self.writes.holds.errors[scope] = reason
-        self.writes.unrequested.add(scope)
-
-    @property
-    def follows_topics(self) -> bool:
-        """Whether messages go by what was read of topics last, and none of a paused one is on its way."""
-        core = self.core
-        paused = [name for name, why in self.topics.closed.items() if why.code == "TOPIC_PAUSED"]
-        is_sent = any(core.streams.has_sent(name) or self.wires.may_deliver(name) for name in paused)
-        return not core.topics.moving and not is_sent
+        if now >= self._clock.signals_at:
+            self._clock.signals_at = now + SIGNALS_EVERY_S
+            self.gates.look(now)
 
     @property
     def has_unread(self) -> bool:

@@ -13,6 +13,7 @@ from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Limits
 from outbox_relay.publisher.counts import Counts
 from outbox_relay.publisher.finder import Finder
+from outbox_relay.publisher.hands.gates import Gates
 from outbox_relay.publisher.hands.hold_rows import HoldRows
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.hands.rows import Rows
@@ -115,6 +116,7 @@ class Hands:
             reads=reads,
             writes=writes,
             wires=wires,
+            gates=Gates(core, self.topics, writes, wires),
             topics=self.topics,
             silence=self.silence,
             replication=self.replication,

@@ -34,15 +34,21 @@ WHERE number IN (SELECT o.number FROM outbox.parked_key o
 -- name: claim
 -- Messages that wait from now on, for a hold, or for ever because they have expired. One that waits already changes its hold,
 -- and keeps its doubt. One that has expired since it was published makes no claim: a successor reads what has a publication
--- again where it does not know how far its predecessor was.
+-- again where it does not know how far its predecessor was. A claim for a hold that has no row is an error
+-- (outbox.refuse_claim): nothing would ever find the message.
+WITH unknown AS MATERIALIZED (
+    SELECT outbox.refuse_claim(n.number)
+    FROM (SELECT DISTINCT number FROM unnest(%(numbers)s::bigint[]) number) n
+    WHERE n.number IS NOT NULL AND NOT EXISTS (SELECT FROM outbox.parked_key k WHERE k.number = n.number)
+)
 INSERT INTO outbox.waiting (id, message_id, reason, parked, place, in_doubt)
 SELECT c.id, c.message_id, c.reason, c.parked, CASE WHEN c.parked IS NOT NULL THEN c.place END, c.in_doubt
 FROM unnest(%(ids)s::bigint[], %(message_ids)s::uuid[], %(reasons)s::text[], %(numbers)s::bigint[], %(places)s::bigint[],
             %(doubtful)s::boolean[]) c (id, message_id, reason, parked, place, in_doubt)
-WHERE c.reason <> 'expired' OR NOT c.in_doubt
+WHERE NOT EXISTS (SELECT FROM unknown) AND (c.reason <> 'expired' OR NOT c.in_doubt
     OR NOT EXISTS (SELECT FROM outbox.publication b
                    WHERE int8range(b.lo, b.hi, '[]') @> c.place AND b.lo <= c.place AND b.hi >= c.place
-                       AND b.positions @> ARRAY[c.place])
+                       AND b.positions @> ARRAY[c.place]))
 ON CONFLICT (id) DO UPDATE
 SET reason = excluded.reason, parked = excluded.parked, place = excluded.place,
     in_doubt = waiting.in_doubt OR excluded.in_doubt

@@ -1,0 +1,126 @@
+"""Which topics are open: what operators ask for, and what Kafka and the registry list, begins and ends holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import cast
+
+from outbox_relay.publisher.core import Core
+from outbox_relay.publisher.core.values import Scope
+from outbox_relay.publisher.errors import Unpublishable
+from outbox_relay.publisher.hands.rows import TopicCount
+from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.hands.wires import Wires
+from outbox_relay.publisher.hands.writes import Writes
+from outbox_relay.publisher.parked import UNNAMED
+from outbox_relay.publisher.topic import Topic
+from outbox_relay.text.logs import Log
+
+log = Log("relay")
+
+
+class Gates:
+    """Opens and closes topics for the core."""
+
+    def __init__(self, core: Core, topics: TopicWatch, writes: Writes, wires: Wires) -> None:
+        """Begin without a request."""
+        self._core = core
+        self._topics = topics
+        self._writes = writes
+        self._wires = wires
+        self._requested: set[Scope] = set()
+        """Holds that somebody asked to release, and whose topics are not read yet since."""
+
+    def look(self, now: float) -> None:
+        """Take what operators asked for, and what Kafka and the registry list of topics."""
+        self._requested = self._read_requests() if self._writes.holds.by_scope else set()
+        # Read first: what is known of a topic may be what was wrong.
+        tried = {*self._requested, *self._core.holds.due(now)}
+        held = {scope.topic for scope in self._core.holds.by_scope if scope.kind == "topic"}
+        self.meet(self._topics.tend({scope.topic for scope in tried}, held))
+
+    def _read_requests(self) -> set[Scope]:
+        """Return what somebody asked to release, but what is released already, or cannot be: its topic is closed."""
+        holds = self._core.holds
+        passed = [
+            scope
+            for scope in self._writes.holds.by_scope
+            if scope.topic in self._topics.closed or holds.is_requested(scope)
+        ]
+        requested = self._writes.holds.requested(passed)
+        for scope in [scope for scope in requested if scope.topic.endswith(UNNAMED)]:
+            holds.release(scope)  # Kafka cannot be asked about it
+            requested.discard(scope)
+        return requested
+
+    def meet(self, found: Mapping[str, Topic | Unpublishable]) -> None:
+        """Use what was read of topics."""
+        now = time.monotonic()
+        for name, topic in found.items():
+            if isinstance(topic, Unpublishable):
+                self._close(name, topic, now)
+                continue
+            count = cast("TopicCount | None", self._core.topics.counts.get(name))
+            streams = self._core.streams
+            used = (self._wires.open(one) for one in (streams.main, streams.single))
+            if (
+                count is not None
+                and count[0] < topic.partitions
+                and not all(one.lists(topic) for one in used)
+            ):
+                self._topics.read_soon()  # a producer does not know the new partitions yet
+                continue
+            was_closed = name in self._topics.closed
+            self._topics.note(name, topic)
+            self._core.set_count(name, (topic.partitions, topic.selector))
+            skipping = self._core.topics.skip_ahead - {name}
+            self._core.topics.skip_ahead = skipping | {name} if topic.skip_ahead else skipping
+            self._try_again(topic, now, was_closed=was_closed)
+
+    def _try_again(self, topic: Topic, now: float, *, was_closed: bool) -> None:
+        """Release the holds of a topic that Kafka takes messages of again."""
+        tried = {*self._requested, *self._core.holds.due(now)} if topic.name in self._topics.tried else set()
+        tried = {scope for scope in tried if scope.topic == topic.name}
+        whole = Scope("topic", topic.name)
+        if was_closed or whole in tried:
+            self._core.holds.release(whole, is_resumed=True)
+        for scope in tried - {whole}:
+            if scope.kind == "partition" and scope.part in topic.leaderless | topic.short:
+                self._core.holds.fail(scope, now)
+            else:
+                self._core.holds.release(scope)
+
+    def _close(self, name: str, reason: Unpublishable, now: float) -> None:
+        """Hold a topic that takes no message."""
+        self._topics.note(name, reason)
+        scope = Scope("topic", name)
+        self.explain(scope, str(reason))
+        if reason.code == "TOPIC_PAUSED":
+            self._core.pause(name)
+        elif self._writes.holds.is_empty(scope):
+            self._core.holds.release(scope)  # all that waited was given up
+        else:
+            self._core.unavailable(name, None, now)
+
+    def hold_topic(self, name: str, reason: str, now: float) -> None:
+        """Hold a topic that Kafka lists, and takes no message of. It is tried again by a producer of its own."""
+        scope = Scope("topic", name)
+        self.explain(scope, reason)
+        self._core.streams.suspect(name)
+        self._core.unavailable(name, None, now)
+
+    def explain(self, scope: Scope, reason: str) -> None:
+        """Note, and log once, why something is held; a request to release it is over."""
+        if scope not in self._writes.holds.by_scope:
+            log.error(f"{scope.kind} is held", topic=scope.topic, reason=reason)
+            self._writes.holds.errors[scope] = reason
+        self._writes.unrequested.add(scope)
+
+    @property
+    def follows_topics(self) -> bool:
+        """Whether messages go by what was read of topics last, and none of a paused one is on its way."""
+        core = self._core
+        paused = [name for name, why in self._topics.closed.items() if why.code == "TOPIC_PAUSED"]
+        is_sent = any(core.streams.has_sent(name) or self._wires.may_deliver(name) for name in paused)
+        return not core.topics.moving and not is_sent
