@@ -8,11 +8,12 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import KafkaError, Message
 
+from outbox_relay.publisher.core.values import Item
 from outbox_relay.publisher.hands import wires
 from outbox_relay.publisher.hands.wires import Reports, Wire
 
 
-def _nothing(error: KafkaError | None, message: Message) -> None:
+def _nothing(item: Item, error: KafkaError | None, message: Message) -> None:
     """Take a delivery, and note nothing of it."""
 
 
