@@ -294,8 +294,7 @@ class Wires:
 
     def may_deliver(self, topic: str) -> bool:
         """Return whether a producer has messages of a topic; also what is in the table again may arrive."""
-        wires = [wire for handle in self._handles.values() for wire in handle.wires.values()]
-        return any(wire.waiting and wire.topic == topic for wire in wires)
+        return any(wire.topic == topic for wire in self.waiting())
 
     def forget(self, topic: str, partition: int) -> None:
         """Wait no longer for what a partition has on any wire: its messages are in the table again."""
