@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outbox_local.stack.api import Stack
-from tests.support.chaos import Chaos, NewCoreChaos, Place, SharedChaos, SharedNewCoreChaos, endure
+from tests.support.chaos import Chaos, Place, SharedChaos, endure
 from tests.support.terminal_lines import Tell
 
 pytestmark = pytest.mark.xdist_group("private stack")
@@ -38,16 +38,3 @@ def test_relays_that_share_lanes_lose_invent_and_overtake_nothing(
     The topic that is well is published to its end while the others are sick.
     """
     endure(lambda chance: SharedChaos(place, chance, relays), place, seconds, tell)
-
-
-@pytest.mark.parametrize(
-    "seconds", [pytest.param(12, id="short"), pytest.param(300, id="long", marks=pytest.mark.long)]
-)
-@pytest.mark.parametrize("relays", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_the_new_core_loses_invents_and_overtakes_nothing(
-    place: Place, relays: int, seconds: int, tell: Tell
-) -> None:
-    if relays == 1:
-        endure(lambda chance: NewCoreChaos(place.stack, place.dsn, chance), place, seconds, tell)
-    else:
-        endure(lambda chance: SharedNewCoreChaos(place, chance, relays), place, seconds, tell)

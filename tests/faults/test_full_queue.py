@@ -58,9 +58,9 @@ def test_a_page_that_is_handed_over_in_part_is_published_once_and_in_order(
 @pytest.mark.parametrize(
     ("step", "when", "number"),
     [
-        ("publisher.producing:Publisher._wait_for_room", "before", 1),
-        ("publisher.producing:Publisher._wait_for_room", "after", 1),
-        ("publisher.session:Session._publish", "after", 2),
+        ("publisher.hands.wires:Wires._waits_for_room", "before", 1),
+        ("publisher.hands.wires:Wires._waits_for_room", "after", 1),
+        ("publisher.hands.wires:Wires._waits_for_room", "after", 2),
     ],
     ids=["before it waits for room", "while the page ends early", "with the rest put off"],
 )

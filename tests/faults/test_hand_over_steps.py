@@ -31,10 +31,10 @@ JOINS, GIVES, STOPS = (
 
 STEPS = {
     "joining": ("publisher.lease:join", 1, JOINS),
-    "reading the shares": ("publisher.shared_lanes:Shares.read", 3, JOINS),
+    "reading the shares": ("publisher.shares:Shares.read", 3, JOINS),
     "taking the lanes": ("publisher.lease:Lease.take", 1, JOINS),
     "inside the transaction that takes": ("publisher.lease:_left_behind", 1, JOINS),
-    "reading lanes no more": ("publisher.shared_lanes:SharedLanes._stop_reading", 1, GIVES),
+    "reading lanes no more": ("publisher.loop:Loop.stop", 1, GIVES),
     "giving lanes back": ("publisher.lease:Lease.give_back", 1, GIVES),
     "giving all lanes back": ("publisher.lease:Lease.release", 1, STOPS),
 }
@@ -124,7 +124,7 @@ def test_a_relay_stopped_after_another_took_its_lanes_ends_in_order(
     """What it had on the wire is published again by the other: nobody needs to be told of it by an exit code."""
     servers, topic = private_stack.bootstrap_servers, make_private_topic()
     load = Load(private_database, topic)
-    commit = (ENTRY, "publisher.recorder:Recorder.commit", "pauses before", "4")
+    commit = (ENTRY, "publisher.hands.writes:Writes.commit", "pauses before", "4")
     with ExitStack() as stack:
         conn = stack.enter_context(connect(private_database))
         struck = stack.enter_context(RelayProcess(private_database, servers, *OPTIONS, entry=commit))

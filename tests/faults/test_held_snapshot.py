@@ -60,7 +60,7 @@ class Arrivals:
 
 def pages_touched(finder: Finder, reading: Reading) -> int:
     """Buffers that one poll of the finder's own statement touches, from the newest snapshot on."""
-    snapshot = reading.reader.here()
+    snapshot = reading.finder.here()[0]
     finder.name_partitions(reading.partitions.tables)
     values = finder.poll_values(snapshot, Scope(frozenset(range(8))))
     explain = sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + finder.poll_statement()

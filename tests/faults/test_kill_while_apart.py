@@ -19,12 +19,12 @@ ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 OPTIONS = ("--lease", "1", "--page", "100")
 BACKLOG = 20_000
 STEPS = {
-    "recording": ("publisher.recorder:Recorder._plan", 2),
-    "noting what is recorded": ("publisher.recorder:Recorder._note", 2),
+    "recording": ("publisher.hands.writes:Writes._records", 2),
+    "noting what is recorded": ("publisher.loop:Loop._written", 2),
     "making the list": ("publisher.finder:Finder.backlog", 1),
     "taking a page of the list": ("publisher.read_ahead:ListAhead.take", 4),
-    "splitting": ("publisher.lane_groups:Group.read_apart", 1),
-    "becoming one again": ("publisher.lane_groups:_rejoin", 1),
+    "splitting": ("publisher.core.sources:Sources.put_apart", 1),
+    "becoming one again": ("publisher.hands.reads:Reads._together", 1),
 }
 
 

@@ -31,16 +31,16 @@ RELAY = str(RELAY_ENTRY)
 AT_ONCE = 3
 OPTIONS = ("--lease", "1", "--page", "100")
 STEPS: dict[str, tuple[str, str, int]] = {
-    "dies as it parks the topic": ("publisher.producing:claim_of_failure", "before", 3),
-    "dies before it records claims": ("publisher.recorder:Recorder._claimed", "before", 2),
-    "dies when it has announced a drain": ("publisher.parked:ParkedKeys.announce", "after", 2),
-    "dies with a drain on the wire": ("publisher.draining:DrainedKeys._note_drained", "after", 3),
-    "dies before it records a drain": ("publisher.recorder:Recorder._drained", "before", 3),
-    "sleeps as it parks the topic": ("publisher.producing:claim_of_failure", "pauses after", 3),
-    "sleeps before it records claims": ("publisher.recorder:Recorder._claimed", "pauses after", 2),
-    "sleeps when it has announced a drain": ("publisher.parked:ParkedKeys.announce", "pauses after", 2),
-    "sleeps with a drain on the wire": ("publisher.draining:DrainedKeys._note_drained", "pauses after", 3),
-    "sleeps before it records a drain": ("publisher.recorder:Recorder._drained", "pauses before", 3),
+    "dies as it parks the topic": ("publisher.core.holds:Holds.claim", "before", 3),
+    "dies before it records claims": ("publisher.hands.writes:Writes._claims", "before", 2),
+    "dies when it has announced a drain": ("publisher.hands.writes:Writes._announce", "after", 2),
+    "dies with a drain on the wire": ("publisher.core.core:Core._add_drain", "after", 3),
+    "dies before it records a drain": ("publisher.core.holds:Holds.settle", "before", 3),
+    "sleeps as it parks the topic": ("publisher.core.holds:Holds.claim", "pauses after", 3),
+    "sleeps before it records claims": ("publisher.hands.writes:Writes._claims", "pauses after", 2),
+    "sleeps when it has announced a drain": ("publisher.hands.writes:Writes._announce", "pauses after", 2),
+    "sleeps with a drain on the wire": ("publisher.core.core:Core._add_drain", "pauses after", 3),
+    "sleeps before it records a drain": ("publisher.core.holds:Holds.settle", "pauses before", 3),
 }
 
 

@@ -24,14 +24,14 @@ ENTRY = str(Path(__file__).parents[1] / "support/dying_relay.py")
 AT_ONCE = 4
 OPTIONS = ("--lease", "1", "--page", "100")
 STEPS = {
-    "reading the parked keys": ("publisher.parked:ParkedKeys.load", 1),
-    "making a claim": ("publisher.holding:claim_of", 3),
-    "recording claims": ("publisher.recorder:Recorder._claimed", 3),
-    "inside the recording transaction": ("publisher.recorder:Recorder._execute", 8),
-    "announcing a drain": ("publisher.parked:ParkedKeys.announce", 3),
-    "reading what is held": ("publisher.draining:DrainedKeys._publish_held", 4),
-    "producing a drain": ("publisher.draining:DrainedKeys._note_drained", 4),
-    "recording a drain": ("publisher.recorder:Recorder._drained", 3),
+    "reading the parked keys": ("publisher.hands.hold_rows:HoldRows._load", 1),
+    "making a claim": ("publisher.core.holds:Holds.claim", 3),
+    "recording claims": ("publisher.hands.writes:Writes._claims", 3),
+    "inside the recording transaction": ("publisher.hands.writes:Writes._require_a_row", 8),
+    "announcing a drain": ("publisher.hands.writes:Writes._announce", 3),
+    "reading what is held": ("publisher.hands.reads:Reads._drain", 4),
+    "producing a drain": ("publisher.core.core:Core._add_drain", 4),
+    "recording a drain": ("publisher.core.holds:Holds.settle", 3),
 }
 KEYS = 50
 MUCH = 10_000

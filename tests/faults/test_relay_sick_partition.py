@@ -1,4 +1,7 @@
-"""A partition without a leader parks its topic in the lanes that need it; an outage of everything parks none."""
+"""A partition without a leader is held by itself: the rest of its topic flows, as all topics do.
+
+An outage of everything holds none.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,22 @@ from collections.abc import Iterator
 import pytest
 from psycopg.errors import CheckViolation
 
-from outbox.partitioning.lanes import lane_of
+from outbox.partitioning.selectors import partition_of
 from outbox_local.stack.api import Stack
-from tests.support.kafka_records import compare, message_ids, read_topic
-from tests.support.plain_inserts import (
-    Connection,
-    connect,
-    insert,
-    insert_numbered,
-    keys_of_lanes,
-    numbered,
-    wait_published,
-)
+from outbox_relay.operations import holds
+from tests.support.kafka_records import compare, read_topic
+from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.second_broker import SecondBroker
 from tests.support.waiting import wait_until
 
-PENDING_ELSEWHERE = """
-    SELECT count(*) FROM outbox.message_status s JOIN outbox.message m USING (id)
-    WHERE s.status = 'COMMITTED' AND m.lane <> %s
-"""
-SICK = 3
-"""The lane of the messages for the sick partition."""
-BEYOND_S = 15.0
-"""For a machine that is busy: 9 and 5 s were measured on one, next to ten other runs of tests."""
+BOUND_S = 15.0
+"""For a machine that is busy with other tests."""
+PUBLISHED = (
+    "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND key = %s AND published_at IS NOT NULL"
+)
+SET_ASIDE = "UPDATE outbox.message SET state = 'DEAD' WHERE id = (SELECT min(id) FROM outbox.waiting)"
+DOUBT = "SELECT in_doubt FROM outbox.waiting ORDER BY place"
 
 
 @pytest.fixture
@@ -41,120 +36,98 @@ def broker(private_stack: Stack) -> Iterator[SecondBroker]:
         yield broker
 
 
-def others_are_published(conn: Connection) -> bool:
-    row = conn.execute(PENDING_ELSEWHERE, [SICK]).fetchone()
-    return row == (0,)
+def key_of(partition: int) -> str:
+    """Return a key of a partition of two."""
+    keys = (f"k{number}" for number in range(100))
+    return next(key for key in keys if partition_of(None, key.encode(), 2) == partition)
 
 
-def of_topic(conn: Connection, topic: str, condition: str) -> int:
-    """Count the messages of a topic for which a condition on their status holds."""
-    query = f"SELECT count(*) FROM outbox.message_status WHERE topic = %s AND {condition}"
-    (count,) = conn.execute(query, [topic]).fetchone() or (0,)
-    return int(count)
-
-
-def in_doubt(conn: Connection) -> list[tuple[str, bool]]:
-    """Return what waits, in order, and whether Kafka may have it."""
-    return conn.execute("SELECT reason, in_doubt FROM outbox.waiting ORDER BY place").fetchall()
+def wait_for_key(conn: Connection, topic: str, key: str, count: int) -> None:
+    wait_until(
+        lambda: conn.execute(PUBLISHED, [topic, key.encode()]).fetchone() == (count,),
+        f"{count} of {key} are published",
+    )
 
 
 @pytest.mark.feature("S-38")
-def test_a_topic_without_a_leader_is_parked_and_everything_else_flows_once(
+def test_a_partition_without_a_leader_is_held_and_everything_else_flows(
     private_database: str, broker: SecondBroker
 ) -> None:
-    sick, healthy = broker.make_topic(on=2), broker.make_topic(on=1, partitions=4)
-    servers = broker.bootstrap_servers
+    topic, other = broker.make_spread_topic(), broker.make_topic(on=1, partitions=2)
+    servers, good, sick = broker.bootstrap_servers, key_of(0), key_of(1)
     with connect(private_database) as conn:
-        (key,) = keys_of_lanes(conn, sick, SICK)
-        others = (f"n{number}" for number in range(1_000))
-        neighbour = next(one for one in others if lane_of(healthy, None, one.encode()) == SICK)
         with RelayThread(private_database, servers, ack_timeout=3.0) as relay:
-            insert(conn, sick, key, f"{key}:0")
-            insert_numbered(conn, healthy, 50)
+            for key in (good, sick):
+                insert(conn, topic, key, f"{key}:0")
+            insert_numbered(conn, other, 50)
             wait_published(conn)
             broker.kill()
-            insert(conn, sick, key, f"{key}:1")
-            insert(conn, sick, key, f"{key}:2")
-            relay.wait_for("lanes wait for Kafka", lanes=[SICK])
-            since = time.monotonic()
-            insert(conn, healthy, neighbour, f"{neighbour}:0")
-            insert_numbered(conn, healthy, 15_000, start=50)
+            for version in (1, 2):
+                insert(conn, topic, sick, f"{sick}:{version}")
+            began = time.monotonic()
+            insert(conn, topic, good, f"{good}:1")
+            insert_numbered(conn, other, 15_000, start=50)
+            wait_for_key(conn, topic, good, 2)
+            wait_until(lambda: others_are_published(conn, other), "the other topic flows")
+            assert time.monotonic() - began < BOUND_S, "nothing else waits for the partition"
+            relay.wait_for("partition is held", topic=topic)
             wait_until(
-                lambda: not of_topic(conn, healthy, "status <> 'PUBLISHED'"),
-                "the other topic flows, in all lanes",
+                lambda: conn.execute(DOUBT).fetchall() == [(True,), (True,)], "what it was sent is in doubt"
             )
-            held_up = time.monotonic() - since
-            assert held_up < 3.0 + BEYOND_S, "its neighbours wait for --ack-timeout, and little more"
-            event = relay.wait_for("topic parked", lane=SICK)
-            assert event["reason"].startswith(f"LEADER_NOT_AVAILABLE: topic {sick!r}, partition 0: ")
-            assert "it has no leader (replicas on brokers 2; brokers that are up: 1)" in event["reason"]
-            first, second = in_doubt(conn)
-            assert (first, second[0]) == (("parked", True), "parked")
             with pytest.raises(CheckViolation, match="cannot become DEAD"):
-                conn.execute(
-                    "UPDATE outbox.message SET state = 'DEAD' WHERE message_id = %s", [event["message_id"]]
-                )
-            insert(conn, sick, key, f"{key}:3")
-            since = time.monotonic()
-            insert(conn, healthy, neighbour, f"{neighbour}:1")
+                conn.execute(SET_ASIDE)
+            insert(conn, topic, sick, f"{sick}:3")
+            insert(conn, topic, good, f"{good}:2")
+            wait_for_key(conn, topic, good, 3)
             wait_until(
-                lambda: of_topic(conn, healthy, "status = 'PUBLISHED'") == 15_052, "its neighbour flows"
+                lambda: len(conn.execute(DOUBT).fetchall()) == 3, "new messages of the partition wait, too"
             )
-            assert time.monotonic() - since < BEYOND_S, "nobody waits for a topic that is parked"
-            assert in_doubt(conn) == [first, second, ("parked", False)], "the last was never given to Kafka"
+            (hold,) = holds.everything(conn)
+            assert (hold.kind, hold.topic, hold.queue, hold.waiting) == ("partition", topic, 1, 3)
+            assert hold.error.startswith("LEADER_NOT_AVAILABLE: ")
         assert relay.error is None
-        before = message_ids(read_topic(servers, healthy))
-        for number in range(2):
-            with RelayThread(private_database, servers, ack_timeout=3.0) as successor:
-                insert(conn, healthy, neighbour, f"{neighbour}:{2 + number}")
-                wait_until(
-                    lambda: of_topic(conn, healthy, "waiting IS NULL AND published_at IS NULL") == 0,
-                    "it flows",
-                )
-                assert not successor.find("lanes wait for Kafka"), "nothing of the topic is tried"
-        assert len(message_ids(read_topic(servers, healthy))) == len(before) + 2, "nothing is published again"
-
-        with RelayThread(private_database, servers, ack_timeout=3.0) as last:
+        with RelayThread(private_database, servers, ack_timeout=3.0) as successor:
+            insert(conn, topic, good, f"{good}:3")
+            wait_for_key(conn, topic, good, 4)
             broker.start()
-            wait_until(lambda: not of_topic(conn, sick, "status <> 'PUBLISHED'"), "it goes on by itself")
-        assert not conn.execute("SELECT FROM outbox.parked_key").fetchall()
-        stopped = relay.find("lane stopped") + last.find("lane stopped")
-        assert not [one for one in stopped if sick in one["reason"]]
-    assert not compare(read_topic(servers, sick), [(key, version) for version in range(4)]).broken
-    expected = numbered(15_050) + [(neighbour, version) for version in range(4)]
-    found = compare(read_topic(servers, healthy), expected)
+            wait_until(lambda: not holds.everything(conn), "it goes on by itself")
+            insert(conn, topic, sick, f"{sick}:4")
+            wait_published(conn)
+        assert successor.error is None
+    expected = [(good, version) for version in range(4)] + [(sick, version) for version in range(5)]
+    assert not compare(read_topic(servers, topic), expected).broken
+    found = compare(read_topic(servers, other), numbered(15_050))
     assert not found.broken
     assert found.duplicate_records == 0
 
 
-def test_a_stop_without_a_leader_is_quick_and_leaves_its_messages_parked(
+def others_are_published(conn: Connection, topic: str) -> bool:
+    query = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND published_at IS NULL"
+    return conn.execute(query, [topic]).fetchone() == (0,)
+
+
+def test_a_stop_without_a_leader_is_quick_and_leaves_its_messages_held(
     private_database: str, broker: SecondBroker
 ) -> None:
-    sick, healthy = broker.make_topic(on=2), broker.make_topic(on=1)
-    servers = broker.bootstrap_servers
+    topic, sick = broker.make_spread_topic(), key_of(1)
     with connect(private_database) as conn:
-        key, good = *keys_of_lanes(conn, sick, SICK), *keys_of_lanes(conn, healthy, 5)
-        with RelayThread(private_database, servers, ack_timeout=300.0, shutdown_timeout=120.0) as relay:
-            insert(conn, sick, key, f"{key}:0")
-            insert(conn, healthy, good, f"{good}:0")
+        relay = RelayThread(
+            private_database, broker.bootstrap_servers, ack_timeout=300.0, shutdown_timeout=120.0
+        )
+        with relay:
+            insert(conn, topic, sick, f"{sick}:0")
             wait_published(conn)
             broker.kill()
-            insert(conn, sick, key, f"{key}:1")
-            insert(conn, sick, key, f"{key}:2")
-            relay.wait_for("lanes wait for Kafka", lanes=[SICK])
-            insert(conn, healthy, good, f"{good}:1")
-            wait_until(lambda: others_are_published(conn), "the others flow")
-            since = time.monotonic()
+            insert(conn, topic, sick, f"{sick}:1")
+            wait_until(lambda: relay.session is not None and relay.session.unsettled, "it is on the wire")
+            began = time.monotonic()
             relay.stop()
-            assert time.monotonic() - since < 60, "half of the time that it may take"
+            assert time.monotonic() - began < 60, "half of the time that it may take"
         assert relay.error is None
-        waiting = in_doubt(conn)
-        assert waiting
-        assert set(waiting) == {("parked", True)}
-        assert not conn.execute("SELECT FROM outbox.lane WHERE stopped_error IS NOT NULL").fetchall()
+        assert conn.execute(DOUBT).fetchall() == [(True,)]
 
 
-def test_an_outage_of_every_broker_stops_no_lane_and_is_logged_with_pauses(
+def test_an_outage_of_every_broker_holds_no_partition_and_is_logged_with_pauses(
     private_database: str, private_stack: Stack, private_topic: str
 ) -> None:
     with (
@@ -169,7 +142,7 @@ def test_an_outage_of_every_broker_stops_no_lane_and_is_logged_with_pauses(
         wait_until(lambda: len(relay.find("Kafka is away")) > 3, "it is logged again")
         private_stack.start_kafka()
         wait_published(conn)
-        assert not relay.find("lane stopped") + relay.find("topic parked")
+        assert not relay.find("partition is held") + relay.find("topic is held")
         pauses = [each["next_report_in_s"] for each in relay.find("Kafka is away")]
         assert pauses == sorted(pauses)
     assert relay.error is None

@@ -38,7 +38,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("private stack")
 
-USE = "publisher.topics:TopicBook._use"
+USE = "publisher.core.topics:TopicCounts.move"
 STEPS: dict[str, tuple[str, ...]] = {
     "undisturbed": (),
     "dies when the topic is held": ("held",),

@@ -5,7 +5,8 @@ The old partitions are on a broker that is paused, as a machine that swaps; the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import count
 
@@ -15,13 +16,11 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import partition_of
 from outbox_local.stack.api import Stack
-from outbox_relay.publisher import overdue
-from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import Record, read_topic
 from tests.support.moved_keys import grow, moved, wrong_of_moved
 from tests.support.plain_inserts import Connection, connect, insert, wait_published
-from tests.support.relay_session import relay_session
+from tests.support.relay_session import loop_of
 from tests.support.relay_thread import RelayThread
 from tests.support.second_broker import SecondBroker
 from tests.support.waiting import wait_until
@@ -30,6 +29,9 @@ pytestmark = pytest.mark.xdist_group("private stack")
 
 BEFORE, AFTER = 2, 4
 MOVES = "topic moves its keys"
+BOUND_S = 15.0
+"""For a machine that is busy with other tests."""
+PUBLISHED = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
 MOVE = f"UPDATE outbox.topic SET partitions = {AFTER} WHERE name = %s"
 
 
@@ -92,15 +94,24 @@ class Moving:
         assert wrong_of_moved(records, self.committed, BEFORE, AFTER) == ""
 
 
+def flow_beside(conn: Connection, topic: str, version: int) -> None:
+    """Send a message of another topic, and require that it is published soon."""
+    began = time.monotonic()
+    insert(conn, topic, "x", f"x:{version}")
+    wait_until(lambda: conn.execute(PUBLISHED, [topic]).fetchone() == (version + 1,), "another topic flows")
+    assert time.monotonic() - began < BOUND_S, "it waits for no partition of another topic"
+
+
+@pytest.mark.parametrize("is_held", [False, True])
 def test_a_key_moves_when_the_old_partition_has_acknowledged(
-    private_database: str, broker: SecondBroker, monkeypatch: pytest.MonkeyPatch
+    private_database: str, broker: SecondBroker, *, is_held: bool
 ) -> None:
-    monkeypatch.setattr(overdue, "LATE_S", 60.0)  # no lane is set aside: it would keep the key back by itself
+    """Whether the relay waits for the old partition, or holds it because it acknowledged nothing for too long."""
     with connect(private_database) as conn:
-        moving = Moving(conn, broker)
-        with RelayThread(private_database, moving.servers) as relay:
+        moving, other = Moving(conn, broker), broker.make_topic(on=1)
+        with RelayThread(private_database, moving.servers, ack_timeout=3.0 if is_held else 300.0) as relay:
             moving.send()
-            insert(conn, broker.make_topic(on=1), "x", "x:0")  # the producer is connected to both brokers
+            flow_beside(conn, other, 0)  # the producer is connected to both brokers
             wait_published(conn)
             moving.grow()
             with broker.paused():
@@ -108,72 +119,26 @@ def test_a_key_moves_when_the_old_partition_has_acknowledged(
                 wait_until(lambda: session_of(relay).unsettled == 1, "it is on the wire")
                 moving.move()
                 wait_until(
-                    lambda: bool(session_of(relay)._publisher.topics.changes._listed or relay.find(MOVES)),
+                    lambda: (
+                        moving.topic in loop_of(session_of(relay)).core.topics.moving or relay.find(MOVES)
+                    ),
                     "the relay knows of the change, and its producer of the new partitions",
                 )
                 moving.send()
+                if is_held:
+                    relay.wait_for("partition is held", topic=moving.topic)
+                flow_beside(conn, other, 1)
+                assert not loop_of(session_of(relay)).gates.follows_topics, "it states that it has moved"
                 if relay.find(MOVES):
                     wait_until(moving.new_records, "the next message is in the log before this one")
             relay.wait_for(MOVES, topic=moving.topic, before=BEFORE, partitions=AFTER)
+            moving.send()  # what waited for a partition that was held is published there
             wait_published(conn)
         assert relay.error is None
         moving.require_moved_in_order()
 
 
 def session_of(relay: RelayThread) -> Session:
-    """The relay's present session."""
-    session: Session = relay.session
-    assert session is not None
-    return session
-
-
-def take_turns(session: Session, condition: Callable[[], bool], what: str) -> None:
-    """Let the relay take turns until something is true; a request to the paused broker is repeated, as by its loop."""
-
-    def after_a_turn() -> bool:
-        with suppress(KafkaUnavailableError):
-            session.run_once(0.005)
-        return condition()
-
-    wait_until(after_a_turn, what)
-
-
-def test_a_lane_set_aside_keeps_its_topic_back_and_no_other(
-    private_database: str, broker: SecondBroker
-) -> None:
-    """A session that has just taken a lane does not take keys back to the old count: it starts over instead."""
-    with (
-        connect(private_database) as conn,
-        relay_session(private_database, broker.bootstrap_servers) as session,
-    ):
-        moving = Moving(conn, broker)
-        other = broker.make_topic(on=1)
-        moving.send()
-        insert(conn, other, "x", "x:0")
-        take_turns(session, lambda: session.counts.recorded == 2, "the first ones are recorded")
-        moving.grow()
-        with broker.paused():
-            moving.send()
-            take_turns(session, lambda: bool(session._publisher.aside), "its lane is set aside")
-            moving.move()
-            topics = session._publisher.topics
-            take_turns(session, lambda: bool(topics.changes), "the session knows of the change")
-            insert(conn, other, "x", "x:1", lane=(lane_of(moving.topic, None, moving.key.encode()) + 1) % 8)
-            take_turns(session, lambda: session.counts.recorded == 3, "another topic flows")
-            assert topics.changes
-            assert topics.generation is None, "it states that it has moved"
-            # As after a take-over: another relay may have published by the new count.
-            session._read_topics_anew()
-            far = next(
-                key
-                for key in (f"f{number}" for number in count())
-                if lane_of(moving.topic, None, key.encode())
-                != lane_of(moving.topic, None, moving.key.encode())
-                and partition_of(None, key.encode(), AFTER) >= BEFORE
-            )
-            moving.send(far)
-            take_turns(
-                session, lambda: session.counts.recorded == 5, "both are published to the new partitions"
-            )
-            assert session._publisher.topics is not topics
-        moving.require_moved_in_order()
+    """Return the relay's present session."""
+    assert relay.session is not None
+    return relay.session

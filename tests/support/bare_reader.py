@@ -1,71 +1,109 @@
-"""A reader on a database, without a relay around it: what it reads, in which order, from which partitions."""
+"""Reading as the relay does, without a relay around it: the core's reads, executed on a database of their own.
+
+All that is read counts as acknowledged and recorded at once; nothing is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from psycopg import sql
 
-from outbox_relay.publisher.finder import ID, PAGE_BYTES, POSITION, WAITING, Finder, RawRow, prepare_session
-from outbox_relay.publisher.lane_groups import Group, merge
+from outbox_relay.publisher.core import Core
+from outbox_relay.publisher.core.values import Limits, Page
+from outbox_relay.publisher.finder import PAGE_BYTES, POSITION, WAITING, Finder, RawRow, prepare_session
+from outbox_relay.publisher.hands.reads import Reads, topics_of
+from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.read_ahead import ReadAhead
-from outbox_relay.publisher.reader import Page, Reader
-from outbox_relay.publisher.snapshot import Progress
+from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.plain_inserts import Connection, connect_as_service
 
 Between = Callable[[int], Any]
 
 
 class Reading:
-    """A reader with one group of all lanes, and what it has read."""
+    """The reads of a set of lanes, and what they have brought."""
 
-    def __init__(self, database: str, *, page: int = 10, page_bytes: int = PAGE_BYTES) -> None:
+    def __init__(
+        self,
+        database: str,
+        *,
+        page: int = 10,
+        page_bytes: int = PAGE_BYTES,
+        lanes: Collection[int] = range(8),
+        floor: Snapshot | None = None,
+    ) -> None:
         self.conn = connect_as_service(database)
         prepare_session(self.conn)
         self.finder = Finder(self.conn, page=page, page_bytes=page_bytes)
         self.partitions = LivePartitions(self.conn)
         self.ahead = ReadAhead(lambda: connect_as_service(database), page, page_bytes)
-        self.reader = Reader(self.finder, self.partitions, self.ahead)
-        self.group = Group(set(range(8)), Progress(self.reader.here()))
-        self.waited: list[int] = []
+        self._rows = Rows()
+        self._reads = Reads(self.finder, self.partitions, self.ahead, frozenset(lanes))
+        self._limits = Limits(page=page, page_size=page_bytes, rows=4 * page, window=page)
+        self.start(self.finder.here()[0] if floor is None else floor)
 
-    def read(self, between: Between = lambda turn: None, *, group: Group | None = None) -> list[int]:
-        """Read until the group is level and nothing is left; `between` runs before each turn."""
-        positions: list[int] = []
-        for page in self._pages_of([group or self.group], between):
-            assert [row[POSITION] for row in page.rows] == sorted(row[POSITION] for row in page.rows)
-            assert page.progress == page.group.progress
-            positions += [row[POSITION] for row in page.rows if row[WAITING] is None]
-            self.waited += [row[ID] for row in page.rows if row[WAITING]]
-        return positions
+    def start(self, floor: Snapshot) -> None:
+        """Begin at a floor, as a session does that follows one that died."""
+        self._reads.close_lists()
+        self._reads.has_tail = False
+        self.core = Core(
+            floor, {}, {}, lambda row, count: 0, group_of=self._reads.group_of, limits=self._limits
+        )
+
+    @property
+    def floor(self) -> Snapshot:
+        """What this snapshot sees is read."""
+        return self.core.sources.floor(set()).snapshot
+
+    def read(self, between: Between = lambda turn: None) -> list[int]:
+        """Read until nothing is left, and return the positions; `between` runs before each turn."""
+        return [row[POSITION] for page in self._pages(between) for row in page if row[WAITING] is None]
 
     def pages(self) -> Iterator[list[RawRow]]:
-        """Read until the group is level and nothing is left, and yield the rows of each page."""
-        for page in self._pages_of([self.group], lambda turn: None):
-            yield page.rows
+        """Read until nothing is left, and yield the rows of each page that has any."""
+        return self._pages(lambda turn: None)
 
-    def _pages_of(self, groups: list[Group], between: Between) -> Iterator[Page]:
-        turn, is_done = 0, False
-        while not is_done:
+    def _pages(self, between: Between) -> Iterator[list[RawRow]]:
+        turn, level = 0, 0
+        while level < 2:  # twice a tail that brings nothing, and no list is open
             between(turn)
             turn += 1
-            # A backlog of which nothing is left ends without a page: poll once more.
-            was_one = len(groups) == 1 and groups[0].is_level
-            pages = list(self.reader.read(groups))
-            groups = merge([*groups, *self.reader.take_apart()])
-            is_done = was_one and not pages and len(groups) == 1 and groups[0].is_level
-            yield from pages
+            page = self.turn()
+            level = 0 if page or self.core.sources.catch_ups else level + 1
+            if page:
+                yield page
+
+    def turn(self) -> list[RawRow]:
+        """Execute one read, and settle what it brought; a list that is not ready brings nothing."""
+        read = self.core.next_read()
+        answer = None if read is None else self._reads.execute(read)
+        if read is None or answer is None:
+            return []
+        raws = answer.raws
+        assert [raw[POSITION] for raw in raws] == sorted(raw[POSITION] for raw in raws)
+        topics = topics_of(raws)
+        self._reads.learn_groups(topics)
+        for topic in topics - self.core.topics.counts.keys():
+            self.core.set_count(topic, (1, None))
+        rows = self._rows.of_page(raws, {})
+        self.core.add(Page(read, rows, answer.snapshot, answer.has_more, answer.heavy))
+        while self.core.is_waiting() or self.core.next_write() is not None:
+            self.core.written(self.core.next_write() or self.core.barrier())
+            for item, producer in self.core.to_send():
+                self.core.acknowledged([item], producer)
+        return raws
 
     def close(self) -> None:
+        self._reads.close_lists()
         self.ahead.close()
         self.conn.close()
 
     def retire(self) -> list[str]:
         """Take one step of leaving partitions out, as a session does every second."""
-        newest = self.reader.newest
-        return self.partitions.retire(newest, self.reader.here(), [self.group.progress.floor])
+        return self.partitions.retire(self._reads.newest, self.finder.beyond_all_running(), [self.floor])
 
 
 def narrow_partitions(conn: Connection, *, width: int = 1_000, count: int = 4) -> None:

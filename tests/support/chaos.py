@@ -20,7 +20,6 @@ from tests.support.bare_reader import narrow_partitions
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import Findings, compare, read_topic
 from tests.support.plain_inserts import Connection, connect, wait_published
-from tests.support.publisher_core import core
 from tests.support.relay_process import RelayProcess
 from tests.support.sick_topics import Operators
 from tests.support.terminal_lines import Tell
@@ -51,8 +50,6 @@ class Chaos:
     """One relay that is always wanted, and everything that can happen to it."""
 
     poison = 0.0
-    core = core()
-    """Which publisher the relays run."""
     others: tuple[str, ...] = ()
     """Topics that are written to next to the place's own."""
 
@@ -63,9 +60,7 @@ class Chaos:
         self.start()
 
     def start(self) -> None:
-        self.relays.append(
-            RelayProcess(self._dsn, self._stack.bootstrap_servers, *OPTIONS, "--core", self.core)
-        )
+        self.relays.append(RelayProcess(self._dsn, self._stack.bootstrap_servers, *OPTIONS))
 
     @property
     def relay(self) -> RelayProcess:
@@ -177,12 +172,6 @@ class Chaos:
 
     def tracebacks(self) -> list[str]:
         return [relay.output() for relay in self.relays if "Traceback" in relay.output()]
-
-
-class NewCoreChaos(Chaos):
-    """One relay that is always wanted, with the new core."""
-
-    core = "new"
 
 
 class SharedChaos(Chaos):
@@ -359,9 +348,3 @@ def endure(make: Callable[[random.Random], Chaos], place: Place, seconds: int, t
     assert not chaos.tracebacks(), f"seed {SEED}: {chaos.tracebacks()[0]}"
     assert not chaos.repairs(), f"seed {SEED}: the sweep had to repair a loss: {chaos.repairs()}"
     assert len(committed) > seconds * 10, "the writers hardly wrote"
-
-
-class SharedNewCoreChaos(SharedChaos):
-    """Several relays with the new core."""
-
-    core = "new"

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 from outbox_relay.publisher.finder import Poll
-from tests.support.publisher_core import step_of
 from tests.support.relay_entry import die_with
 
 
@@ -57,7 +56,7 @@ def dying(step: Callable[..., Any], when: str, number: int) -> Callable[..., Any
 
 def arm(step: str, when: str, number: int) -> None:
     """Put the wrapped step in the place of the real one."""
-    module_name, _, path = step_of(step).partition(":")
+    module_name, _, path = step.partition(":")
     holder: Any = importlib.import_module(f"outbox_relay.{module_name}")
     *outer, name = path.split(".")
     for part in outer:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from outbox.partitioning.lanes import lane_of
-from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, insert
 from tests.support.relay_session import DEFAULTS, relay_session, turn_until
@@ -47,7 +47,7 @@ class Parking:
                 headers='{"much": "%s"}' % ("x" * LIMIT) if poison else None,
             )
 
-    def fail(self, session: Any, *behind: int) -> None:
+    def fail(self, session: Session, *behind: int) -> None:
         """Park the bad key at its version 0, and hold these versions behind it."""
         self.send(self.bad, 0, poison=True)
         self.send(self.bad, *behind)
@@ -57,11 +57,9 @@ class Parking:
         """Let the topic take the messages that it refused."""
         self.conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000000 WHERE name = %s", [self.topic])
 
-    def request(self, session: Any | None = None) -> None:
-        """Ask for the drain of what is parked; the session reads requests at its next turn."""
+    def request(self) -> None:
+        """Ask for the drain of what is parked."""
         self.conn.execute(REQUEST)
-        if session is not None:
-            session._drain_at = 0.0
 
     @property
     def reasons(self) -> list[str]:
@@ -89,27 +87,27 @@ class Parking:
         """Whether everything that may be published is recorded."""
         return self.conn.execute(UNFINISHED).fetchone() == (0,)
 
-    def settle(self, session: Any) -> None:
+    def settle(self, session: Session) -> None:
         """Let the relay publish all that flows."""
         turn_until(session, lambda: self.is_done() and not session.unsettled, "all that flows is recorded")
 
-    def drain(self, session: Any) -> None:
+    def drain(self, session: Session) -> None:
         """Let the relay publish what is parked, and what came behind it."""
         turn_until(session, lambda: not self.keys, "the keys are drained")
         self.settle(session)
         assert self.reasons == []
 
-    def publish(self, session: Any) -> None:
+    def publish(self, session: Session) -> None:
         """Repair the cause, and let the relay publish all of it."""
         self.repair()
-        self.request(session)
+        self.request()
         self.drain(session)
 
 
 @contextmanager
 def relay(
     database: str, bootstrap_servers: str, *, clean: bool = True, kafka: Mapping[str, str] = DEFAULTS
-) -> Iterator[Any]:
+) -> Iterator[Session]:
     with relay_session(database, bootstrap_servers, clean=clean, kafka=kafka) as session:
         yield session
 
@@ -120,12 +118,3 @@ def check(bootstrap_servers: str, parking: Parking, bad: int, good: int, *, repe
     found = compare(read_topic(bootstrap_servers, parking.topic), expected)
     assert not found.broken
     assert repeated or found.duplicate_records == 0
-
-
-def unacknowledged(session: Any) -> None:
-    """Let no acknowledgement of what this producer sends be learned."""
-
-    def none() -> list[Batch]:
-        return []
-
-    session._publisher.take_acknowledged = none

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.service import Relay, RelayOptions
-from tests.support.publisher_core import core
+from outbox_relay.publisher.session import Session
 
 LIMIT_S = 60.0
 
@@ -24,11 +23,11 @@ def publish(dsn: str, bootstrap_servers: str, messages: int, **options: Any) -> 
     Raises:
         AssertionError: they are not recorded within a minute.
     """
-    relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": core(), **options}))
+    relay = Relay(RelayOptions(dsn, bootstrap_servers, **options))
     deadline = time.monotonic() + LIMIT_S
     recorded = 0
 
-    def watch(session: CoreSession) -> None:
+    def watch(session: Session) -> None:
         nonlocal recorded
         recorded = session.counts.recorded
         if recorded >= messages or time.monotonic() > deadline:

@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from outbox_relay.publisher import shared_lanes
+from outbox_relay.publisher import session
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -14,6 +14,6 @@ from tests.support.relay_entry import die_with
 
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))
-    setattr(shared_lanes, "LEAVE_S", 8.0)  # noqa: B010  (mypy knows that a constant is not assigned to)
+    setattr(session, "LEAVE_S", 8.0)  # noqa: B010  (mypy knows that a constant is not assigned to)
     sys.argv = ["outbox", *sys.argv[2:]]
     runpy.run_module("outbox_relay", run_name="__main__", alter_sys=True)

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.finder import PAGE
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.service import Relay, RelayOptions
-from tests.support.publisher_core import core
+from outbox_relay.publisher.session import Session
 from tests.support.waiting import wait_until
 
 DEFAULTS: Mapping[str, str] = {}
@@ -58,12 +57,20 @@ def relay_session(
     clean: bool = True,
     page: int = PAGE,
     kafka: Mapping[str, str] = DEFAULTS,
-) -> Iterator[Any]:
+) -> Iterator[Session]:
     """Take the lanes and yield the session; at the end settle and give them back, or die where not `clean`.
 
     `kafka`: settings of librdkafka other than the relay's.
     """
-    relay = _Stepped(RelayOptions(dsn, bootstrap_servers, page=page, kafka=kafka, core=core()), clean=clean)
+    relay = _Stepped(
+        RelayOptions(
+            dsn,
+            bootstrap_servers,
+            page=page,
+            kafka=kafka,
+        ),
+        clean=clean,
+    )
     thread = threading.Thread(target=relay.work, daemon=True)
     thread.start()
     try:
@@ -77,14 +84,14 @@ def relay_session(
     assert relay.handed.empty(), relay.handed.get()
 
 
-def loop_of(session: CoreSession) -> Loop:
+def loop_of(session: Session) -> Loop:
     """Return the loop that publishes the lanes of a session."""
     loop = session._loop
     assert loop is not None
     return loop
 
 
-def turn_until(session: Any, condition: Callable[[], bool], what: str) -> None:
+def turn_until(session: Session, condition: Callable[[], bool], what: str) -> None:
     """Let the relay take turns until something is true."""
 
     def after_a_turn() -> bool:

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from outbox_relay.publisher.service import Relay, RelayOptions
+from outbox_relay.publisher.session import Session
 from outbox_relay.text.logs import ROOT
-from tests.support.publisher_core import core
 from tests.support.relay_process import Event
 from tests.support.waiting import wait_until
 
@@ -24,12 +24,12 @@ class RelayThread(logging.Handler):
         super().__init__()
         self.events: list[Event] = []
         self.error: BaseException | None = None
-        self.session: Any = None
-        self._relay = Relay(RelayOptions(dsn, bootstrap_servers, **{"core": core(), **options}))
+        self.session: Session | None = None
+        self._relay = Relay(RelayOptions(dsn, bootstrap_servers, **options))
         self._relay.on_turn = self._on_turn
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _on_turn(self, session: Any) -> None:
+    def _on_turn(self, session: Session) -> None:
         self.session = session
 
     def _run(self) -> None:

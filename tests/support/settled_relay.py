@@ -10,8 +10,8 @@ from typing import NamedTuple
 from psycopg import sql
 
 from outbox_local.stack.api import Stack
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.loop import Loop
+from outbox_relay.publisher.session import Session
 from tests.support.background_flushes import no_background_flushes
 from tests.support.plain_inserts import Connection, insert_numbered
 from tests.support.relay_session import loop_of, relay_session, turn_until
@@ -41,7 +41,7 @@ class SettledRelay:
     What runs by the clock is put off: renewals, shares, delayed messages, partitions, topics.
     """
 
-    def __init__(self, session: CoreSession, producer: Connection, topic: str) -> None:
+    def __init__(self, session: Session, producer: Connection, topic: str) -> None:
         self.session = session
         self._producer, self._topic = producer, topic
         self.sent = 0

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from psycopg import Connection
-
-from outbox.partitioning.lanes import lane_of
-from outbox_relay.publisher import records
-from outbox_relay.publisher.finder import TOPIC
-from tests.support.topics import Topics
 
 ERROR = "QUEUE_OUT_OF_RANGE: queue 99 does not exist"
 STOP = """
@@ -30,36 +24,6 @@ FORGET = """
     FROM outbox.message m WHERE m.id = %s AND b.positions @> ARRAY[m.position]
 """
 KILL = "UPDATE outbox.message SET state = 'DEAD', remark = %(error)s WHERE id = %(id)s"
-
-
-class Limited:
-    """A topic that takes none of its messages, and whose keys are not parked: its messages stop their lanes.
-
-    So do those of more than 64 MiB with a long order key, which the relay does not read; these are smaller.
-    """
-
-    def __init__(
-        self, conn: Connection[Any], bootstrap_servers: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.conn = conn
-        # One that its broker does not know yet would be parked, and what cannot be parked within it stops no lane.
-        self.name = name = Topics(bootstrap_servers).make(1)
-        can_park = records.can_park
-        monkeypatch.setattr(
-            records, "can_park", lambda row, reason: row[TOPIC] != name and can_park(row, reason)
-        )
-        conn.execute(
-            "INSERT INTO outbox.topic (name, partitions, max_message_bytes) VALUES (%s, 1, 1000)", [self.name]
-        )
-
-    def key(self, lane: int) -> str:
-        """Return a key of a lane."""
-        keys = (f"k{number}".ljust(1_100, "x") for number in range(1_000))  # above the limit by itself
-        return next(key for key in keys if lane_of(self.name, None, key.encode()) == lane)
-
-    def repair(self) -> None:
-        """Let the topic take its messages."""
-        self.conn.execute("UPDATE outbox.topic SET max_message_bytes = 1000000 WHERE name = %s", [self.name])
 
 
 def stop_lane(conn: Connection[Any], id_: int, error: str = ERROR, *, in_doubt: bool = False) -> int:

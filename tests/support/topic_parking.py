@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from outbox.partitioning.lanes import lane_of
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, insert
 from tests.support.relay_session import turn_until
@@ -83,21 +84,15 @@ class TopicParking:
         query = "SELECT count(*) FROM outbox.message_status WHERE topic = %s AND status = 'PUBLISHED'"
         return self.conn.execute(query, [topic]).fetchone() == (count,)
 
-    def settle(self, session: Any) -> None:
+    def settle(self, session: Session) -> None:
         turn_until(session, lambda: self.is_settled() and not session.unsettled, "all that flows is recorded")
 
-    def follow(self, session: Any) -> None:
+    def follow(self, session: Session) -> None:
         """Let the relay notice what has changed of the topics."""
         (wanted,) = self.conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() or (0,)
-        is_former = hasattr(session, "_publisher")
+        turn_until(session, lambda: session._hands.topics.generation == wanted, "the relay has seen it")
 
-        def has_followed() -> bool:
-            topics = session._publisher.topics if is_former else session._hands.topics
-            return bool(topics.generation == wanted)
-
-        turn_until(session, has_followed, "the relay has seen it")
-
-    def drain(self, session: Any) -> None:
+    def drain(self, session: Session) -> None:
         """Let the relay publish what waits for the topic."""
         turn_until(session, lambda: not self.parked, "the topic is drained")
         self.settle(session)

@@ -142,7 +142,6 @@ EXEMPT: dict[str, dict[str, str]] = {
                 "here",
                 "take_xid",
                 "nested_loops",
-                "hash_of_topic",
             ],
             NO_TABLE,
         ),
@@ -156,9 +155,7 @@ EXEMPT: dict[str, dict[str, str]] = {
         **dict.fromkeys(["all", "still_there"], "a row per partition"),
     },
     "relay/outbox_relay/publisher/lanes.sql": {
-        **dict.fromkeys(
-            ["take", "lock_free", "give_back", "clear", "join", "renew", "release", "stop", "resume"], LANES
-        ),
+        **dict.fromkeys(["take", "lock_free", "give_back", "clear", "join", "renew", "release"], LANES),
         **dict.fromkeys(["note_failover", "leave_timeline"], LANES),
         "doubt_held": "when lanes are taken: reads what is held only where their last owner was on another server",
         **dict.fromkeys(["doubts", "shares", "others", "other_versions", "lane_numbers"], LANES),

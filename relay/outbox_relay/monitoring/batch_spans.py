@@ -9,15 +9,13 @@ comparison, a message nothing. Links are made for the first messages that carry 
 a span.
 
 The relay dies: the span is lost with the process, the batch is published again, in another span. A batch fails, or its
-session ends: the span ends with the error, and the messages are in another one. It is divided: the first part to be
-recorded ends it.
+session ends: the span ends with the error, and the messages are in another one.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import entry_points
 from typing import Any
@@ -25,8 +23,7 @@ from typing import Any
 from outbox import wire
 from outbox.extras import needs
 from outbox.opentelemetry import SCHEMA
-from outbox_relay.publisher.batch import Batch
-from outbox_relay.publisher.finder import FIELDS, POSITION, TOPIC, RawRow
+from outbox_relay.publisher.finder import FIELDS, MESSAGE_ID, TOPIC, RawRow
 from outbox_relay.publisher.records import decode_headers
 
 with needs("opentelemetry"):
@@ -48,7 +45,7 @@ class NoExporterError(Exception):
 
 
 class BatchSpan:
-    """The span of one batch; parts of a batch share it."""
+    """The span of one batch."""
 
     def __init__(self, span: Span) -> None:
         self._span: Span | None = span
@@ -77,53 +74,36 @@ class BatchSpans:
         self._tracer = trace.get_tracer("outbox.relay", tracer_provider=provider, schema_url=SCHEMA)
         self._links = int(os.environ.get("OTEL_SPAN_LINK_COUNT_LIMIT") or LINKS) if links is None else links
 
-    def begin(self, batch: Batch, rows: Iterable[RawRow]) -> None:
-        """Begin the span of a batch that was given to Kafka.
-
-        Args:
-            batch: it gets the span.
-            rows: what it was made from; some may have been held or left out.
-        """
-        if not batch.positions:
-            return
-        topics = {topic for topic, _ in batch.slots}
+    def begin(self, rows: Sequence[RawRow]) -> BatchSpan:
+        """Begin the span of messages that are given to Kafka together; `rows`: the messages, at least one."""
+        topics = {row[TOPIC] for row in rows}
         attributes: dict[str, Any] = {
             "messaging.system": "kafka",
             "messaging.operation.name": "send",
             "messaging.operation.type": "send",
-            "messaging.batch.message_count": len(batch.positions),
+            "messaging.batch.message_count": len(rows),
         }
         name = "send"
         if len(topics) == 1:
             attributes["messaging.destination.name"] = topics.pop()
             name = f"send {attributes['messaging.destination.name']}"
-        began = time.time_ns() - int((time.monotonic() - batch.since) * 1e9)
         span = self._tracer.start_span(
-            name,
-            Context(),
-            kind=SpanKind.CLIENT,
-            attributes=attributes,
-            links=self._links_of(batch, rows),
-            start_time=began,
+            name, Context(), kind=SpanKind.CLIENT, attributes=attributes, links=self._links_of(rows)
         )
-        batch.span = BatchSpan(span)
+        return BatchSpan(span)
 
-    def _links_of(self, batch: Batch, rows: Iterable[RawRow]) -> list[Link]:
+    def _links_of(self, rows: Iterable[RawRow]) -> list[Link]:
         propagator, links = propagate.get_global_textmap(), list[Link]()
-        ids = dict(zip(batch.positions, batch.message_ids, strict=True))
         for row in rows:
             if len(links) >= self._links:
                 break
-            message_id = ids.get(row[POSITION])
-            if message_id is None:
-                continue
             carrier = {name.lower(): value for name, value in _headers(row)}
             context = trace.get_current_span(propagator.extract(carrier, Context())).get_span_context()
             if context.is_valid:
                 links.append(
                     Link(
                         context,
-                        {"messaging.message.id": message_id, "messaging.destination.name": row[TOPIC]},
+                        {"messaging.message.id": row[MESSAGE_ID], "messaging.destination.name": row[TOPIC]},
                     )
                 )
         return links

@@ -33,7 +33,7 @@ RELAY = {
     "outbox_unacknowledged_messages": Described(
         "gauge",
         (),
-        "Messages given to Kafka whose acknowledgement is not recorded yet, without those of lanes that wait apart.",
+        "Messages given to Kafka whose acknowledgement is not recorded yet.",
     ),
     "outbox_leases_lost": Described("counter", (), "How often another relay had taken lanes of this one."),
     "outbox_sessions_failed": Described("counter", (), "How often this relay started over after an error."),
@@ -78,10 +78,10 @@ FIGURES = {
     "outbox_holds": Described(
         "gauge",
         HOLD,
-        "Holds, as outbox holds ls lists them: of a message, a key, a topic or a lane, by the error's code.",
+        "Holds, as outbox holds ls lists them: of a message, a key, a partition or a topic, by the error's code.",
     ),
     "outbox_held_messages": Described(
-        "gauge", HOLD, "Messages that wait behind those that fail; of a topic or a lane all."
+        "gauge", HOLD, "Messages that wait behind those that fail; of a partition or a topic all."
     ),
     "outbox_holds_oldest_age_seconds": Described("gauge", HOLD, "Since the oldest of the holds began."),
     "outbox_waiting_messages": Described(

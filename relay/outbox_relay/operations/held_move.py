@@ -4,8 +4,8 @@ The state is the topic's row: a pause, the new count and the groups. Each step i
 so the second of two sessions finds what the first one has done:
 
 - The command dies before `hold`: nothing has happened. After it: the topic waits as a paused one does
-  (publisher/parked.py). `outbox topic ls` and `outbox status` show it. The same command goes on, and `--abort` lets the
-  topic flow by its old count.
+  (publisher/hands/gates.py). `outbox topic ls` and `outbox status` show it. The same command goes on, and `--abort`
+  lets the topic flow by its old count.
 - It dies after `switch`: the topic flows by the new count. The same command finds that, and waits for the relays.
 - Two of these commands with the same groups: both wait, and the second one finds the topic switched. With other groups:
   refused.
@@ -13,7 +13,7 @@ so the second of two sessions finds what the first one has done:
   first, `switch` changes nothing and raises. A move that is begun again after an abort has another time, so an earlier
   command does not end it.
 - An application changes the count meanwhile (`register_topic(…, move_keys=True)`): `switch` sets the new one.
-- A relay that dies or pauses: as with every pause and every change of a count (publisher/topic_changes.py). One that
+- A relay that dies or pauses: as with every pause and every change of a count (publisher/core/core.py). One that
   sleeps past its lease with messages on the wire may append them to an old partition after the groups were asked. Its
   successor publishes these messages again, in the new one, in front of the later ones of their keys.
 """

@@ -1,7 +1,7 @@
 """Reads which relays publish by the newest change of topics: a partition count, a selector, a pause.
 
 A relay states the registry's generation in its lease once it publishes by it and nothing that it published by an older
-one is unacknowledged (publisher/topic_changes.py has the rules). A relay that joins later reads the registry first, and
+one is unacknowledged (publisher/core/core.py has the rules). A relay that joins later reads the registry first, and
 states it within a third of its lease. Nothing is written here.
 """
 

@@ -1,7 +1,7 @@
 """Moves a topic over to more partitions while messages flow, without changing the order of a key.
 
 The registry is changed in one transaction; each relay uses the new count when nothing of the topic is unacknowledged in
-it, and then states so in its lease (publisher/topic_changes.py has the rules, and what happens when a relay dies or
+it, and then states so in its lease (publisher/core/core.py has the rules, and what happens when a relay dies or
 pauses in between). This module checks and changes. Between any two of its lines:
 
 - The process dies before the change: nothing has happened. After it: the relays move the topic all the same; the same

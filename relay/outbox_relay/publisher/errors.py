@@ -1,10 +1,6 @@
-"""What can keep a message from being published, and what that means for its lane."""
+"""What can keep a message from being published, and what is held then."""
 
 from __future__ import annotations
-
-from typing import Any, NamedTuple
-
-from outbox_relay.publisher.snapshot import Snapshot
 
 REFUSED = frozenset(
     {
@@ -14,12 +10,22 @@ REFUSED = frozenset(
         "INVALID_TIMESTAMP", "UNSUPPORTED_COMPRESSION_TYPE", "_INVALID_ARG",
     }
 )  # fmt: skip
-"""Errors of Kafka that the same message would cause again: its key or topic is parked. After any other a new producer
-tries again."""
+"""Errors of Kafka that the same message would cause again: it is held, with its key or topic. After any other a new
+producer tries again."""
+
+TOPICS_FAULT = frozenset(
+    {
+        "TOPIC_PAUSED", "TOPIC_LOCKED", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION",
+        "TOPIC_AUTHORIZATION_FAILED", "PARTITIONS_MISSING", "LEADER_NOT_AVAILABLE", "_UNKNOWN_PARTITION",
+        "UNSUPPORTED_COMPRESSION_TYPE", "UNSUPPORTED_FOR_MESSAGE_FORMAT", "INVALID_TIMESTAMP", "TOO_MANY_HELD",
+        "TOO_MANY_PARKED", "NOT_ENOUGH_REPLICAS",
+    }
+)  # fmt: skip
+"""Errors of every message of a topic: it is held. Any other is of one message, which its key waits for."""
 
 
 class Unpublishable(Exception):
-    """A message that cannot be published as it is; it parks its key or its topic.
+    """A message that cannot be published as it is; it is held, with its key or its topic.
 
     `code` names the reason for people and machines, such as UNKNOWN_TOPIC_OR_PART or MESSAGE_TOO_LARGE.
     """
@@ -34,36 +40,5 @@ class KafkaUnavailableError(ConnectionError):
     """No broker replies: nothing is decided, the relay waits and tries again."""
 
 
-class Refused(NamedTuple):
-    """A message that Kafka refused for good, with its topic; the reason begins with its code.
-
-    `row` is the message if it was the only one of its batch. `of_drain`: the batch was one of a parked key. `seen`:
-    what was visible when the batch was read.
-    """
-
-    position: int
-    message_id: str
-    topic: str
-    reason: str
-    row: tuple[Any, ...] | None = None
-    of_drain: bool = False
-    seen: Snapshot | None = None
-
-
-class DeliveryError(RuntimeError):
-    """Kafka refused or lost a message; its producer must not be used any further.
-
-    `refused` is per lane the last message that may be refused for good; empty when a new producer may simply try again.
-    """
-
-    def __init__(self, text: str, refused: dict[int, Refused]) -> None:
-        super().__init__(text)
-        self.refused = refused
-
-
-class OutOfOrderError(DeliveryError):
-    """The offsets of a partition did not ascend, which must never be; nothing of that producer is recorded any more."""
-
-
-class BrokenError(DeliveryError):
+class BrokenError(RuntimeError):
     """An invariant of the relay does not hold; it starts over from what is recorded, later each time."""

@@ -186,10 +186,6 @@ class Finder:
         """Let polls ask whether what they find needs a barrier, where a lease is given."""
         self.conn = conn
         self._lease = lease
-        self.found_flushed = False
-        """Whether one of the last two polls that found something returned that it needs no barrier, as the next may."""
-        self._last_flushed = False
-        self.lists_what_waits = True  # then a list's reader passes over what waits
         self.page_size = page
         self.page_bytes = page_bytes
         self.row_bytes = row_bytes
@@ -265,9 +261,6 @@ class Finder:
         carries = rider is not None and rider.result is None
         answer = self._polls.run(kind, previous, rider if carries else None)
         more, has_carried = answer.found > len(answer.rows), carries and rider is not None and rider.is_behind
-        if answer.found:
-            self.found_flushed = answer.is_secured or self._last_flushed
-            self._last_flushed = answer.is_secured
         needs_none = has_carried or answer.is_secured
         return Poll(answer.snapshot, answer.newest, answer.rows, more, answer.topics, needs_none)
 
@@ -286,8 +279,7 @@ class Finder:
             return self._list("partial_backlog", bounds, branches=branches)
 
     def _list(self, name: str, bounds: dict[str, Any], **parts: sql.Composed) -> Listing:
-        waits = sql.SQL(STATEMENTS["with_what_waits" if self.lists_what_waits else "what_waits"])
-        return Listing(self._cursor, sql.SQL(STATEMENTS[name]), bounds, waits=waits, **parts)
+        return Listing(self._cursor, sql.SQL(STATEMENTS[name]), bounds, **parts)
 
     def unpublished_by_topic(self, floor: Snapshot, current: Snapshot, scope: Scope) -> dict[int, int]:
         """Count, by hash of the topic, what a large difference begins with, without what has a publication."""
@@ -345,12 +337,6 @@ class Finder:
         bounds["ids"] = array_text(ids)
         rows = self._cursor.execute(self._page, bounds, prepare=True).fetchall()
         return _part(ids, rows, full=_fills_page(rows))
-
-    def hash_of_topic(self, topic: str) -> int:
-        """Return the hash by which a topic is read apart."""
-        row = self._cursor.execute(STATEMENTS["hash_of_topic"], {"topic": topic}).fetchone()
-        assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
-        return int(row[0])
 
     def beyond_all_running(self) -> Snapshot:
         """Return a snapshot whose xmax is above every xid that was given out before the call."""

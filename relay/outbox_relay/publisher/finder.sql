@@ -101,10 +101,6 @@ lane BETWEEN {first}::smallint AND {last}::smallint
 -- A range of hashes of topics, which the finder's index holds: a topic that is left out costs no row of the table.
 hashtext(topic) BETWEEN {low}::integer AND {high}::integer
 
--- name: hash_of_topic
--- The hash of a topic, as the finder's index holds it.
-SELECT hashtext(%(topic)s::text)
-
 -- name: columns
 -- What a Kafka record is made of, in types that are cheap to read. "waiting": null is to be published; else the
 -- message waits, for whatever reason, until that time (as text whose order is that of time). It is looked up per
@@ -182,16 +178,10 @@ CASE WHEN (pg_column_size(headers) > 500 OR pg_column_compression(headers) IS NO
 
 -- name: backlog
 -- A large difference, listed once, as ids in position order: what "cur" sees and the previous snapshot did not, beyond a
--- position. PostgreSQL writes the ids to a temporary file; see listing.py.
-DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m WHERE {waits} ORDER BY position
-
--- name: what_waits
--- A list without what waits: that leaves the table by its hold only, or with another xid.
-NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
-
--- name: with_what_waits
--- A list that has it, for a reader that passes over it.
-true
+-- position. PostgreSQL writes the ids to a temporary file; see listing.py. Without what waits: that leaves the table by its hold
+-- only, or with another xid.
+DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT id FROM ({branches}) m
+WHERE NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id) ORDER BY position
 
 -- name: backlog_branch
 -- One live partition of a large difference.
@@ -206,11 +196,10 @@ SELECT id, position, topic FROM {partition} WHERE {scope} AND xid = ANY (%(xip)s
 -- name: partial_backlog
 -- The same where some of it is published: a topic was read apart from the others. What has no publication is to be
 -- published. A message has its xid before it is visible, so its publication, which is written later, has a higher one.
--- Not what has expired: it waits for ever, and has a new position once it is published again.
 DECLARE {name} NO SCROLL CURSOR WITH HOLD FOR SELECT m.id FROM ({branches}) m
 WHERE NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b
                                WHERE b.xid >= %(since)s::xid8) p WHERE p.position = m.position)
-    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id AND w.reason = 'expired') AND {waits}
+    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
 ORDER BY m.position
 
 -- name: unpublished_by_topic
@@ -245,7 +234,7 @@ WHERE m.lane = ANY (%(lanes)s::smallint[]) AND m.state = 'COMMITTED' AND m.posit
     AND m.xid < %(cur_xmax)s::xid8 AND NOT m.xid = ANY (%(cur_xip)s::xid8[])
     AND NOT EXISTS (SELECT FROM (SELECT unnest(b.positions) AS position FROM outbox.publication b) p
                     WHERE p.position = m.position)
-    AND {waits}
+    AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id)
 ORDER BY m.position
 
 -- name: next_of_list

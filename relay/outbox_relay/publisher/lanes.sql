@@ -151,7 +151,6 @@ SELECT l.lane,
             THEN coalesce(p.snapshot, l.snapshot)::text END,
        CASE WHEN p.snapshot IS NULL THEN l.base ELSE p.base END::text,
        CASE WHEN p.snapshot IS NULL THEN l.after ELSE p.after END,
-       l.stopped_error IS NOT NULL,
        coalesce(p.is_partial, l.is_partial)
 FROM outbox.lane l
 LEFT JOIN LATERAL (
@@ -165,7 +164,7 @@ ORDER BY l.lane
 -- Up to which position a lane's messages are in doubt for whoever takes it. The last owner may have given Kafka all that it
 -- could read, unless it gave the lane back (then the lane has no owner, or its epoch no lease), or the lane was stopped and
 -- not being tried again (then nothing of it was on the wire, or the stop's record covers it), on this server and timeline.
--- What was stopped at without doubt stays so. The last column: whether the last owner may still be at it.
+-- The last column: whether the last owner may still be at it.
 WITH here AS (
     SELECT ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
            (SELECT last_value FROM outbox.position) AS newest
@@ -182,7 +181,6 @@ WITH here AS (
 SELECT l.lane,
        CASE WHEN s.is_given_back OR s.is_stopped THEN l.doubted_until
             ELSE greatest(l.doubted_until, h.newest) END,
-       CASE WHEN s.is_stopped AND NOT l.stopped_in_doubt THEN l.stopped_message::text END,
        NOT (s.is_given_back OR s.is_stopped)
 FROM outbox.lane l JOIN settled s USING (lane) CROSS JOIN here h
 ORDER BY l.lane
@@ -299,46 +297,6 @@ WITH mine AS MATERIALIZED (
 )
 DELETE FROM outbox.lease
 WHERE epoch IN (SELECT m.epoch FROM mine m) AND NOT EXISTS (SELECT FROM unwritten)
-
--- name: stop
--- A lane stops at a message that cannot be published: its progress is written here from now on. Nothing of it is on the
--- wire: it may be set aside, unless an earlier try is in doubt. (A retry that was requested meanwhile stays requested.) No
--- row: somebody holds the lane's row, or it is not ours; the relay waits for nobody, and writes it later.
-UPDATE outbox.lane
-SET snapshot = %(snapshot)s::pg_snapshot, base = %(base)s::pg_snapshot, after = %(after)s,
-    is_partial = %(is_partial)s, stopped_error = %(error)s, stopped_message = %(message_id)s, retrying_at = NULL,
-    stopped_in_doubt = %(in_doubt)s, doubted_until = greatest(doubted_until, %(doubted_until)s),
-    stopped_at = CASE WHEN stopped_error = %(error)s THEN stopped_at ELSE clock_timestamp() END
-WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
-              FOR NO KEY UPDATE SKIP LOCKED)
-
--- name: resume
--- A stopped lane goes on; its progress is in publications again, from this batch on. No row: as for a stop.
-UPDATE outbox.lane
-SET stopped_error = NULL, stopped_message = NULL, stopped_at = NULL, retrying_at = NULL, retry_requested_at = NULL,
-    stopped_in_doubt = false, joined = %(batch)s
-WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
-              FOR NO KEY UPDATE SKIP LOCKED)
-
--- name: requested
--- The stopped lanes that somebody has asked to be tried again.
-SELECT lane FROM outbox.lane WHERE epoch = %(epoch)s AND retry_requested_at IS NOT NULL
-
--- name: announce
--- A stopped lane is about to be read again. Committed before that, so that what it stopped at cannot be set aside while
--- it may be on its way to Kafka. No row: somebody holds the lane's lock, as an operator who sets that message aside.
-UPDATE outbox.lane SET retrying_at = clock_timestamp(), retry_requested_at = NULL
-WHERE lane = (SELECT l.lane FROM outbox.lane l WHERE l.lane = %(lane)s AND l.epoch = %(epoch)s
-              FOR NO KEY UPDATE SKIP LOCKED)
-
--- name: withdraw
--- Lanes whose retry was announced are not read any more, and nothing of them is on the wire. The announcement stays where
--- somebody holds the lane's row, where the row does not hold yet what came of the retry, and where that is in doubt; the
--- next owner ends it.
-UPDATE outbox.lane SET retrying_at = NULL
-WHERE lane IN (SELECT l.lane FROM outbox.lane l
-               WHERE l.epoch = %(epoch)s AND l.retrying_at IS NOT NULL AND l.lane = ANY (%(lanes)s::smallint[])
-               FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: newest
 -- The newest position: no message that was read by now has a higher one.

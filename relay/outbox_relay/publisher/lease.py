@@ -75,12 +75,8 @@ class Taken:
     """Lanes that were taken, with what their last owner left of them."""
 
     progress: dict[int, Progress] = field(default_factory=dict)
-    stopped: frozenset[int] = frozenset()
-    """The lanes that were stopped when they were taken."""
     doubted: dict[int, int] = field(default_factory=dict)
     """Per lane, up to which position earlier owners may have given messages to Kafka without recording it."""
-    refused: dict[int, str] = field(default_factory=dict)
-    """Of lanes that were stopped, the message at which they were, where it is certain that Kafka does not have it."""
     left: frozenset[int] = frozenset()
     """The lanes whose last owner may still read and publish until the take is committed."""
 
@@ -320,10 +316,8 @@ def _left_behind(
     doubts = [row for row in conn.execute(STATEMENTS["doubts"], values).fetchall() if row[0] in lanes]
     return Taken(
         progress={lane: read_progress(*rest) for lane, *rest in rows},
-        stopped=frozenset(row[0] for row in rows if row[4]),
         doubted={lane: until for lane, until, *_ in doubts},
-        refused={lane: message_id for lane, _, message_id, _ in doubts if message_id is not None},
-        left=frozenset(lane for lane, _, _, is_left in doubts if is_left),
+        left=frozenset(lane for lane, _, is_left in doubts if is_left),
     )
 
 
@@ -369,9 +363,7 @@ def columns(progress: Progress) -> dict[str, Any]:
     }
 
 
-def read_progress(
-    snapshot: str | None, base: str | None, after: int | None, is_stopped: bool, is_partial: bool
-) -> Progress:
+def read_progress(snapshot: str | None, base: str | None, after: int | None, is_partial: bool) -> Progress:
     """Read the columns of the statement `progress` behind the lane."""
     if snapshot is None:
         return START

@@ -8,29 +8,30 @@ from operator import attrgetter
 from typing import cast
 
 from outbox_relay.database.partitions_ahead import Room
-from outbox_relay.publisher.barriers import FRESH_S, RECORD_MESSAGES, RECORD_S
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.values import Page, Read, Row, Scope, Write
 from outbox_relay.publisher.counts import Counts
-from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
+from outbox_relay.publisher.errors import TOPICS_FAULT, KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.finder import POSITION, born
 from outbox_relay.publisher.hands.gates import Gates
-from outbox_relay.publisher.hands.pauses import PauseAfterFailure
+from outbox_relay.publisher.hands.pauses import PAUSE_LAST_S, PauseAfterFailure
 from outbox_relay.publisher.hands.published import check_offsets
-from outbox_relay.publisher.hands.reads import Brought, Reads, due_of, topics_of
+from outbox_relay.publisher.hands.reads import FRESH_S, Brought, Reads, due_of, topics_of
 from outbox_relay.publisher.hands.rows import Rows, TopicCount
 from outbox_relay.publisher.hands.silence import Silence
 from outbox_relay.publisher.hands.spans import Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.wires import ProducerEnd, Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.parked import TOPICS_FAULT
 from outbox_relay.publisher.prepared import Rider
-from outbox_relay.publisher.recovery import PAUSE_LAST_S
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.text.logs import Log
 
 SIGNALS_EVERY_S = 0.25
+RECORD_S = 0.02
+"""How long after a write the next one waits for more. A relay that dies repeats what waits."""
+RECORD_MESSAGES = 100
+"""So many acknowledged messages wait for no more."""
 
 log = Log("relay")
 

@@ -1,11 +1,10 @@
 """Reading ahead: the next page of a backlog is read while the present one is being produced.
 
-PostgreSQL then works at the same time as the relay. The read-ahead has a connection of its own, made when the
-first large backlog needs it. It only ever reads rows by id that were found before, so its snapshot does not
-matter; a page that is read and then not needed is forgotten.
+PostgreSQL then works at the same time as the relay. The read-ahead has a connection of its own, made when the first
+backlog needs it. It only ever reads rows by id that were found before, so its snapshot does not matter.
 
-The list of a topic that is read apart is made, taken and closed here, too: for a million messages it takes a second or
-more, in which the session goes on with the other topics. It is made from what two snapshots of the session see, by xid,
+The list of what is read apart is made, taken and closed here, too: for a million messages it takes a second or more, in
+which the session goes on with the other topics. It is made from what two snapshots of the session see, by xid,
 so it does not matter that it is made later: a message that has another xid by then belongs to a later difference.
 Schedules: the connection is lost: the session finds out when it takes the next page, ends, and starts over from what is
 recorded. A partition is dropped before the list is made: it is made again without it. The relay stops while a list is
@@ -22,9 +21,9 @@ from typing import Any
 
 import psycopg
 
-from outbox_relay.publisher.finder import PAGE_BYTES, Finder, Part, RawRow, Scope, prepare_session
+from outbox_relay.publisher.finder import PAGE_BYTES, Finder, RawRow, Scope, prepare_session
 from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.snapshot import Progress
 from outbox_relay.text.logs import inherit
 
 QUANTUM = 1_000
@@ -34,7 +33,7 @@ QUANTUM_BYTES = 1 << 20
 
 
 class ReadAhead:
-    """One page in advance, of each list, on one thread."""
+    """Makes lists and reads their pages, on one thread."""
 
     def __init__(
         self, connect: Callable[[], psycopg.Connection[Any]], page: int, page_bytes: int = PAGE_BYTES
@@ -45,34 +44,10 @@ class ReadAhead:
         self._conn: psycopg.Connection[Any] | None = None
         self._finder: Finder | None = None
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="read-ahead", initializer=inherit())
-        self._next: tuple[array[int], Future[Part]] | None = None
-        self.lists_what_waits = True
-        """As of `Finder`."""
-
-    def start(self, ids: array[int], current: Snapshot) -> None:
-        """Begin to read these rows, listed from the snapshot `current`."""
-        self._next = (ids, self._pool.submit(self._read, ids, current))
-
-    def take(self, ids: array[int]) -> Part | None:
-        """Return the part if exactly these were begun, else None.
-
-        Also None if they still wait behind lists that are being made: those may take longer than a lease.
-
-        Raises:
-            psycopg.OperationalError: the connection of the read-ahead is gone.
-        """
-        if self._next is None:
-            return None
-        begun, part = self._next
-        self._next = None
-        return None if begun != ids or part.cancel() else part.result()
 
     def list(self, progress: Progress, scope: Scope) -> ListAhead:
         """Return a list of an open difference, which is made when its first page is taken."""
         return ListAhead(self._pool, self.finder, progress, scope)
-
-    def _read(self, ids: array[int], current: Snapshot) -> Part:
-        return self.finder(self._page_bytes).page(ids, current)
 
     def finder(self, page_bytes: int) -> Finder:
         """Return the finder of this thread, for pages of so many bytes."""
@@ -80,7 +55,6 @@ class ReadAhead:
             conn = self._conn = self._connect()
             prepare_session(conn)
             self._finder = Finder(conn, page=self._page)
-            self._finder.lists_what_waits = self.lists_what_waits
         self._finder.page_bytes = min(page_bytes, self._page_bytes)
         return self._finder
 

@@ -16,21 +16,11 @@ from outbox import wire
 from outbox.errors import SelectorError
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.finder import (
-    ID,
-    KEY,
-    LANE,
-    MESSAGE_ID,
-    ORDER_KEY,
-    POSITION,
-    QUEUE,
-    ROW_BYTES,
-    TOPIC,
-    RawRow,
-)
-from outbox_relay.publisher.kept_keys import LONGEST_TOPIC, kept
-from outbox_relay.publisher.parked import OWN_FAULT, TOPICS_FAULT, UNNAMED, Claim, Head
+from outbox_relay.publisher.finder import ROW_BYTES
 from outbox_relay.publisher.topic import Topic
+
+UNNAMED = "…"
+"""The end of the topic under which a message is held that has none which Kafka could have."""
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -128,57 +118,3 @@ def keyless(topic: Topic) -> Unpublishable:
     """Return why a compacted topic does not take a message without a key."""
     text = f"topic {topic.name!r} is compacted (cleanup.policy) and takes no message without a key; send it with one"
     return Unpublishable("INVALID_RECORD", text)
-
-
-def is_named(row: RawRow) -> bool:
-    """Return whether the topic of a message is known, and may be one of Kafka's."""
-    return row[TOPIC] is not None and len(row[TOPIC]) <= LONGEST_TOPIC
-
-
-def can_park(row: RawRow, reason: Unpublishable) -> bool:
-    """Return whether a message that cannot be published parks its key, or itself alone."""
-    return reason.code in OWN_FAULT or not is_named(row)
-
-
-def parks_topic(row: RawRow, reason: Unpublishable) -> bool:
-    """Return whether a message that cannot be published parks its whole topic in its lane."""
-    return reason.code in TOPICS_FAULT and is_named(row)
-
-
-def claim_of_failure(row: RawRow, reason: Unpublishable, *, alone: bool = False) -> Claim | None:
-    """Return the claim by which a message parks its topic, or its key; None: it does neither, and its lane stops.
-
-    Args:
-        row: the message.
-        reason: why it cannot be published.
-        alone: it is of a topic that skips ahead. It parks as one without a key does, and holds no other.
-    """
-    if parks_topic(row, reason):
-        head = Head((row[LANE], row[TOPIC], None, None), None, str(reason))
-        return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], -row[ID], head)
-    return claim_of(row, row[ID], reason, alone=alone) if can_park(row, reason) else None
-
-
-def claim_of_closed(row: RawRow, reason: Unpublishable | None) -> Claim | None:
-    """Return the claim by which a message of a parked key parks its topic, if nothing can be published to it."""
-    return claim_of_failure(row, reason) if reason is not None and parks_topic(row, reason) else None
-
-
-def claim_of(row: RawRow, number: int, reason: Unpublishable, *, alone: bool = False) -> Claim:
-    """Return the claim of a message that cannot be published: it is the head of the parked key `number`.
-
-    One without a name that Kafka could have parks alone: no other can be published in its place.
-    """
-    alone = alone or not is_named(row)
-    order_key = row[KEY] if row[ORDER_KEY] is None else row[ORDER_KEY]
-    queue = None if alone else row[QUEUE]
-    if alone or queue is not None:
-        order_key = None
-    topic = row[TOPIC] if is_named(row) else (row[TOPIC] or "")[: LONGEST_TOPIC - 1] + UNNAMED
-    head = Head((row[LANE], topic, queue, kept(order_key)), order_key, str(reason))
-    return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], number, head)
-
-
-def expiry_of(row: RawRow) -> Claim:
-    """Return the claim of a message whose `deliver_before` is over: it waits for ever, and belongs to no parked key."""
-    return Claim(row[LANE], row[POSITION], row[ID], row[MESSAGE_ID], None, None)

@@ -32,27 +32,23 @@ from outbox_relay.database.reasons import is_away, is_divided, may_heal, reason
 from outbox_relay.database.rights import needing
 from outbox_relay.database.schema import SchemaError, require_current
 from outbox_relay.publisher import lease
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.finder import PAGE, prepare_session
 from outbox_relay.publisher.hands.opening import Hands
 from outbox_relay.publisher.hands.rows import Rows
-from outbox_relay.publisher.hands.silence import Silence
+from outbox_relay.publisher.hands.silence import PATIENCE_S, Silence
+from outbox_relay.publisher.hands.spans import Begin
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.kafka import new_admin, new_producer, producer_settings, readable
 from outbox_relay.publisher.lease import LanesLockedError, LeaseLostError
 from outbox_relay.publisher.locked import report_locked
-from outbox_relay.publisher.overdue import PATIENCE_S, Overdue
 from outbox_relay.publisher.probe import PartitionProbe
-from outbox_relay.publisher.producers import Producers
-from outbox_relay.publisher.producing import Begin, Publisher
 from outbox_relay.publisher.read_ahead import ReadAhead
-from outbox_relay.publisher.recorder import Recorder
 from outbox_relay.publisher.renewal import Renewal
 from outbox_relay.publisher.replication import PublishAfter, Replication
 from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topic_lookup import TopicLookup
-from outbox_relay.publisher.topics import Refresher, TopicBook
+from outbox_relay.publisher.topics import Refresher
 from outbox_relay.publisher.upkeep import Upkeep
 from outbox_relay.publisher.vitals import Vitals
 from outbox_relay.text.logs import Log
@@ -96,8 +92,6 @@ class RelayOptions:
     report_every: float = 10.0
     sweep_every: float = 600.0
     publish_after: PublishAfter = PublishAfter.COMMITTED
-    core: str = "old"
-    """`new` publishes by the core of outbox_relay/publisher/core; all relays of a database use the same."""
     stalled_after: float = 60.0
     """Without a turn of its loop for so long, and without a statement that runs, the relay gives up its lanes."""
     begin_span: Begin | None = None
@@ -212,7 +206,7 @@ class Relay:
         quiet = self._held_since is not None and time.monotonic() - self._held_since >= QUIET_S
         return self._recorded or (quiet and not self._unsettled)
 
-    def _does_better(self, session: Session | CoreSession, now: float) -> bool:
+    def _does_better(self, session: Session, now: float) -> bool:
         """Return whether a session gets further than those before it, each of which ended with an error."""
         quiet = self._held_since is not None and now - self._held_since >= QUIET_S
         return session.counts.recorded > 0 or (quiet and not session.unsettled)
@@ -255,35 +249,13 @@ class Relay:
         refresher = Refresher(lambda: self._connect_as("outbox relay topics"), read)
         probe = PartitionProbe(lambda: new_admin(self._settings))
         silence = Silence(probe, patience=self._options.ack_timeout)
-        overdue = Overdue(probe, patience=self._options.ack_timeout)
-
-        def new_publisher(conn: psycopg.Connection[Any]) -> Publisher:
-            publisher = Publisher(Producers(self._settings), TopicBook(conn, read, refresher))
-            publisher.begin_span = self._options.begin_span
-            return publisher
-
-        session: Session | CoreSession
-        if self._options.core == "new":
-            rows = Rows()
-            topics = TopicWatch(conn, read, refresher, rows.topics)
-            hands = Hands(
-                conn, held, ahead, silence, topics, replication, rows, self._settings, self._options.page
-            )
-            hands.begin_span = self._options.begin_span
-            session = CoreSession(hands, upkeep, renewal)
-        else:
-            session = Session(
-                conn,
-                held,
-                new_publisher,
-                ahead,
-                upkeep,
-                renewal=renewal,
-                overdue=overdue,
-                recorder=Recorder(conn, held, replication),
-                page=self._options.page,
-            )
-        session.stopping = lambda: self._stopping
+        rows = Rows()
+        topics = TopicWatch(conn, read, refresher, rows.topics)
+        hands = Hands(
+            conn, held, ahead, silence, topics, replication, rows, self._settings, self._options.page
+        )
+        hands.begin_span = self._options.begin_span
+        session = Session(hands, upkeep, renewal)
         self._started, self._held_since = True, time.monotonic()
         upkeep.start()
         try:
@@ -305,7 +277,6 @@ class Relay:
             self._published += session.counts.published
             upkeep.stop()
             ahead.close()
-            overdue.close()
             silence.close()
             refresher.close()
         self._unsettled = 0
@@ -332,7 +303,7 @@ class Relay:
                 report_locked(locked)
         return None
 
-    def _loop(self, session: Session | CoreSession) -> None:
+    def _loop(self, session: Session) -> None:
         options = self._options
         polling = Backoff(options.poll_min, options.poll_max, factor=POLL_FACTOR)
         wait = polling.next()

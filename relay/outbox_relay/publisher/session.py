@@ -1,391 +1,346 @@
-"""One session of the relay: one database connection, one lease, one producer, until something is in doubt.
+"""One session of the relay with the core: one database connection and one lease, and a loop for the lanes that it has.
 
-Whatever is in doubt (a lost connection, a failed delivery, a lost lease) ends the session or its producer; what
-is not recorded is read again from the database. So there is one way to recover, and it is taken at every start.
+A loop has a fixed set of lanes. When the relay takes lanes or gives some back, the loop stops reading, settles what is
+under way, and another one begins for the lanes that there are then. Whatever is in doubt (a lost connection, a lost
+lease) ends the session; what is not recorded is read again from the database.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
-
-import psycopg
+from dataclasses import dataclass, field
 
 from outbox.backoff import Backoff
-from outbox_relay.database.partitions_ahead import Room
-from outbox_relay.publisher.apart import ApartTopics
-from outbox_relay.publisher.aside import AsideLanes
-from outbox_relay.publisher.barriers import RECORD_S, Barriers
-from outbox_relay.publisher.batch import Stop, just_before
-from outbox_relay.publisher.counts import Counts
+from outbox_relay.publisher.defects import naming_defects
 from outbox_relay.publisher.delayed import Delayed
-from outbox_relay.publisher.draining import DrainedKeys
-from outbox_relay.publisher.errors import DeliveryError, KafkaUnavailableError
-from outbox_relay.publisher.finder import POSITION, Finder, born
-from outbox_relay.publisher.lane_groups import Group, care_of, caught_up, end_care, merge, of_lane
-from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.local_wal import can_ask_what_is_flushed
-from outbox_relay.publisher.locked import LockedRows
-from outbox_relay.publisher.moved_topics import MovedTopics
-from outbox_relay.publisher.overdue import Overdue
-from outbox_relay.publisher.parked import ParkedKeys
-from outbox_relay.publisher.partitions import LivePartitions
-from outbox_relay.publisher.partitions_done import PartitionsDone
-from outbox_relay.publisher.producing import Publisher
-from outbox_relay.publisher.read_ahead import ReadAhead
-from outbox_relay.publisher.reader import Page, Reader
-from outbox_relay.publisher.recorder import Recorder
-from outbox_relay.publisher.recovery import PAUSE_FIRST_S, PAUSE_LAST_S, Recovery, naming_defects
+from outbox_relay.publisher.errors import BrokenError
+from outbox_relay.publisher.hands.opening import Hands
+from outbox_relay.publisher.hands.pauses import BROKEN_PAUSE_LAST_S, PauseAfterFailure
+from outbox_relay.publisher.lease import LOCK_WAIT_S, LanesLockedError, LeaseLostError
+from outbox_relay.publisher.lease import STATEMENTS as LANE_STATEMENTS
+from outbox_relay.publisher.locked import LockedRows, report_locked
+from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.renewal import Renewal
-from outbox_relay.publisher.retries import LOCKED_PAUSE_S, Retries
-from outbox_relay.publisher.shared_lanes import SharedLanes, Shares
-from outbox_relay.publisher.stops import NOT_AGAIN, Stopped, Stops
-from outbox_relay.publisher.upkeep import Upkeep, repair
-from outbox_relay.publisher.waking import Waking
+from outbox_relay.publisher.shares import BALANCE_EVERY_S, LEAVE_S, Shares
+from outbox_relay.publisher.snapshot import Progress, Snapshot
+from outbox_relay.publisher.upkeep import Upkeep, mark_of, repair
 from outbox_relay.text.logs import Log
 
-log = Log("relay")
+log = Log("lanes")
 
-MAX_UNACKNOWLEDGED = 12_000
-"""Messages on the wire; above it the relay waits for Kafka before it reads on."""
 RETIRE_EVERY_S = 1.0
 FEW = 100
-"""With fewer messages than this in a turn the relay rests before the next one, in steady state."""
+"""With fewer messages than this in a turn the relay rests before the next one."""
 REST_S = 0.0015
 """How long it rests after a turn that found something. The next message has probably not been committed yet, and a turn
 that finds nothing costs half of one that does."""
-FULL_S = 1.0
-"""How long a page waits for room in the local queue before the rest of it is put off to a later turn."""
+KEPT_FIRST_S, KEPT_LAST_S = 1.0, 60.0
+"""Lanes that could not be given back are published for so long before that is tried again; longer each time."""
+HASHES_KEPT = 10_000
 
 
-class Session(
-    Barriers, MovedTopics, ApartTopics, DrainedKeys, AsideLanes, SharedLanes, PartitionsDone, Recovery
-):
+@dataclass(slots=True)
+class SessionTimes:
+    """When a session does what it does not do in each turn (monotonic seconds)."""
+
+    balance_at: float = 0.0
+    retire_at: float = 0.0
+    leave_by: float = 0.0
+    locks_until: float = 0.0
+    """Until when a loop that stops waits for rows that other sessions hold."""
+    kept_until: float = 0.0
+    kept: Backoff = field(default_factory=lambda: Backoff(KEPT_FIRST_S, KEPT_LAST_S))
+    broken: PauseAfterFailure = field(default_factory=lambda: PauseAfterFailure(BROKEN_PAUSE_LAST_S))
+    """The loop ended with an error of its own: the next one begins when the pause is over."""
+
+
+class Session:
     """Publishes the lanes of a lease; `run_once()` is one turn of the relay's loop."""
 
-    def __init__(
-        self,
-        conn: psycopg.Connection[Any],
-        lease: Lease,
-        new_publisher: Callable[[psycopg.Connection[Any]], Publisher],
-        ahead: ReadAhead,
-        upkeep: Upkeep,
-        *,
-        renewal: Renewal,
-        overdue: Overdue,
-        recorder: Recorder,
-        page: int,
-    ) -> None:
-        self._conn = conn
-        self._lease = lease
-        self._new_publisher = new_publisher
-        self._parked = ParkedKeys(conn, lease)
-        self._waking = Waking()
-        self._suspects, self._topics_read, self._hashes, self._ended, self._behind = {}, {}, {}, {}, set()
-        self._publisher = self._open_publisher()
-        self._recorder = recorder
-        self._recorder.freed = self._free_key
-        self._partitions = LivePartitions(conn)
-        asks = recorder.may_send_along and can_ask_what_is_flushed(conn)
-        self._finder = Finder(conn, page=page, statements=recorder.statements, lease=lease if asks else None)
-        self._reader = Reader(self._finder, self._partitions, ahead)
-        self._delayed = Delayed(conn)
+    def __init__(self, hands: Hands, upkeep: Upkeep, renewal: Renewal) -> None:
+        """Begin without lanes."""
+        self._conn = hands.conn
+        self._lease = hands.lease
+        self._hands = hands
         self._upkeep = upkeep
         self._renewal = renewal
-        self._room = Room(conn)
-        self._overdue = overdue
-        self._groups = []
-        self._stops = Stops()
-        self._retries = Retries(conn, lease)
-        self._shares = Shares(conn, lease)
-        self._locked = LockedRows(conn)
-        self._pages, self._page = [], page
-        self._retire_at = 0.0
-        self._backoff = Backoff(PAUSE_FIRST_S, PAUSE_LAST_S)
-        self.counts = Counts()
+        self._shares = Shares(hands.conn, hands.lease)
+        self._locked = LockedRows(hands.conn)
+        self._delayed = Delayed(hands.conn)
+        self._floors: dict[int, Snapshot] = {}
+        self._doubted: dict[int, int] = {}
+        self._batch = 0
+        self._at = SessionTimes()
+        self._loop: Loop | None = None
+        self.counts = hands.counts
         self.stopping: Callable[[], bool] = lambda: False
 
-    def _open_publisher(self) -> Publisher:
-        publisher = self._new_publisher(self._conn)
-        publisher.while_full = self._while_full
-        publisher.held = self._parked.held
-        publisher.topics.waking = self._waking
-        return publisher
+    # What others see ----------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this session has its lanes."""
+        return self._lease.epoch
+
+    @property
+    def lanes(self) -> frozenset[int]:
+        """The lanes that it has, those that it is giving back included."""
+        return self._lease.lanes
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether an operator has asked this relay to give its lanes to others."""
+        return self._shares.is_draining
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages given to Kafka whose acknowledgement is not known yet."""
+        return 0 if self._loop is None else self._loop.wires.unacknowledged
+
+    @property
+    def unsettled(self) -> int:
+        """Messages given to Kafka that are not recorded."""
+        return 0 if self._loop is None else self._loop.unsettled
+
+    # A turn -------------------------------------------------------------------------------------------------------
 
     def run_once(self, wait: float) -> bool:
-        """Read, secure, publish and record once; return whether anything was found.
+        """Turn the loop once; return whether anything was found.
 
         Args:
-            wait: seconds to wait when nothing is to be done: for deliveries, or, in steady state, for the next message.
+            wait: seconds to wait when nothing is to be done.
 
         Raises:
             LeaseLostError: another relay has taken over.
             psycopg.OperationalError: the connection is gone.
             KafkaUnavailableError: no broker replies about a topic.
         """
+        published = self.counts.published
         try:
             self._look_after()
-            published = self.counts.published
-            found = self._has_found = self._turn_or_serve()
-            if self._is_steady and not self._pages and self.counts.published - published < FEW:
-                # An acknowledgement does not end it: there is nothing to do about one yet. A record that is due goes
-                # with the turn behind one that found something, which is the least likely to find more.
-                if not found:
-                    time.sleep(wait)
-                elif self._since_record < RECORD_S:
-                    time.sleep(min(wait, REST_S))
-                self._publisher.serve(0)
-            else:
-                self._publisher.serve(0 if found else wait)
-            if not found and not self._sends_along:
-                self._record()
-        except DeliveryError as error:
+            loop = self._loop
+            if loop is None:
+                time.sleep(wait)
+                return False
+            with naming_defects():
+                found = loop.turn()
+        except BrokenError as error:
             self._start_over(error)
             return True
+        if self.counts.published - published < FEW:
+            self._rest(loop, wait if not found else min(wait, REST_S))
         return found
 
-    def _turn_or_serve(self) -> bool:
-        try:
-            found = self._turn()
-        except KafkaUnavailableError:
-            if self._unanswered_since is None:
-                self._unanswered_since = time.monotonic()
-            # A topic that Kafka does not tell about must not keep deliveries of others from being recorded.
-            self._publisher.serve(0)
-            self._record()
-            raise
-        self._unanswered_since = None
-        return found
-
-    def _turn(self) -> bool:
-        self._sends_along = False
-        self._let_go_on()
-        if self._burdened and not self._publisher.aside and not self._unburden():
-            return False
-        if not self._move_topics():
-            return False
-        if self._publisher.unacknowledged >= MAX_UNACKNOWLEDGED:
-            self._publisher.serve(0.005)
-            self._record()
-            return self._publisher.unacknowledged < MAX_UNACKNOWLEDGED
-        found = self._drain_next()
-        if self._ends_drain:
-            return found  # what is read now would be held under a key that goes with the record
-        for group in [group for group in self._groups if group.careful is not None]:
-            # The turn of another one may have set it aside, or put groups together.
-            if not group.paused and group.careful is not None and group.lanes:
-                found |= self._turn_of([group], alone=True)
-        # Now: a lane that was set aside meanwhile must not be read beyond what it waits for.
-        if any(page.group.careful is not None for page in self._pages):
-            return found  # it waits for its barrier, and goes out alone
-        plain = [group for group in self._groups if group.careful is None and not group.paused]
-        return self._turn_of(plain, alone=False) or found
-
-    def _turn_of(self, groups: list[Group], *, alone: bool) -> bool:
-        """Take one page of each group. `alone`: with nothing else on the wire, and waiting for its delivery.
-
-        Pages that were read stay until they are published: if Kafka does not answer about a topic, the next
-        turn goes on with them.
-        """
-        if alone and not self._settle():
-            return False
-        if self._pages:
-            groups = [page.group for page in self._pages]
-            for page in self._pages:
-                page.has_barrier = False  # it was made in an earlier turn
+    def _rest(self, loop: Loop, seconds: float) -> None:
+        if loop.core.streams.by_name and loop.silence.away_since is None:
+            loop.wires.serve(seconds)  # an acknowledgement may let the next message go
         else:
-            self._pages = self._read(groups, self._lists_to_read())
-            self._groups += self._reader.take_apart()
-            self.counts.polls += 1
-        pages = self._pages
-        if pages and not self._has_room(pages):
-            return False
-        found = bool(pages)
-        if pages:
-            for page in pages:
-                if self._publisher.prepare(page.rows, page.group.lanes):
-                    page.has_barrier = False  # what was read of a topic may be younger than what is flushed
-            if self._publisher.topics.changes.awaited:
-                return True  # the next turn lets the topic move first
-            if not self._secure(pages):
-                return False
-            while pages:
-                left = self._publish(pages.pop(0))
-                if left is not None:
-                    # The local queue is full. What is left is published in a later turn.
-                    pages.insert(0, left)
-                    break
-        if alone:
-            self._settle()
-        self._level(groups)
-        return found
-
-    def _has_room(self, pages: list[Page]) -> bool:
-        """Return whether all of the pages can be recorded: their positions have partitions."""
-        highest = max(page.rows[-1][0] for page in pages)
-        return highest < self._partitions.top or self._room.make(highest, self._last_bound)
-
-    def _last_bound(self) -> int:
-        self._partitions.refresh()
-        return self._partitions.top
-
-    def _level(self, groups: list[Group]) -> None:
-        """Let groups that have caught up become one, and forget that their lanes were stopped."""
-        if self._pages:
-            return  # the page of one group would speak for lanes whose rows are in the page of another
-        end_care(groups)
-        self._catch_up(groups)
-        self._forget_drained(groups)
-        self._groups = merge(self._groups)
-        self._reader.close_lists(self._groups)
-        level = caught_up(self._groups)
-        back = self._stops.known(level)
-        if back or not self._recorder.resuming.isdisjoint(level):
-            self._recorder.resumed(level)
-        if back:
-            self._stops.forget(back)
-            log.info("lanes go on", lanes=sorted(back))
-
-    def _publish(self, page: Page) -> Page | None:
-        """Publish a page; return what is left of it when the local queue had no room for all."""
-        group = page.group
-        before, progress = self._as_recorded(group, page.before), self._as_recorded(group, page.progress)
-        with naming_defects():
-            batch = self._publisher.publish(
-                page.rows, progress, before, group.lanes, seen=page.progress.snapshot
-            )
-        self.counts.published += batch.messages
-        batch.born = born(page.rows[0])
-        self.counts.last_found = time.monotonic()
-        self._note_published(group, batch)
-        self._note_claims(batch.claims)
-        if group.careful is not None:
-            batch.alone = page.rows[-1]  # what is in front of it was not produced
-        careful = care_of(self._groups) if batch.stops else {}
-        for stop in batch.stops:
-            self._stop_early(stop)
-            # It leaves all parts of a split, and another one than this may go carefully.
-            group.lanes.discard(stop.lane)
-            self._stops.add(stop, careful=careful.get(stop.lane, {}))
-        if group.trial and any(claim.number is not None for claim in batch.claims):
-            # The lane got past what it had stopped at. One that has expired was none of that.
-            group.trial = False
-        elif group.trial and batch.messages:
-            # In flight by itself: it holds up no other lane, however long its acknowledgement takes.
-            self._publisher.set_aside(group.lanes)
-            group.trial, group.paused = False, True
-        if batch.ended_at is None:
-            return None
-        rows = [row for row in page.rows if row[POSITION] >= batch.ended_at]
-        return Page(group, rows, just_before(batch.ended_at, page.progress, page.before), page.progress)
-
-    def _settle(self, deadline: float | None = None) -> bool:
-        """Wait until nothing is on the wire, and record it; return whether that was so by the deadline.
-
-        Without a deadline this takes a second or two at most: lanes that wait longer are set aside, and not waited for.
-        """
-        while self._publisher.in_flight or (deadline is not None and self._publisher.aside):
-            if deadline is None and self.stopping():
-                return False
-            self._record()
-            if not self._publisher.in_flight and (deadline is None or not self._publisher.aside):
-                break
-            if deadline is not None and time.monotonic() > deadline:
-                return False
-            self._publisher.serve(0.01)
-            self._renewal.beat()
-            self._watch()
-        return True
+            time.sleep(seconds)
 
     def _look_after(self) -> None:
         now = time.monotonic()
         self._renewal.beat()
         self.balance()
-        self._watch()
-        self._waking.follow(self._parked.held.topics, self._parked.held.topics_changed)
-        self._publisher.topics.tend()
-        if not self._lease.lanes:
+        loop = self._loop
+        if loop is None:
             self._upkeep.take_lost(())
             return
+        with naming_defects():
+            loop.signals(now)
+        if loop.due is not None:
+            self._delayed.expect(loop.due)
+            loop.due = None
         self.counts.released += self._delayed.release(self._lease.lanes)
-        self._recorder.write_changes()
-        if self._stops.now():
-            self._stops.hurry(self._retries.requested(now))
-        for stopped in self._stops.due(now):
-            # Not before its stop is recorded: the record of the stop would undo that of going on.
-            if stopped.stop.lane not in self._leaving and self._recorder.has(
-                stopped.stop, self._publisher.unrecorded()
-            ):
-                self._retry(stopped)
         lost = self._upkeep.take_lost(self._lease.lanes)
         if lost:
-            self._partitions.revive()
+            loop.reads.partitions.revive()
             repair(self._conn, lost, self._lease)
-            # They have new positions, and may have been published under their old ones.
-            self._recorder.doubt_everything()
-        if now >= self._retire_at:
-            self._retire_at = now + RETIRE_EVERY_S
-            self._retire()
-            self._mark()
+            self._doubt_everything()  # they have new positions, and may have been published under their old ones
+        if now >= self._at.retire_at:
+            self._at.retire_at = now + RETIRE_EVERY_S
+            self._retire(loop)
 
-    def _retry(self, stopped: Stopped) -> None:
-        """Let a stopped lane join again, as a group of its own; it stops again if nothing has changed.
+    def _retire(self, loop: Loop) -> None:
+        """Leave partitions out that hold nothing to publish, and tell the sweep how far all is recorded."""
+        partitions, newest = loop.reads.partitions, loop.reads.newest
+        if partitions.live and partitions.live[0].upper <= newest and not loop.has_unread:
+            floor = loop.core.sources.floor(set()).snapshot
+            left = partitions.retire(newest, loop.reads.finder.beyond_all_running(), [floor])
+            if left:
+                log.info("partitions done", tables=left, live=list(partitions.tables))
+        if len(loop.reads.hashes) > HASHES_KEPT and not loop.core.memory.rows:
+            loop.reads.hashes.clear()  # no row of a group is counted
+        levels = {lane: Progress(loop.writes.floor or self._floors[lane]) for lane in loop.reads.lanes}
+        mark = mark_of(levels, partitions.live, of=len(levels))
+        if mark is not None:
+            self._upkeep.mark(mark)
 
-        It begins with one message, whose acknowledgement nobody else waits for.
+    def _doubt_everything(self) -> None:
+        row = self._conn.execute(LANE_STATEMENTS["newest"]).fetchone()
+        assert row is not None  # noqa: S101  (a sequence has a value)
+        self._doubted.update(dict.fromkeys(self.lanes, row[0]))
+
+    def _start_over(self, error: BrokenError) -> None:
+        """Begin again from what is recorded, after an error of the relay's own."""
+        pause = self._at.broken.begin(time.monotonic())
+        log.error("delivery failed", text=str(error), next_try_in_s=pause)
+        self._end_loop(is_clean=False)
+        self._doubt_everything()
+
+    # Lanes --------------------------------------------------------------------------------------------------------
+
+    def balance(self) -> None:
+        """Take what is this relay's share and free, and give back what is not its share.
+
+        Raises:
+            CannotShareError: the connection does not keep its session.
+            LeaseLostError: the lease has ended, or another relay took lanes of ours.
         """
-        lane = stopped.stop.lane
-        if not self._retries.announce(lane):
-            stopped.retry_at = time.monotonic() + LOCKED_PAUSE_S
-            return
-        stopped.retry_at = NOT_AGAIN
-        self._behind.add(lane)
-        self._parked.count([lane])
-        self._recorder.resume(lane)
-        self._groups += of_lane(lane, stopped.stop.progress, stopped.careful, trial=not stopped.careful)
+        now = time.monotonic()
+        if now >= self._at.balance_at:
+            self._at.balance_at = now + BALANCE_EVERY_S
+            share, free = self._shares.read()
+            self._leave_without_kafka(now)
+            self._follow_topics()
+            taken = self._take((share - self.lanes) & free)
+            if self._loop is None:
+                if now >= self._at.broken.over_at:
+                    self._begin()
+            elif taken or (self.lanes - share and now >= self._at.kept_until):
+                self._stop_loop(now)
+        if self._loop is not None and self._loop.core.is_stopping:
+            self._change_lanes(now)
 
-    def _while_full(self, seconds: float) -> bool:
-        self._renewal.beat()
-        return seconds < FULL_S and not self.stopping()
+    def _stop_loop(self, now: float) -> None:
+        loop = self._loop
+        if loop is not None and not loop.core.is_stopping:
+            self._stop(loop, now)
+            self._at.leave_by = now + LEAVE_S
+
+    def _stop(self, loop: Loop, now: float) -> None:
+        loop.stop()
+        self._hands.silence.hurry()
+        self._at.locks_until = now + LOCK_WAIT_S
+
+    def _has_settled(self, loop: Loop, now: float) -> bool:
+        """Return whether a loop that stops is done, but for what waits too long for rows that other sessions hold.
+
+        The next owner finds the failures again that have no hold yet, so no topic stands still for them.
+        """
+        return loop.core.is_done() or (loop.is_held_up and now >= self._at.locks_until)
+
+    def _change_lanes(self, now: float) -> None:
+        """End a loop that has settled, give back what is not our share, and begin the next one."""
+        loop = self._loop
+        assert loop is not None  # noqa: S101  (asked by the caller)
+        if not self._has_settled(loop, now):
+            if now >= self._at.leave_by:
+                raise LeaseLostError(
+                    f"lanes {sorted(self.lanes)} are to be shared again, and Kafka acknowledged nothing of them for "
+                    f"{LEAVE_S:g} s: they are left as they are"
+                )
+            return
+        self._end_loop(is_clean=loop.core.is_done())
+        share, _ = self._shares.read()
+        if leaving := self.lanes - share:
+            given = self._lease.give_back(self._conn, {lane: self._doubted.get(lane, 0) for lane in leaving})
+            if given:
+                log.info("lanes given back", owner=self._lease.owner, epoch=self.epoch, lanes=sorted(given))
+            if leaving - given:
+                self._locked.report(leaving - given, "giving the lane back")
+                self._at.kept_until = now + self._at.kept.next()
+            else:
+                self._at.kept.reset()
+        self._begin()
+
+    def _take(self, lanes: frozenset[int]) -> bool:
+        """Take free lanes; return whether any is ours now."""
+        if not lanes:
+            self._locked.miss(lanes)
+            return False
+        self._keep_floors()
+        try:
+            taken = self._lease.take(self._conn, lanes, self._batch + 1)
+        except LanesLockedError as locked:
+            report_locked(locked)
+            return False
+        self._locked.miss(lanes - taken.progress.keys())
+        self._floors |= {lane: known.floor for lane, known in taken.progress.items()}
+        self._doubted |= taken.doubted
+        if taken.progress:
+            self._hands.topics.read_anew(self._shares.read_generation())
+            lease = self._lease
+            log.info("lanes taken", owner=lease.owner, epoch=lease.epoch, lanes=sorted(lease.lanes))
+        return bool(taken.progress)
+
+    def _begin(self) -> None:
+        """Begin a loop for the lanes that there are."""
+        if not self.lanes:
+            return
+        floors = [self._floors[lane] for lane in self.lanes]
+        floor = min(floors, key=lambda one: one.age)
+        self._delayed.start_again()
+        self._loop = self._hands.open(floor, self._doubted, self._batch)
+
+    def _keep_floors(self) -> None:
+        loop = self._loop
+        if loop is not None:
+            self._batch = loop.writes.batch
+            if loop.writes.floor is not None:
+                self._floors.update(dict.fromkeys(loop.reads.lanes, loop.writes.floor))
+
+    def _end_loop(self, *, is_clean: bool) -> None:
+        self._keep_floors()
+        loop, self._loop = self._loop, None
+        if loop is None:
+            return
+        if not is_clean:
+            loop.doubt_what_is_sent()
+        loop.close()
+
+    def _leave_without_kafka(self, now: float) -> None:
+        loop = self._loop
+        silences = (self._hands.silence.away_since, None if loop is None else loop.unanswered_since)
+        since = min((one for one in silences if one is not None), default=None)
+        self._lease.lacks_kafka = since is not None
+        if since is not None and now - since >= LEAVE_S and self._shares.others_have_kafka:
+            raise LeaseLostError(
+                f"no broker replied to this relay for {LEAVE_S:g} s, and another relay has Kafka: lanes "
+                f"{sorted(self.lanes)} are left to them as they are"
+            )
+
+    def _follow_topics(self) -> None:
+        topics = self._hands.topics
+        topics.expect(self._shares.generation)
+        if topics.generation is not None and (self._loop is None or self._loop.gates.follows_topics):
+            self._lease.topics_seen = topics.generation
+
+    # The end ------------------------------------------------------------------------------------------------------
 
     def finish(self, seconds: float) -> int:
-        """Settle what is on the wire, record it and give the lanes back; return the messages left unsettled.
-
-        A partition that acknowledges nothing is waited for no longer than it takes to ask Kafka about it.
-        """
-        self._given_up = 0
-        self._overdue.hurry()
-        failure = None
-        try:
-            self._settle(time.monotonic() + seconds)
-        except DeliveryError as error:
-            log.error("delivery failed", text=str(error))
-            failure = error
-        self._discard(failure)
-        left = self.unsettled + self._given_up
+        """Settle what is under way, record it and give the lanes back; return the messages left unsettled."""
+        loop, now, left = self._loop, time.monotonic(), 0
+        deadline = now + seconds
+        if loop is not None:
+            self._stop(loop, now)
+            try:
+                with naming_defects():
+                    while not self._has_settled(loop, now) and now < deadline:
+                        self._renewal.beat()
+                        loop.turn()
+                        loop.wires.serve(0.005)
+                        now = time.monotonic()
+            except BrokenError as error:
+                log.error("delivery failed", text=str(error))
+                self._doubt_everything()
+            left = loop.unsettled
+            self._end_loop(is_clean=loop.core.is_done())
         self._renewal.stop()
-        if not left:
-            unwritten = self._recorder.write_changes(now=True)
-            self._retries.withdraw(self._stops.certain(self._recorder.doubts).difference(unwritten))
-            self._end_drains(self._lease.lanes)
-        self._lease.release(self._conn, self._recorder.doubts.until)
+        self._lease.release(self._conn, {lane: self._doubted.get(lane, 0) for lane in self.lanes})
         return left
 
-    @property
-    def unacknowledged(self) -> int:
-        """Messages given to Kafka whose acknowledgement is not recorded yet, without those of lanes set aside."""
-        return self._publisher.unacknowledged
-
-    @property
-    def unsettled(self) -> int:
-        """Messages given to Kafka that are not recorded."""
-        return self._publisher.unsettled
-
     def abandon(self) -> None:
-        """Let go of the producer after the connection was lost; nothing is recorded any more."""
-        self._publisher.close()
-
-    @property
-    def stopped(self) -> dict[int, Stop]:
-        """The lanes that are stopped now, with where and why."""
-        return self._stops.now()
+        """Let go of the producers after the connection was lost; nothing is recorded any more."""
+        if self._loop is not None:
+            self._loop.wires.close()

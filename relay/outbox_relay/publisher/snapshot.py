@@ -68,25 +68,9 @@ class Progress:
     is_partial: bool = False
 
     @property
-    def is_floor(self) -> bool:
-        """Whether it is the least progress of all parts of a split."""
-        return self.is_partial and self.base is None
-
-    @property
     def floor(self) -> Snapshot:
         """The snapshot of which everything is certainly published."""
         return self.snapshot if self.base is None else self.base
-
-    @property
-    def as_floor(self) -> Progress:
-        """An open difference as the floor where it began: what is published of it has publications.
-
-        A session that goes on from there polls, and reads topics with a backlog apart; else all topics would wait in
-        one list. A difference of everything stays as it is.
-        """
-        if self.base is None or self.base == BEGINNING:
-            return self
-        return Progress(self.base, is_partial=True)
 
 
 START = Progress(BEGINNING)

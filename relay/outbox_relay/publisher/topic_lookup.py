@@ -59,14 +59,6 @@ class _InKafka(NamedTuple):
             return frozenset()
         return frozenset(number for number, one in self.reduced.items() if lacks_replicas(*one, least))
 
-    def missing(self, pinned: int, least: int | None) -> int:
-        """Return how many replicas of the pinned partitions are not in sync, if the configuration is not readable."""
-        if least is not None:
-            return 0
-        return sum(
-            replicas - insync for number, (insync, replicas) in self.reduced.items() if number < pinned
-        )
-
 
 class _Configured(NamedTuple):
     """What the configuration of a topic in Kafka refuses.
@@ -160,7 +152,6 @@ class TopicLookup:
                     needs_key=known.needs_key,
                     leaderless=in_kafka[name].leaderless,
                     short=in_kafka[name].short_of(known.least_insync),
-                    missing=in_kafka[name].missing(pinned, known.least_insync),
                 )
         return found
 

@@ -14,7 +14,6 @@ from outbox_relay.publisher.counts import Counts, Times
 from outbox_relay.publisher.renewal import Renewal
 
 if TYPE_CHECKING:
-    from outbox_relay.publisher.core_session import CoreSession
     from outbox_relay.publisher.session import Session
 
 HANGS_S = 120.0
@@ -36,7 +35,7 @@ class Vitals:
         """As of `Counts`, of all sessions."""
         self._counted: tuple[Counts, Counts] = Counts(), Counts()
         """Of earlier sessions and of this one, in one reference: a reader counts no session twice, or not at all."""
-        self._session: Session | CoreSession | None = None
+        self._session: Session | None = None
         self._renewal: Renewal | None = None
         self._signed = time.monotonic()
 
@@ -44,7 +43,7 @@ class Vitals:
         """Note that the relay goes on."""
         self._signed = time.monotonic()
 
-    def begin(self, session: Session | CoreSession, renewal: Renewal) -> None:
+    def begin(self, session: Session, renewal: Renewal) -> None:
         """Note that a session has a lease, and publishes."""
         session.counts.ack, session.counts.age = self.ack, self.age
         self._counted = self._counted[0], session.counts

@@ -10,7 +10,6 @@ import psycopg
 
 from outbox_relay.database.connections import connect
 from outbox_relay.operations import holds, status
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.service import Relay, RelayOptions
 from outbox_relay.publisher.session import Session
 
@@ -64,7 +63,7 @@ class _Watch:
 
     def __init__(self, conn: psycopg.Connection[Any], relay: Relay) -> None:
         self._conn, self._relay = conn, relay
-        self._session: Session | CoreSession | None = None
+        self._session: Session | None = None
         self._seen = (-1, -1)
         self._earlier = 0
         self._recorded = 0
@@ -76,7 +75,7 @@ class _Watch:
         """Messages that were recorded as published, by all sessions."""
         return self._earlier + self._recorded
 
-    def turn(self, session: Session | CoreSession) -> None:
+    def turn(self, session: Session) -> None:
         """Check after a turn that has read, and found nothing, whether there is more to do."""
         if session is not self._session:
             self._session, self._earlier, self._recorded = session, self.published, 0

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from outbox_relay.publisher.moved_topics import MovedTopics
+from outbox_relay.publisher.session import Session
 from tests.support.moved_keys import grow
 from tests.support.outbox_command import Ran, outbox, succeed
 from tests.support.plain_inserts import Connection, insert_numbered, wait_published
@@ -119,13 +119,13 @@ def test_it_names_the_relay_that_has_not_gone_over_and_goes_on_when_repeated(
     *,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    follow = MovedTopics._follow_topics
+    follow = Session._follow_topics
     with RelayThread(database, bootstrap_servers, lease=1.5) as relay:
         relay.wait_for("lanes taken")
         insert_numbered(conn, grown, 100)
         wait_published(conn)
         monkeypatch.setattr(
-            MovedTopics, "_follow_topics", lambda self: None
+            Session, "_follow_topics", lambda self: None
         )  # as one that Kafka does not reply to
         ran = repartition(environment, grown, 6, "--timeout", "0.3")
         assert ran.code == 1
@@ -133,7 +133,7 @@ def test_it_names_the_relay_that_has_not_gone_over_and_goes_on_when_repeated(
         owner = relay.session._lease.owner
         assert f"have not gone over: {owner} (lanes 0, 1, 2, 3, 4, 5, 6, 7)" in ran.err
         assert f"to wait on: outbox topic repartition {grown} --to 6" in ran.err
-        monkeypatch.setattr(MovedTopics, "_follow_topics", follow)
+        monkeypatch.setattr(Session, "_follow_topics", follow)
         ran = repartition(environment, grown, 6)
         assert ran.code == 0
         assert f"the registry has 6 partitions for {grown} already" in ran.err

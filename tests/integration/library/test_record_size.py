@@ -77,7 +77,6 @@ def test_a_record_of_the_limit_is_delivered_and_one_byte_more_is_refused_by_all(
                 with pytest.raises(MessageTooLargeError, match="20,001 bytes"):
                     outbox.send(conn, replace(message, body=(message.body_bytes or b"") + b"x"))
         wait_published(conn)
-        assert not relay.find("lane stopped")
         assert not relay.find("key parked")
         insert(conn, topic, "k", (messages[0].body_bytes or b"") + b"x" * LIMIT, lane=4)
         assert "MESSAGE_TOO_LARGE" in relay.wait_for("key parked", lane=4)["reason"]

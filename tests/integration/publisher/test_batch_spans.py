@@ -16,6 +16,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from outbox_relay.publisher.batch import Batch
 
 from outbox import Message, Outbox
 from outbox_relay.monitoring.batch_spans import (
@@ -25,7 +26,6 @@ from outbox_relay.monitoring.batch_spans import (
     begin_spans,
     exporters_of_environment,
 )
-from outbox_relay.publisher.batch import Batch
 from tests.support.outbox_command import outbox
 from tests.support.plain_inserts import Connection, connect, insert, wait_published
 from tests.support.relay_thread import RelayThread

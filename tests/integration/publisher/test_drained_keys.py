@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.parked import KeyDrain
 
 from outbox_relay.publisher import draining, records
-from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.finder import QUEUE
 from outbox_relay.publisher.lease import LeaseLostError
-from outbox_relay.publisher.parked import KeyDrain
 from tests.support.kafka_records import read_topic
 from tests.support.parking import REQUEST, Parking, check, relay
 from tests.support.plain_inserts import connect, insert

@@ -6,10 +6,10 @@ from array import array
 
 import psycopg
 import pytest
-
-from outbox_relay.publisher import draining
 from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.parked import KeyDrain, ParkedKeys
+
+from outbox_relay.publisher import draining
 from tests.support.kafka_records import read_topic
 from tests.support.parking import Parking, check, relay, unacknowledged
 from tests.support.plain_inserts import connect, insert

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from outbox_relay.publisher.batch import Slot
+
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic

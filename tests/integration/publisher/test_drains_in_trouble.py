@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from outbox_relay.publisher.batch import Batch
+from outbox_relay.publisher.parked import KeyDrain
 
 from outbox_relay.operations.dead_letters import act
 from outbox_relay.publisher import draining
-from outbox_relay.publisher.batch import Batch
 from outbox_relay.publisher.errors import Unpublishable
-from outbox_relay.publisher.parked import KeyDrain
 from tests.support.kafka_records import compare, read_topic
 from tests.support.parking import Parking, check, relay
 from tests.support.plain_inserts import connect, insert, numbered

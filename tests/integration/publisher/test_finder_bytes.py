@@ -10,9 +10,19 @@ from typing import Any
 
 import pytest
 
-from outbox_relay.publisher.finder import BODY, FIELDS, KEY, ORDER_KEY, POSITION, TOPIC, WITHHELD, RawRow
+from outbox_relay.publisher.finder import (
+    BODY,
+    FIELDS,
+    KEY,
+    ORDER_KEY,
+    PAGE_BYTES,
+    POSITION,
+    TOPIC,
+    WITHHELD,
+    RawRow,
+)
 from outbox_relay.publisher.kept_keys import LONGEST_KEY
-from outbox_relay.publisher.snapshot import BEGINNING, START, Progress
+from outbox_relay.publisher.snapshot import BEGINNING, Snapshot
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, insert
 from tests.support.publications import positions
@@ -57,17 +67,16 @@ def bytes_of(row: RawRow) -> int:
     return sum(len(field) for field in row if isinstance(field, (bytes, str)))
 
 
-@pytest.mark.parametrize("listed", [False, True], ids=["polled", "listed"])
+@pytest.mark.parametrize("floor", [None, BEGINNING], ids=["new", "all"])
 @pytest.mark.parametrize("field", LARGE_FIELDS)
 def test_a_page_holds_its_bytes_whatever_field_they_are_in(
-    database: str, conn: Connection, field: str, listed: bool
+    database: str, conn: Connection, field: str, floor: Snapshot | None
 ) -> None:
     """Compressible as they are, so that what they take on disk says nothing."""
-    with conn.transaction():
-        for _ in range(7):
-            insert_unchecked(conn, field)
-    with closing(Reading(database, page_bytes=PAGE_OF_BYTES)) as reading:
-        reading.group.progress = START if listed else Progress(BEGINNING)
+    with closing(Reading(database, page_bytes=PAGE_OF_BYTES, floor=floor)) as reading:
+        with conn.transaction():
+            for _ in range(7):
+                insert_unchecked(conn, field)
         pages = list(reading.pages())
     assert [row[POSITION] for rows in pages for row in rows] == positions(conn)
     assert max(sum(map(bytes_of, rows[:-1])) for rows in pages) < PAGE_OF_BYTES
@@ -77,18 +86,17 @@ def test_a_page_holds_its_bytes_whatever_field_they_are_in(
 @pytest.mark.parametrize("listed", [False, True], ids=["polled", "listed"])
 @pytest.mark.parametrize("field", LARGE_FIELDS)
 def test_a_row_above_the_bound_comes_without_its_fields(
-    reading: Reading, conn: Connection, field: str, listed: bool
+    database: str, conn: Connection, field: str, listed: bool
 ) -> None:
-    reading.finder.row_bytes = 30_000
     with conn.transaction():
         insert(conn, "t", "k", b"before", tags=["a"])
         # Its bytes are counted as they would be at most, so it is measured, and found to fit.
         insert(conn, "t", "k", b"fits", headers=json.dumps({"h": "x" * 20_000}))
         large = insert_unchecked(conn, field)
         insert(conn, "t", "k", b"after")
-    if listed:
-        reading.group.progress = START
-    raw = [row for page in reading.pages() for row in page]
+    with closing(Reading(database, page=2 if listed else 10, floor=BEGINNING)) as reading:
+        reading.finder.row_bytes = reading.ahead.finder(PAGE_BYTES).row_bytes = 30_000
+        raw = [row for page in reading.pages() for row in page]
     rows = [named(row) for row in raw]
     assert [row.position for row in rows] == positions(conn)
     before, fits, withheld, after = rows

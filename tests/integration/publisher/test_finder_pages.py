@@ -11,7 +11,6 @@ import pytest
 
 from outbox_relay.publisher import finder as finder_module
 from outbox_relay.publisher import listing as listing_module
-from outbox_relay.publisher import reader as reader_module
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import (
     BODY,
@@ -20,12 +19,11 @@ from outbox_relay.publisher.finder import (
     RawRow,
     Scope,
 )
-from outbox_relay.publisher.lane_groups import Care, Group
-from outbox_relay.publisher.listing import Listing
-from outbox_relay.publisher.snapshot import START, Progress
+from outbox_relay.publisher.hands import reads
+from outbox_relay.publisher.snapshot import BEGINNING
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert, insert_numbered, keys_of_lanes
-from tests.support.publications import positions
+from tests.support.publications import positions, record, snapshot
 
 
 @pytest.fixture
@@ -37,9 +35,8 @@ def reading(database: str) -> Iterator[Reading]:
 
 @pytest.fixture
 def small_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of 25 ids instead of 50,000, so that the next part of a list is met soon; no topic is read apart."""
+    """Parts of 25 ids instead of 50,000, so that the next part of a list is taken soon."""
     monkeypatch.setattr(listing_module, "AT_ONCE", 25)
-    monkeypatch.setattr(reader_module, "MOST_APART", 0)
 
 
 def fall_due(conn: Connection) -> int:
@@ -74,6 +71,17 @@ def test_rows_that_commit_while_a_backlog_is_taken_come_after_it(
         found = reading.read(between)
     assert found[:60] == backlog
     assert sorted(found) == positions(conn)
+
+
+def test_where_no_progress_is_known_a_list_of_everything_leaves_out_what_is_published(
+    reading: Reading, conn: Connection, small_lists: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "MOST_APART", 0)  # no topic is read apart: the rest, and so all, is one list
+    insert_numbered(conn, "t", 60)
+    all_ = positions(conn)
+    record(conn, all_[10:30], seen=snapshot(conn), batch=1)
+    reading.start(BEGINNING)
+    assert reading.read() == all_[:10] + all_[30:]
 
 
 @pytest.mark.parametrize("lanes", [{0}, {0, 1, 5}, {2, 4, 6}, {1, 2, 3, 7}, set(range(8))], ids=str)
@@ -117,9 +125,8 @@ def test_a_page_holds_its_bytes_and_one_larger_row_is_a_page(database: str, conn
 
 
 @pytest.mark.parametrize("dense", [0, finder_module.DENSE], ids=["by id", "by range"])
-@pytest.mark.parametrize("ahead", [False, True], ids=["read now", "read ahead"])
 def test_a_page_of_cancelled_rows_does_not_hide_the_rows_behind_it(
-    database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, dense: int, ahead: bool
+    database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch, dense: int
 ) -> None:
     """A campaign of delayed messages is cancelled after it was listed; its bytes would fill every page.
 
@@ -132,8 +139,6 @@ def test_a_page_of_cancelled_rows_does_not_hide_the_rows_behind_it(
                 insert(conn, "t", "k", b"x" * 90, deliver_at="9999-01-01")
             for number in range(10):
                 insert(conn, "t", "k", f"{number}")
-        if not ahead:
-            monkeypatch.setattr(reading.ahead, "start", lambda ids, current: None)
 
         def between(turn: int) -> None:
             if turn == 1:
@@ -145,8 +150,7 @@ def test_a_page_of_cancelled_rows_does_not_hide_the_rows_behind_it(
 def test_rows_of_other_lanes_do_not_hide_those_that_are_listed(database: str, conn: Connection) -> None:
     """A range of ids holds rows that are not on the list; a page full of them says nothing of those that are."""
     mine, other = keys_of_lanes(conn, "t", 3, 5)
-    with closing(Reading(database, page=20, page_bytes=100)) as reading:
-        reading.group.lanes = {3}
+    with closing(Reading(database, page=20, page_bytes=100, lanes=[3])) as reading:
         with conn.transaction():
             for number in range(40):
                 insert(conn, "t", mine if number % 2 else other, b"x" * (1 if number % 2 else 90))
@@ -196,7 +200,6 @@ def test_a_list_full_of_waiting_messages_is_passed(
         for row in conn.execute("SELECT position FROM outbox.message WHERE deliver_at IS NULL ORDER BY 1")
     ]
     assert reading.read() == expected
-    assert len(reading.waited) == 60
 
 
 def test_cancelled_and_undecided_messages_of_a_backlog_are_left_out(
@@ -220,8 +223,8 @@ def test_cancelled_and_undecided_messages_of_a_backlog_are_left_out(
     assert found[-1] == positions(conn)[-1], "the half message takes its place when it is committed"
 
 
-def test_a_group_with_nothing_known_reads_what_has_no_publication(
-    reading: Reading, conn: Connection, small_lists: None
+def test_a_reader_with_nothing_known_reads_what_has_no_publication(
+    database: str, conn: Connection, small_lists: None
 ) -> None:
     insert_numbered(conn, "t", 70)
     conn.execute(
@@ -232,43 +235,9 @@ def test_a_group_with_nothing_known_reads_what_has_no_publication(
         FROM outbox.message WHERE position BETWEEN 10 AND 30
         """
     )
-    found = reading.read(group=Group(set(range(8)), START))
+    with closing(Reading(database, floor=BEGINNING)) as reading:
+        found = reading.read()
     assert found == [position for position in positions(conn) if not 10 <= position <= 30]
-
-
-def test_a_careful_group_reads_one_message_at_a_time_up_to_its_mark(
-    reading: Reading, conn: Connection
-) -> None:
-    insert_numbered(conn, "t", 30)
-    mark = positions(conn)[4]
-    reading.group.careful = Care(mark)
-    sizes = []
-    while True:
-        pages = list(reading.reader.read([reading.group]))
-        if not pages and reading.group.is_level:
-            break
-        sizes += [len(page.rows) for page in pages]
-        if (reading.group.progress.after or 0) >= mark:
-            reading.group.careful = None
-    assert sizes[:5] == [1] * 5
-    assert max(sizes[5:]) > 1
-    assert sum(sizes) == 30
-
-
-def test_groups_of_different_progress_become_level_in_one_snapshot(
-    reading: Reading, conn: Connection
-) -> None:
-    first = Group({0, 1, 2, 3}, Progress(reading.reader.here()))
-    insert_numbered(conn, "t", 8)
-    second = Group({4, 5, 6, 7}, Progress(reading.reader.here()))
-    insert_numbered(conn, "t", 8)
-    pages = list(reading.reader.read([first, second]))
-    assert first.progress == second.progress
-    found = sorted(row[0] for page in pages for row in page.rows)
-    rows = conn.execute(
-        "SELECT position FROM outbox.message WHERE lane < 4 OR position > 8 ORDER BY position"
-    ).fetchall()
-    assert found == [row[0] for row in rows]
 
 
 def read_by_the_finders_index(conn: Connection) -> int:
@@ -290,43 +259,9 @@ def test_a_backlog_is_listed_once_however_large_it_is(
     """A list in parts that each read all that is left would read 16 times the backlog here."""
     insert_numbered(conn, "t", 800)
     if progress == "none":
-        reading.group.progress = START
+        reading.start(BEGINNING)
     before = read_by_the_finders_index(reading.conn)
     assert reading.read() == positions(conn)
     # One poll or none finds out that it is large; the list; the polls at the end.
     assert read_by_the_finders_index(reading.conn) - before <= 2 * 800 + 100
     assert reading.conn.execute("SELECT count(*) FROM pg_cursors").fetchone() == (0,), "no list is left open"
-
-
-def test_the_list_of_a_group_that_is_no_more_is_closed(
-    reading: Reading, conn: Connection, small_lists: None
-) -> None:
-    insert_numbered(conn, "t", 100)
-    other = Group({1}, reading.group.progress)
-    list(reading.reader.read([reading.group]))
-    list(reading.reader.read([other]))
-    open_lists = "SELECT count(*) FROM pg_cursors WHERE name LIKE 'outbox_backlog_%'"
-    assert reading.conn.execute(open_lists).fetchone() == (1,), "the other group's is a short one"
-    reading.reader.close_lists([reading.group, other])
-    assert reading.conn.execute(open_lists).fetchone() == (1,)
-    reading.reader.close_lists([other])
-    assert reading.conn.execute(open_lists).fetchone() == (0,)
-
-
-def test_an_empty_difference_of_a_group_that_goes_one_by_one_is_listed_once(
-    reading: Reading, conn: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lists = []
-    backlog = reading.finder.backlog
-
-    def count(progress: Progress, scope: Scope) -> Listing:
-        lists.append(progress.after)
-        return backlog(progress, scope)
-
-    monkeypatch.setattr(reading.finder, "backlog", count)
-    reading.group.trial = True
-    assert list(reading.reader.read([reading.group])) == []
-    assert len(lists) == 1
-    assert reading.group.is_level
-    insert_numbered(conn, "t", 3)
-    assert reading.read() == positions(conn)

@@ -1,8 +1,7 @@
 """The reader while listed rows change: random cancellations, decisions and releases between listing and reading.
 
 A row on a list may have left it when its page is read: cancelled, or released to a later place. What is left of the
-page must be read all the same, whatever bytes the rows that left would have filled. The reader may die between any two
-pages; its successor starts at the progress of the last page that was read.
+page must be read all the same, whatever bytes the rows that left would have filled.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_relay.publisher import listing, reader
+from outbox_relay.publisher import listing
 from outbox_relay.publisher.delayed import Delayed
 from outbox_relay.publisher.finder import POSITION, WAITING
-from outbox_relay.publisher.lane_groups import Group
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, decide, insert
 
@@ -86,9 +84,8 @@ class Story:
 
 @pytest.fixture
 def reading(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
-    """A reader whose pages and lists are small, 5 rows or 600 bytes a page, and that reads no topic apart."""
+    """A reader whose pages and lists are small, 5 rows or 600 bytes a page."""
     monkeypatch.setattr(listing, "AT_ONCE", 12)
-    monkeypatch.setattr(reader, "MOST_APART", 0)
     reading = Reading(database, page=5, page_bytes=600)
     yield reading
     reading.close()
@@ -102,20 +99,14 @@ def test_rows_that_leave_a_list_hide_and_double_no_others(
     story = Story(conn, seed)
     for _ in range(4):
         story.send_many()
-    group = reading.group
     found: list[int] = []
     for _ in range(12):
         for _ in range(story.random.randrange(8)):
             if story.random.random() < 0.7:
                 story.happens(1)
-            for page in reading.reader.read([group]):
-                found += [row[POSITION] for row in page.rows if row[WAITING] is None]
-        if story.random.random() < 0.3:
-            # The process dies: what it had listed goes with it.
-            group = Group(set(range(8)), group.progress)
-            reading.reader.close_lists([group])
+            found += [row[POSITION] for row in reading.turn() if row[WAITING] is None]
         story.happens(story.random.randrange(4))
-    found += reading.read(group=group)
+    found += reading.read()
     rows = conn.execute(
         "SELECT m.position FROM outbox.message m WHERE m.state = 'COMMITTED' "
         "AND NOT EXISTS (SELECT FROM outbox.waiting w WHERE w.id = m.id) ORDER BY 1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from psycopg.errors import CheckViolation
 
-from outbox_relay.publisher.lease import Taken
 from tests.support.lanes import join_and_take, take
 from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, insert, keys_of_lanes
@@ -28,12 +27,12 @@ def newest(conn: Connection) -> int:
     return one(conn, "SELECT max(position) FROM outbox.message")
 
 
-def taken(conn: Connection) -> tuple[Taken, dict[int, int]]:
-    """Take the lanes as the next relay does; return what it finds, and what the rows say is in doubt."""
+def taken(conn: Connection) -> dict[int, int]:
+    """Take the lanes as the next relay does; return up to where each is in doubt, as its row says."""
     _, held = join_and_take(conn, "next", 60)
     rows = conn.execute("SELECT lane, doubted_until FROM outbox.lane").fetchall()
     assert dict(rows) == held.doubted
-    return held, held.doubted
+    return held.doubted
 
 
 def stopped(conn: Connection, *, in_doubt: bool = False) -> str:
@@ -46,7 +45,7 @@ def stopped(conn: Connection, *, in_doubt: bool = False) -> str:
 
 def test_what_was_sent_before_the_first_relay_is_not_in_doubt(conn: Connection) -> None:
     newest(conn)
-    assert set(taken(conn)[1].values()) == {0}
+    assert set(taken(conn).values()) == {0}
 
 
 def test_lanes_that_were_given_back_keep_what_was_noted(conn: Connection) -> None:
@@ -54,29 +53,27 @@ def test_lanes_that_were_given_back_keep_what_was_noted(conn: Connection) -> Non
     newest(conn)
     held.release(conn, {LANE: 7})
     newest(conn)
-    assert taken(conn)[1] == {lane: 7 if lane == LANE else 0 for lane in range(8)}
+    assert taken(conn) == {lane: 7 if lane == LANE else 0 for lane in range(8)}
 
 
 def test_of_a_relay_that_died_everything_is_in_doubt(conn: Connection) -> None:
     take(conn, "first", 60)
     last = newest(conn)
     conn.execute(DIE)
-    held, doubted = taken(conn)
-    assert set(doubted.values()) == {last}
-    assert held.refused == {}
+    assert set(taken(conn).values()) == {last}
     # The next one died, too.
     last = newest(conn)
     conn.execute(DIE)
-    assert set(taken(conn)[1].values()) == {last}
+    assert set(taken(conn).values()) == {last}
 
 
 def test_a_lane_that_was_stopped_when_the_relay_died_is_as_its_row_says(conn: Connection) -> None:
     take(conn, "first", 60)
-    message_id = stopped(conn)
+    stopped(conn)
     last = newest(conn)
     conn.execute(DIE)
-    held, doubted = taken(conn)
-    assert (doubted[LANE], doubted[OTHER], held.refused) == (0, last, {LANE: message_id})
+    doubted = taken(conn)
+    assert (doubted[LANE], doubted[OTHER]) == (0, last)
 
 
 def test_a_stop_in_doubt_stays_in_doubt(conn: Connection) -> None:
@@ -84,8 +81,7 @@ def test_a_stop_in_doubt_stays_in_doubt(conn: Connection) -> None:
     stopped(conn, in_doubt=True)
     conn.execute("UPDATE outbox.lane SET doubted_until = 3 WHERE lane = %s", [LANE])
     conn.execute(DIE)
-    held, doubted = taken(conn)
-    assert (doubted[LANE], held.refused) == (3, {})
+    assert taken(conn)[LANE] == 3
 
 
 def test_a_lane_that_was_being_retried_when_the_relay_died_is_in_doubt(conn: Connection) -> None:
@@ -94,8 +90,7 @@ def test_a_lane_that_was_being_retried_when_the_relay_died_is_in_doubt(conn: Con
     conn.execute("UPDATE outbox.lane SET retrying_at = now() WHERE lane = %s", [LANE])
     last = newest(conn)
     conn.execute(DIE)
-    held, doubted = taken(conn)
-    assert (doubted[LANE], held.refused) == (last, {})
+    assert taken(conn)[LANE] == last
 
 
 @pytest.mark.parametrize(("noted", "is_given_back"), [({}, True), ({OTHER: 7}, True), ({LANE: 7}, False)])
@@ -106,7 +101,7 @@ def test_a_held_row_is_given_back_only_if_nothing_was_to_be_written(
     last = newest(conn)
     with holding(database, HOLD):
         held.release(conn, noted)
-    doubted = taken(conn)[1]
+    doubted = taken(conn)
     expected = {lane: noted.get(lane, 0) for lane in range(8)}
     assert doubted == (expected if is_given_back else expected | {LANE: last})
 
@@ -122,8 +117,7 @@ def test_lanes_that_were_given_back_on_another_server_are_in_doubt(conn: Connect
     if column == "timeline":
         with pytest.raises(CheckViolation, match="has ended, and has not recorded"):
             conn.execute("UPDATE outbox.message SET state = 'DEAD' WHERE message_id = %s", [message_id])
-    found, doubted = taken(conn)
-    assert (set(doubted.values()), found.refused) == ({last}, {})
+    assert set(taken(conn).values()) == {last}
 
 
 def test_only_a_stopped_lane_is_stopped_in_doubt(conn: Connection) -> None:

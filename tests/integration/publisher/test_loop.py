@@ -1,4 +1,4 @@
-"""The publishing loop of the new core on real servers: what one topic or key does, and what others notice of it.
+"""The publishing loop on real servers: what one topic or key does, and what others notice of it.
 
 Every test of trouble has a topic that has none: all of its messages are published meanwhile, once and in order.
 """
@@ -36,7 +36,7 @@ def conn(database: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def relay(database: str, bootstrap_servers: str) -> Iterator[RelayThread]:
-    with RelayThread(database, bootstrap_servers, core="new", page=200, poll_max=0.02) as relay:
+    with RelayThread(database, bootstrap_servers, page=200, poll_max=0.02) as relay:
         yield relay
 
 
@@ -73,7 +73,7 @@ def test_a_backlog_of_many_topics_is_published_in_order(
     topics = [make_topic() for _ in range(14)]
     for topic in topics:
         insert_numbered(conn, topic, 400)
-    with RelayThread(database, bootstrap_servers, core="new", page=200):
+    with RelayThread(database, bootstrap_servers, page=200):
         for topic in topics:
             insert_numbered(conn, topic, 50, start=400)
         wait_published(conn)
@@ -158,7 +158,7 @@ def test_a_refusal_costs_its_own_topic(
     misread_limits(monkeypatch)
     sick, well = make_topic(max_message_bytes="10000"), make_topic()
     sent = 0
-    with RelayThread(database, bootstrap_servers, core="new"):
+    with RelayThread(database, bootstrap_servers):
         for version in range(12):
             poison(conn, sick, f"p{version}", 0)
             insert_numbered(conn, well, 50, start=sent)
@@ -263,9 +263,9 @@ def test_relays_share_lanes_and_take_them_over(
 ) -> None:
     topic = make_topic()
     insert_numbered(conn, topic, 500)
-    with RelayThread(database, bootstrap_servers, core="new") as first:
+    with RelayThread(database, bootstrap_servers) as first:
         wait_published(conn)
-        with RelayThread(database, bootstrap_servers, core="new") as second:
+        with RelayThread(database, bootstrap_servers) as second:
             second.wait_for("lanes taken")
             first.wait_for("lanes given back")
             insert_numbered(conn, topic, 500, start=500)

@@ -6,7 +6,7 @@ holds many pages of the key when its drain begins.
 
 from __future__ import annotations
 
-from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
 from tests.support.parking import Parking
 from tests.support.relay_session import relay_session, turn_until
@@ -18,7 +18,7 @@ ROUNDS = 300
 HELD = 100
 
 
-def hold(session: CoreSession, parking: Parking) -> None:
+def hold(session: Session, parking: Parking) -> None:
     """Let a relay that is caught up read a backlog of two keys in turn, and hold a part of one of them.
 
     The first message of that one is larger than its topic takes.

@@ -11,12 +11,12 @@ import pytest
 
 from outbox_relay.publisher import loop
 from outbox_relay.publisher.core.values import Limits, Scope
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.hands import opening
 from outbox_relay.publisher.hands.hold_rows import HoldRows
+from outbox_relay.publisher.hands.writes import STATEMENTS
 from outbox_relay.publisher.lease import STATEMENTS as LANES
 from outbox_relay.publisher.lease import LeaseLostError
-from outbox_relay.publisher.recorder import STATEMENTS
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.misread_limits import misread_limits
@@ -45,7 +45,6 @@ def test_a_message_that_cannot_be_published_parks_its_own_key_only(
         ((name, key, error),) = parking.keys
         assert (name, key) == (parking.topic, parking.bad.encode())
         assert error.startswith("MESSAGE_TOO_LARGE")
-        assert not session.stopped
         status = "SELECT status FROM outbox.message_status WHERE waiting = 'failed'"
         assert parking.conn.execute(status).fetchall() == [("DEAD",)]
         check(bootstrap_servers, parking, 1, 4)
@@ -146,7 +145,7 @@ def test_a_take_over_between_check_and_claim_refuses_the_claim(
 ) -> None:
     errors: list[Exception] = []
 
-    def turns(session: CoreSession) -> None:
+    def turns(session: Session) -> None:
         try:
             while True:
                 session.run_once(0.001)
@@ -176,19 +175,25 @@ def test_a_lane_is_not_taken_while_a_claim_is_written(
 ) -> None:
     with connect(database) as owner, connect(database) as taker:
         owner.execute("UPDATE outbox.lane SET epoch = 7, owner = 'owner'")
-        values = {
-            "epoch": 7, "owner": "owner", "mine": [3], "ids": [1], "message_ids": ["0" * 32], "reasons": ["failed"],
-            "numbers": [1], "places": [1], "doubtful": [False], "heads": [1], "head_numbers": [1], "head_lanes": [3],
-            "topics": ["t"], "queues": [None], "order_keys": [b"k"], "errors": ["e"],
+        hold = {
+            "numbers": [1], "lanes": [3], "topics": ["t"], "partitions": [None], "queues": [None], "order_keys": [b"k"],
+            "heads": [1], "errors": ["e"],
         }  # fmt: skip
+        claim = {
+            "ids": [1], "message_ids": ["0" * 32], "reasons": ["failed"], "numbers": [1], "places": [1],
+            "doubtful": [False],
+        }  # fmt: skip
+        own = {"epoch": 7, "owner": "owner", "mine": [3]}
         lock = {"lanes": [3], "owner": "taker", "epoch": 8}
         with owner.transaction():
-            assert owner.execute(STATEMENTS["claim"], values).rowcount == 1
+            assert owner.execute(STATEMENTS["own"], own).fetchone() == (1,)
+            owner.execute(STATEMENTS["begin_holds"], hold)
+            assert owner.execute(STATEMENTS["claim"], claim).rowcount == 1
             assert taker.execute(LANES["lock_free"], lock).fetchall() == []
         assert taker.execute(LANES["lock_free"], lock).fetchall() == [(3,)]
         assert len(parking.keys) == 1
         with owner.transaction(), pytest.raises(psycopg.errors.UniqueViolation):
-            owner.execute(STATEMENTS["claim"], values)
+            owner.execute(STATEMENTS["begin_holds"], hold)
 
 
 def test_a_message_without_a_key_parks_nothing(
@@ -252,9 +257,8 @@ def test_a_message_that_the_broker_refuses_parks_its_key(
         assert parking.keys[0][2].startswith("MSG_SIZE_TOO_LARGE")
         # Those behind it are in doubt where they had gone out in requests of their own.
         assert not parking.doubtful[0], "the broker has refused it each time"
-        assert not session.stopped
         tries = "SELECT tries FROM outbox.parked_key WHERE requested_at IS NULL"
-        parking.request(session)
+        parking.request()
         turn_until(session, lambda: conn.execute(tries).fetchone() == (1,), "the broker refuses it again")
         assert parking.reasons == ["failed", "held"]
         assert not parking.doubtful[0]
@@ -291,7 +295,7 @@ def test_a_key_whose_messages_were_given_up_counts_no_more(
     with relay(database, bootstrap_servers) as session:
         parking.fail(session, 1)
         parking.conn.execute("UPDATE outbox.message SET state = 'DEAD', remark = 'by hand'")
-        parking.request(session)
+        parking.request()
         turn_until(session, lambda: not parking.keys, "the key is empty, and held no more")
         parking.send(parking.good, 0, poison=True)
         turn_until(session, lambda: parking.reasons == ["failed"], "it holds its key, not its topic")

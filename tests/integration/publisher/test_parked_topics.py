@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from outbox_relay.alarms.delivery import STATEMENTS as ALARMS
-from outbox_relay.publisher import parked
+from outbox_relay.publisher.errors import TOPICS_FAULT
 from outbox_relay.publisher.hands import wires, writes
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import connect, connect_as_service, insert, insert_numbered
@@ -264,7 +264,7 @@ def test_a_topic_whose_messages_are_refused_at_each_try_repeats_nothing_of_other
     database: str, bootstrap_servers: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that may be described and not written to. Here the broker refuses messages without a key."""
-    monkeypatch.setattr(wires, "TOPICS_FAULT", parked.TOPICS_FAULT | {"INVALID_RECORD"})
+    monkeypatch.setattr(wires, "TOPICS_FAULT", TOPICS_FAULT | {"INVALID_RECORD"})
     refusing = make_topic(partitions=1, cleanup_policy="compact")
     tries = "SELECT min(tries) FROM outbox.parked_key WHERE is_topic"
     with connect(database) as conn, relay_session(database, bootstrap_servers) as session:

@@ -46,4 +46,4 @@ def test_kafka_requires_no_more_replicas_than_a_topic_has(
         wait_published(conn)
         found = lookup.read(conn, [topic])[topic]
     assert isinstance(found, Topic)
-    assert (found.is_available, found.short, found.missing) == (True, frozenset(), 0)
+    assert (found.leaderless, found.short) == (frozenset(), frozenset())

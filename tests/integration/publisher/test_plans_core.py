@@ -131,3 +131,23 @@ def test_a_doubtful_claim_of_what_has_expired_reads_what_spans_it(conn: Connecti
     )
     plan = claim(conn, reasons=["expired"], numbers=[None], doubtful=[True], places=[70])
     assert rows_read(plan, "publication") <= 2
+
+
+@pytest.mark.plan("relay/outbox_relay/publisher/hands/writes.sql", "end_announcements")
+def test_a_taken_lane_reads_of_a_topic_what_was_announced(conn: Connection) -> None:
+    types = {"epoch": "bigint", "owner": "text", "lanes": "smallint[]"}
+    values: dict[str, Any] = {"epoch": EPOCH, "owner": "relay-1", "lanes": "{4}"}
+    watched = watch(conn, STATEMENTS["end_announcements"], types, values)
+    conn.execute(
+        "INSERT INTO outbox.parked_key (number, lane, topic, head, error, draining_at, draining_to) "
+        "VALUES (-100001, 4, 'u', 100001, 'X', clock_timestamp(), 100020)"
+    )
+    conn.execute(
+        "INSERT INTO outbox.waiting (id, message_id, reason, parked, place) "
+        "SELECT i, gen_random_uuid(), 'parked', -100001, i FROM generate_series(100001, 105000) i"
+    )
+    plan = watched.explain(values)
+    assert rows_read(plan, "waiting") == 20
+    assert rows_read(plan, "parked_key") <= 4 * (KEYS // 8 + 2), "those of the lane"
+    (doubted,) = conn.execute("SELECT count(*) FROM outbox.waiting WHERE in_doubt").fetchone() or (0,)
+    assert doubted == 20

@@ -13,8 +13,8 @@ from psycopg import sql
 from outbox.statements import array_text
 from outbox_relay.publisher.delayed import STATEMENTS as DELAYED
 from outbox_relay.publisher.finder import Finder, prepare_session
+from outbox_relay.publisher.hands.writes import PUBLICATIONS
 from outbox_relay.publisher.lease import Lease
-from outbox_relay.publisher.recorder import STATEMENTS as RECORDER
 from outbox_relay.publisher.snapshot import Snapshot
 from outbox_relay.publisher.upkeep import SWEEP
 from tests.support.bare_reader import Reading, narrow_partitions
@@ -348,7 +348,9 @@ def test_the_sweep_reads_no_publication_older_than_the_last_sweep(conn: Connecti
 def test_the_barrier_writes_no_table(conn: Connection) -> None:
     held = take(conn, "me", 10)
     mine = array_text(held.lanes)
-    watched = Prepared(conn, RECORDER["barrier"], {"epoch": "bigint", "owner": "text", "mine": "smallint[]"})
+    watched = Prepared(
+        conn, PUBLICATIONS["barrier"], {"epoch": "bigint", "owner": "text", "mine": "smallint[]"}
+    )
     plan = watched.explain({"epoch": held.epoch, "owner": "me", "mine": mine})
     assert plan["Actual Rows"] == 1
     assert not [node for node in nodes(plan) if node["Node Type"] == "ModifyTable"]

@@ -115,35 +115,6 @@ def test_noting_partition_counts_reads_the_named_topics_only(conn: Connection) -
     assert rows_read(plan, "topic") <= 200, "100 that are registered, each locked and then changed"
 
 
-@pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "requested", "announce", "withdraw")
-@pytest.mark.parametrize(
-    ("name", "types", "values"),
-    [
-        ("requested", {"epoch": "bigint"}, {"epoch": EPOCH}),
-        ("announce", {"lane": "smallint", "epoch": "bigint"}, {"lane": 3, "epoch": EPOCH}),
-        ("withdraw", {"epoch": "bigint", "lanes": "smallint[]"}, {"epoch": EPOCH, "lanes": "{3}"}),
-    ],
-)
-def test_retries_read_each_lane_at_most_twice(
-    conn: Connection, name: str, types: dict[str, str], values: dict[str, Any]
-) -> None:
-    watched = early(conn, LANES[name], types, values)
-    own_lanes(conn, EPOCH)
-    for _ in range(20):
-        conn.execute(
-            "UPDATE outbox.lane SET stopped_error = 'x', stopped_at = now(), retrying_at = now(), "
-            "retry_requested_at = now() WHERE lane IN (3, 5)"
-        )
-    plan = watched.explain(values)
-    assert rows_read(plan, "lane") <= 2 * len(ALL_LANES)
-    if name == "requested":
-        assert plan["Actual Rows"] == 2
-    else:
-        # One lane is written: lane 3.
-        assert plan["Node Type"] == "ModifyTable"
-        assert plan["Plans"][0]["Actual Rows"] == 1
-
-
 @pytest.mark.plan("relay/outbox_relay/publisher/lanes.sql", "progress")
 def test_progress_is_read_from_the_last_publications_however_many_there_are(conn: Connection) -> None:
     types, values = {"system_identifier": "bigint"}, {"system_identifier": 1}
@@ -244,9 +215,7 @@ def test_a_settled_partition_is_seen_from_its_index(conn: Connection) -> None:
         conn.execute("DELETE FROM outbox.waiting WHERE id = %s", [id_])
 
 
-@pytest.mark.plan(
-    "relay/outbox_relay/publisher/finder.sql", "backlog", "backlog_branch", "what_waits", "with_what_waits"
-)
+@pytest.mark.plan("relay/outbox_relay/publisher/finder.sql", "backlog", "backlog_branch")
 def test_a_backlog_is_listed_from_the_finders_index_and_reads_nothing_published(conn: Connection) -> None:
     """It is not prepared: its plan is made each time, here with statistics that are older than all rows."""
     finder = Finder(conn)
@@ -359,8 +328,7 @@ def explain_backlog(
     """Explain what the cursor of a backlog reads."""
     declared = FINDER["backlog"]
     branches = finder.branches("backlog_branch", scope)
-    waits = sql.SQL(FINDER["what_waits"])
-    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches, waits=waits)
+    query = sql.SQL(declared[declared.index("SELECT") :]).format(branches=branches)
     values = {
         "xmax": str(previous.xmax),
         "xip": previous.xip_array,

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import pytest
 
 from outbox.statements import array_text
-from outbox_relay.publisher import listing, reader
+from outbox_relay.publisher import listing
 from outbox_relay.publisher.finder import POSITION, TOPIC, RawRow
-from outbox_relay.publisher.lane_groups import Group, floor_of, merge
-from outbox_relay.publisher.lease import columns
+from outbox_relay.publisher.hands import reads
+from outbox_relay.publisher.hands.reads import MOST_APART
 from outbox_relay.publisher.read_ahead import ListAhead
-from outbox_relay.publisher.reader import MOST_APART, Page
+from outbox_relay.publisher.snapshot import Snapshot
 from tests.support.bare_reader import Reading
 from tests.support.plain_inserts import Connection, connect, insert
 from tests.support.publications import positions
 
 SEEDS = [*range(12), pytest.param(random.SystemRandom().randrange(10**6), id="any")]
 RECORD = """
-    INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, base, snapshot, after, is_partial, positions,
-                                    partitions, offsets)
-    VALUES (1, %(batch)s, %(lo)s, %(hi)s, %(lanes)s, %(base)s, %(snapshot)s, %(after)s, %(is_partial)s, %(positions)s,
-            %(partitions)s, %(offsets)s)
+    INSERT INTO outbox.publication (epoch, batch, lo, hi, lanes, snapshot, is_partial, positions, partitions, offsets)
+    VALUES (1, %(batch)s, %(lo)s, %(hi)s, %(lanes)s, %(floor)s, true, %(positions)s, %(partitions)s, %(offsets)s)
 """
 
 
@@ -32,61 +30,56 @@ class Loop:
 
     def __init__(self, reading: Reading, conn: Connection) -> None:
         self._reading, self._conn = reading, conn
-        self.groups = [reading.group]
-        self.recorded = reading.group.progress
+        self.recorded: Snapshot = reading.floor
+        """The floor of the newest record."""
         self.published: list[RawRow] = []
         self.turns = 0
 
-    def turn(self, *, crash: int | None = None) -> bool:
-        """Read one turn and record its pages; `crash`: die before the record of this page."""
-        self.turns += 1
-        pages = list(self._reading.reader.read(self.groups))
-        self.groups += self._reading.reader.take_apart()
-        found = bool(pages)
-        while pages:
-            if crash is not None and not crash:
-                self.die()
-                return True
-            crash = None if crash is None else crash - 1
-            page = pages.pop(0)
-            self._record(page, pages)
-        self.groups = merge(self.groups)
-        self._reading.reader.close_lists(self.groups)
-        return found
+    @property
+    def apart(self) -> list[Hashable]:
+        """The groups that are read apart."""
+        return list(self._reading.core.sources.catch_ups)
 
-    def _record(self, page: Page, pending: list[Page]) -> None:
-        progress = page.progress
-        if page.group.split is not None:
-            before = {id(one.group): one.before for one in reversed(pending)}
-            others = [g for g in self.groups if g.split is page.group.split and g is not page.group]
-            progress = floor_of([progress, *(before.get(id(g), g.progress) for g in others)])
-        found = sorted(row[POSITION] for row in page.rows)
+    def turn(self, *, crashes: bool = False) -> bool:
+        """Take one read and record its page; `crashes`: die before that."""
+        self.turns += 1
+        rows = self._reading.turn()
+        if rows and crashes:
+            self.die()
+        elif rows:
+            self._record(rows)
+        return bool(rows)
+
+    def _record(self, rows: list[RawRow]) -> None:
+        found = [row[POSITION] for row in rows]
         zeros = array_text([0] * len(found))
-        values = {"batch": len(self.published), "lo": found[0], "hi": found[-1], "lanes": array_text(range(8)),
-                  "positions": array_text(found), "partitions": zeros, "offsets": zeros}  # fmt: skip
-        self._conn.execute(RECORD, values | columns(progress))
-        self.recorded = progress
-        self.published += page.rows
+        values = {
+            "batch": self.turns, "lo": found[0], "hi": found[-1], "lanes": array_text(range(8)),
+            "floor": str(self._reading.floor), "positions": array_text(found), "partitions": zeros, "offsets": zeros,
+        }  # fmt: skip
+        self._conn.execute(RECORD, values)
+        self.recorded = self._reading.floor
+        self.published += rows
 
     def die(self) -> None:
         """Forget everything but what is recorded; pages that were read are lost."""
-        self.groups = [Group(set(range(8)), self.recorded)]
-        self._reading.reader.take_apart()
-        self._reading.reader.close_lists([])
+        self._reading.start(self.recorded)
 
     def drain(self) -> None:
-        """Take turns until everything is caught up and nothing is left."""
-        while self.turn() or not all(group.is_level for group in self.groups) or len(self.groups) > 1:
+        """Take turns until two tails bring nothing, and nothing is read apart."""
+        level = 0
+        while level < 2:
+            level = 0 if self.turn() or self.apart else level + 1
             assert self.turns < 3_000
 
 
 @pytest.fixture
 def loop(database: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loop]:
     monkeypatch.setattr(listing, "AT_ONCE", 12)
+    monkeypatch.setattr(reads, "QUANTUM", 3)
     # The session takes a page of a list when it is read; here each turn waits for it.
     monkeypatch.setattr(ListAhead, "is_ready", True)
     reading = Reading(database, page=5)
-    reading.reader.quantum = 3
     yield Loop(reading, conn)
     reading.close()
 
@@ -95,6 +88,13 @@ def flood(conn: Connection, topic: str, count: int) -> None:
     with conn.transaction():
         for number in range(count):
             insert(conn, topic, f"k{number % 3}", b"")
+
+
+def hash_of(conn: Connection, topic: str) -> int:
+    """Return the group of a topic."""
+    row = conn.execute("SELECT hashtext(%s)", [topic]).fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def assert_published_once(loop: Loop, conn: Connection) -> None:
@@ -109,10 +109,9 @@ def test_a_message_does_not_wait_behind_the_backlog_of_another_topic(loop: Loop,
     flood(conn, "many", 60)
     loop.turn()
     insert(conn, "one", "k", b"")
-    loop.turn()
-    topics = [row[TOPIC] for row in loop.published]
-    assert "one" in topics
-    assert len(topics) < 20
+    while "one" not in [row[TOPIC] for row in loop.published]:
+        loop.turn()
+        assert len(loop.published) < 20
     loop.drain()
     assert_published_once(loop, conn)
 
@@ -128,13 +127,16 @@ def test_new_messages_of_a_topic_with_a_backlog_wait_behind_it(loop: Loop, conn:
 def test_a_topic_is_one_with_the_others_again_when_it_has_caught_up(loop: Loop, conn: Connection) -> None:
     flood(conn, "many", 30)
     loop.turn()
-    assert [group.topic is None for group in loop.groups] == [True, False]
+    assert loop.apart == [hash_of(conn, "many")]
     loop.drain()
-    (group,) = loop.groups
-    assert group.split is None
+    assert not loop.apart
     insert(conn, "many", "k", b"")
     loop.drain()
-    assert not loop.recorded.is_partial
+    published = len(loop.published)
+    loop.die()
+    assert not loop.turn(), "the recorded floor is behind nothing that is published"
+    assert not loop.apart
+    assert len(loop.published) == published
 
 
 def test_a_successor_publishes_nothing_twice_of_a_backlog_that_is_taken(loop: Loop, conn: Connection) -> None:
@@ -142,7 +144,7 @@ def test_a_successor_publishes_nothing_twice_of_a_backlog_that_is_taken(loop: Lo
     for number in range(10):
         insert(conn, "few", f"k{number}", b"")
         loop.turn()
-    assert loop.recorded.is_partial
+    assert loop.apart, "a part of it is published"
     loop.die()
     loop.drain()
     assert_published_once(loop, conn)
@@ -154,7 +156,7 @@ def test_crashes_while_topics_are_apart_lose_and_double_nothing(
     loop: Loop, conn: Connection, monkeypatch: pytest.MonkeyPatch, seed: int, most: int
 ) -> None:
     """Of more topics than can be read apart the rest is one list."""
-    monkeypatch.setattr(reader, "MOST_APART", most)
+    monkeypatch.setattr(reads, "MOST_APART", most)
     chance = random.Random(seed)
     for _ in range(40):
         event = chance.random()
@@ -162,7 +164,7 @@ def test_crashes_while_topics_are_apart_lose_and_double_nothing(
             flood(conn, chance.choice("ABC"), chance.randrange(1, 30))
         elif event < 0.5:
             insert(conn, chance.choice("ABCDEF"), "k", b"")
-        loop.turn(crash=chance.randrange(3) if chance.random() < 0.2 else None)
+        loop.turn(crashes=chance.random() < 0.2)
     loop.drain()
     assert_published_once(loop, conn)
 
@@ -184,10 +186,11 @@ def test_after_a_hand_over_what_is_published_since_the_floor_takes_no_place(
     for number in range(100):
         insert(conn, others[number % 10], "k", b"")
         loop.turn()
-    assert loop.recorded.is_partial
+        loop.turn()  # one of them is the tail
+    assert loop.apart, "a part of it is published"
     loop.die()
     loop.turn()
-    assert [group.topic is None for group in loop.groups] == [True, False]
+    assert loop.apart == [hash_of(conn, "many")]
     start = len(loop.published)
     for topic in others:
         insert(conn, topic, "late", b"")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_relay.publisher.barriers import RECORD_MESSAGES
 from outbox_relay.publisher.lease import LeaseLostError
+from outbox_relay.publisher.loop import RECORD_MESSAGES
 from tests.support.kafka_records import read_topic
 from tests.support.plain_inserts import Connection, connect
 from tests.support.publications import value

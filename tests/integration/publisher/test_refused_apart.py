@@ -10,7 +10,7 @@ from psycopg.pq import TransactionStatus
 from outbox_relay.publisher.core import Core
 from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Item
-from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered
 from tests.support.relay_session import relay_session, turn_until
@@ -38,7 +38,7 @@ def value(conn: Connection, query: str, *values: object) -> int:
     return int(row[0])
 
 
-def finish(session: CoreSession, conn: Connection) -> None:
+def finish(session: Session, conn: Connection) -> None:
     turn_until(session, lambda: not value(conn, PENDING), "everything is published")
 
 

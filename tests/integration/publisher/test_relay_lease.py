@@ -20,7 +20,7 @@ from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import LanesHeldError, take
 from tests.support.locks import holding, wait_for_waiting
-from tests.support.plain_inserts import Connection, connect, insert_numbered
+from tests.support.plain_inserts import Connection, connect, insert_numbered, wait_published
 from tests.support.waiting import wait_until
 
 LEASED = "SELECT extract(epoch FROM max(leased_until)) FROM outbox.lease"
@@ -107,19 +107,17 @@ def test_a_listing_longer_than_the_lease_does_not_lose_the_lanes(
         return backlog(finder, *bounds)
 
     monkeypatch.setattr(Finder, "backlog", slowly)
-    insert_numbered(conn, topic, 20)
-    with running(Relay(RelayOptions(database, bootstrap_servers, lease=seconds))) as ran:
+    insert_numbered(conn, topic, 200)
+    with running(Relay(RelayOptions(database, bootstrap_servers, lease=seconds, page=10))) as ran:
         assert listing.wait(60)
         asked = 0
         while not listed.is_set():
             assert not may_take(conn)
             asked += 1
-        wait_until(
-            lambda: conn.execute("SELECT count(*) FROM outbox.publication").fetchone() != (0,), "recorded"
-        )
+        wait_published(conn)
         assert ran.end() is None
     assert asked > 2
-    assert len(read_topic(bootstrap_servers, topic)) == 20
+    assert len(read_topic(bootstrap_servers, topic)) == 200
 
 
 def test_a_loop_that_hangs_loses_the_lanes_and_the_log_says_so(

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from outbox_relay.publisher import service
-from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.session import Session
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import connect, decide, insert, insert_numbered, numbered, wait_published
@@ -157,13 +157,13 @@ def test_a_relay_without_messages_rests_longer_and_a_message_ends_that(
     database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    run_once = CoreSession.run_once
+    run_once = Session.run_once
 
-    def note(session: CoreSession, wait: float) -> bool:
+    def note(session: Session, wait: float) -> bool:
         waits.append(wait)
         return run_once(session, wait)
 
-    monkeypatch.setattr(CoreSession, "run_once", note)
+    monkeypatch.setattr(Session, "run_once", note)
     monkeypatch.setattr(service, "REST_AFTER_S", 2.0)
     with connect(database) as conn, RelayThread(database, bootstrap_servers, poll_max=0.02):
         wait_until(lambda: waits and waits[-1] == 0.08, "it rests")

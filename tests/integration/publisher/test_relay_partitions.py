@@ -13,6 +13,7 @@ from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, connect, decide, insert
+from tests.support.relay_session import loop_of
 
 RECORDED = "SELECT count(*) FROM outbox.publication p, unnest(p.positions)"
 
@@ -104,8 +105,8 @@ def test_the_relay_polls_on_when_every_partition_is_full(
                     use_up_all_partitions(conn)
                 # Transactions of other tests may hold it up; each turn takes the next step of leaving.
                 conn.execute("SELECT pg_current_xact_id()")
-                session._retire_at = 0.0
-                alone += len(session._partitions.live) < 2
+                session._at.retire_at = 0.0
+                alone += len(loop_of(session).reads.partitions.live) < 2
                 if alone > 5 or "refused" in caplog.text or time.monotonic() > until:
                     relay.stop()
 

@@ -10,8 +10,8 @@ import pytest
 from outbox.partitioning.lanes import lane_of
 from outbox.partitioning.selectors import partition_of
 from outbox_relay.operations import relays
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
+from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.topics import Found
 from tests.support.kafka_records import Record, read_topic
 from tests.support.moved_keys import grow, wrong_of_moved
@@ -42,7 +42,7 @@ class Moving:
     def move(self) -> None:
         self.conn.execute("UPDATE outbox.topic SET partitions = %s WHERE name = %s", [AFTER, self.topic])
 
-    def all_are_recorded(self, *sessions: CoreSession) -> Callable[[], bool]:
+    def all_are_recorded(self, *sessions: Session) -> Callable[[], bool]:
         return lambda: sum(session.counts.recorded for session in sessions) == len(self.sent)
 
     def records(self) -> list[Record]:
@@ -63,14 +63,14 @@ def moving(conn: Connection, bootstrap_servers: str, make_topic: MakeTopic) -> M
 
 
 @contextmanager
-def two_sessions(database: str, servers: str) -> Iterator[tuple[CoreSession, CoreSession]]:
+def two_sessions(database: str, servers: str) -> Iterator[tuple[Session, Session]]:
     """A session with all lanes, and one that stands by."""
     with ExitStack() as stack:
         first = stack.enter_context(relay_session(database, servers))
         yield first, stack.enter_context(relay_session(database, servers))
 
 
-def hand_over(conn: Connection, source: CoreSession, target: CoreSession) -> None:
+def hand_over(conn: Connection, source: Session, target: Session) -> None:
     """Let all lanes go from one session to another one."""
     living = relays.everything(conn)
     for relay in living:

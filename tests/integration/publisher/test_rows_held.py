@@ -8,7 +8,7 @@ import pytest
 
 from outbox_relay.publisher import loop
 from outbox_relay.publisher.core.values import Item
-from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.upkeep import repair
 from tests.support.kafka_records import compare, read_topic
 from tests.support.lanes import take
@@ -150,7 +150,7 @@ def test_a_repair_leaves_out_a_message_that_somebody_holds(database: str, topic:
     assert after[1] != rows[1]
 
 
-def withhold(session: CoreSession, parking: Parking) -> None:
+def withhold(session: Session, parking: Parking) -> None:
     """Let a message fail, another be held and a third be published, while the row of their lane is held."""
     parking.send(parking.bad, 0, poison=True)
     parking.send(parking.bad, 1)

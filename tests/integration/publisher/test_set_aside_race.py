@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.errors import CheckViolation
 
-from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.lanes import take
 from tests.support.parking import Parking, relay
@@ -34,7 +34,7 @@ def status(conn: Connection, message_id: str) -> str:
     return str(row[0])
 
 
-def hold(session: CoreSession, parking: Parking) -> tuple[str, str]:
+def hold(session: Session, parking: Parking) -> tuple[str, str]:
     """Write two messages of one key, of which the first cannot be published; return them when they wait."""
     parking.fail(session, 1)
     first, second = (row[0] for row in parking.conn.execute(MESSAGES, [parking.topic]))

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import psycopg
 import pytest
 
-from outbox_relay.publisher import core_session
-from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher import session as session_module
 from outbox_relay.publisher.lease import LanesLockedError, Lease, LeaseLostError, Taken
+from outbox_relay.publisher.session import Session
 from outbox_relay.publisher.upkeep import repair
 from tests.support.concurrent_writers import Writers
 from tests.support.kafka_records import compare, read_topic
@@ -195,7 +195,7 @@ def test_a_lane_whose_row_is_held_is_taken_when_it_is_free(
     assert not compare(read_topic(bootstrap_servers, topic), numbered(100)).broken
 
 
-def reads_no_more(session: CoreSession) -> bool:
+def reads_no_more(session: Session) -> bool:
     """Whether the relay takes turns and reads nothing in them."""
     before = session.counts.polls
     for _ in range(20):
@@ -251,7 +251,7 @@ def lose(conn: Connection, lane: int) -> None:
 @pytest.fixture
 def seldom_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Relays that read their shares once: what they lost is found by what they read or write."""
-    monkeypatch.setattr(core_session, "BALANCE_EVERY_S", 3_600.0)
+    monkeypatch.setattr(session_module, "BALANCE_EVERY_S", 3_600.0)
 
 
 @pytest.mark.usefixtures("seldom_balanced")

@@ -6,7 +6,7 @@ import pytest
 
 from outbox_relay.operations import holds
 from outbox_relay.operations.dead_letters import act
-from outbox_relay.publisher.core_session import CoreSession
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import read_topic
 from tests.support.locks import holding
 from tests.support.parking import Parking, relay
@@ -36,7 +36,7 @@ def versions(servers: str, parking: Parking, key: str) -> list[int]:
     return [int(value.rpartition(b":")[2]) for value in dict.fromkeys(mine)]
 
 
-def follow(session: CoreSession, parking: Parking) -> None:
+def follow(session: Session, parking: Parking) -> None:
     """Let the relay notice what has changed of the topics."""
     (wanted,) = parking.conn.execute("SELECT generation FROM outbox.topic_generation").fetchone() or (0,)
     turn_until(session, lambda: loop_of(session).topics.generation == wanted, "the relay has seen it")
@@ -64,7 +64,7 @@ def test_a_message_that_cannot_be_published_parks_alone_and_comes_later_on_reque
         turn_until(successor, lambda: len(skipping.keys) == 2, "the one that was given up is parked no more")
         skipping.settle(successor)
         skipping.repair()
-        skipping.request(successor)
+        skipping.request()
         skipping.drain(successor)
     assert versions(bootstrap_servers, skipping, skipping.bad) == [0, 4, 5, 2, 3]
 

@@ -17,15 +17,15 @@ import psycopg
 import pytest
 
 from outbox.partitioning.lanes import lane_of
-from outbox_relay.publisher.core_session import CoreSession
 from outbox_relay.publisher.partitions import Partition
+from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import compare, read_topic
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered
 from tests.support.relay_session import loop_of, relay_session, turn_until
 from tests.support.servers import MakeTopic
 from tests.support.settled_relay import SettledRelay, make_own_barriers
 
-Change = Callable[[CoreSession], None]
+Change = Callable[[Session], None]
 LIMIT = 10_000
 HOLDS = "SELECT (SELECT count(*) FROM outbox.waiting), (SELECT count(*) FROM outbox.parked_key)"
 
@@ -43,13 +43,13 @@ def relay(database: str, bootstrap_servers: str, topic: str, conn: Connection) -
         yield SettledRelay(session, conn, topic)
 
 
-def roll_back(session: CoreSession) -> None:
+def roll_back(session: Session) -> None:
     """Roll a transaction back on the loop's connection, as when a lock of the lanes is not to be had in time."""
     with suppress(psycopg.errors.DivisionByZero), session._conn.transaction():
         session._conn.execute("SELECT 1 / 0")
 
 
-def name_a_partition_that_is_gone(session: CoreSession) -> None:
+def name_a_partition_that_is_gone(session: Session) -> None:
     live = loop_of(session).reads.partitions.live
     live.insert(0, Partition("message_gone", -1000, live[0].lower))
 
@@ -68,7 +68,7 @@ def test_topics_with_backlogs_are_read_although_statements_are_gone(
     topics = [make_topic() for _ in range(3)]
     turns = count()
 
-    def is_recorded(session: CoreSession, messages: int) -> bool:
+    def is_recorded(session: Session, messages: int) -> bool:
         if next(turns) % 3 == 0:
             change(session)
         return session.counts.recorded >= messages

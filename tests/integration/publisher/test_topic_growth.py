@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outbox_relay.publisher import topics
+from outbox_relay.publisher.hands import topic_watch
 from tests.support.alarm_turns import take_turn
 from tests.support.kafka_records import compare, read_topic
 from tests.support.locks import holding
@@ -36,7 +36,7 @@ def test_growth_in_kafka_moves_no_key_and_is_a_problem_until_it_is_pinned(
     logins: Logins,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(topics, "REFRESH_S", 0.05)
+    monkeypatch.setattr(topic_watch, "REFRESH_S", 0.05)
     with RelayThread(logins.make("outbox_relay"), bootstrap_servers) as relay:
         insert_numbered(conn, topic, 100)
         wait_published(conn)
@@ -82,7 +82,7 @@ def test_growth_in_kafka_moves_no_key_and_is_a_problem_until_it_is_pinned(
 def test_a_topic_may_pause_when_it_grows_and_goes_on_when_its_partitions_are_used(
     conn: Connection, database: str, bootstrap_servers: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "REFRESH_S", 0.05)
+    monkeypatch.setattr(topic_watch, "REFRESH_S", 0.05)
     given = {"OUTBOX_DSN": database, "OUTBOX_BOOTSTRAP_SERVERS": bootstrap_servers}
     with RelayThread(database, bootstrap_servers, lease=1.5) as relay:
         insert_numbered(conn, topic, 50)

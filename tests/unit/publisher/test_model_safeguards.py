@@ -11,21 +11,11 @@ import pytest
 from tests.support.models import safeguards
 from tests.support.models.safeguards import Tests
 from tests.support.sources import parse
-from tests.unit.publisher import (
-    test_apart_model,
-    test_lanes_model,
-    test_moving_model,
-    test_parking_model,
-    test_topic_parking_model,
-)
+from tests.unit.publisher import test_lanes_model
 
 ROOT = Path(__file__).parents[2]
 MODELS: dict[str, tuple[Tests, Collection[str]]] = {
     "lanes": (safeguards.LANES, test_lanes_model.BROKEN),
-    "apart": (safeguards.APART, test_apart_model.BROKEN),
-    "parking": (safeguards.PARKING, test_parking_model.BROKEN),
-    "topic parking": (safeguards.TOPIC_PARKING, test_topic_parking_model.BROKEN),
-    "moving": (safeguards.MOVING, test_moving_model.BROKEN),
 }
 
 

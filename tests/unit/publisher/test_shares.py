@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from outbox_relay.publisher.shared_lanes import share_of
+from outbox_relay.publisher.shares import share_of
 
 LANES = 8
 

@@ -10,14 +10,14 @@ import pytest
 
 from outbox import wire
 from outbox_relay.publisher.finder import COLUMNS, FIELDS, STATEMENTS
-from outbox_relay.publisher.producing import Publisher
+from outbox_relay.publisher.hands.rows import Rows, record_headers
 
 HEADERS = [column for column, _ in wire.TEXT_HEADERS]
 
 
 def loop() -> ast.For:
     """The loop over the rows of a page."""
-    (function,) = ast.parse(textwrap.dedent(inspect.getsource(Publisher.publish))).body
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(Rows.of_page))).body
     return next(node for node in ast.walk(function) if isinstance(node, ast.For))
 
 
@@ -34,10 +34,11 @@ def test_the_loop_over_rows_unpacks_the_fields_of_the_finder() -> None:
 
 @pytest.mark.parametrize("column", HEADERS)
 def test_a_column_that_travels_as_a_header_is_added_and_measured(column: str) -> None:
-    calls = [node for node in ast.walk(loop()) if isinstance(node, ast.Call)]
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(record_headers))).body
+    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     added = [ast.unparse(call) for call in calls if ast.unparse(call.func) == "record.append"]
     assert [text for text in added if text.endswith(f", {column}))")]
-    assert f"len({column}) > LONG" in ast.unparse(loop())
+    assert f"{column} and len({column}) > LONG" in ast.unparse(loop())
 
 
 def test_the_finder_reads_and_weighs_the_columns_that_travel_as_headers() -> None:

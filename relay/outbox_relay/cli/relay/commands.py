@@ -26,8 +26,8 @@ from outbox_relay.cli.relay.retain import retain_options, retention
 from outbox_relay.cli.relay.traced import traced, tracing_option
 from outbox_relay.cli.types import Number
 from outbox_relay.database.rights import needing
+from outbox_relay.publisher.hands.silence import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.publisher.kafka import KafkaSettingError
-from outbox_relay.publisher.overdue import LEAST_PATIENCE_S, PATIENCE_S
 from outbox_relay.publisher.replication import PublishAfter
 from outbox_relay.publisher.service import Relay, RelayOptions, UnsettledError
 from outbox_relay.publisher.several import Relays
@@ -82,7 +82,7 @@ def relay() -> None:
     envvar="OUTBOX_ACK_TIMEOUT",
     show_envvar=True,
     metavar="SECONDS",
-    help="How long a partition may acknowledge nothing before the lanes that wait for it stop.",
+    help="How long a partition may acknowledge nothing before it is held.",
 )
 @click.option(
     "--shutdown-timeout",
@@ -103,16 +103,6 @@ def relay() -> None:
     show_envvar=True,
     help="What a message waits for: its commit, or also that a synchronous standby has it.",
 )
-@click.option(
-    "--core",
-    type=click.Choice(["old", "new"]),
-    default="old",
-    show_default=True,
-    envvar="OUTBOX_CORE",
-    show_envvar=True,
-    help="Which publisher runs; all relays of a database use the same. With the new one a partition that takes nothing "
-    "is held by itself, and no lane stops.",
-)
 @tracing_option
 @retain_options
 @alarm_options
@@ -130,7 +120,6 @@ def run(
     ack_timeout: float,
     shutdown_timeout: float,
     publish_after: str,
-    core: str,
     tracing: bool,
     http: tuple[str, int] | None,
     livez: tuple[str, int] | None,
@@ -168,7 +157,6 @@ def run(
             ack_timeout=ack_timeout,
             shutdown_timeout=shutdown_timeout,
             publish_after=PublishAfter(publish_after),
-            core=core,
             begin_span=begin_span,
         )
         for name, dsn in chosen(dsns, config).items()

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import click
 
-from outbox_relay.publisher.producing import Begin
+from outbox_relay.publisher.hands.spans import Begin
 
 tracing_option = click.option(
     "--tracing",

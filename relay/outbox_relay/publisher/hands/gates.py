@@ -13,7 +13,7 @@ from outbox_relay.publisher.hands.rows import TopicCount
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
-from outbox_relay.publisher.parked import UNNAMED
+from outbox_relay.publisher.records import UNNAMED
 from outbox_relay.publisher.topic import Topic
 from outbox_relay.text.logs import Log
 

@@ -18,7 +18,7 @@ from outbox_relay.publisher.hands.hold_rows import HoldRows
 from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.hands.rows import Rows
 from outbox_relay.publisher.hands.silence import Silence
-from outbox_relay.publisher.hands.spans import Spans
+from outbox_relay.publisher.hands.spans import Begin, Spans
 from outbox_relay.publisher.hands.topic_watch import TopicWatch
 from outbox_relay.publisher.hands.wires import Wires
 from outbox_relay.publisher.hands.writes import Writes
@@ -28,7 +28,6 @@ from outbox_relay.publisher.local_wal import can_ask_what_is_flushed
 from outbox_relay.publisher.loop import Loop
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import PreparedStatements
-from outbox_relay.publisher.producing import Begin
 from outbox_relay.publisher.read_ahead import ReadAhead
 from outbox_relay.publisher.replication import Replication
 from outbox_relay.publisher.snapshot import Snapshot
@@ -84,7 +83,6 @@ class Hands:
         finder = Finder(
             self.conn, page=self.page, statements=self.statements, lease=self.lease if self.asks else None
         )
-        self.ahead.lists_what_waits = False
         reads = Reads(finder, self.partitions, self.ahead, lanes)
         holds = HoldRows(self.conn, lanes)
         writes = Writes(self.conn, self.lease, self.statements, reads, holds, self.rows.errors, batch=batch)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from outbox.backoff import Backoff
-from outbox_relay.publisher.recovery import PAUSE_FIRST_S
 
+PAUSE_FIRST_S, PAUSE_LAST_S = 0.05, 5.0
+"""After a producer that failed."""
+BROKEN_PAUSE_LAST_S = 60.0
+"""After an error of the relay's own: each start over publishes again what was not recorded."""
 FORGET_AFTER_S = 10.0
 """So long without another failure, the pause after the next one is the first again."""
 

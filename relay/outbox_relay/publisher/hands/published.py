@@ -59,4 +59,4 @@ def check_offsets(items: Sequence[Item]) -> None:
     offsets = [item.offset for item in items]
     if any(map(le, offsets, [-1, *offsets])):
         topic, partition = items[0].row.topic, items[0].partition
-        raise BrokenError(f"offsets {offsets} in {topic}[{partition}]: deliveries out of order", {})
+        raise BrokenError(f"offsets {offsets} in {topic}[{partition}]: deliveries out of order")

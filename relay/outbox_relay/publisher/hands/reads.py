@@ -28,11 +28,14 @@ from outbox_relay.publisher.finder import (
 from outbox_relay.publisher.partitions import LivePartitions
 from outbox_relay.publisher.prepared import Rider
 from outbox_relay.publisher.read_ahead import QUANTUM, ListAhead, ReadAhead
-from outbox_relay.publisher.reader import MOST_APART
 from outbox_relay.publisher.snapshot import EVERYTHING, Progress, Snapshot
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/reads.sql")
 
+FRESH_S = 0.25
+"""For how long a poll's answer holds that its rows are flushed and the lanes are ours."""
+MOST_APART = 7
+"""Groups that are read apart; all others with a backlog are one more. Each is a list, and a hash left out of polls."""
 SHARE = 8
 """A group with more than one in so many of the messages that did not fit a page is read apart."""
 

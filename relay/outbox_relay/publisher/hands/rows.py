@@ -16,8 +16,8 @@ from outbox_relay.publisher.core.values import Row
 from outbox_relay.publisher.errors import Unpublishable
 from outbox_relay.publisher.finder import KEY, ORDER_KEY, POSITION, QUEUE, SELECTOR, RawRow
 from outbox_relay.publisher.kept_keys import LONGEST_KEY, LONGEST_TOPIC, kept
-from outbox_relay.publisher.parked import UNNAMED
 from outbox_relay.publisher.records import (
+    UNNAMED,
     Headers,
     check_size,
     decode_headers,

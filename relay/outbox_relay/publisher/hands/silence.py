@@ -8,24 +8,21 @@ the clock of one that has again what it lacked: its silence until then is explai
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from outbox.backoff import Backoff
 from outbox_relay.publisher.errors import KafkaUnavailableError
 from outbox_relay.publisher.hands.wires import Wire
-from outbox_relay.publisher.overdue import (
-    CHECK_EVERY_S,
-    LEAST_PATIENCE_S,
-    PROBE_EVERY_S,
-    REPORT_FIRST_S,
-    REPORT_LAST_S,
-    Probe,
-    TopicPartition,
-)
 from outbox_relay.publisher.probe import PartitionState
 from outbox_relay.text.logs import Log, inherit
 
+CHECK_EVERY_S = 0.1
+PROBE_EVERY_S = 1.0
+PATIENCE_S = 10.0
+LEAST_PATIENCE_S = 3.0
+"""More than a question to Kafka takes when no broker replies, so that one was answered before a partition is held."""
+REPORT_FIRST_S, REPORT_LAST_S = 1.0, 60.0
 LATE_AGAIN_S = 2.0
 """So long after the last partition was late, what Kafka listed of it is of no use."""
 UNANSWERED_S = 0.5
@@ -33,11 +30,15 @@ UNANSWERED_S = 0.5
 
 log = Log("relay")
 
+TopicPartition = tuple[str, int]
+Probe = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, PartitionState]]
+"""Describes what Kafka knows of partitions; raises KafkaUnavailableError when no broker replies."""
+
 
 class Silence:
     """Watches the wires; it asks Kafka on a thread of its own and never waits."""
 
-    def __init__(self, probe: Probe, *, patience: float) -> None:
+    def __init__(self, probe: Probe, *, patience: float = PATIENCE_S) -> None:
         """Begin to watch; `patience` in seconds."""
         self._probe = probe
         self.patience = self._usual = patience

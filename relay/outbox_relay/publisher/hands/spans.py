@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Protocol, cast
 
-from outbox_relay.publisher.batch import Batch, Slot, ignore
 from outbox_relay.publisher.core.values import Item
-from outbox_relay.publisher.finder import MESSAGE_ID, RawRow
-from outbox_relay.publisher.producing import Begin
-from outbox_relay.publisher.snapshot import START
+from outbox_relay.publisher.finder import RawRow
+
+
+class Traced(Protocol):
+    """The span of a batch."""
+
+    def end(self, error: str | None = None) -> None:
+        """End it, if that was not done; `error`: why the batch is not recorded."""
+
+
+Begin = Callable[[Sequence[RawRow]], Traced]
+"""Begins the span of messages that are given to Kafka together."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """The span of messages that were sent together, and how many of them are not recorded."""
+
+    span: Traced
+    left: int
 
 
 @dataclass(slots=True)
@@ -20,24 +36,16 @@ class Spans:
     begin: Begin | None
     _open: dict[int, Batch] = field(default_factory=dict)
     """By id, the batch that a message was sent with last."""
-    _left: dict[int, int] = field(default_factory=dict)
-    """By batch, how many of its messages are not recorded."""
 
     def sent(self, items: Collection[Item]) -> None:
         """Begin the span of messages that were given to producers."""
         if self.begin is None or not items:
             return
-        rows = [cast("tuple[RawRow, object]", item.row.content)[0] for item in items]
-        batch = Batch((), START, START)
-        batch.positions = [item.row.position for item in items]
-        batch.message_ids = [row[MESSAGE_ID] for row in rows]
-        for item in items:
-            name = item.row.topic, item.partition
-            batch.slots.setdefault(name, Slot(*name, ignore))
-        self.begin(batch, rows)
         self.ended(items, "not_recorded")  # those that were sent before
+        batch = Batch(
+            self.begin([cast("tuple[RawRow, object]", item.row.content)[0] for item in items]), len(items)
+        )
         self._open.update((item.row.id, batch) for item in items)
-        self._left[id(batch)] = len(items)
 
     def ended(self, items: Collection[Item], error: str | None = None) -> None:
         """Note messages that are recorded, or are not going to be."""
@@ -51,16 +59,12 @@ class Spans:
             batch = self._open.pop(id_, None)
             if batch is None:
                 continue
-            left = self._left[id(batch)] = self._left[id(batch)] - 1
-            if batch.span is not None and (not left or error is not None):
+            batch.left -= 1
+            if not batch.left or error is not None:
                 batch.span.end(error)
-            if not left:
-                del self._left[id(batch)]
 
     def close(self) -> None:
         """End all spans: their messages are not recorded."""
         for batch in self._open.values():
-            if batch.span is not None:
-                batch.span.end("not_recorded")
+            batch.span.end("not_recorded")
         self._open.clear()
-        self._left.clear()

@@ -15,9 +15,12 @@ import psycopg
 from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topics import FORGET_S, REFRESH_S, Found, Read, Refresher
+from outbox_relay.publisher.topics import Found, Read, Refresher
 from outbox_relay.text.logs import Log
 
+REFRESH_S = 20.0
+FORGET_S = 600.0
+"""A topic without a message for this long is not kept up to date; its next message is as a first one."""
 AGAIN_S = 1.0
 """When topics are read again that could not be read, or whose registry has changed."""
 

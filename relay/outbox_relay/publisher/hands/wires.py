@@ -18,11 +18,10 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from outbox_relay.publisher.core.streams import Producer
 from outbox_relay.publisher.core.values import Item
-from outbox_relay.publisher.errors import REFUSED, Unpublishable
+from outbox_relay.publisher.errors import REFUSED, TOPICS_FAULT, Unpublishable
 from outbox_relay.publisher.finder import BODY, KEY, RawRow
 from outbox_relay.publisher.hands.rows import record_headers
 from outbox_relay.publisher.kafka import QUEUE_KBYTES
-from outbox_relay.publisher.parked import TOPICS_FAULT
 from outbox_relay.publisher.producers import Producers
 from outbox_relay.publisher.records import reason_of
 from outbox_relay.publisher.topic import Topic

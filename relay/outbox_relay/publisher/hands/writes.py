@@ -34,7 +34,6 @@ log = Log("relay")
 
 STATEMENTS = Statements("outbox_relay/publisher/hands/writes.sql")
 PUBLICATIONS = Statements("outbox_relay/publisher/publications.sql")
-PARKED = Statements("outbox_relay/publisher/parked.sql")
 
 HOLDS_AT_ONCE = 100
 """Holds that are announced by one write."""
@@ -303,7 +302,7 @@ class Writes:
                 "owner": self.lease.owner,
                 "lanes": array_text(self.reads.lanes),
             }
-            left = self.conn.execute(PARKED["end_drains"], values).fetchall()
+            left = self.conn.execute(STATEMENTS["end_announcements"], values).fetchall()
             self.announced_before = bool(left)
         return not self.announced_before
 
@@ -356,7 +355,7 @@ class Writes:
 
 
 def _named(scope: Scope) -> str:
-    return "topic" if scope.kind == "topic" else "key"
+    return scope.kind if scope.kind in ("topic", "partition") else "key"
 
 
 def _raw(claim: Claim) -> RawRow:

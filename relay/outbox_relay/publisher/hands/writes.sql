@@ -98,6 +98,30 @@ WITH asked AS MATERIALIZED (
 )
 SELECT h.hold, l.number, l.id, l.place, l.in_doubt FROM whole h LEFT JOIN listed l ON l.hold = h.hold ORDER BY h.hold, l.place
 
+-- name: end_announcements
+-- What an earlier owner announced and did not record: it may be in Kafka. Where
+-- another session holds the hold's row, the announcement stays, too, until it is retracted. Only rows of lanes with an
+-- announcement are locked: a lane whose row another session holds must not stop the relay. None is missed, because only the
+-- owner of a lane announces, and these lanes have been taken.
+WITH owned AS MATERIALIZED (
+    SELECT l.lane FROM outbox.lane l
+    WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::smallint[])
+        AND EXISTS (SELECT FROM outbox.parked_key k WHERE k.lane = l.lane AND k.draining_at IS NOT NULL) FOR KEY SHARE OF l SKIP LOCKED
+), announced AS MATERIALIZED (
+    SELECT k.number, k.draining_to FROM owned o JOIN outbox.parked_key k ON k.lane = o.lane
+    WHERE k.draining_at IS NOT NULL
+), ended AS (
+    UPDATE outbox.parked_key SET draining_at = NULL
+    WHERE number IN (SELECT k.number FROM announced a JOIN outbox.parked_key k ON k.number = a.number
+                     FOR NO KEY UPDATE OF k SKIP LOCKED)
+), doubted AS (
+    UPDATE outbox.waiting w SET in_doubt = true FROM announced a WHERE w.parked = a.number AND w.place <= a.draining_to
+)
+SELECT l.lane FROM outbox.lane l
+WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s AND l.lane = ANY (%(lanes)s::smallint[])
+    AND EXISTS (SELECT FROM outbox.parked_key k WHERE k.lane = l.lane AND k.draining_at IS NOT NULL)
+    AND l.lane NOT IN (SELECT o.lane FROM owned o)
+
 -- name: holds
 -- The holds of lanes that were taken, each with a place in front of which nothing waits for it. Of a long key its first bytes and
 -- its hash, as `kept` in kept_keys.py makes them.
