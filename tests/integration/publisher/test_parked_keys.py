@@ -66,7 +66,7 @@ def test_requests_are_read_only_while_a_key_is_held(
     read = 0
     requested = HoldRows.requested
 
-    def count(holds: HoldRows, passed: Collection[Scope]) -> set[Scope]:
+    def count(holds: HoldRows, passed: Collection[Scope]) -> dict[Scope, float]:
         nonlocal read
         read += 1
         return requested(holds, passed)

@@ -46,6 +46,9 @@ def test_a_change_of_a_hold_reads_that_hold(conn: Connection, name: str) -> None
     if name == "fail_holds":
         types |= {"heads": "bigint[]", "errors": "text[]"}
         values |= {"heads": [501], "errors": ["X"]}
+    if name == "end_requests":
+        types |= {"until": "float8[]"}
+        values |= {"until": [2e9]}
     plan = watch(conn, STATEMENTS[name], types, values).explain(values)
     assert rows_read(plan, "parked_key") <= 3
     assert rows_read(plan, "waiting") <= 1

@@ -29,18 +29,24 @@ class Gates:
         self._topics = topics
         self._writes = writes
         self._wires = wires
-        self._requested: set[Scope] = set()
-        """Holds that somebody asked to release, and whose topics are not read yet since."""
+        self._requested: dict[Scope, float] = {}
+        """Holds that somebody asked to release, and when, that are not released yet."""
+        self._asked: dict[Scope, float] = {}
+        """Those of which that was known as topics began to be read."""
 
     def look(self, now: float) -> None:
         """Take what operators asked for, and what Kafka and the registry list of topics."""
-        self._requested = self._read_requests() if self._writes.holds.by_scope else set()
+        self._requested = self._read_requests() if self._writes.holds.by_scope else {}
         # Read first: what is known of a topic may be what was wrong.
         tried = {*self._requested, *self._core.holds.due(now)}
         held = {scope.topic for scope in self._core.holds.by_scope if scope.kind == "topic"}
-        self.meet(self._topics.tend({scope.topic for scope in tried}, held))
+        before = self._topics.tried
+        found = self._topics.tend({scope.topic for scope in tried}, held)
+        if self._topics.tried is not before:
+            self._asked = self._requested
+        self.meet(found)
 
-    def _read_requests(self) -> set[Scope]:
+    def _read_requests(self) -> dict[Scope, float]:
         """Return what somebody asked to release, but what is released already, or cannot be: its topic is closed."""
         holds = self._core.holds
         passed = [
@@ -50,8 +56,8 @@ class Gates:
         ]
         requested = self._writes.holds.requested(passed)
         for scope in [scope for scope in requested if scope.topic.endswith(UNNAMED)]:
+            self._writes.holds.act(scope, requested.pop(scope))
             holds.release(scope)  # Kafka cannot be asked about it
-            requested.discard(scope)
         return requested
 
     def meet(self, found: Mapping[str, Topic | Unpublishable]) -> None:
@@ -80,8 +86,10 @@ class Gates:
 
     def _try_again(self, topic: Topic, now: float, *, was_closed: bool) -> None:
         """Release the holds of a topic that Kafka takes messages of again."""
-        tried = {*self._requested, *self._core.holds.due(now)} if topic.name in self._topics.tried else set()
+        tried = {*self._asked, *self._core.holds.due(now)} if topic.name in self._topics.tried else set()
         tried = {scope for scope in tried if scope.topic == topic.name}
+        for scope in tried:
+            self._writes.holds.act(scope, self._asked.pop(scope, None))
         whole = Scope("topic", topic.name)
         if was_closed or whole in tried:
             self._core.holds.release(whole, is_resumed=True)

@@ -53,6 +53,8 @@ class HoldRows:
         self.scope_of: dict[int, Scope] = {}
         self.first: dict[Scope, int] = {}
         """A position in front of which none of its messages waits, as of the beginning."""
+        self.acted: dict[Scope, float] = {}
+        """Up to when requests have led to a release (seconds since 1970); a failure ends these, and no later one."""
         self.since: dict[int, int] = {}
         """By number, a place in front of which none of its messages waits; where nothing is known there is none."""
         self._load()
@@ -89,6 +91,7 @@ class HoldRows:
                 del self.by_scope[scope]
                 if is_over:
                     self.errors.pop(scope, None)
+                    self.acted.pop(scope, None)
 
     def number(self, scope: Scope, lane: int) -> int | None:
         """Return the number of a hold in a lane."""
@@ -117,12 +120,22 @@ class HoldRows:
         order_key = (raw[KEY] if raw[ORDER_KEY] is None else raw[ORDER_KEY]) if has_key else None
         return HoldRow(number, raw[LANE], scope, order_key, id_, error)
 
-    def requested(self, passed: Collection[Scope]) -> set[Scope]:
-        """Read which holds somebody has asked to release, but for some that are passed over."""
+    def requested(self, passed: Collection[Scope]) -> dict[Scope, float]:
+        """Read which holds somebody has asked to release, and when; some are passed over, and what was acted on."""
         without = array_text(self.numbers(passed))
         values = {"lanes": array_text(self._lanes), "most": MOST_REQUESTS, "without": without}
         rows = self._conn.execute(STATEMENTS["requested"], values, prepare=True).fetchall()
-        return {self.scope_of[number] for (number,) in rows if number in self.scope_of}
+        found: dict[Scope, float] = {}
+        for number, at in rows:
+            scope = self.scope_of.get(number)
+            if scope is not None and at > self.acted.get(scope, float("-inf")):
+                found[scope] = max(at, found.get(scope, at))
+        return found
+
+    def act(self, scope: Scope, requested_at: float | None) -> None:
+        """Note that a hold is released because of a request; None: because of none."""
+        if requested_at is not None:
+            self.acted[scope] = requested_at
 
 
 def _scope(

@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, cast
 
 import psycopg
@@ -277,10 +278,20 @@ class Writes:
                 self._run(STATEMENTS["settle"], {"ids": array_text(settled)})
             failed = {claim.scope for claim in write.claims if claim.is_failed} | self.unrequested
             if failed:
-                self._run(STATEMENTS["end_requests"], {"numbers": self.holds.numbers(failed)})
+                self._run(STATEMENTS["end_requests"], self._acted_on(failed))
             retract, _ = self._change("retract", write.retract)
             let_go, self._dropped = self._change("let_go", write.let_go)
             return replace(write, retract=retract, let_go=let_go, announce=self._announce(write.announce))
+
+    def _acted_on(self, failed: Collection[Scope]) -> dict[str, Any]:
+        """Return which requests of holds are over. Of a topic or partition that Kafka takes nothing of, all are."""
+        until = {
+            number: inf if scope in self.unrequested else self.holds.acted[scope]
+            for scope in failed
+            if scope in self.unrequested or scope in self.holds.acted
+            for number in self.holds.numbers([scope])
+        }
+        return {"numbers": list(until), "until": list(until.values())}
 
     def _run(self, statement: str, values: Mapping[str, Any]) -> None:
         self.conn.execute(statement, values, prepare=True)

@@ -17,19 +17,20 @@ FROM unnest(%(numbers)s::bigint[], %(lanes)s::smallint[], %(topics)s::text[], %(
      k (number, lane, topic, partition, queue, order_key, head, error)
 
 -- name: fail_holds
--- Holds at which another message fails: it is their head, and what was requested is over. A row that another session holds
--- stays as it is.
-UPDATE outbox.parked_key k SET head = f.head, error = f.error, requested_at = NULL, requested_by = NULL
+-- Holds at which another message fails: it is their head. A row that another session holds stays as it is.
+UPDATE outbox.parked_key k SET head = f.head, error = f.error
 FROM unnest(%(numbers)s::bigint[], %(heads)s::bigint[], %(errors)s::text[]) f (number, head, error)
 WHERE k.number = f.number
     AND k.number IN (SELECT o.number FROM outbox.parked_key o WHERE o.number = ANY (%(numbers)s::bigint[])
                      FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: end_requests
--- Holds that failed again: what was requested is over.
+-- Holds that failed again: what was requested until then, in seconds since 1970, is over. A request that came meanwhile stays:
+-- what it repaired was not seen yet.
 UPDATE outbox.parked_key SET requested_at = NULL, requested_by = NULL
-WHERE number IN (SELECT o.number FROM outbox.parked_key o
-                 WHERE o.number = ANY (%(numbers)s::bigint[]) AND o.requested_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED)
+WHERE number IN (SELECT o.number FROM unnest(%(numbers)s::bigint[], %(until)s::float8[]) u (number, until)
+                 JOIN outbox.parked_key o ON o.number = u.number
+                 WHERE extract(epoch FROM o.requested_at)::float8 <= u.until FOR NO KEY UPDATE OF o SKIP LOCKED)
 
 -- name: claim
 -- Messages that wait from now on, for a hold, or for ever because they have expired. One that waits already changes its hold,
@@ -137,7 +138,7 @@ SELECT EXISTS (SELECT FROM unnest(%(numbers)s::bigint[]) n (number)
                CROSS JOIN LATERAL (SELECT FROM outbox.waiting w WHERE w.parked = n.number LIMIT 1) w)
 
 -- name: requested
--- The holds whose messages somebody has asked to publish, those first that were asked for first.
-SELECT number FROM outbox.parked_key
+-- The holds whose messages somebody has asked to publish, and when; those first that were asked for first.
+SELECT number, extract(epoch FROM requested_at)::float8 FROM outbox.parked_key
 WHERE lane = ANY (%(lanes)s::smallint[]) AND requested_at IS NOT NULL AND number <> ALL (%(without)s::bigint[])
 ORDER BY requested_at LIMIT %(most)s
