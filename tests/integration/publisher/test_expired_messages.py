@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
@@ -13,11 +11,11 @@ from outbox.partitioning.lanes import lane_of
 from outbox_relay.operations.dead_letters import act
 from tests.support.kafka_records import read_topic
 from tests.support.outbox_command import outbox, succeed
-from tests.support.parking import Parking, relay, unacknowledged
-from tests.support.plain_inserts import connect, insert
+from tests.support.parking import Parking, relay
+from tests.support.plain_inserts import connect
 from tests.support.relay_session import turn_until
 from tests.support.servers import MakeTopic
-from tests.support.stopped_lanes import Limited
+from tests.support.withheld_acknowledgements import withheld_acknowledgements
 
 SEND = """
     INSERT INTO outbox.message (topic, key, body, lane, headers, deliver_at, deliver_before)
@@ -80,7 +78,7 @@ def test_an_expired_message_is_not_published_and_holds_nobody(
         parking.settle(session)
         assert _status(parking, expired) == ("DEAD", "expired")
         assert _status(parking, in_time) == ("PUBLISHED", None)
-        assert (parking.keys, session.stopped) == ([], {})
+        assert parking.keys == []
     with relay(database, bootstrap_servers) as successor:
         parking.send(parking.bad, 4)
         parking.settle(successor)
@@ -91,11 +89,11 @@ def test_a_successor_without_the_claim_finds_it_again(
     database: str, bootstrap_servers: str, parking: Parking
 ) -> None:
     with relay(database, bootstrap_servers, clean=False) as session:
-        unacknowledged(session)
-        with parking.conn.transaction():
-            parking.send(parking.bad, 0)
-            expired = _send(parking, 1, OVER)
-        turn_until(session, lambda: session.counts.published == 1, "the first is on the wire")
+        with withheld_acknowledgements():
+            with parking.conn.transaction():
+                parking.send(parking.bad, 0)
+                expired = _send(parking, 1, OVER)
+            turn_until(session, lambda: session.counts.published == 1, "the first is on the wire")
         assert _status(parking, expired) == ("COMMITTED", None)
     with relay(database, bootstrap_servers) as successor:
         parking.settle(successor)
@@ -103,36 +101,6 @@ def test_a_successor_without_the_claim_finds_it_again(
         # The dead relay read it: whether it was published then is not known.
         assert parking.doubtful == [True]
     assert set(_bodies(bootstrap_servers, parking)) == set(_expected(parking, 0))
-
-
-def test_the_trial_of_a_lane_is_the_message_behind_those_that_have_expired(
-    database: str, bootstrap_servers: str, parking: Parking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited = Limited(parking.conn, bootstrap_servers, monkeypatch)
-    lane = lane_of(parking.topic, None, parking.bad.encode())
-    with relay(database, bootstrap_servers) as session:
-        with parking.conn.transaction():
-            head = insert(parking.conn, limited.name, limited.key(lane), b"", lane=lane)
-            for version in range(5):
-                _send(parking, version, OVER)
-            parking.send(parking.bad, 5, 6)
-        stopped = "SELECT stopped_error IS NOT NULL FROM outbox.lane WHERE lane = %s"
-        turn_until(
-            session, lambda: parking.conn.execute(stopped, [lane]).fetchone() == (True,), "the lane stops"
-        )
-        tried: list[set[int]] = []
-        set_aside = session._publisher.set_aside
-
-        def noted(lanes: Collection[int]) -> None:
-            tried.append(set(lanes))
-            set_aside(lanes)
-
-        session._publisher.set_aside = noted
-        assert act(parking.conn, "skip", (None, UUID(head)), "a test", 1.0).result == "decided"
-        parking.settle(session)
-        assert tried == [{lane}]
-        assert parking.reasons == ["expired"] * 5
-    assert _bodies(bootstrap_servers, parking) == _expected(parking, 5, 6)
 
 
 def test_one_that_expires_while_it_is_held_leaves_its_key_in_the_drain(
@@ -146,15 +114,12 @@ def test_one_that_expires_while_it_is_held_leaves_its_key_in_the_drain(
         assert _status(parking, held) == ("COMMITTED", "held")
         _expire(parking, held)
         parking.repair()
-        parking.request(session)
+        parking.request()
         turn_until(session, lambda: not parking.keys, "the key is drained")
         parking.send(parking.bad, 4)
         parking.settle(session)
         assert _status(parking, held) == ("DEAD", "expired")
         assert parking.reasons == ["expired"]
-        assert not session._parked.held.messages_of[
-            lane_of(parking.topic, None, parking.bad.encode()), parking.topic
-        ]
     assert _bodies(bootstrap_servers, parking) == _expected(parking, 0, 1, 3, 4)
 
 
@@ -168,7 +133,7 @@ def test_a_head_that_expires_lets_its_key_flow(
         parking.settle(session)
         assert parking.reasons == ["failed", "held", "held"]
         _expire(parking, head)
-        parking.request(session)
+        parking.request()
         turn_until(session, lambda: not parking.keys, "the key is drained")
         assert _status(parking, head) == ("DEAD", "expired")
         parking.settle(session)

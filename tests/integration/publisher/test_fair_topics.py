@@ -9,13 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from outbox_relay.publisher.errors import DeliveryError
 from outbox_relay.publisher.session import Session
 from tests.support.kafka_records import Findings, compare, read_topic
 from tests.support.plain_inserts import Connection, connect, insert, insert_numbered, numbered
-from tests.support.relay_session import relay_session, turn_until
+from tests.support.relay_session import loop_of, relay_session, turn_until
 from tests.support.servers import MakeTopic
-from tests.support.stopped_lanes import Limited
 
 PAGE = 100
 BACKLOG = 3_000
@@ -68,39 +66,8 @@ def test_a_message_is_published_before_the_older_backlog_of_another_topic(
         assert value(conn, PENDING) > BACKLOG / 2, "the backlog did not come first"
         insert(conn, many, "k0", f"k0:{BACKLOG}")
         finish(session, conn)
-        assert not session._groups[0].split
-        insert(conn, one, "k", b"")
-        finish(session, conn)
-        assert not value(conn, PARTIAL), "the topics are one again"
     records = read_topic(bootstrap_servers, many)
     findings = compare(records, [("first", 0), *numbered(BACKLOG), ("k0", BACKLOG)])
-    assert not findings.broken
-    assert not findings.duplicate_records
-
-
-def test_a_lane_that_stops_beside_a_backlog_repeats_nothing_when_it_goes_on(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limited = Limited(conn, bootstrap_servers, monkeypatch)
-    stopped = "SELECT count(*) FROM outbox.lane WHERE stopped_error IS NOT NULL"
-    with relay_session(database, bootstrap_servers, page=PAGE) as session:
-        read_apart(session, conn, topic)
-        insert(conn, limited.name, limited.key(3), b"first", lane=3)
-        insert(conn, limited.name, limited.key(3), b"second", lane=3)
-        turn_until(session, lambda: bool(value(conn, stopped)), "the lane stops")
-        assert value(conn, "SELECT count(*) FROM outbox.lane WHERE is_partial AND lane = 3")
-        others = f"{PENDING} AND lane <> 3"
-        turn_until(session, lambda: not value(conn, others), "the other lanes are published")
-        limited.repair()
-        conn.execute("UPDATE outbox.lane SET retry_requested_at = clock_timestamp() WHERE lane = 3")
-        turn_until(
-            session,
-            lambda: any(group.split and group.lanes == {3} for group in session._groups),
-            "after one message the topics of the lane are apart again",
-        )
-        finish(session, conn)
-    assert [record.value for record in read_topic(bootstrap_servers, limited.name)] == [b"first", b"second"]
-    findings = found(bootstrap_servers, topic)
     assert not findings.broken
     assert not findings.duplicate_records
 
@@ -112,27 +79,12 @@ def test_a_failed_delivery_beside_a_backlog_loses_and_reorders_nothing(
     with relay_session(database, bootstrap_servers, page=PAGE) as session:
         read_apart(session, conn, topic)
         recorded = session.counts.recorded
-        session._start_over(DeliveryError("as if a message had failed", {}))
+        core = loop_of(session).core
+        core.lost(core.streams.main)
         finish(session, conn)
     findings = found(bootstrap_servers, topic)
     assert not findings.broken
     assert findings.duplicate_records <= BACKLOG - recorded, "what was recorded did not come again"
-
-
-def test_lanes_set_aside_beside_a_backlog_repeat_nothing_when_they_go_on(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection
-) -> None:
-    with relay_session(database, bootstrap_servers, page=PAGE) as session:
-        read_apart(session, conn, topic)
-        session._set_aside({2, 5})
-        assert {frozenset(group.lanes) for group in session._groups if group.paused} == {
-            frozenset({2}),
-            frozenset({5}),
-        }
-        finish(session, conn)
-    findings = found(bootstrap_servers, topic)
-    assert not findings.broken
-    assert not findings.duplicate_records
 
 
 def test_lanes_that_another_relay_takes_beside_a_backlog_repeat_nothing(
@@ -148,7 +100,6 @@ def test_lanes_that_another_relay_takes_beside_a_backlog_repeat_nothing(
 
             turn_until(second, has_lanes, "the second relay takes its share")
             assert value(conn, PENDING), "the rest is still to be published"
-            assert all(second._recorder.recorded[lane].is_partial for lane in second.lanes)
 
             def is_done() -> bool:
                 first.run_once(0.005)

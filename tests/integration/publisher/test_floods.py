@@ -6,19 +6,20 @@ The limits are lowered, so that some hundred messages are a flood.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from outbox_relay.publisher import parked
+from outbox_relay.publisher.core.values import Limits
+from outbox_relay.publisher.hands import opening
 from tests.support.kafka_records import compare, read_topic
 from tests.support.outbox_command import outbox
-from tests.support.parking import Parking, check
 from tests.support.plain_inserts import Connection, connect, insert, keys_of_lanes, stopped, wait_published
 from tests.support.relay_thread import RelayThread
 from tests.support.servers import MakeTopic
 from tests.support.waiting import wait_until
 
-MOST_KEYS, MOST_HELD = 20, 50
+MOST_HOLDS = 20
 TO_QUEUES = """
     INSERT INTO outbox.message (topic, body, queue) SELECT %s, 'x', 1000 + g FROM generate_series(1, %s) g
 """
@@ -72,8 +73,7 @@ class Healthy:
 
 @pytest.fixture
 def healthy(database: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> Iterator[Healthy]:
-    monkeypatch.setattr(parked, "MOST_KEYS", MOST_KEYS)
-    monkeypatch.setattr(parked, "MOST_HELD", MOST_HELD)
+    monkeypatch.setattr(opening, "Limits", partial(Limits, holds=MOST_HOLDS))
     with connect(database) as conn:
         yield Healthy(conn, make_topic(partitions=1))
 
@@ -98,37 +98,15 @@ def test_a_flood_by_one_transaction_of_a_producer_stops_no_lane(
         row = conn.execute(PARKED).fetchone()
     assert row is not None
     keys, topics = row
-    assert (keys, topics) == ((0, size) if flood is TO_TOPICS else (8 * MOST_KEYS, 8))
+    assert (keys, topics) == ((0, size) if flood is TO_TOPICS else (MOST_HOLDS, 8))
     healthy.check(bootstrap_servers)
-
-
-def test_a_hot_key_that_fails_parks_its_topic_and_stops_no_lane(
-    database: str, bootstrap_servers: str, parking: Parking, healthy: Healthy
-) -> None:
-    conn = healthy.conn
-    with RelayThread(database, bootstrap_servers) as relay:
-        parking.send(parking.bad, 0, poison=True)
-        parking.send(parking.bad, *range(1, 2 * MOST_HELD))
-        healthy.flows()
-        wait_until(lambda: conn.execute(WAITING).fetchone() == (2 * MOST_HELD,), "all of the key waits")
-        parking.send(parking.good, 0)
-        healthy.flows()
-        assert "TOO_MANY_HELD" in relay.wait_for("topic parked")["reason"]
-        assert not relay.find("lane stopped")
-        parking.repair()
-        parking.request()
-        wait_until(lambda: not parking.keys, "the key is drained, and its topic follows")
-        wait_published(conn)
-        assert not stopped(conn)
-    healthy.check(bootstrap_servers)
-    check(bootstrap_servers, parking, 2 * MOST_HELD, 1)
 
 
 def test_an_operator_gives_a_flood_up_at_once(
     database: str, bootstrap_servers: str, topic: str, healthy: Healthy
 ) -> None:
     """What is held behind it is published, and the topic goes on; failing messages of another topic stay."""
-    conn, size = healthy.conn, 8 * (MOST_KEYS + 2)
+    conn, size = healthy.conn, MOST_HOLDS + 4
     with RelayThread(database, bootstrap_servers) as relay:
         healthy.flows()
         insert(conn, topic, "before", b"before:0")

@@ -151,7 +151,6 @@ def test_a_relay_that_may_write_nothing_goes_on_once_it_may(
     traffic.send()
     with RelayProcess(database, broker.bootstrap_servers, *broker.options) as relay:
         traffic.wait_parked(topic)
-        relay.wait_for("delivery failed", text=lambda text: "CLUSTER_AUTHORIZATION_FAILED" in text)
         broker.grant(topic, WRITE)
         traffic.send()
         traffic.wait_published(topic)
