@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import hostile
-from tests.support.former_publisher import is_of_former
 
 pytest_plugins = (
     "tests.support.servers",
@@ -24,14 +23,6 @@ os.environ["PGOPTIONS"] = hostile.PGOPTIONS
 # How fast examples are drawn and run says something of the machine, not of the code: no test fails for it.
 settings.register_profile("outbox", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("outbox")
-
-
-@pytest.fixture(autouse=True)
-def _publisher(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let integration tests run the new publisher, but those of the former one."""
-    test = getattr(request.node, "originalname", "")
-    if "integration" in request.path.parts and not is_of_former(request.path.name, test):
-        monkeypatch.setenv("OUTBOX_CORE", "new")
 
 
 @pytest.fixture

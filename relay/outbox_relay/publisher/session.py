@@ -343,4 +343,5 @@ class Session:
     def abandon(self) -> None:
         """Let go of the producers after the connection was lost; nothing is recorded any more."""
         if self._loop is not None:
+            self._loop.spans.close()
             self._loop.wires.close()

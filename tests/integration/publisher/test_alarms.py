@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import relay_stopping_lanes
 from tests.support.alarm_receiver import Receiver
 from tests.support.callback_peer import SECRET
+from tests.support.locks import holding
 from tests.support.plain_inserts import Connection, insert, insert_unchecked, wait_published
-from tests.support.relay_process import ENTRY, RelayProcess
+from tests.support.relay_process import RelayProcess
 from tests.support.stopped_lanes import set_aside
 from tests.support.waiting import wait_until
 
@@ -25,20 +25,17 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def relay(
-    database: str, bootstrap_servers: str, receiver: Receiver, *options: str, stops_lanes: bool = False
-) -> RelayProcess:
+def relay(database: str, bootstrap_servers: str, receiver: Receiver, *options: str) -> RelayProcess:
     return RelayProcess(
         database,
         bootstrap_servers,
         *("--alarm-webhook", receiver.url, *OPTIONS, *options),
         variables={"OUTBOX_ALARM_SECRET": SECRET},
-        entry=[relay_stopping_lanes.__file__ if stops_lanes else str(ENTRY)],
     )
 
 
-def stop_a_lane(conn: Connection, topic: str) -> None:
-    """By a message that the relay does not read for its size, whose key is too long to be read: see `stops_lanes`."""
+def hold_a_message(conn: Connection, topic: str) -> None:
+    """By one that the relay does not read for its size, whose key is too long to be read."""
     insert_unchecked(conn, topic, "k" * 1_001, BODY * (70_000_000 // len(BODY)), lane=3)
 
 
@@ -49,15 +46,15 @@ def raise_group_alarm(conn: Connection) -> None:
 
 
 @pytest.mark.feature("H-15")
-def test_a_held_lane_is_sent_once_signed_and_without_its_body(
+def test_a_held_message_is_sent_once_signed_and_without_its_body(
     conn: Connection, database: str, bootstrap_servers: str, topic: str, receiver: Receiver
 ) -> None:
-    stop_a_lane(conn, topic)
-    with relay(database, bootstrap_servers, receiver, stops_lanes=True) as process:
+    hold_a_message(conn, topic)
+    with relay(database, bootstrap_servers, receiver) as process:
         receiver.wait("hold", ["raised"])
         process.stop()
     question = receiver.taken[0]
-    assert question.json["cause"].startswith("lane 3 at ")
+    assert question.json["cause"].startswith("message of topic ")
     assert "MESSAGE_TOO_LARGE" in question.json["detail"]
     assert BODY.encode() not in question.body
 
@@ -143,17 +140,14 @@ def test_two_relays_and_restarts_send_each_alarm_once(
 def test_a_late_backlog_is_an_alarm_until_it_is_published(
     conn: Connection, database: str, bootstrap_servers: str, topic: str, receiver: Receiver
 ) -> None:
-    conn.execute("INSERT INTO outbox.topic (name, partitions) VALUES (%s, 4)", [topic])
-    stop_a_lane(conn, topic)
     age = ("--alarm-backlog-age", "1s")
-    with relay(database, bootstrap_servers, receiver, *age, stops_lanes=True) as process:
-        receiver.wait("backlog", ["raised"])
+    with relay(database, bootstrap_servers, receiver, *age) as process:
+        process.wait_until_running()
+        with holding(database, "LOCK TABLE outbox.publication IN EXCLUSIVE MODE"):
+            insert(conn, topic, "k", BODY)
+            receiver.wait("backlog", ["raised"])
         (late,) = receiver.of("backlog")
-        receiver.wait("hold", ["raised"])  # the lane may stop later than the backlog is late
-        conn.execute("UPDATE outbox.message SET body = 'small'")
-        conn.execute("UPDATE outbox.lane SET retry_requested_at = clock_timestamp()")
         receiver.wait("backlog", ["raised", "cleared"])
-        receiver.wait("hold", ["raised", "cleared"])
         process.stop()
     assert late["cause"] == f"topic {topic}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,7 +17,6 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from outbox_relay.publisher.batch import Batch
 
 from outbox import Message, Outbox
 from outbox_relay.monitoring.batch_spans import (
@@ -26,6 +26,8 @@ from outbox_relay.monitoring.batch_spans import (
     begin_spans,
     exporters_of_environment,
 )
+from outbox_relay.publisher.finder import RawRow
+from outbox_relay.publisher.hands.spans import Traced
 from tests.support.outbox_command import outbox
 from tests.support.plain_inserts import Connection, connect, insert, wait_published
 from tests.support.relay_thread import RelayThread
@@ -92,22 +94,23 @@ def test_links_end_at_their_limit_and_the_count_does_not(
 
 
 def test_a_session_that_ends_ends_the_spans_of_what_it_did_not_record(
-    database: str, bootstrap_servers: str, topic: str, conn: Connection, traces: Traces
+    database: str, bootstrap_servers: str, topic: str, traces: Traces
 ) -> None:
     spans = BatchSpans(traces.provider)
-    batches: list[Batch] = []
+    begun = 0
 
-    def begin(batch: Batch, rows: Any) -> None:
-        spans.begin(batch, rows)
-        batches.append(batch)
-        if len(batches) == 1:
+    def begin(rows: Sequence[RawRow]) -> Traced:
+        nonlocal begun
+        begun += 1
+        if begun == 1:
             with connect(database) as other:
                 other.execute(END_SESSION)
+        return spans.begin(rows)
 
     with RelayThread(database, bootstrap_servers, begin_span=begin):
-        insert(conn_again := connect(database), topic, "a", "1")
+        with connect(database) as again:
+            insert(again, topic, "a", "1")
         wait_until(lambda: len(traces.named(f"send {topic}")) == 2, "the batch is published again")
-        conn_again.close()
     first, second = traces.named(f"send {topic}")
     assert first.status.status_code is StatusCode.ERROR
     assert attributes(first)["error.type"] == "not_recorded"
@@ -136,12 +139,8 @@ def test_spans_are_exported_when_the_command_ends(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("OTEL_SERVICE_NAME", raising=False)
     assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
     exporter = InMemorySpanExporter()
-    batch = Batch((), None, None)  # type: ignore[arg-type]
-    batch.positions, batch.message_ids = [1], ["m"]
     with ExitStack() as stack:
-        begin_spans(stack, lambda: [exporter]).begin(batch, [])
-        assert batch.span is not None
-        batch.span.end()
+        begin_spans(stack, lambda: [exporter]).begin([]).end()
     [span] = exporter.get_finished_spans()
     assert span.resource.attributes["service.name"] == "outbox-relay"
 

@@ -73,7 +73,7 @@ def test_rows_that_commit_while_a_backlog_is_taken_come_after_it(
     assert sorted(found) == positions(conn)
 
 
-def test_where_no_progress_is_known_a_list_of_everything_leaves_out_what_is_published(
+def test_a_list_of_everything_leaves_out_what_is_published(
     reading: Reading, conn: Connection, small_lists: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reads, "MOST_APART", 0)  # no topic is read apart: the rest, and so all, is one list
