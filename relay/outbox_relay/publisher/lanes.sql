@@ -43,9 +43,10 @@ ORDER BY a.xact_start NULLS FIRST LIMIT 5
 -- name: shares
 -- Who shares the lanes now, in the order in which their processes joined, which lanes no living relay owns, whether this
 -- relay is asked to drain (null: its lease is gone), the lanes that are its own, the epoch that its session was marked
--- with, how often topics were changed, and whether another relay shares that does not lack Kafka. See "lock_free".
+-- with, how often topics were changed, whether another relay shares that does not lack Kafka, and whether one shares that does
+-- not know the hold of a partition (version 1). See "lock_free".
 WITH living AS MATERIALIZED (
-    SELECT e.epoch, e.owner, e.is_draining, e.lacks_kafka, e.joined_at FROM outbox.lease e
+    SELECT e.epoch, e.owner, e.is_draining, e.lacks_kafka, e.joined_at, e.version FROM outbox.lease e
     WHERE e.leased_until > clock_timestamp()
         AND NOT EXISTS (SELECT FROM outbox.lease n WHERE n.owner = e.owner AND n.epoch > e.epoch)
         AND e.backend_pid IN (SELECT a.pid FROM pg_stat_activity a)
@@ -57,7 +58,8 @@ SELECT ARRAY(SELECT e.epoch FROM living e WHERE NOT e.is_draining ORDER BY e.joi
        ARRAY(SELECT l.lane FROM outbox.lane l WHERE l.epoch = %(epoch)s AND l.owner = %(owner)s),
        current_setting('outbox.relay_epoch', true),
        (SELECT g.generation FROM outbox.topic_generation g),
-       EXISTS (SELECT FROM living e WHERE e.epoch <> %(epoch)s AND NOT e.is_draining AND NOT e.lacks_kafka)
+       EXISTS (SELECT FROM living e WHERE e.epoch <> %(epoch)s AND NOT e.is_draining AND NOT e.lacks_kafka),
+       EXISTS (SELECT FROM living e WHERE e.version < 2)
 
 -- name: topic_generation
 -- How often topics were changed: read after lanes were taken, so that it counts every change that their last owner knew of.

@@ -37,7 +37,7 @@ LOCK_WAIT_S = 1.0
 """When a row of outbox.lane that another session holds is tried again."""
 TAKE_WAIT_S = 0.1
 """Taking lanes waits so long for other takers; meanwhile the lanes that a relay has stand still."""
-VERSION = 1
+VERSION = 2
 """Of the protocol by which relays share lanes; raised with every change that the version before does not understand."""
 
 log = Log("lanes")

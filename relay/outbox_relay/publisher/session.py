@@ -243,7 +243,13 @@ class Session:
             return
         self._end_loop(is_clean=loop.core.is_done())
         share, _ = self._shares.read()
-        if leaving := self.lanes - share:
+        leaving = self.lanes - share
+        if self._shares.has_older and not self._shares.is_draining:
+            # It could not take them, nor any other lane with them: see outbox.keep_from_older_relay().
+            kept = leaving & loop.writes.holds.lanes_of_partitions()
+            leaving -= kept
+            self._at.kept_until = now + self._at.kept.next() if kept else self._at.kept_until
+        if leaving:
             given = self._lease.give_back(self._conn, {lane: self._doubted.get(lane, 0) for lane in leaving})
             if given:
                 log.info("lanes given back", owner=self._lease.owner, epoch=self.epoch, lanes=sorted(given))

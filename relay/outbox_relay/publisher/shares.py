@@ -73,6 +73,8 @@ class Shares:
         """Whether an operator has asked this relay to give its lanes to others."""
         self.others_have_kafka = False
         """Whether another relay, which does not lack Kafka, may take lanes of this one."""
+        self.has_older = False
+        """Whether a relay lives that does not know the hold of a partition."""
         self.generation = 0
         """How often topics were changed; see hands/topic_watch.py."""
 
@@ -89,7 +91,7 @@ class Shares:
         values = {"epoch": mine.epoch, "owner": mine.owner}
         row = self._conn.execute(STATEMENTS["shares"], values, prepare=True).fetchone()
         assert row is not None  # noqa: S101  (a SELECT without FROM has a row)
-        epochs, free, is_draining, own, mark, self.generation, self.others_have_kafka = row
+        epochs, free, is_draining, own, mark, self.generation, self.others_have_kafka, self.has_older = row
         if mark != str(mine.epoch):
             raise CannotShareError(DIVIDED_SESSION)
         if lost := mine.lanes.difference(own):

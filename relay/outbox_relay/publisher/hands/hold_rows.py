@@ -101,6 +101,12 @@ class HoldRows:
         """Return all numbers of some holds."""
         return [number for scope in scopes for number in self.by_scope.get(scope, {}).values()]
 
+    def lanes_of_partitions(self) -> frozenset[int]:
+        """Return the lanes in which a partition is held."""
+        return frozenset(
+            lane for scope, rows in self.by_scope.items() if scope.kind == "partition" for lane in rows
+        )
+
     def is_empty(self, scope: Scope) -> bool:
         """Read whether a hold has rows, and nothing waits for it."""
         numbers = self.numbers([scope])
