@@ -218,12 +218,16 @@ class Loop:
             log.info(f"{scope.kind} is held no more", topic=scope.topic)
 
     def _retry_topics(self, write: Write) -> None:
-        """Try a topic again that is held because it has too many holds: what fails of it may be repaired."""
+        """Try a topic again that is held because it has too many holds: they may have been given up or repaired."""
         holds, now = self.core.holds, time.monotonic()
         failed = {claim.scope for claim in write.claims if claim.is_failed and claim.scope.kind == "topic"}
         for scope in failed:
             if scope.topic not in self.topics.closed and not holds.is_retried(scope):
                 holds.fail(scope, now)
+                narrow = [
+                    s for s in holds.by_scope if s.topic == scope.topic and s.kind in ("key", "message")
+                ]
+                holds.pass_empty(self.writes.holds.empty(narrow))
 
     def _read(self, rider: Rider | None) -> bool:
         if self._unread is None:

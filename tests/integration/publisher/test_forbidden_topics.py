@@ -134,6 +134,8 @@ def test_a_topic_that_may_not_be_written_is_parked_alone_until_it_may(
         traffic.wait_published(unseen)
         traffic.wait_published(read_only)
         assert_refused_with_pauses(relay)
+        held = [event for event in relay.events if event.get("event") == "topic is held"]
+        assert [event["topic"] for event in held].count(well) == 1  # both of its partitions were refused
         broker.grant(well, WRITE)
         traffic.wait_published(well)
         relay.stop()

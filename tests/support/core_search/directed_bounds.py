@@ -72,6 +72,35 @@ def a_hold_is_drained_while_it_gets_messages(made: Any, _: Flags) -> bool:
     return bool(write_all(core).announce == (KEY,))
 
 
+def what_was_given_up_is_let_go_below_a_hold_of_its_topic(made: Any, _: Flags) -> bool:
+    """All that waits for a key is given up while a write is under way that announces the topic's hold."""
+    core = core_of(made, {KEY: 1, TOPIC: 2})
+    core.holds.release(TOPIC)
+    write = core.next_write()
+    core.holds.pass_empty([KEY])
+    core.written(write)
+    write = core.next_write()
+    return write is not None and write.let_go == (KEY,)
+
+
+def a_hold_with_an_unwritten_claim_is_not_empty(made: Any, _: Flags) -> bool:
+    """2 is about to wait for its key, for which the table has nothing."""
+    core = core_of(made, {KEY: 1})
+    give(core, "tail", row_of(2))
+    core.holds.pass_empty([KEY])
+    return bool(write_all(core).let_go == ())
+
+
+def a_page_of_a_hold_that_ended_stays(made: Any, _: Flags) -> bool:
+    """A page was read, and all of it given up before it was routed."""
+    core = _announced(made)
+    read = next(read for read in iter(core.next_read, None) if read.kind == "drain")
+    core.holds.pass_empty([KEY])
+    write_all(core)
+    core.add(Page(read, (row_of(1),), Snapshot(5, 5)))
+    return not core.to_send()
+
+
 def an_announced_page_is_read_once(made: Any, _: Flags) -> bool:
     """1 is out. The next page is not announced."""
     core = _announced(made)
@@ -82,11 +111,19 @@ def an_announced_page_is_read_once(made: Any, _: Flags) -> bool:
 def a_pause_has_a_longest_length(made: Any, _: Flags) -> bool:
     """A partition fails again and again."""
     core, scope = core_of(made), Scope("partition", "b", 0)
-    for now in range(10):
+    for now in range(0, 1000, 100):
         core.unavailable("b", 0, float(now))
-    for due in core.holds.due(9.0 + SMALL.longest_pause):
+    for due in core.holds.due(900.0 + SMALL.longest_pause):
         core.holds.release(due)
     return bool(core.holds.by_scope[scope].is_requested)
+
+
+def failures_of_one_try_count_once(made: Any, _: Flags) -> bool:
+    """Two partitions of a topic are refused: it is tried 8 seconds after the first refusal."""
+    core = core_of(made)
+    core.unavailable("a", None, 1.0)
+    core.unavailable("a", None, 2.0)
+    return bool(core.holds.due(9.0))
 
 
 def a_move_is_taken_back(made: Any, _: Flags) -> bool:
@@ -150,8 +187,12 @@ BOUNDS = (
     a_hold_that_stops_during_its_announcement_is_not_read,
     a_message_of_a_hold_that_stopped_is_not_sent_again,
     a_hold_is_drained_while_it_gets_messages,
+    what_was_given_up_is_let_go_below_a_hold_of_its_topic,
+    a_hold_with_an_unwritten_claim_is_not_empty,
+    a_page_of_a_hold_that_ended_stays,
     an_announced_page_is_read_once,
     a_pause_has_a_longest_length,
+    failures_of_one_try_count_once,
     a_move_is_taken_back,
     a_topic_that_has_moved_is_sent,
     rows_are_bounded,

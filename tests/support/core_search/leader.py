@@ -366,6 +366,10 @@ class Leader:
         for scope in list(core.holds.by_scope):
             if scope.kind == "partition" and (scope.topic, scope.part) not in self.w.stuck:
                 core.holds.release(scope)
+        waiting = {wait.scope for wait in db.waiting.values()}
+        held = {scope.topic for scope in core.holds.by_scope if scope.kind == "topic"}
+        narrow = [s for s in core.holds.by_scope if s.topic in held and s.kind in ("key", "message")]
+        core.holds.pass_empty(scope for scope in narrow if scope in db.holds and scope not in waiting)
         for due in core.holds.due(self.w.now):
             core.holds.release(due)
         for topic, count in db.asked.items():

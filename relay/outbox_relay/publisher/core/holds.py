@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from outbox_relay.publisher.core.topics import TopicCounts
@@ -164,10 +164,14 @@ class Holds:
         self._stop(hold)
 
     def fail(self, scope: Scope, now: float) -> None:
-        """Hold a partition or topic that Kafka failed, and try it again after a pause of its own (isolation)."""
+        """Hold a partition or topic that Kafka failed, and try it again after a pause of its own (isolation).
+
+        A failure that comes before the next try is of the same one: several partitions of a topic are refused at once.
+        """
         self.hold(scope)
-        hold = self.by_scope[scope]
-        limits = self.limits
+        if now < self._retries.get(scope, now):
+            return
+        hold, limits = self.by_scope[scope], self.limits
         hold.pause = min(hold.pause * 2 or limits.pause, limits.longest_pause)
         self._retries[scope] = now + hold.pause
 
@@ -210,12 +214,24 @@ class Holds:
 
     def opened(self, page: Page) -> Hold | None:
         """Note that a page was read. Return its hold, or None if the rows stay in the table."""
-        hold = self.by_scope[page.read.scope]
-        if not hold.may_read:
+        hold = self.by_scope.get(page.read.scope)
+        if hold is None or not hold.may_read:
             return None
         hold.may_read = False
         del self._readable[hold.scope]
         return hold
+
+    def pass_empty(self, scopes: Iterable[Scope]) -> None:
+        """Let new rows pass holds that the driver found empty, until a write lets them go.
+
+        An operator gave up all that waited. A wider hold may cover them for ever: the one of a topic with too many.
+        """
+        for hold in map(self.by_scope.__getitem__, scopes):
+            if hold.unwritten:
+                continue
+            self._stop(hold)
+            hold.is_passing = True
+            self._busy[hold.scope] = hold
 
     def close(self, hold: Hold, page: Page) -> None:
         """Note that a page was routed. Behind the last one new rows pass, unless a row of it is to be written (R5)."""
@@ -281,7 +297,7 @@ class Holds:
         """Note rows that a write has settled, and forget the holds of which nothing is under way."""
         for hold in list(self._busy.values()):
             hold.out -= settled
-            if not (hold.is_requested or hold.is_announced or hold.out or hold.unwritten):
+            if not (hold.is_requested or hold.is_announced or hold.is_passing or hold.out or hold.unwritten):
                 del self._busy[hold.scope]
 
     def announced(self, scopes: tuple[Scope, ...], retracted: tuple[Scope, ...]) -> None:

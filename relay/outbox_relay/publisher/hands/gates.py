@@ -106,7 +106,7 @@ class Gates:
         self.explain(scope, str(reason))
         if reason.code == "TOPIC_PAUSED":
             self._core.pause(name)
-        elif self._writes.holds.is_empty(scope):
+        elif self._writes.holds.empty([scope]):
             self._core.holds.release(scope)  # all that waited was given up
         else:
             self._core.unavailable(name, None, now)
@@ -120,7 +120,7 @@ class Gates:
 
     def explain(self, scope: Scope, reason: str) -> None:
         """Note, and log once, why something is held; a request to release it is over."""
-        if scope not in self._writes.holds.by_scope:
+        if scope not in self._core.holds.by_scope:
             log.error(f"{scope.kind} is held", topic=scope.topic, reason=reason)
             self._writes.holds.errors[scope] = reason
         self._writes.unrequested.add(scope)

@@ -6,7 +6,7 @@ Where that number is in use, because the same message began another hold, it is 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
 import psycopg
@@ -107,13 +107,14 @@ class HoldRows:
             lane for scope, rows in self.by_scope.items() if scope.kind == "partition" for lane in rows
         )
 
-    def is_empty(self, scope: Scope) -> bool:
-        """Read whether a hold has rows, and nothing waits for it."""
-        numbers = self.numbers([scope])
-        if not numbers:
-            return False
-        values = {"numbers": array_text(numbers)}
-        return self._conn.execute(STATEMENTS["waits"], values, prepare=True).fetchone() == (False,)
+    def empty(self, scopes: Iterable[Scope]) -> set[Scope]:
+        """Read which of some holds have rows, and nothing waits for them."""
+        found = {scope for scope in scopes if scope in self.by_scope}
+        if found:
+            values = {"numbers": array_text(self.numbers(found))}
+            rows = self._conn.execute(STATEMENTS["waits"], values, prepare=True).fetchall()
+            found -= {self.scope_of[number] for (number,) in rows}
+        return found
 
     def begin(self, scope: Scope, raw: RawRow, id_: int, error: str) -> HoldRow:
         """Choose the number of a hold in the lane of the first message that waits for it."""

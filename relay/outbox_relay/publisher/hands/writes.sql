@@ -133,9 +133,9 @@ SELECT k.number, k.lane, k.topic, k.partition, k.queue,
 FROM outbox.parked_key k WHERE k.lane = ANY (%(lanes)s::smallint[])
 
 -- name: waits
--- Whether a message waits for one of some holds.
-SELECT EXISTS (SELECT FROM unnest(%(numbers)s::bigint[]) n (number)
-               CROSS JOIN LATERAL (SELECT FROM outbox.waiting w WHERE w.parked = n.number LIMIT 1) w)
+-- Those of some holds for which a message waits.
+SELECT n.number FROM unnest(%(numbers)s::bigint[]) n (number)
+CROSS JOIN LATERAL (SELECT FROM outbox.waiting w WHERE w.parked = n.number LIMIT 1) w
 
 -- name: requested
 -- The holds whose messages somebody has asked to publish, and when; those first that were asked for first.
