@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -19,12 +20,14 @@ from outbox.partitioning.lanes import LANES
 from outbox.statements import Statements
 from outbox_relay.publisher.finder import Finder, Scope, prepare_session
 from outbox_relay.publisher.partitions import LivePartitions
+from outbox_relay.publisher.service import REST_AFTER_S
 
 STATEMENTS = Statements("bench/sql/idle.sql")
 WARM_UP = 20
 """Polls before the first that counts; PostgreSQL and psycopg have prepared the statement by then."""
 RUNNING = 10
 IDLE_SECONDS = 5.0
+DATABASES = 30
 METHOD = (
     "`Finder.poll` of all lanes on a table in which every row has been published. Backend CPU: of its session, by the "
     "kernel's scheduler, per poll. Beyond SELECT 1: median round trip of a poll minus that of a prepared SELECT 1. The "
@@ -46,6 +49,7 @@ def run(bench: Bench) -> Section:
     for partitions in (1, 30):
         _partitions(bench, section, table, partitions)
     section.tables.append(_relay(bench, section))
+    section.tables.append(_many(bench, section))
     return section
 
 
@@ -137,6 +141,29 @@ def _relay(bench: Bench, section: Section) -> Table:
     shown = [f"{cores[name]:.3f}" for name in ("relay", "postgres", "kafka")]
     columns = ["", "relay", "PostgreSQL", "broker", "relay's peak memory"]
     return Table("Cores while nothing happens", columns, [["idle relay", *shown, f"{peak:.0f} MB"]])
+
+
+def _many(bench: Bench, section: Section) -> Table:
+    """Measure one process for many databases that have nothing to publish."""
+    with ExitStack() as stack:
+        names = [stack.enter_context(bench.servers.database()) for _ in range(DATABASES)]
+        relay = stack.enter_context(RelayProcess(bench.servers, *names))
+        conn = stack.enter_context(psycopg.connect(names[0], autocommit=True))
+        while (row := conn.execute(STATEMENTS["sessions"]).fetchone()) is None or row[0] < 2 * DATABASES:
+            time.sleep(0.1)
+        time.sleep(REST_AFTER_S + 2 * bench.plan.warm_up)  # the pauses between polls grow to their longest
+        meter = Meter({**bench.servers.pids, "relay": relay.pid})
+        time.sleep(min(4 * IDLE_SECONDS, bench.plan.held_seconds))
+        cores = meter.cores()
+        row = conn.execute(STATEMENTS["sessions"]).fetchone()
+        threads = len([*Path(f"/proc/{relay.pid}/task").iterdir()])
+    assert row is not None
+    both = cores["relay"] + cores["postgres"]
+    section.figures["idle databases"] = {"cores": both, "threads": threads, "sessions": row[0]}
+    section.floors.append(Floor(f"{DATABASES} idle databases", both, 0.15, "cores with PostgreSQL"))
+    shown = [f"{cores['relay']:.3f}", f"{cores['postgres']:.3f}", str(threads), str(row[0])]
+    columns = ["", "relay", "PostgreSQL", "threads", "sessions"]
+    return Table("Cores of one process for many databases", columns, [[f"{DATABASES} databases", *shown]])
 
 
 def _execute(conn: psycopg.Connection, statement: str, **numbers: Any) -> None:

@@ -28,9 +28,15 @@ LANES = 8
 
 
 class RelayProcess:
-    """One relay with its default options; it owns the lanes when the `with` block begins."""
+    """One relay with its default options; it owns the lanes when the `with` block begins.
 
-    def __init__(self, servers: Servers, dsn: str) -> None:
+    Args:
+        servers: where it works.
+        dsn: its database.
+        others: databases that it serves, too.
+    """
+
+    def __init__(self, servers: Servers, dsn: str, *others: str) -> None:
         self.log: Path = servers.directory / "logs" / "relay.log"
         self._dsn = dsn
         self.began = time.time()
@@ -38,7 +44,8 @@ class RelayProcess:
         self._process: subprocess.Popen[bytes] = spawn(
             [
                 *(sys.executable, "-m", "outbox_relay.cli.main", "relay", "run"),
-                *("--dsn", dsn, "--bootstrap-servers", servers.bootstrap_servers),
+                *(part for each in (dsn, *others) for part in ("--dsn", each)),
+                *("--bootstrap-servers", servers.bootstrap_servers),
             ],
             log=self.log,
             death_signal=signal.SIGKILL,

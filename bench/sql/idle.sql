@@ -26,3 +26,7 @@ SELECT 1
 -- name: analyse
 -- What autovacuum would have done.
 VACUUM (ANALYZE) outbox.message
+
+-- name: sessions
+-- How many sessions the relay has.
+SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outbox relay%'

@@ -157,7 +157,7 @@ ROOMS: dict[str, dict[str, set[str]]] = {
     "relay/outbox_relay": {
         "text": set(),
         "calls": set(),
-        "database": {"text"},
+        "database": {"calls", "text"},
         "downloads": {"text"},
         "warehouse": {"downloads", "text"},
         "publisher": {"database", "text"},

@@ -108,6 +108,10 @@ class _Call(Generic[T]):
         raise DeadlineError(f"time is up while {doing}")
 
 
+def _nothing() -> None:
+    """Stand for what is not called any more."""
+
+
 class Watch:
     """One call that is watched; `fired`: it was interrupted."""
 
@@ -129,7 +133,15 @@ class Watchdog:
     @contextmanager
     def until(self, deadline: float, cut: Callable[[], None]) -> Iterator[Watch]:
         """Call `cut` if the block has not ended by `deadline` (`time.monotonic()`); never once it has ended."""
-        watch = Watch(cut)
+        watch = self.at(deadline, cut)
+        try:
+            yield watch
+        finally:
+            self.end(watch)
+
+    def at(self, deadline: float, call: Callable[[], None]) -> Watch:
+        """Call something at a time (`time.monotonic()`), unless it is ended before. It must be short, and not raise."""
+        watch = Watch(call)
         with self._changed:
             heapq.heappush(self._heap, (deadline, next(self._numbers), watch))
             if self._thread is None:
@@ -137,12 +149,14 @@ class Watchdog:
                 self._thread.start()
             elif self._heap[0][2] is watch:
                 self._changed.notify()
-        try:
-            yield watch
-        finally:
-            # Under the lock that `cut` is called under: from here on the connection is somebody else's.
-            with self._changed:
-                watch.ended = True
+        return watch
+
+    def end(self, watch: Watch) -> None:
+        """Let a call not be made any more."""
+        # Under the lock that `cut` is called under: from here on the connection is somebody else's.
+        with self._changed:
+            watch.ended = True
+            watch.cut = _nothing  # it may be long until its time, and it keeps what it refers to
 
     def close(self) -> None:
         """End the thread, after the last call that is still watched."""

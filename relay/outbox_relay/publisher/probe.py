@@ -52,19 +52,13 @@ class PartitionProbe:
     connect may take longer than a question, and the client goes on with it meanwhile.
 
     Args:
-        open_admin: makes a client, for the first question: a relay that waits for nothing has no threads for it.
+        open_admin: makes a client.
     """
 
     def __init__(self, open_admin: Callable[[], AdminClient]) -> None:
         self._open = open_admin
-        self._client: AdminClient | None = None
+        self._admin = open_admin()
         self._unanswered = 0
-
-    @property
-    def _admin(self) -> AdminClient:
-        if self._client is None:
-            self._client = self._open()
-        return self._client
 
     def __call__(self, partitions: Collection[tuple[str, int]]) -> dict[tuple[str, int], PartitionState]:
         """Return, per topic and partition, the state of the partition.
@@ -96,7 +90,7 @@ class PartitionProbe:
         self._unanswered += 1
         if self._unanswered >= MOST_UNANSWERED:
             with suppress(KafkaException):  # a client cannot be made now: the present one stays
-                self._client = self._open()
+                self._admin = self._open()
                 self._unanswered = 0
 
     def _state(self, topic: str, partition: PartitionMetadata, up: set[int]) -> PartitionState:

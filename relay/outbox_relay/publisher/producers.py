@@ -42,6 +42,23 @@ def batch_bytes(limit: int) -> int:
     return 1 << (max(limit - SPARE, 1).bit_length() - 1)
 
 
+class Disturbance:
+    """Until when what was handed over before may have been sent twice, because a connection was lost.
+
+    It is apart from the producers, which call it back: they would keep each other, and their threads, alive.
+    """
+
+    def __init__(self) -> None:
+        self.until = -math.inf
+        """Monotonic seconds."""
+
+    def note(self, text: str) -> None:
+        """Take a line or an error of librdkafka's."""
+        # Called by poll(), in the order of the deliveries: before the outcome of anything that was sent again.
+        if _LOST.search(text):
+            self.until = time.monotonic() + _SILENT_S
+
+
 class Producers:
     """Opens producers as topics need them, and serves them together.
 
@@ -54,9 +71,8 @@ class Producers:
     ) -> None:
         self._settings = settings
         self._open = open_producer
-        self.disturbed_until = -math.inf
-        """What was handed over before (monotonic seconds) may have been sent twice, because a connection was lost."""
-        self.main: Producer = open_producer(settings, self._on_text)
+        self._disturbance = Disturbance()
+        self.main: Producer = open_producer(settings, self._disturbance.note)
         self._by_size: dict[int, Producer] = {BATCH_BYTES: self.main}
         self._by_topic: dict[str, Producer] = {}
         self.ended: KafkaError | None = None
@@ -70,7 +86,7 @@ class Producers:
             producer = self._by_size.get(size)
             if producer is None:
                 producer = self._by_size[size] = self._open(
-                    {**self._settings, "batch.size": size}, self._on_text
+                    {**self._settings, "batch.size": size}, self._disturbance.note
                 )
             self._by_topic[topic] = producer
         return producer
@@ -105,10 +121,10 @@ class Producers:
             # confluent_kafka raises what is fatal here, in front of the deliveries that tell more about it.
             self.ended = error.args[0]
 
-    def _on_text(self, text: str) -> None:
-        # Called by poll(), in the order of the deliveries: before the outcome of anything that was sent again.
-        if _LOST.search(text):
-            self.disturbed_until = time.monotonic() + _SILENT_S
+    @property
+    def disturbed_until(self) -> float:
+        """What was handed over before (monotonic seconds) may have been sent twice, because a connection was lost."""
+        return self._disturbance.until
 
     def close(self) -> None:
         """Drop what is not delivered yet, so that the producers can be destroyed without waiting."""

@@ -245,12 +245,13 @@ class Relay:
         upkeep = Upkeep(
             lambda: self._connect_as("outbox relay upkeep"), sweep_every=self._options.sweep_every
         )
-        read = TopicLookup(lambda: new_admin(self._settings)).read
-        refresher = Refresher(lambda: self._connect_as("outbox relay topics"), read)
-        probe = PartitionProbe(lambda: new_admin(self._settings))
-        silence = Silence(probe, patience=self._options.ack_timeout)
+        lookup = TopicLookup(lambda: new_admin(self._settings))
+        refresher = Refresher(lambda: self._connect_as("outbox relay topics"), lookup.read)
+        silence = Silence(
+            lambda: PartitionProbe(lambda: new_admin(self._settings)), patience=self._options.ack_timeout
+        )
         rows = Rows()
-        topics = TopicWatch(conn, read, refresher, rows.topics)
+        topics = TopicWatch(conn, lookup, refresher, rows.topics)
         hands = Hands(
             conn, held, ahead, silence, topics, replication, rows, self._settings, self._options.page
         )

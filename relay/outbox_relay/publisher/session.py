@@ -160,6 +160,10 @@ class Session:
         if now >= self._at.retire_at:
             self._at.retire_at = now + RETIRE_EVERY_S
             self._retire(loop)
+            if self._hands.topics.is_idle:  # threads and connections that nothing needs now
+                loop.wires.rest()
+                self._hands.topics.rest()
+                self._hands.silence.close()
 
     def _retire(self, loop: Loop) -> None:
         """Leave partitions out that hold nothing to publish, and tell the sweep how far all is recorded."""

@@ -79,13 +79,13 @@ class TopicLookup:
 
     An admin client sends these requests to the broker that it holds for the controller (with KRaft some broker that
     was alive). When that one dies the client waits for it until it reads its metadata again, which takes minutes, with
-    every other broker alive. So a client that gives no answer is replaced. Two threads may replace it at the same time:
+    every other broker alive. So a client that gives no answer is replaced. Two threads may make one at the same time:
     the second client of the two stays.
     """
 
     def __init__(self, open_admin: Callable[[], AdminClient]) -> None:
         self._open = open_admin
-        self._admin = open_admin()
+        self._admin: AdminClient | None = None
         self._unreadable: set[str] = set()
 
     def read(self, conn: psycopg.Connection[Any], names: Iterable[str]) -> dict[str, Topic | Unpublishable]:
@@ -104,12 +104,18 @@ class TopicLookup:
         if not asked:
             return found
         admin = self._admin
+        if admin is None:
+            admin = self._admin = self._open()
         try:
             return found | self._look_up(admin, conn, asked)
         except KafkaUnavailableError:
             if self._admin is admin:
-                self._admin = self._open()
+                self._admin = None
             raise
+
+    def rest(self) -> None:
+        """Let go of the client and its threads, until the next topic is read."""
+        self._admin = None
 
     def _look_up(
         self, admin: AdminClient, conn: psycopg.Connection[Any], asked: list[str]

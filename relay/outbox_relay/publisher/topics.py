@@ -27,10 +27,12 @@ class Refresher:
         self._connect = connect
         self._read = read
         self._conn: psycopg.Connection[Any] | None = None
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="topics", initializer=inherit())
+        self._pool: ThreadPoolExecutor | None = None
 
     def start(self, names: Iterable[str]) -> Future[Found]:
         """Begin to read these topics."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="topics", initializer=inherit())
         return self._pool.submit(self._run, list(names))
 
     def _run(self, names: list[str]) -> Found:
@@ -39,7 +41,9 @@ class Refresher:
         return self._read(self._conn, names)
 
     def close(self) -> None:
-        """Wait for what was begun, and close the connection."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for what was begun, and let go of thread and connection until the next start."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
         if self._conn is not None:
             self._conn.close()

@@ -38,11 +38,16 @@ Probe = Callable[[Collection[TopicPartition]], Mapping[TopicPartition, Partition
 class Silence:
     """Watches the wires; it asks Kafka on a thread of its own and never waits."""
 
-    def __init__(self, probe: Probe, *, patience: float = PATIENCE_S) -> None:
-        """Begin to watch; `patience` in seconds."""
-        self._probe = probe
+    def __init__(self, open_probe: Callable[[], Probe], *, patience: float = PATIENCE_S) -> None:
+        """Begin to watch.
+
+        Args:
+            open_probe: makes what asks Kafka, when there is something to ask: it has a client with threads.
+            patience: in seconds.
+        """
+        self._open_probe = open_probe
         self.patience = self._usual = patience
-        self._pool: ThreadPoolExecutor | None = None
+        self._asker: tuple[ThreadPoolExecutor, Probe] | None = None
         self._look_at = self._ask_at = self._report_at = self._late_at = 0.0
         self._asked: Future[Mapping[TopicPartition, PartitionState]] | None = None
         self._known: Mapping[TopicPartition, PartitionState] = {}
@@ -59,9 +64,10 @@ class Silence:
         self.patience = self._usual
 
     def close(self) -> None:
-        """Let go of the thread; a question under way ends by itself."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        """Let go of thread and client until the next question; one under way ends by itself."""
+        asker, self._asker, self._asked = self._asker, None, None
+        if asker is not None:
+            asker[0].shutdown(wait=False, cancel_futures=True)
 
     def silent(self, wires: Collection[Wire], now: float) -> dict[TopicPartition, str]:
         """Return the partitions whose time is up, with the reason."""
@@ -98,9 +104,11 @@ class Silence:
             self._take_answer(self._asked, late, now)
             self._asked, self._ask_at = None, now + PROBE_EVERY_S
         if now >= self._ask_at:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="partitions", initializer=inherit())
-            self._asked = self._pool.submit(self._probe, {(wire.topic, wire.partition) for wire in late})
+            if self._asker is None:
+                pool = ThreadPoolExecutor(1, thread_name_prefix="partitions", initializer=inherit())
+                self._asker = pool, self._open_probe()
+            pool, probe = self._asker
+            self._asked = pool.submit(probe, {(wire.topic, wire.partition) for wire in late})
 
     def _take_answer(
         self, asked: Future[Mapping[TopicPartition, PartitionState]], late: Collection[Wire], now: float

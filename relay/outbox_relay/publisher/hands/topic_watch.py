@@ -15,7 +15,8 @@ import psycopg
 from outbox_relay.database.connections import DatabaseUnreachableError
 from outbox_relay.publisher.errors import KafkaUnavailableError, Unpublishable
 from outbox_relay.publisher.topic import Topic
-from outbox_relay.publisher.topics import Found, Read, Refresher
+from outbox_relay.publisher.topic_lookup import TopicLookup
+from outbox_relay.publisher.topics import Found, Refresher
 from outbox_relay.text.logs import Log
 
 REFRESH_S = 20.0
@@ -31,18 +32,22 @@ class TopicWatch:
     """Reads topics, and knows when to read them again."""
 
     def __init__(
-        self, conn: psycopg.Connection[object], read: Read, refresher: Refresher, topics: dict[str, Topic]
+        self,
+        conn: psycopg.Connection[object],
+        lookup: TopicLookup,
+        refresher: Refresher,
+        topics: dict[str, Topic],
     ) -> None:
         """Begin without a topic.
 
         Args:
             conn: of the publishing loop, for new topics.
-            read: reads topics from Kafka and the registry.
+            lookup: reads topics from Kafka and the registry.
             refresher: does so on a thread.
             topics: those that can be published to are noted here.
         """
         self._conn = conn
-        self._read = read
+        self._lookup = lookup
         self._refresher = refresher
         self.open = topics
         self.closed: dict[str, Unpublishable] = {}
@@ -69,9 +74,19 @@ class TopicWatch:
         missing = [name for name in names if name not in self.open and name not in self.closed]
         if not missing:
             return {}
-        found = self._read(self._conn, missing)
+        found = self._lookup.read(self._conn, missing)
         self._newer.update(missing)
         return found
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no topic is in use: none had a message for `FORGET_S`, and none is held."""
+        return not self.open and not self.closed and self._reading is None
+
+    def rest(self) -> None:
+        """Let go of threads and clients until a topic is in use again."""
+        self._refresher.close()
+        self._lookup.rest()
 
     def note(self, name: str, topic: Topic | Unpublishable) -> None:
         """Note what a topic is from now on."""

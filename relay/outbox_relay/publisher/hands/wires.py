@@ -63,6 +63,10 @@ class Wire:
 
         self.delivered = delivered
 
+    def close(self) -> None:
+        """Let go of the producer: the wire and what it is called back with keep each other."""
+        del self.produce
+
 
 @dataclass(slots=True)
 class Reports:
@@ -315,8 +319,17 @@ class Wires:
     def close_unused(self, used: Collection[Producer]) -> None:
         """Close the producers that the core does not use any more."""
         for producer in self._handles.keys() - set(used):
-            self._handles.pop(producer).producers.close()
+            handle = self._handles.pop(producer)
+            handle.producers.close()
+            for wire in handle.wires.values():
+                wire.close()
         self._backlog = deque(each for each in self._backlog if each[1] in self._handles or each[1] in used)
+
+    def rest(self) -> None:
+        """Close the producers if nothing is on its way; the next message makes new ones."""
+        reported = any(each.reports != Reports() for each in self._handles.values())
+        if not self._backlog and not reported and not self.waiting():
+            self.close_unused(())
 
     def close(self) -> None:
         """Close all producers; what they had may arrive."""
