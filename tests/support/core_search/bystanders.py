@@ -58,6 +58,8 @@ def bystanders(w: World, rng: random.Random) -> None:
         return
     for xid in list(w.postgres.active):
         do(w, ("commit", xid, True), rng)
+    for _ in w.stuck:  # trouble of before that is noticed by now: what is on a wire leaves the memory
+        leader.find_silent(is_leaderless=False)
     turns(w, 2 * BOUND, rng, until_done=False)
     healthy = [topic for topic in KEYS if _is_healthy(w, leader, topic)]
     most = MOST - (len(KEYS) - len(healthy))
