@@ -184,6 +184,10 @@ def check_step(w: World) -> None:
         rows += sum(streams)
         if not rows <= core.memory.rows <= limits.rows or core.memory.size > limits.size:
             w.faults.append("MEMORY")
+        if len(core.sources.open) > core.memory.rows:
+            w.faults.append(
+                "MEMORY"
+            )  # statements that found nothing would be kept for as long as nothing is written
         narrow = Counter(scope.topic for scope in core.holds.by_scope if scope.kind in ("key", "message"))
         if narrow and max(narrow.values()) > limits.holds:
             w.faults.append("HOLDS")

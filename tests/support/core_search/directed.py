@@ -98,16 +98,6 @@ def a_late_refusal_ends_its_producer(made: Any, _: Flags) -> bool:
     return [item for item, _ in again] == [second] and again[0][1] != producer
 
 
-def the_floor_stays_at_the_tail(made: Any, _: Flags) -> bool:
-    """A catch-up is done behind the tail's last read: rows between both are not read."""
-    core = core_of(made)
-    give(core, "tail", heavy=("b",))
-    give(core, "list", row_of(1), snapshot=Snapshot(9, 9))
-    [(item, producer)] = core.to_send()
-    core.acknowledged([item], producer)
-    return bool(write_all(core).floor == Snapshot(5, 5))
-
-
 def a_hold_outlives_rows_that_another_one_gets(made: Any, _: Flags) -> bool:
     """2 leaves its own hold for its topic's, and its claim waits for 1: the first hold is not let go before."""
     own = Scope("message", "s", 2)
@@ -294,7 +284,6 @@ SCRIPTS: dict[str, Callable[[Any, Flags], bool]] = {
         what_is_behind_a_refused_message_waits_for_its_key,
         a_hold_waits_for_its_claims,
         a_late_refusal_ends_its_producer,
-        the_floor_stays_at_the_tail,
         a_hold_outlives_rows_that_another_one_gets,
         a_flood_leaves_room_for_others,
         bytes_are_bounded,

@@ -10,7 +10,7 @@ import pytest
 
 from outbox_relay.publisher.core.values import Read
 from outbox_relay.publisher.finder import Scope
-from outbox_relay.publisher.hands.reads import OpenList, Reads
+from outbox_relay.publisher.hands.reads import Reads
 from outbox_relay.publisher.read_ahead import ListAhead
 from outbox_relay.publisher.snapshot import START, Snapshot
 
@@ -40,8 +40,8 @@ def test_a_list_of_a_partition_that_was_dropped_is_begun_again(*, noticed: bool)
         take=take, tables=dropped if noticed else left, begin=lambda tables, size: None, is_ready=True
     )
     reads = Reads(cast("Any", None), cast("Any", partitions), cast("Any", None), frozenset({1}))
-    reads._lists[7] = OpenList(cast("Any", ahead), Snapshot(20, 20))
-    read = Read("list", group=7, base=Snapshot(10, 10), rows=10, size=1_000)
+    reads._lists[7] = cast("Any", ahead)
+    read = Read("list", group=7, base=Snapshot(10, 10), until=Snapshot(20, 20), rows=10, size=1_000)
     if noticed:
         assert reads.execute(read) is None, "its next page is begun with the partitions that there are"
     else:

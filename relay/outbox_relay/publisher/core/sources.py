@@ -31,7 +31,11 @@ class OpenRows:
 
 @dataclass(slots=True, eq=False)
 class CatchUp:
-    """A group with more than a page: it is read from a list, next to the tail. Its new rows wait behind the list."""
+    """A group with more than a page: it is read from a list, next to the tail. Its new rows wait behind the list.
+
+    `until`: the list is of what this mark saw. It is the tail's when the list is begun, and older than the tail when
+    its last page comes: what the tail left out of the group meanwhile is read from there.
+    """
 
     group: Hashable
     base: Mark
@@ -48,7 +52,8 @@ class Sources:
         self._marks = 0
         self.tail = Mark(0, floor)
         self.catch_ups: dict[Hashable, CatchUp] = {}
-        self._open: list[OpenRows] = []
+        self.open: list[OpenRows] = []
+        """Statements with rows that are not settled."""
         self._of: dict[int, OpenRows] = {}
 
     def _mark(self, snapshot: Snapshot) -> Mark:
@@ -89,9 +94,19 @@ class Sources:
     def list_read(self, group: Hashable, rows: int, size: int) -> Read:
         """Return a read of the next page of a catch-up."""
         one = self.catch_ups[group]
-        until = one.until.snapshot if one.until else None
+        if one.until is None:
+            one.until = self.tail
         compare, apart = one.base.order == 0, frozenset(self.catch_ups)
-        return Read("list", rows, size, one.base.snapshot, until, compare=compare, group=group, apart=apart)
+        return Read(
+            "list",
+            rows,
+            size,
+            one.base.snapshot,
+            one.until.snapshot,
+            compare=compare,
+            group=group,
+            apart=apart,
+        )
 
     def next_list(self, full: list[Hashable]) -> Hashable:
         """Return the group whose catch-up is read next, in turn, or None; one with its share of the memory waits."""
@@ -111,38 +126,37 @@ class Sources:
                 bases.append(self.catch_ups.pop(group).base)
         for group in page.heavy:
             self.put_apart(group)
-        self._open.append(OpenRows(min(bases)))
-        self._track(page.rows, self._open[-1])
+        self._track(page.rows, OpenRows(min(bases)))
         self.tail = self._mark(page.snapshot)
 
     def add_list(self, page: Page) -> None:
         """Note a page of a catch-up. The list's rows stay open together: a floor within a list has no snapshot."""
         one = self.catch_ups[page.read.group]
-        if one.until is None:
-            one.until = self._mark(page.snapshot)
+        assert one.until is not None  # noqa: S101  (the page was asked for)
         self._track(page.rows, one.rows)
         if not page.has_more:
-            self._open.append(one.rows)
             one.base, one.until, one.is_done = one.until, None, True
             one.rows = OpenRows(one.base)
 
     def _track(self, rows: Iterable[Row], one: OpenRows) -> None:
         new = {row.id for row in rows}.difference(self._of)
         self._of.update(dict.fromkeys(new, one))
+        if new and not one.count:
+            self.open.append(one)
         one.count += len(new)
 
     def floor(self, settled: set[int]) -> Mark:
         """Return the snapshot of which all rows are settled (R3), if those of `settled` are, too.
 
-        A catch-up may be ahead of the tail, and the tail ahead of a catch-up.
+        Nothing is ahead of the tail: what a catch-up has read is at a mark that the tail had.
         """
         settling = Counter(map(self._of.get, settled))
-        bases = [one.base for one in self._open if one.count > settling[one]]
-        return min([self.tail, *bases, *(one.base for one in self.catch_ups.values())])
+        bases = [one.base for one in self.open if one.count > settling[one]]
+        return min([*bases, *(one.base for one in self.catch_ups.values())], default=self.tail)
 
     def settle(self, settled: set[int]) -> None:
         """Forget rows that a write has settled (R3)."""
         for one, count in Counter(self._of.pop(row_id, None) for row_id in settled).items():
             if one is not None:
                 one.count -= count
-        self._open = [one for one in self._open if one.count]
+        self.open = [one for one in self.open if one.count]

@@ -74,8 +74,8 @@ class Read:
         rows: the most rows of the page.
         size: the most bytes of the page; one row alone may exceed it.
         base: what this snapshot sees was read before.
-        until: a list was made at this snapshot; None makes it now. A page of it holds its rows as they are now, and
-            leaves out what has changed since the list was made.
+        until: a list has what this snapshot saw and `base` did not. A page of it holds its rows as they are now, and
+            leaves out what has changed since the list was made, which may be later.
         compare: leave out what has a publication, because the base is another session's floor.
         group: of a list.
         apart: groups that a tail, or the list of THE_REST, leaves out, because they have a catch-up.
@@ -102,7 +102,7 @@ class Page:
     Attributes:
         read: the request.
         rows: in the order of their positions.
-        snapshot: of the statement.
+        snapshot: of the statement; of no use for a list.
         has_more: a list or hold has rows behind these.
         heavy: groups of a tail that did not fit. The driver leaves out the largest ones until the others fit, so a
             flood of one topic delays no other.

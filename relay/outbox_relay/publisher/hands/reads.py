@@ -66,14 +66,6 @@ class Announced:
 
 
 @dataclass(slots=True)
-class OpenList:
-    """A list that is being read, and the snapshot that it was made from."""
-
-    ahead: ListAhead
-    until: Snapshot
-
-
-@dataclass(slots=True)
 class Reads:
     """Executes the core's reads for a set of lanes."""
 
@@ -89,8 +81,7 @@ class Reads:
     newest: int = 0
     has_tail: bool = False
     """Whether the last tail brought messages: then pages of lists are short."""
-    _lists: dict[Hashable, OpenList] = field(default_factory=dict)
-    _snapshot: Snapshot | None = None
+    _lists: dict[Hashable, ListAhead] = field(default_factory=dict)
 
     def group_of(self, topic: str) -> Hashable:
         """Return the group of a topic."""
@@ -125,8 +116,8 @@ class Reads:
         if THE_REST in read.apart:
             base = joins.pop(THE_REST, None)
             if base is None:
-                self._snapshot, self.newest = self.finder.here()
-                return Brought([], self._snapshot)
+                snapshot, self.newest = self.finder.here()
+                return Brought([], snapshot)
         while True:
             began = time.monotonic()
             # What joins has a base of its own, so it is read by a poll of its own.
@@ -149,7 +140,7 @@ class Reads:
         if read.compare and poll.rows:
             known = self.finder.published(poll.rows)
             rows = [row for row in rows if row[POSITION] not in known]
-        self.newest, self._snapshot, self.has_tail = poll.newest, poll.snapshot, bool(rows)
+        self.newest, self.has_tail = poll.newest, bool(rows)
         return Brought(
             rows, poll.snapshot, heavy=tuple(heavy), is_flushed=poll.needs_no_barrier, asked_at=began
         )
@@ -239,32 +230,31 @@ class Reads:
     # Catch-ups and holds ------------------------------------------------------------------------------------------
 
     def _list(self, read: Read) -> Brought | None:
+        base, until = read.base, read.until
+        assert base is not None and until is not None  # noqa: S101, PT018  (of a list)
         one = self._lists.get(read.group)
         if one is None:
-            base = read.base
-            assert base is not None and self._snapshot is not None  # noqa: S101, PT018  (a tail was read before)
-            progress = Progress(self._snapshot, base, 0, is_partial=read.compare)
+            progress = Progress(until, base, 0, is_partial=read.compare)
             scope = self._without(read.apart) if read.group == THE_REST else self._of_group(read.group)
-            one = OpenList(self.ahead.list(progress, scope), self._snapshot)
-            self._lists[read.group] = one
-        one.ahead.begin(self.partitions.tables, min(read.rows, QUANTUM) if self.has_tail else read.rows)
-        if not one.ahead.is_ready:
+            one = self._lists[read.group] = self.ahead.list(progress, scope)
+        one.begin(self.partitions.tables, min(read.rows, QUANTUM) if self.has_tail else read.rows)
+        if not one.is_ready:
             return None
         try:
-            rows, is_last = one.ahead.take()
+            rows, is_last = one.take()
         except psycopg.errors.UndefinedTable:
             # The session may have noticed before that a partition was dropped; the list does not know it.
-            if not self.partitions.forget_dropped() and self.partitions.tables == one.ahead.tables:
+            if not self.partitions.forget_dropped() and self.partitions.tables == one.tables:
                 raise
             return None
         if is_last:
             del self._lists[read.group]
-        return Brought(rows, one.until, has_more=not is_last)
+        return Brought(rows, until, has_more=not is_last)
 
     def close_lists(self) -> None:
         """Close all lists."""
         for one in self._lists.values():
-            one.ahead.close()
+            one.close()
         self._lists.clear()
 
     def _drain(self, read: Read) -> Brought:
